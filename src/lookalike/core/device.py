@@ -1,0 +1,52 @@
+"""The only place that names devices."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lookalike.core.errors import LookalikeError, choose
+
+if TYPE_CHECKING:
+    import torch
+
+KINDS = ("auto", "cpu", "cuda", "mps", "xpu")
+CPU = "cpu"
+
+
+def available() -> list[str]:
+    """The kinds of device this machine has, best first; the processor is always last."""
+    import torch
+
+    found = [kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return [*found, CPU]
+
+
+def resolve(name: str | torch.device = "auto") -> torch.device:
+    """`auto` is the best device there is; one that is missing is a user's error, never a silent fallback."""
+    import torch
+
+    if isinstance(name, torch.device):
+        return name
+    kind, _, number = name.partition(":")
+    choose(kind, KINDS, "a device")
+    have = available()
+    if kind == "auto":
+        return torch.device(have[0])
+    if kind not in have:
+        raise LookalikeError(f"This machine has no device `{kind}` that torch can use: there is {', '.join(have)}.")
+    return torch.device(f"{kind}:{number}" if number else kind)
+
+
+def threads() -> int:
+    """How many threads a job may use: `LOOKALIKE_THREADS`, else the cores this process may run on."""
+    chosen = os.environ.get("LOOKALIKE_THREADS")
+    if chosen:
+        if not chosen.isdigit() or int(chosen) < 1:
+            raise LookalikeError(f"LOOKALIKE_THREADS is `{chosen}`; it must be a whole number from 1 up.")
+        return int(chosen)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,185 @@
+"""Files appear whole or not at all: write beside, fsync, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lookalike.core.errors import LookalikeError
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only place or a missing right into the sentence a user needs."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise LookalikeError(f"The disk that holds `{path}` is full; nothing half-written was left.") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise LookalikeError(f"`{path}` cannot be written to ({error.strerror}).") from error
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows cannot open a folder to sync it
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
+    """Give a path beside `path` to write to; it takes its place only if the block ends well."""
+    path = Path(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
+        os.close(handle)
+        part = Path(name)
+        try:
+            yield part
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
+            if not private and os.name != "nt":
+                mask = os.umask(0)
+                os.umask(mask)
+                part.chmod(0o666 & ~mask)
+            part.replace(path)
+            _sync_folder(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
+    """Give a folder beside `path` to fill; it takes the place of `path` only if the block ends well.
+
+    Folders cannot be exchanged in one step on every system: an old one is moved aside first, and a
+    kill between the two renames leaves it as `.NAME.old`, which `recover_folder` puts back.
+    """
+    path = Path(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recover_folder(path)
+        part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
+        old = path.parent / f".{path.name}.old"
+        try:
+            yield part
+            if not private and os.name != "nt":
+                mask = os.umask(0)
+                os.umask(mask)
+                part.chmod(0o777 & ~mask)
+            for folder, _, names in os.walk(part):
+                for name in names:
+                    with Path(folder, name).open("rb+") as file:
+                        os.fsync(file.fileno())
+                _sync_folder(Path(folder))
+            if path.exists():
+                path.rename(old)
+            part.rename(path)
+            _sync_folder(path.parent)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def recover_folder(path: str | Path) -> None:
+    """Put back the old folder when a kill struck between the two renames of `atomic_folder`."""
+    path = Path(path)
+    old = path.parent / f".{path.name}.old"
+    if old.exists():
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(path)
+
+
+def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> None:
+    with atomic_file(path, private=private) as part:
+        part.write_bytes(data)
+
+
+def write_text(path: str | Path, text: str, *, private: bool = False) -> None:
+    write_bytes(path, text.encode(), private=private)
+
+
+def to_json(document: Any) -> Any:
+    """`json.dumps` default: NumPy scalars and arrays, paths, dataclass-like objects with `to_json`."""
+    for name in ("to_json", "tolist"):
+        if hasattr(document, name):
+            return getattr(document, name)()
+    if isinstance(document, Path):
+        return document.as_posix()
+    if isinstance(document, (set, frozenset)):
+        return sorted(document)
+    raise TypeError(f"{type(document).__name__} cannot be written as JSON")
+
+
+def write_json(path: str | Path, document: Any, *, private: bool = False) -> None:
+    text = json.dumps(document, indent=1, ensure_ascii=False, default=to_json, allow_nan=False)
+    write_text(path, text + "\n", private=private)
+
+
+def read_json(path: str | Path, what: str = "file") -> Any:
+    path = Path(path)
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise LookalikeError(f"There is no {what} at `{path}`.") from None
+    except (ValueError, UnicodeDecodeError):
+        raise LookalikeError(f"The {what} `{path}` is damaged: it is not whole JSON.") from None
+
+
+def hash_bytes(*parts: bytes | str) -> str:
+    """A short, stable name for content: BLAKE2b, 16 bytes, as hex."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(len(raw).to_bytes(8, "little"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def hash_file(path: str | Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def free_bytes(path: str | Path) -> int:
+    """Free space on the disk that holds, or will hold, `path`."""
+    path = Path(path).absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def need_space(path: str | Path, wanted: int, what: str) -> None:
+    """Say before a long job, not after it, that its result will not fit."""
+    free = free_bytes(path)
+    if wanted > free:
+        raise LookalikeError(
+            f"{what} needs about {human_bytes(wanted)}, but only {human_bytes(free)} are free where `{path}` lies."
+        )
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,78 @@
+"""What a benchmark says about the machine it ran on, and whether that machine was quiet."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from lookalike.core.device import threads
+from lookalike.core.errors import Exit, LookalikeError
+
+QUIET = 0.25  # cores that other processes may use while we measure
+
+
+class Busy(LookalikeError):
+    exit_code = Exit.BUSY
+
+
+def cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def load() -> float:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else float("nan")
+
+
+def describe() -> dict[str, Any]:
+    return {"load": load(), "threads": threads(), "cpu": cpu_name()}
+
+
+def _busy_ticks() -> int | None:
+    """Ticks that all processes together have used; None where /proc does not tell."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None
+    user, nice, system, _idle, _wait, irq, soft, *_ = map(int, fields)
+    return user + nice + system + irq + soft
+
+
+def others_use(seconds: float = 5.0) -> float | None:
+    """Cores in use by processes other than this one, over some seconds; None where it cannot be told."""
+    first, own = _busy_ticks(), time.process_time()
+    start = time.monotonic()
+    if first is None:
+        return None
+    time.sleep(seconds)
+    passed = time.monotonic() - start
+    second = _busy_ticks()
+    if second is None:
+        return None
+    used = (second - first) / os.sysconf("SC_CLK_TCK") - (time.process_time() - own)
+    return max(0.0, used / passed)
+
+
+def look_around(*, wait: bool = False, force: bool = False, seconds: float = 5.0, say: Any = None) -> bool:
+    """True if the machine is quiet. Busy: wait for quiet, or go on marked (`force`), or refuse with exit code 3."""
+    while True:
+        used = others_use(seconds)
+        if used is None or used <= QUIET:
+            return True
+        if force:
+            return False
+        if not wait:
+            raise Busy(
+                f"Other processes use {used:.2f} cores; figures would mean nothing. "
+                "--wait waits for quiet, --force prints them with every bar not ok."
+            )
+        if say:
+            say(f"Waiting for quiet: other processes use {used:.2f} cores.")

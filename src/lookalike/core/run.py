@@ -1,0 +1,128 @@
+"""`Run`: the folder of one job, that can be killed anywhere and opened by anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import disk_errors, hash_bytes, read_json, to_json, write_bytes, write_json
+from lookalike.core.formats import stamp, upgrade
+from lookalike.core.locks import hold
+from lookalike.core.settings import read_yaml, write_yaml
+
+MARK = "run.json"
+
+
+class Run:
+    """`run.json`, `config.yaml`, `log.jsonl`, `checkpoints/`, `model/`, `sections/`, `result.json`, `report.html`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.info = upgrade("run", read_json(self.path / MARK, "run"), self.path)
+
+    @classmethod
+    def create(cls, method: str, config: Mapping[str, Any], *, path: str | Path | None = None) -> Run:
+        """A new run folder; without a path `./runs/<time>-<method>`."""
+        if path is None:
+            base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
+            path, count = base, 1
+            while path.exists():
+                count += 1
+                path = base.with_name(f"{base.name}-{count}")
+        path = Path(path).absolute()
+        if (path / MARK).exists():
+            raise LookalikeError(f"`{path}` already holds a run: continue it with --resume, or choose another --out.")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise LookalikeError(f"`{path}` is not empty; choose another --out for the run.")
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        write_yaml(path / "config.yaml", config)
+        write_json(path / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
+        return cls(path)
+
+    @classmethod
+    def is_run(cls, path: str | Path) -> bool:
+        return (Path(path) / MARK).is_file()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return read_yaml(self.path / "config.yaml", "run's settings file")
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time works on a run."""
+        folders.refuse_network_drive(self.path, "a run's lock")
+        with hold(self.path / ".lock", f"The run `{self.path}`"):
+            yield
+
+    def log(self, **values: Any) -> None:
+        """One line of `log.jsonl`."""
+        line = json.dumps(values, default=to_json, ensure_ascii=False)
+        with disk_errors(self.path), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def cut_log(self, step: int) -> None:
+        """Drop the lines after `step`, and a torn last one: what a resumed run will write again."""
+        kept = [row for row in self.read_log() if row.get("step", 0) <= step]
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        write_bytes(self.path / "log.jsonl", text.encode())
+
+    def read_log(self) -> list[dict[str, Any]]:
+        path = self.path / "log.jsonl"
+        rows: list[dict[str, Any]] = []
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break  # the line a kill tore; everything before it is whole
+        return rows
+
+    def write_section(self, name: str, section: Any) -> None:
+        """Store a part of the report (`core/sections.py`) for the report to draw."""
+        document = section.model_dump(mode="json") if hasattr(section, "model_dump") else section
+        write_json(self.path / "sections" / f"{name}.json", document)
+
+    def read_sections(self) -> dict[str, Any]:
+        folder = self.path / "sections"
+        return {p.stem: read_json(p, "section") for p in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
+
+    def keep_picture(self, jpeg: bytes) -> str:
+        """Store a thumbnail for the report once; its name is what a section refers to."""
+        name = f"{hash_bytes(jpeg)}.jpg"
+        path = self.path / "sections" / "pictures" / name
+        if not path.exists():
+            write_bytes(path, jpeg)
+        return name
+
+    def write_result(self, **values: Any) -> None:
+        """Merge values into `result.json`."""
+        write_json(self.path / "result.json", {**self.result, **values})
+
+    @property
+    def result(self) -> dict[str, Any]:
+        path = self.path / "result.json"
+        return dict(read_json(path, "result")) if path.exists() else {}
+
+
+def find_run(name: str | os.PathLike[str]) -> Run:
+    """A run by its folder, or by its name under `./runs`."""
+    for path in (Path(name), folders.runs() / Path(name)):
+        if Run.is_run(path):
+            return Run(path)
+    raise LookalikeError(f"`{name}` is not a run: there is no `{MARK}` in it.")

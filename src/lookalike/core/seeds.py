@@ -1,0 +1,62 @@
+"""All randomness comes from here: a seed and a name give a stream of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(seed: int, *names: object) -> int:
+    """A 63-bit seed for one purpose, so that adding a consumer never shifts another's numbers."""
+    text = "\x1f".join([str(seed), *map(str, names)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def numpy_rng(seed: int, *names: object) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(derive(seed, *names)))
+
+
+def torch_rng(seed: int, *names: object) -> torch.Generator:
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(derive(seed, *names))
+    return generator
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global streams that libraries draw from behind our back; called once, at a job's start."""
+    import torch
+
+    random.seed(derive(seed, "random"))
+    np.random.seed(derive(seed, "numpy") % 2**32)
+    torch.manual_seed(derive(seed, "torch"))
+
+
+def global_state() -> dict[str, Any]:
+    """The global streams' states, for a checkpoint."""
+    import torch
+
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "random": [version, list(words), gauss],
+        "numpy": [str(kind), torch.from_numpy(np.array(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+    }
+
+
+def set_global_state(state: dict[str, Any]) -> None:
+    import torch
+
+    version, words, gauss = state["random"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])

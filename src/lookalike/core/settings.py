@@ -1,0 +1,111 @@
+"""Settings are pydantic models: Python arguments, YAML, `--set a.b=c` and the option tables in one."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pydantic
+import yaml
+
+from lookalike.core.errors import LookalikeError, nearest
+
+
+class Settings(pydantic.BaseModel):
+    """Base of all settings: unknown names are errors, and the error names the nearest right one."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str = "settings") -> Self:
+        try:
+            return cls.model_validate(dict(values))
+        except pydantic.ValidationError as error:
+            raise LookalikeError(_sentence(cls, error, where)) from None
+
+
+def _model_at(model: type[pydantic.BaseModel], path: Iterable[Any]) -> type[pydantic.BaseModel] | None:
+    current: Any = model
+    for name in path:
+        field = getattr(current, "model_fields", {}).get(name)
+        if field is None:
+            return None
+        options = [field.annotation, *typing.get_args(field.annotation)]
+        current = next((o for o in options if isinstance(o, type) and issubclass(o, pydantic.BaseModel)), None)
+        if current is None:
+            return None
+    return typing.cast("type[pydantic.BaseModel]", current)
+
+
+def _sentence(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> str:
+    first = error.errors()[0]
+    path = [p for p in first["loc"] if isinstance(p, str)]
+    name = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        parent = _model_at(model, path[:-1])
+        known = list(parent.model_fields) if parent else []
+        hint = nearest(path[-1], known) or (f": there are {', '.join(known)}." if known else ".")
+        return f"`{name}` is not one of the {where}{hint}"
+    text = first["msg"].removeprefix("Value error, ")
+    return f"`{name}` in the {where} is {first.get('input')!r}: {text[0].lower() + text[1:]}."
+
+
+def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
+    """`["a.b=1", "c=x"]` as a nested dictionary; values are read as YAML."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or not name:
+            raise LookalikeError(f"`--set {pair}` is not of the form NAME=VALUE.")
+        try:
+            value = yaml.safe_load(text) if text else ""
+        except yaml.YAMLError:
+            value = text
+        if isinstance(value, str):  # YAML 1.1 reads 3e-4 as text
+            try:
+                value = float(value) if any(c.isdigit() for c in value) else value
+            except ValueError:
+                value = text
+        node = out
+        *parents, leaf = name.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise LookalikeError(f"`--set {pair}` goes below `{parent}`, which was set to a value.")
+        node[leaf] = value
+    return out
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Dictionaries laid over each other, the last one on top, nested ones joined."""
+    out: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(out.get(name), Mapping):
+                out[name] = merge(out[name], value)
+            else:
+                out[name] = value
+    return out
+
+
+def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
+    path = Path(path)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LookalikeError(f"There is no {what} at `{path}`.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LookalikeError(f"The {what} `{path}` is not YAML: {str(error).splitlines()[0]}.") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise LookalikeError(f"The {what} `{path}` must hold names and values.")
+    return document
+
+
+def write_yaml(path: str | Path, document: Mapping[str, Any]) -> None:
+    from lookalike.core.files import write_text
+
+    write_text(path, yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True))
