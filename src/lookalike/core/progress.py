@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Progress:
 
 def track(items: Iterable[T], what: str, total: int | None = None, *, shown: bool = True) -> Iterator[T]:
     """Iterate with a bar."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     with Progress(what, total, shown=shown) as bar:
         for item in items:
