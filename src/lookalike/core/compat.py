@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from typing import Any
@@ -16,7 +17,7 @@ def prepare_torchvision() -> None:
     operators. Declaring these lets everything in Python work; nms and roi_align stay absent.
     """
     try:
-        pass
+        importlib.import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
@@ -28,6 +29,7 @@ def prepare_torchvision() -> None:
         _KEEP.append(library)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            importlib.import_module("torchvision")
 
 
 def import_timm() -> Any:
