@@ -1,0 +1,81 @@
+"""Many small jobs, each finished one stored as a whole file: a killed series goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from lookalike._version import __version__
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes, read_json, to_json, write_json
+
+
+class Jobs:
+    """Results by name in a folder. A job's arguments are part of its identity, so none is taken for another."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def path(self, key: str, arguments: Mapping[str, Any]) -> Path:
+        known = json.dumps(arguments, sort_keys=True, default=to_json)
+        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in key)[:80]
+        return self.folder / f"{plain}-{hash_bytes(__version__, key, known)[:12]}.json"
+
+    def stored(self, key: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The whole record of a finished job, or None."""
+        try:
+            record = read_json(self.path(key, arguments), "job")
+        except LookalikeError:  # not there, or damaged: run it
+            return None
+        return record if isinstance(record, dict) and "result" in record else None
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, key: str, function: Callable[..., Any], **arguments: Any) -> Any:
+        """`function(**arguments)`, or what it gave when it was last run. The result must be JSON."""
+        path = self.path(key, arguments)
+        if self.stored(key, arguments) is None:
+            write_json(path, {"key": key, "result": function(**arguments)})
+        return read_json(path, "job")["result"]  # read back: fresh and stored results are alike to the last digit
+
+    def run_many(
+        self,
+        jobs: Mapping[str, Mapping[str, Any]],
+        function: Callable[..., Any],
+        *,
+        processes: int = 1,
+    ) -> Iterator[tuple[str, Any]]:
+        """`(key, result)` of `function(**arguments)` for every job, as each is finished.
+
+        Other processes are spawned, never forked: a fork of a process with threads may hang. The
+        function must then be one that can be imported by its name.
+        """
+        if processes <= 1:
+            for key, arguments in jobs.items():
+                yield key, self.run(key, function, **arguments)
+            return
+        waiting = {}
+        for key, arguments in jobs.items():
+            if (record := self.stored(key, arguments)) is not None:
+                yield key, record["result"]
+            else:
+                waiting[key] = arguments
+        with ProcessPoolExecutor(min(processes, max(len(waiting), 1)), get_context("spawn"), _one_thread) as pool:
+            futures = {pool.submit(self.run, k, function, **a): k for k, a in waiting.items()}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _one_thread() -> None:
+    """Several processes share the cores; each gets its part."""
+    os.environ["LOOKALIKE_THREADS"] = "1"

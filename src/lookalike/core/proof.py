@@ -1,0 +1,58 @@
+"""What a measured figure carries with it: where its data lay, when and how it was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lookalike.core.errors import LookalikeError
+
+_PACKAGES = ("lookalike", "torch", "timm", "numpy", "openvino", "pytorch-metric-learning")
+
+
+def data_folder(data: str | Path | None) -> Path | None:
+    """`--data`, else `LOOKALIKE_DATA`; None when neither is given."""
+    chosen = data or os.environ.get("LOOKALIKE_DATA")
+    return Path(chosen).expanduser().absolute() if chosen else None
+
+
+def data_set(data: Path | None, name: str, who: str) -> Path:
+    """The folder of the data set `name` below `data`."""
+    if data is None:
+        raise LookalikeError(f"{who} needs the data set `{name}`: give the folder that holds it with --data.")
+    if not (data / name).is_dir():
+        raise LookalikeError(f"{who} needs the data set `{name}`, but there is no folder `{data / name}`.")
+    return data / name
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def command() -> str:
+    """The command that is running, without the folders of this machine."""
+    words = ["lookalike"]
+    arguments = iter(sys.argv[1:])
+    for word in arguments:
+        if word == "--data":
+            next(arguments, None)
+            words += ["--data", "DATA"]
+        else:
+            words.append("--data=DATA" if word.startswith("--data=") else word)
+    return shlex.join(words) if Path(sys.argv[0]).stem in ("lookalike", "__main__") else "python"
+
+
+def provenance() -> dict[str, Any]:
+    return {"when": time.strftime("%Y-%m-%d"), "command": command(), "versions": versions()}

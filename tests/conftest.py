@@ -1,0 +1,165 @@
+"""What every test stands on: a home of its own, one thread, no network, and nothing skipped in silence.
+
+A test that cannot run here is listed at the very end of the session:
+
+    not run: chromium (3 tests)          something could be installed, and was not
+    not run here: cuda (2 tests)         a device this machine does not have
+
+`--nothing-missing` (what `.ci/run` asks for) turns the first list into a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Before anything imports numpy or torch: more threads than free cores is the slowest way to run, and
+# results are compared bit for bit at a fixed number.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LOOKALIKE_THREADS"):
+    os.environ[_name] = "1"
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["NO_COLOR"] = "1"
+os.environ.pop("LOOKALIKE_DATA", None)
+
+import pytest
+
+from tests import helpers
+
+NOT_RUN, NOT_HERE = "not run: ", "not run here: "
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the long forms (make test-all)")
+    parser.addoption("--nothing-missing", action="store_true", help="fail when a test could not be run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("device"):
+        if not helpers.has_device(marker.args[0]):
+            pytest.skip(NOT_HERE + marker.args[0])
+    wanted = [what for marker in item.iter_markers("needs") for what in marker.args]
+    if item.get_closest_marker("browser"):
+        wanted = ["chromium", *wanted]
+    for what in wanted:
+        if not helpers.has(what):
+            pytest.skip(NOT_RUN + what)
+
+
+def _not_run(config: pytest.Config) -> tuple[Counter[str], Counter[str]]:
+    """What was skipped and why, counted: what is missing, and the devices that are not here."""
+    missing: Counter[str] = Counter()
+    absent: Counter[str] = Counter()
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    for report in reporter.stats.get("skipped", []) if reporter else []:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if reason.startswith(NOT_HERE):
+            absent[reason.removeprefix(NOT_HERE)] += 1
+        else:
+            missing[reason.removeprefix(NOT_RUN)] += 1
+    return missing, absent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workerinput"):
+        return
+    missing, _ = _not_run(session.config)
+    if missing and exitstatus == pytest.ExitCode.OK and session.config.getoption("--nothing-missing"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if hasattr(config, "workerinput") or reporter is None or config.getoption("collectonly", False):
+        return
+    missing, absent = _not_run(config)
+    for head, found in ((NOT_HERE, absent), (NOT_RUN, missing)):
+        parts = [f"{what} ({count} test{'s' * (count > 1)})" for what, count in sorted(found.items())]
+        if parts or head == NOT_RUN:
+            reporter.write_line(head + (", ".join(parts) or "nothing"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_home() -> Iterator[None]:
+    """Caches are shared by the tests of one session: compiling a model once is enough."""
+    with tempfile.TemporaryDirectory(prefix="lookalike-home-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKALIKE_HOME", folder)
+        _block_network(patch)
+        yield
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh LOOKALIKE_HOME, for tests that count what is in it."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("LOOKALIKE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`./runs` and other relative paths land in the test's own folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def _block_network(patch: pytest.MonkeyPatch) -> None:
+    """Only this machine may be talked to: a test that wants the internet is a bug."""
+
+    def guarded(name: str) -> Any:
+        real = getattr(socket.socket, name)
+
+        def call(self: socket.socket, address: Any) -> Any:
+            inet = self.family in (socket.AF_INET, socket.AF_INET6)
+            if inet and address[0] not in ("localhost", "::1") and not str(address[0]).startswith("127."):
+                raise OSError(f"tests do not use the network, but {address[0]} was called")
+            return real(self, address)
+
+        return call
+
+    for name in ("connect", "connect_ex"):
+        patch.setattr(socket.socket, name, guarded(name))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, driven by Playwright; give the test the mark `browser`."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=helpers.chromium(), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A fresh page; an error on its console fails the test."""
+    context = browser.new_context()
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert not errors, f"the page's console shows errors: {errors}"
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, to run by `page.evaluate`: a strict policy blocks script tags."""
+    return helpers.axe_source()

@@ -1,0 +1,108 @@
+"""Small things that tests share: pictures, the command line, and what this machine has."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def picture(seed: int = 0, *, width: int = 64, height: int = 48) -> np.ndarray:
+    """A smooth RGB picture: colour gradients with one disc, different for every seed."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    base, slope_x, slope_y = rng.uniform(0, 200, 3), rng.uniform(-1.5, 1.5, 3), rng.uniform(-1.5, 1.5, 3)
+    pixels = base + x[..., None] * slope_x + y[..., None] * slope_y
+    centre_y, centre_x, radius = rng.uniform(0.3, 0.7) * height, rng.uniform(0.3, 0.7) * width, height / 4
+    inside = (y - centre_y) ** 2 + (x - centre_x) ** 2 < radius**2
+    pixels[inside] = rng.uniform(0, 255, 3)
+    return np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+def pictures(
+    folder: Path, *, classes: int = 4, images: int = 6, width: int = 64, height: int = 48, seed: int = 0
+) -> Path:
+    """A folder of JPEGs, one subfolder a class (`class-00/0.jpg` …); pictures of a class look alike."""
+    from PIL import Image
+
+    for label in range(classes):
+        (folder / f"class-{label:02d}").mkdir(parents=True, exist_ok=True)
+        base = picture(1000 * seed + label, width=width, height=height).astype(np.int16)
+        for number in range(images):
+            rng = np.random.default_rng([seed, label, number])
+            noise = rng.normal(0, 12, base.shape) + rng.normal(0, 10, 3)
+            pixels = np.clip(base + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"class-{label:02d}" / f"{number}.jpg", quality=90)
+    return folder
+
+
+@dataclass
+class Answer:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def lookalike(
+    *words: object, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 300
+) -> Answer:
+    """Run `lookalike WORDS…` in a process of its own, as a user does."""
+    command = [sys.executable, "-m", "lookalike", *map(str, words)]
+    around = {**os.environ, **(env or {})}
+    done = subprocess.run(command, cwd=cwd, env=around, capture_output=True, text=True, timeout=timeout, check=False)
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def has(what: str) -> bool:
+    """Whether this machine has it: `chromium`, a program (`program:NAME`), or a Python module."""
+    if what == "chromium":
+        return chromium() is not None and importlib.util.find_spec("playwright") is not None
+    if what == "axe":
+        return importlib.util.find_spec("axe_playwright_python") is not None
+    if what.startswith("program:"):
+        return shutil.which(what.removeprefix("program:")) is not None
+    return importlib.util.find_spec(what) is not None
+
+
+@functools.cache
+def chromium() -> str | None:
+    """A Chromium to drive: `LOOKALIKE_CHROMIUM`, the system's, or the one Playwright fetched."""
+    for name in (os.environ.get("LOOKALIKE_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
+        if name and (found := shutil.which(name)):
+            return found
+    if importlib.util.find_spec("playwright") is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        path = driver.chromium.executable_path
+    return path if Path(path).exists() else None
+
+
+def axe_source() -> str:
+    import axe_playwright_python
+
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def has_device(kind: str) -> bool:
+    from lookalike.core.device import available
+
+    return kind in available()
