@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.naive import evaluation as naive
+
+from lookalike.core.errors import LookalikeError
+from lookalike.evaluation import neighbours
+from lookalike.evaluation.neighbours import top_k
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("block", [1, 64 << 20])
+def test_agrees_with_the_loops(seed, block, monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK_BYTES", block)
+    rng = np.random.default_rng(seed)
+    gallery = (rng.integers(-3, 4, size=(50, 4)) / 4).astype(np.float32)  # many ties
+    queries, own = gallery[10:30], np.arange(10, 30)
+    own[::3] = -1
+    scores, index = top_k(queries, gallery, 7, exclude=own)
+    for row, expected in enumerate(naive.top_k(queries, gallery, 7, own)):
+        assert index[row].tolist() == [place for _, place in expected]
+        np.testing.assert_allclose(scores[row], [score for score, _ in expected], atol=1e-6)
+
+
+def test_more_wanted_than_there_is():
+    scores, index = top_k(np.ones((2, 3)), np.ones((2, 3)), 4, exclude=[0, -1])
+    assert index.tolist() == [[1, -1, -1, -1], [0, 1, -1, -1]]
+    assert np.isneginf(scores[index < 0]).all()
+
+
+def test_nothing_to_ask_and_nowhere_to_look():
+    assert top_k(np.empty((0, 3)), np.ones((4, 3)), 2)[1].shape == (0, 2)
+    assert top_k(np.ones((2, 3)), np.empty((0, 3)), 2)[1].tolist() == [[-1, -1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    "queries, gallery, k, words",
+    [
+        (np.full((1, 2), np.nan), np.ones((2, 2)), 1, "NaN"),
+        (np.ones((1, 2)), np.ones((2, 3)), 1, "dimensions"),
+        (np.ones((1, 2)), np.ones((2, 2)), 0, "at least 1"),
+    ],
+)
+def test_mistakes_are_one_sentence(queries, gallery, k, words):
+    with pytest.raises(LookalikeError, match=words):
+        top_k(queries, gallery, k)

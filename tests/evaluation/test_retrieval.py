@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.naive import evaluation as naive
+
+from lookalike.core.errors import LookalikeError
+from lookalike.evaluation.retrieval import retrieval
+
+KS = (1, 2, 10)
+
+
+def grid_rows(rng, count, dim, levels=3):
+    """Rows on a coarse grid: many exact ties, and every way of adding gives the same bits."""
+    return (rng.integers(-levels, levels + 1, size=(count, dim)) / 4).astype(np.float32)
+
+
+def unit_rows(rng, count, dim):
+    rows = rng.standard_normal((count, dim)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def agree(result, expected, skipped):
+    assert result.query_index.tolist() == sorted(expected)
+    assert result.skipped.tolist() == skipped
+    for name in next(iter(expected.values()), {}):
+        np.testing.assert_allclose(
+            result.per_query[name], [expected[q][name] for q in result.query_index], atol=1e-12, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("make", [grid_rows, unit_rows])
+def test_leave_one_out_agrees_with_the_loops(seed, make):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 60))
+    rows = make(rng, count, 5)
+    rows[rng.integers(count, size=count // 4)] = rows[0]  # duplicates
+    labels = rng.integers(0, max(2, count // 4), size=count)
+    coarse = labels // 3
+    result = retrieval(rows, labels, coarse=coarse, recall_at=KS, top=7)
+    agree(result, *naive.retrieval(rows, labels.tolist(), coarse=coarse.tolist(), recall_at=KS, top=7))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_query_and_gallery_agree_with_the_loops(seed):
+    rng = np.random.default_rng(seed)
+    rows = grid_rows(rng, 40, 4)
+    labels = rng.integers(-1, 6, size=40)
+    ids = rng.integers(0, 30, size=40)
+    query = np.sort(rng.choice(40, 15, replace=False))
+    gallery = np.sort(rng.choice(40, 30, replace=False))  # some rows are on both sides
+    result = retrieval(rows, labels, query=query, gallery=gallery, ids=ids, recall_at=KS)
+    expected = naive.retrieval(
+        rows, labels.tolist(), query=query.tolist(), gallery=gallery.tolist(), ids=ids.tolist(), recall_at=KS
+    )
+    agree(result, *expected)
+
+
+def test_several_labels_agree_with_the_loops():
+    rng = np.random.default_rng(3)
+    rows = unit_rows(rng, 30, 6)
+    matrix = rng.random((30, 5)) < 0.2
+    sets = [frozenset(np.flatnonzero(row).tolist()) for row in matrix]
+    result = retrieval(rows, matrix, recall_at=KS)
+    agree(result, *naive.retrieval(rows, sets, recall_at=KS))
+
+
+def test_average_precision_of_the_spec():
+    """Class of 3, hits at ranks 1 and 3: corrected 5/6, authors' 5/9."""
+    angles = np.deg2rad([0, 5, 10, 15])
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    result = retrieval(rows, [0, 0, 1, 0])
+    assert result.per_query["map@1000"][0] == pytest.approx(5 / 6)
+    assert result.per_query["map@1000_authors"][0] == pytest.approx(5 / 9)
+
+
+def test_authors_measure_is_the_corrected_one_scaled_where_nothing_ties():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 9, size=120)
+    result = retrieval(unit_rows(rng, 120, 16), labels)
+    size = result.relevant + 1
+    np.testing.assert_allclose(
+        result.per_query["map@1000_authors"], result.per_query["map@1000"] * (size - 1) / size, atol=1e-12
+    )
+
+
+def test_all_rows_equal_rank_by_index():
+    result = retrieval(np.ones((6, 3), np.float32), [0, 1, 0, 1, 0, 1], recall_at=KS)
+    agree(result, *naive.retrieval(np.ones((6, 3)), [0, 1, 0, 1, 0, 1], recall_at=KS))
+
+
+def test_singletons_and_unlabelled_rows_are_skipped():
+    rng = np.random.default_rng(1)
+    result = retrieval(unit_rows(rng, 5, 4), ["a", "a", "b", None, None])
+    assert result.query_index.tolist() == [0, 1] and result.skipped.tolist() == [2, 3, 4]
+
+
+def test_no_query_and_no_gallery():
+    rows = np.eye(4, dtype=np.float32)
+    nobody = retrieval(rows, [0, 0, 1, 1], query=np.zeros(4, bool))
+    assert len(nobody.query_index) == 0 and np.isnan(nobody.mean()["recall@1"])
+    nowhere = retrieval(rows, [0, 0, 1, 1], gallery=[])
+    assert nowhere.skipped.tolist() == [0, 1, 2, 3]
+    assert retrieval(np.empty((0, 4), np.float32), []).query_index.tolist() == []
+
+
+def test_k_beyond_the_gallery():
+    result = retrieval(np.eye(3, dtype=np.float32), [0, 0, 1], recall_at=(1, 5000), top=4000)
+    assert result.per_query["recall@5000"].tolist() == [1, 1]
+
+
+def test_per_class_means():
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 4, size=40)
+    result = retrieval(unit_rows(rng, 40, 4), labels)
+    table = result.per_class()
+    chosen = result.labels == 2
+    assert table[2]["count"] == chosen.sum()
+    assert table[2]["map@r"] == pytest.approx(result.per_query["map@r"][chosen].mean())
+
+
+@pytest.mark.parametrize(
+    "rows, labels, options, words",
+    [
+        (np.array([[1.0, np.nan], [1, 0]]), [0, 0], {}, "row 0"),
+        (np.array([[1.0, np.inf], [1, 0]]), [0, 0], {}, "infinite"),
+        (np.ones(3), [0, 0, 0], {}, "matrix"),
+        (np.ones((3, 2)), [0, 0], {}, "one is needed for each"),
+        (np.ones((3, 2)), [0, 0, 0], {"query": [3]}, "outside"),
+        (np.ones((3, 2)), [0, 0, 0], {"query": [True, False]}, "mask"),
+        (np.ones((3, 2)), [0, 0, 0], {"recall_at": (0,)}, "from 1 up"),
+    ],
+)
+def test_mistakes_are_one_sentence(rows, labels, options, words):
+    with pytest.raises(LookalikeError, match=words):
+        retrieval(rows, labels, **options)
+
+
+def test_agrees_with_pytorch_metric_learning():
+    calculator = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator").AccuracyCalculator
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(25), 8)
+    centres = rng.standard_normal((25, 16))
+    rows = (centres[labels] + 1.2 * rng.standard_normal((200, 16))).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    ours = retrieval(rows, labels).mean()
+    theirs = calculator(
+        include=("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision"), k=199
+    ).get_accuracy(torch.from_numpy(rows), torch.from_numpy(labels))
+    assert 0.2 < ours["recall@1"] < 0.99
+    assert ours["recall@1"] == pytest.approx(theirs["precision_at_1"], abs=1e-6)
+    assert ours["map@1000"] == pytest.approx(theirs["mean_average_precision"], abs=1e-6)
+    assert ours["map@r"] == pytest.approx(theirs["mean_average_precision_at_r"], abs=1e-6)
+    assert ours["r_precision"] == pytest.approx(theirs["r_precision"], abs=1e-6)
