@@ -1,0 +1,86 @@
+"""Which pictures make up the joint batch of a step.
+
+A sampler is a pure function of the step: nothing to save, nothing to restore, and the same joint batch
+whatever the number of processes. Each process takes its `core.processes.share` of it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import warn
+from lookalike.core.seeds import numpy_rng
+
+
+class Sampler(Protocol):
+    size: int
+    """Pictures in a joint batch."""
+    steps_per_epoch: int
+    """Steps after which about as many pictures were drawn as there are."""
+
+    def batch(self, step: int) -> np.ndarray:
+        """Numbers of the pictures of the joint batch of `step`, from 1 up."""
+        ...
+
+
+class PKSampler:
+    """P classes with K pictures each.
+
+    Classes come in shuffled passes, so that each is seen equally often; the classes left over at the
+    end of a pass are skipped. A class's pictures are drawn without repetition, or, when it has fewer
+    than K, each as often as the others give or take one. Rows with a label below 0 are never drawn.
+    """
+
+    def __init__(self, labels: np.ndarray, *, classes: int, images: int, seed: int = 0) -> None:
+        labels = np.asarray(labels)
+        order = np.argsort(labels, kind="stable")
+        order = order[labels[order] >= 0]
+        values, starts = np.unique(labels[order], return_index=True)
+        groups = np.split(order, starts[1:]) if len(values) else []
+        # A class with one picture has no positive pair; it would only be a copy of itself.
+        self.groups = [group for group in groups if len(group) >= 2]
+        if len(self.groups) < 2:
+            what = "1 class" if len(self.groups) == 1 else "no class"
+            raise LookalikeError(
+                f"Only {what} of {len(values)} has two pictures or more to train on; training needs at least 2."
+            )
+        self.classes, self.images, self.seed = min(classes, len(self.groups)), images, seed
+        if self.classes < classes:
+            warn(f"{len(self.groups)} classes can be trained on: batches hold {self.classes} classes, not {classes}.")
+        self.size = self.classes * images
+        self.steps_per_epoch = max(1, round(sum(map(len, self.groups)) / self.size))
+        self._pass: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    def batch(self, step: int) -> np.ndarray:
+        number, place = divmod(step - 1, len(self.groups) // self.classes)
+        if self._pass[0] != number:
+            self._pass = (number, numpy_rng(self.seed, "classes", number).permutation(len(self.groups)))
+        chosen = self._pass[1][place * self.classes : (place + 1) * self.classes]
+        rng = numpy_rng(self.seed, "pictures", step)
+        return np.concatenate([self._draw(self.groups[c], rng) for c in chosen])
+
+    def _draw(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        rounds = -(-self.images // len(group))
+        if rounds == 1:
+            return group[rng.permutation(len(group))[: self.images]]
+        return np.concatenate([rng.permutation(group) for _ in range(rounds)])[: self.images]
+
+
+class ShuffleSampler:
+    """All pictures in shuffled passes, labels or not; the last, partial batch of a pass is dropped."""
+
+    def __init__(self, count: int, *, size: int, seed: int = 0) -> None:
+        if count < 1:
+            raise LookalikeError("There are no pictures to train on.")
+        self.count, self.size, self.seed = count, min(size, count), seed
+        self.steps_per_epoch = count // self.size
+        self._pass: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    def batch(self, step: int) -> np.ndarray:
+        number, place = divmod(step - 1, self.steps_per_epoch)
+        if self._pass[0] != number:
+            self._pass = (number, numpy_rng(self.seed, "order", number).permutation(self.count))
+        return self._pass[1][place * self.size : (place + 1) * self.size]

@@ -1,0 +1,141 @@
+"""Processes that work together, started for real on gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from lookalike.core import processes
+from lookalike.core.errors import Exit, LookalikeError
+
+
+def job_gather(rows: list[int]) -> dict:
+    me = processes.rank()
+    mine = torch.arange(rows[me] * 2, dtype=torch.float32).reshape(-1, 2) + 100 * me
+    mine.requires_grad_()
+    joined = processes.all_gather(mine, gradient=True)
+    weight = torch.arange(1.0, len(joined) + 1)[:, None] * (me + 1)
+    (joined * weight).sum().backward()
+    value = torch.tensor([float(me + 1)], requires_grad=True)
+    total = processes.all_reduce(value, gradient=True)
+    (total * (me + 1)).backward()
+    processes.barrier()
+    return {
+        "joined": joined.tolist(),
+        "gradient": mine.grad.tolist(),
+        "plain": processes.all_gather(mine).requires_grad,
+        "total": total.item(),
+        "total_gradient": value.grad.item(),
+        "from_first": processes.broadcast(torch.tensor([me + 7])).item(),
+        "any": processes.any_of(me == 1),
+        "none": processes.any_of(False),
+        "where": [processes.rank(), processes.world(), processes.is_main()],
+    }
+
+
+def job_user_error() -> None:
+    if processes.rank() == 1:
+        raise LookalikeError("There is no picture.")
+    processes.barrier()
+
+
+def job_bug() -> None:
+    if processes.rank() == 0:
+        raise ZeroDivisionError("a bug")
+    processes.barrier()
+
+
+def job_killed() -> None:
+    if processes.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    processes.barrier()
+
+
+def job_sleep(file: str) -> None:
+    with open(f"{file}{processes.rank()}", "w") as out:  # noqa: PTH123
+        out.write(str(os.getpid()))
+    time.sleep(60)
+
+
+def test_two_processes_gather_rows_of_different_counts_and_their_gradients():
+    first, second = processes.launch(job_gather, 2, rows=[3, 2])
+    assert first["joined"] == second["joined"] == [[0, 1], [2, 3], [4, 5], [100, 101], [102, 103]]
+    # Row i gets i from process 0 and 2i from process 1.
+    assert first["gradient"] == [[3, 3], [6, 6], [9, 9]]
+    assert second["gradient"] == [[12, 12], [15, 15]]
+    assert first["plain"] is False
+    assert first["total"] == second["total"] == 3
+    assert first["total_gradient"] == second["total_gradient"] == 3
+    assert first["from_first"] == second["from_first"] == 7
+    assert first["any"] is second["any"] is True
+    assert first["none"] is second["none"] is False
+    assert first["where"] == [0, 2, True]
+    assert second["where"] == [1, 2, False]
+
+
+def test_one_process_gives_back_the_very_tensor():
+    rows = torch.ones(3, 2, requires_grad=True)
+    assert processes.all_gather(rows, gradient=True) is rows
+    assert processes.all_reduce(rows) is rows
+    assert processes.broadcast(rows) is rows
+    assert (processes.rank(), processes.world(), processes.is_main()) == (0, 1, True)
+
+
+@pytest.mark.parametrize(("count", "of"), [(10, 1), (10, 3), (2, 4), (0, 2), (128, 2)])
+def test_shares_cover_everything_once_in_order(count, of):
+    rows = list(range(count))
+    parts = [rows[processes.share(count, part, of)] for part in range(of)]
+    assert [row for part in parts for row in part] == rows
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_users_error_in_one_process_is_told_as_such_and_ends_all():
+    start = time.monotonic()
+    with pytest.raises(LookalikeError, match="There is no picture") as caught:
+        processes.launch(job_user_error, 2)
+    assert caught.value.exit_code == Exit.USER
+    assert time.monotonic() - start < 40
+
+
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: a bug"):
+        processes.launch(job_bug, 2)
+
+
+def test_a_killed_process_ends_the_others():
+    with pytest.raises(RuntimeError, match="process"):
+        processes.launch(job_killed, 2)
+
+
+def test_children_die_with_their_parent(tmp_path):
+    code = (
+        f"import sys; sys.path.insert(0, {str(os.path.dirname(__file__))!r})\n"  # noqa: PTH120
+        "from lookalike.core import processes\nimport test_processes\n"
+        f"processes.launch(test_processes.job_sleep, 2, file={str(tmp_path / 'pid')!r})"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    files = [tmp_path / "pid0", tmp_path / "pid1"]
+    while not all(f.exists() and f.read_text() for f in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    pids = [int(f.read_text()) for f in files]
+    while any(_alive(p) for p in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
