@@ -1,0 +1,402 @@
+"""One way from an encoded picture to upright sRGB pixels, whatever the format.
+
+Plain JPEGs, nearly all of what people have, take a fast road: simplejpeg decodes them straight at an
+eighth, a quarter, three eighths or half of their size where that is still large enough. The rest goes
+through Pillow. Both roads end in the same colours and orientation. No global state is touched, so any
+number of threads may decode at once.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import PIL
+import simplejpeg
+from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.files import hash_bytes
+
+# Caches of decoded pictures are keyed by it; raise the number with every change that gives other pixels.
+DECODER = f"1/pillow-{PIL.__version__}/simplejpeg-{'.'.join(simplejpeg.__version_info__)}"
+
+# Beyond this a file is taken for a decompression bomb; LOOKALIKE_MAX_PIXELS changes it.
+MAX_PIXELS = 200_000_000
+MAX_BYTES = 2_000_000_000
+
+# `prepare` decodes to at least this times the size it resizes to: nearly as fast as 1, and a quarter nearer
+# to the full decode (docs/decisions/0020-scaled-decode.md).
+MARGIN = 1.2
+
+# What is tried, and nothing else: Pillow's other readers call outside programs or guess without a signature.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "JPEG2000", "PPM")
+
+Box: TypeAlias = Sequence[float]  # x1, y1, x2, y2 in pixels of the upright picture at full size
+Source: TypeAlias = "bytes | str | Path | Image.Image | np.ndarray"
+
+_FILTERS = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+_HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class UnreadableImage(LookalikeError):
+    """A picture that cannot be read; `reason` is short and the same for the same kind of fault."""
+
+    def __init__(self, reason: str, name: object = None) -> None:
+        self.reason, self.name = reason, name
+        super().__init__(f"`{name}` cannot be read: {reason}." if name else f"A picture cannot be read: {reason}.")
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How a model wants its pictures: a centre crop of the short side, `size` pixels square."""
+
+    size: int
+    crop: float = 0.875
+    interpolation: str = "bicubic"
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not 0 < self.crop <= 1:
+            raise LookalikeError(f"Pictures of size {self.size} with crop {self.crop} cannot be made.")
+        choose(self.interpolation, _FILTERS, "an interpolation")
+        object.__setattr__(self, "mean", tuple(map(float, self.mean)))
+        object.__setattr__(self, "std", tuple(map(float, self.std)))
+
+    @property
+    def filter(self) -> Image.Resampling:
+        return _FILTERS[self.interpolation]
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Preprocess:
+        return cls(**document)
+
+
+@dataclass
+class _Picture:
+    """Upright sRGB pixels, `scale` times as large as the picture of full `width` and `height`."""
+
+    pixels: np.ndarray | Image.Image
+    width: int
+    height: int
+    scale: float = 1.0
+
+    @property
+    def image(self) -> Image.Image:
+        return Image.fromarray(self.pixels) if isinstance(self.pixels, np.ndarray) else self.pixels
+
+    def region(self, box: Box | None) -> tuple[float, float, float, float]:
+        """The box, or the whole picture, in the coordinates of `pixels`.
+
+        A scaled JPEG has its last column and row only in part: the true scale and not the number of
+        pixels gives the place, which makes a tenfold difference in how near it comes to the full decode.
+        """
+        x1, y1, x2, y2 = _clip(box or (0, 0, self.width, self.height), self.width, self.height)
+        return x1 * self.scale, y1 * self.scale, x2 * self.scale, y2 * self.scale
+
+
+def decode(data: Source, *, box: Box | None = None, min_side: float | None = None) -> np.ndarray:
+    """RGB uint8 H×W×3: upright, sRGB, transparency over white, first frame or page.
+
+    `min_side` lets a JPEG be decoded smaller, to a short side (of the box, if there is one) of at least that.
+    """
+    picture = _load(data, box, min_side)
+    if box is not None:
+        x1, y1, x2, y2 = picture.region(box)
+        pixels = np.asarray(picture.pixels)[math.floor(y1) : math.ceil(y2), math.floor(x1) : math.ceil(x2)]
+        return pixels.copy()
+    return picture.pixels if isinstance(picture.pixels, np.ndarray) else np.array(picture.pixels)
+
+
+def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndarray:
+    """uint8 size×size×3 as the model is fed with it; shrinking and cropping are one resize."""
+    picture = _load(data, box, pre.size / pre.crop * MARGIN)
+    x1, y1, x2, y2 = picture.region(box)
+    side = min(x2 - x1, y2 - y1) * pre.crop
+    left, top = (x1 + x2 - side) / 2, (y1 + y2 - side) / 2
+    square = (left, top, left + side, top + side)
+    return np.array(picture.image.resize((pre.size, pre.size), pre.filter, box=square))
+
+
+def content_id(data: Source, *, box: Box | None = None) -> str:
+    """A name for what the picture shows: the hash of its decoded pixels, wherever and however it is stored."""
+    pixels = decode(data, box=box)
+    return hash_bytes(str(pixels.shape), pixels.tobytes())
+
+
+def _load(data: Source, box: Box | None, min_side: float | None) -> _Picture:
+    name = data if isinstance(data, (str, Path)) else None
+    try:
+        if isinstance(data, np.ndarray):
+            return _from_array(data)
+        if isinstance(data, Image.Image):
+            return _upright(data)
+        raw = _read(Path(data)) if isinstance(data, (str, Path)) else bytes(data)
+        picture = _jpeg(raw, box, min_side) if raw[:2] == b"\xff\xd8" else None
+        return picture or _upright(_open(raw))
+    except UnreadableImage as error:
+        raise error if name is None or error.name else UnreadableImage(error.reason, name) from error
+    except LookalikeError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise UnreadableImage("it has more pixels than Pillow is set to accept", name) from error
+    except Exception as error:  # decoders fed with broken bytes raise almost anything
+        reason = "the file is cut short" if "truncated" in str(error) else "the file is damaged"
+        raise UnreadableImage(reason, name) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UnreadableImage(f"the file is larger than {MAX_BYTES // 10**9} GB", path)
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableImage((error.strerror or "it cannot be opened").lower(), path) from error
+
+
+def _check_size(width: int, height: int) -> None:
+    limit = os.environ.get("LOOKALIKE_MAX_PIXELS", "") or str(MAX_PIXELS)
+    if not limit.isdigit():
+        raise LookalikeError(f"LOOKALIKE_MAX_PIXELS is `{limit}`; it must be a whole number.")
+    if width * height > int(limit):
+        raise UnreadableImage(f"it has more than {int(limit):,} pixels (LOOKALIKE_MAX_PIXELS)")
+
+
+def _clip(box: Box, width: int, height: int) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = box
+    x1, x2, y1, y2 = max(x1, 0), min(x2, width), max(y1, 0), min(y2, height)
+    if not (x1 < x2 and y1 < y2):
+        raise UnreadableImage("its box lies outside the picture or is empty")
+    return x1, y1, x2, y2
+
+
+# --- the fast road ---
+
+
+def _jpeg(data: bytes, box: Box | None, min_side: float | None) -> _Picture | None:
+    """The picture if simplejpeg can take it, else nothing: Pillow then has the last word."""
+    try:
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    if space not in ("YCbCr", "Gray", "RGB"):
+        return None
+    _check_size(width, height)
+    # Hundreds of near-empty progressive scans over a large picture would take minutes.
+    if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
+        raise UnreadableImage("it has too many scans for its size")
+    exif, icc = _segments(data)
+    turn = _orientation(exif)
+    across, down = (height, width) if turn > 4 else (width, height)
+    eighths = 8
+    if min_side:
+        x1, y1, x2, y2 = _clip(box or (0, 0, across, down), across, down)
+        wanted = 8 * min_side / min(x2 - x1, y2 - y1)
+        eighths = next((m for m in (1, 2, 3, 4) if m >= wanted), 8)  # 5 to 7 take longer than the whole
+    least = {"min_height": -(-height * eighths // 8), "min_width": -(-width * eighths // 8)} if eighths < 8 else {}
+    try:
+        pixels = simplejpeg.decode_jpeg(data, "RGB", **least)
+    except ValueError:
+        return None
+    if icc:
+        source = Image.fromarray(pixels)
+        if space == "Gray":
+            source = source.getchannel(0)
+        turned = _to_srgb(source, icc)
+        pixels = turned if turned is not source else pixels
+    if turn in _TRANSPOSE:
+        image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
+        pixels = image.transpose(_TRANSPOSE[turn])
+    return _Picture(pixels, across, down, eighths / 8)
+
+
+def _segments(data: bytes) -> tuple[bytes, bytes]:
+    """EXIF block and ICC profile of a JPEG, from the segments before its first scan."""
+    exif, chunks, at = b"", [], 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
+        if marker in (0xDA, 0xD9):
+            break
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == 0xE1 and not exif and data[at + 4 : at + 10] == b"Exif\0\0":
+            exif = data[at + 4 : at + 2 + length]
+        elif marker == 0xE2 and data[at + 4 : at + 16] == b"ICC_PROFILE\0":
+            chunks.append((data[at + 16], data[at + 18 : at + 2 + length]))
+        at += 2 + max(length, 2)
+    return exif, b"".join(chunk for _, chunk in sorted(chunks))
+
+
+# --- the road through Pillow ---
+
+
+def _open(data: bytes) -> Image.Image:
+    if not data:
+        raise UnreadableImage("the file is empty")
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and b"avif" not in data[8:64]:
+        try:
+            import pillow_heif
+        except ImportError as error:
+            raise UnreadableImage("it is HEIC, which needs `pip install 'lookalike[heif]'`") from error
+        file = pillow_heif.open_heif(io.BytesIO(data))
+        _check_size(*file.size)
+        return file.to_pillow()
+    try:
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise UnreadableImage(_guess(data)) from error
+
+
+def _guess(data: bytes) -> str:
+    """What a file is that no reader knows."""
+    head = data[:1024]
+    if re.search(rb"<svg[\s>]", head):
+        return "it is an SVG drawing, not a picture of pixels"
+    if b"\0" not in head and not re.search(rb"[\x01-\x08\x0e-\x1a\x7f]", head) and head.decode("utf-8", "ignore"):
+        return "it holds text, not a picture"
+    return "it is not a picture in a known format, or its beginning is damaged"
+
+
+def _upright(image: Image.Image) -> _Picture:
+    _check_size(*image.size)
+    image.load()
+    rgb = _to_rgb(image)
+    try:
+        turn = _orientation(image.getexif())
+    except Exception:  # a broken EXIF block is no reason to lose the picture
+        turn = 1
+    if turn in _TRANSPOSE:
+        rgb = rgb.transpose(_TRANSPOSE[turn])
+    return _Picture(rgb, *rgb.size)
+
+
+def _orientation(exif: bytes | Image.Exif) -> int:
+    if not exif:
+        return 1
+    try:
+        if isinstance(exif, bytes):
+            block, exif = exif, Image.Exif()
+            exif.load(block)
+        turn = exif.get(ExifTags.Base.Orientation, 1)
+        return turn if turn in _TRANSPOSE else 1
+    except Exception:  # as above
+        return 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    icc, alpha = image.info.get("icc_profile"), None
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray(_eight_bits(np.asarray(image)))
+    elif image.mode in ("I", "F"):
+        image = Image.fromarray(_stretch(np.asarray(image)))
+    elif image.has_transparency_data:
+        both = image.convert("RGBA")
+        alpha = both.getchannel("A")
+        image = image.getchannel("L") if image.mode == "LA" else both.convert("RGB")
+    elif image.mode in ("P", "1"):
+        image = image.convert("RGB" if image.mode == "P" else "L")
+    if icc or image.mode == "LAB":
+        image = _to_srgb(image, icc or b"")
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    if alpha is None:
+        return rgb
+    white = Image.new("RGB", rgb.size, "white")
+    white.paste(rgb, mask=alpha)
+    return white
+
+
+def _eight_bits(values: np.ndarray) -> np.ndarray:
+    scaled: np.ndarray = (values.astype(np.uint32) + 128) // 257
+    return scaled.astype(np.uint8)
+
+
+def _stretch(values: np.ndarray) -> np.ndarray:
+    """32-bit integers and floats have no agreed white: the picture's own range becomes 0 to 255."""
+    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    scaled: np.ndarray = (values - low) * (255 / (high - low) if high > low else 0) + 0.5
+    return scaled.astype(np.uint8)
+
+
+def _from_array(array: np.ndarray) -> _Picture:
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
+        raise UnreadableImage(f"an array of shape {array.shape} is not height × width × 1, 3 or 4")
+    if array.dtype == np.uint16:
+        array = _eight_bits(array)
+    elif array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1:
+        array = (array * 255 + 0.5).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        raise UnreadableImage(f"an array of {array.dtype} is not uint8, uint16, or floats from 0 to 1")
+    if array.shape[2] == 4:
+        return _upright(Image.fromarray(array, "RGBA"))
+    pixels = np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
+    return _Picture(pixels, pixels.shape[1], pixels.shape[0])
+
+
+# --- colour ---
+
+
+def _to_srgb(image: Image.Image, icc: bytes) -> Image.Image:
+    """The picture in sRGB; itself if its profile is sRGB, broken, or of another kind of colour."""
+    mode, transform = _transform(icc, image.mode)
+    if transform is None:
+        return image
+    return ImageCms.applyTransform(image if image.mode == mode else image.convert(mode), transform) or image
+
+
+@lru_cache(maxsize=32)
+def _transform(icc: bytes, mode: str) -> tuple[str, ImageCms.ImageCmsTransform | None]:
+    """The mode to feed and the transform to sRGB, relative colorimetric with black point compensation."""
+    try:
+        srgb = ImageCms.createProfile("sRGB")
+        profile = ImageCms.ImageCmsProfile(io.BytesIO(icc) if icc else ImageCms.createProfile("LAB"))
+        space = profile.profile.xcolor_space.strip()
+        kind = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}.get(space)
+        if kind is None or (kind != mode and (kind, mode) != ("RGB", "L")):
+            return mode, None
+        transform = ImageCms.buildTransform(
+            profile,
+            srgb,
+            kind,
+            "RGB",
+            ImageCms.Intent.RELATIVE_COLORIMETRIC,
+            ImageCms.Flags.BLACKPOINTCOMPENSATION,
+        )
+    except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+        return mode, None  # browsers ignore a broken profile too
+    if kind == "RGB":  # most profiles in the wild are sRGB in one of many wordings: those cost nothing
+        steps = np.linspace(0, 255, 9).astype(np.uint8)
+        grid = np.stack(np.meshgrid(steps, steps, steps), -1).reshape(27, 27, 3)
+        moved = np.asarray(ImageCms.applyTransform(Image.fromarray(grid), transform))
+        if np.abs(moved.astype(int) - grid).max() <= 1:
+            return mode, None
+    return kind, transform
