@@ -1,0 +1,125 @@
+"""What a store must do; one common test suite (`tests/store/test_common.py`) holds every store to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lookalike.core.errors import LookalikeError
+
+# Text (or a list of texts) can be filtered by and counted; numbers are only carried along.
+Value = str | int | float | list[str] | None
+Payload = Mapping[str, Value]
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A column holds one of the values (or starts with one of them); `negate` turns it round."""
+
+    column: str
+    values: tuple[str, ...]
+    prefix: bool = False
+    negate: bool = False
+
+
+# All conditions of a filter must hold. A row without the column fails a plain condition and passes a negated one.
+Where = Sequence[Condition]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One stored row."""
+
+    id: str
+    payload: dict[str, Any]
+    vector: Vectors | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that answers a query, with its cosine."""
+
+    id: str
+    score: float
+    payload: dict[str, Any]
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Unit vectors under text ids, with a payload each. What `upsert` and `delete` return from is durable.
+
+    `place` is a folder for embedded stores and an address for servers. Column names that start with `_` are
+    bookkeeping: carried, not filterable. Names of rows, not numbers, are ids: writing one twice replaces it.
+    """
+
+    dim: int
+
+    @classmethod
+    def create(cls, place: str, dim: int) -> Self: ...
+    @classmethod
+    def open(cls, place: str, *, write: bool = False) -> Self: ...
+    def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None: ...
+    def delete(self, ids: Sequence[str]) -> None: ...
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]: ...
+    def query(
+        self, positive: Vectors, k: int, *, negative: Vectors | None = None, where: Where = (), exact: bool = False
+    ) -> list[Hit]: ...
+    def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]: ...
+    def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]: ...
+    def facets(self, column: str, *, where: Where = (), limit: int = 100) -> list[tuple[str, int]]: ...
+    def count(self, where: Where = ()) -> int: ...
+    def build(self) -> dict[str, Any]: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def direction(positive: Vectors, negative: Vectors | None = None) -> Vectors:
+    """One query vector for "more like these, less like those" (docs/decisions/0070).
+
+    The cosine to it is linear in the examples, so every store answers alike with a plain nearest search.
+    """
+    query = np.atleast_2d(np.asarray(positive, dtype=np.float32)).mean(axis=0)
+    if negative is not None and len(negative):
+        query = query - 0.5 * np.atleast_2d(np.asarray(negative, dtype=np.float32)).mean(axis=0)
+    norm = float(np.linalg.norm(query))
+    if not np.isfinite(norm):
+        raise LookalikeError("The query's vector is not finite: the model gave no usable answer for this picture.")
+    if norm < 1e-6:
+        raise LookalikeError("The examples cancel each other out: take away one of the pictures to look less like.")
+    return np.asarray(query / norm, dtype=np.float32)
+
+
+def unit_rows(vectors: Vectors, dim: int) -> Vectors:
+    """Queries as finite float32 unit rows of the right width."""
+    rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    if rows.shape[1] != dim:
+        raise LookalikeError(f"A query of {rows.shape[1]} numbers cannot be asked of a store of {dim}.")
+    return np.stack([direction(row) for row in rows]) if len(rows) else rows
+
+
+def checked(
+    ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload], dim: int
+) -> tuple[list[str], Vectors, list[Payload]]:
+    """What may be written: equal counts, right width, finite, not zero; rows come back with length 1.
+
+    Stores differ in what they let pass (Qdrant Edge takes NaN), so nothing reaches one unchecked.
+    """
+    rows = np.array(vectors, dtype=np.float32, ndmin=2)
+    if len(ids) != len(payloads) or (len(ids) and len(ids) != len(rows)):
+        raise ValueError(f"{len(ids)} ids, {len(rows)} vectors and {len(payloads)} payloads do not fit together")
+    if not len(ids):
+        return [], np.empty((0, dim), np.float32), []
+    if rows.shape[1] != dim:
+        raise LookalikeError(f"Vectors of {rows.shape[1]} numbers cannot be put into a store of {dim}.")
+    if len(set(ids)) != len(ids):
+        raise ValueError("an id occurs twice in one batch")
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1)
+    bad = np.flatnonzero(~np.isfinite(norms) | (norms < 1e-12))
+    if len(bad):
+        raise LookalikeError(f"The vector of `{ids[int(bad[0])]}` is not finite or zero; it was not stored.")
+    return list(ids), (rows / norms[:, None]).astype(np.float32), list(payloads)

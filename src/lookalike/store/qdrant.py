@@ -1,0 +1,280 @@
+"""`QdrantStore`: Qdrant Edge, embedded. The default: a graph for large collections, filters, and a write-ahead log."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json, write_json
+from lookalike.core.locks import Locked
+from lookalike.core.seeds import numpy_rng
+from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, Where, checked, direction, unit_rows
+
+META = "store.json"
+RECALL = 0.99  # what the graph must reach against exact search when its width is chosen; the promise is 0.97
+WIDTHS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class QdrantStore:
+    """See `Store`. One process at a time has it open, readers too (docs/decisions/0071)."""
+
+    def __init__(self, place: str, shard: Any, meta: dict[str, Any]) -> None:
+        self.place, self.dim = Path(place), int(meta["dim"])
+        self._meta = meta
+        self._shard = shard
+        self._columns = {_unquote(name) for name in shard.info().payload_schema}
+
+    @classmethod
+    def create(cls, place: str, dim: int) -> Self:
+        import qdrant_edge as q
+
+        if (Path(place) / META).exists():
+            raise LookalikeError(f"`{place}` already holds a store.")
+        meta = {"store": "qdrant", "format": 1, "dim": dim, "ef": None}
+        shard = Path(place) / "shard"
+        with _explained(place):
+            shard.mkdir(parents=True, exist_ok=True, mode=0o700)
+            config = q.EdgeConfig(
+                vectors=q.EdgeVectorParams(dim, q.Distance.Cosine),
+                hnsw_config=q.HnswIndexConfig(
+                    m=16, ef_construct=100, full_scan_threshold=10_000, max_indexing_threads=threads()
+                ),
+            )
+            opened = q.EdgeShard.create(str(shard), config)
+        write_json(Path(place) / META, meta, private=True)
+        return cls(place, opened, meta)
+
+    @classmethod
+    def open(cls, place: str, *, write: bool = False) -> Self:
+        import qdrant_edge as q
+
+        meta = read_json(Path(place) / META, "store")
+        with _explained(place, opening=True):
+            return cls(place, q.EdgeShard.load(str(Path(place) / "shard")), meta)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
+        import qdrant_edge as q
+
+        names, rows, lines = checked(ids, vectors, payloads, self.dim)
+        if not names:
+            return
+        points = [
+            q.Point(point_id(name), row, {**line, "_id": name})
+            for name, row, line in zip(names, rows, lines, strict=True)
+        ]
+        with _explained(self.place):
+            for name in sorted({n for line in lines for n, v in line.items() if isinstance(v, (str, list))}):
+                if name not in self._columns and not name.startswith("_"):
+                    keyword = q.KeywordIndexParams(prefix=True)
+                    self._shard.update(q.UpdateOperation.create_field_index(_quote(name), keyword))
+                    self._columns.add(name)
+            self._shard.update(q.UpdateOperation.upsert_points(points))
+            self._shard.flush()
+
+    def delete(self, ids: Sequence[str]) -> None:
+        import qdrant_edge as q
+
+        if ids:
+            with _explained(self.place):
+                self._shard.update(q.UpdateOperation.delete_points([point_id(name) for name in ids]))
+                self._shard.flush()
+
+    def build(self) -> dict[str, Any]:
+        """Build the graph where there is enough to search in, and choose its search width by measurement."""
+        with _explained(self.place):
+            self._shard.optimize()
+            self._shard.flush()
+        indexed, rows = self._shard.info().indexed_vectors_count, self.count()
+        facts: dict[str, Any] = {"rows": rows, "indexed": indexed, "recall": 1.0, "ef": None}
+        if indexed:
+            facts["ef"], facts["recall"] = self._tune()
+        self._meta = {**self._meta, "ef": facts["ef"], "recall": facts["recall"]}
+        write_json(self.place / META, self._meta, private=True)
+        return facts
+
+    def _tune(self) -> tuple[int, float]:
+        """The smallest search width whose recall@10 against exact search is high enough, and that recall."""
+        queries = self._probes(100)
+        truth = [{hit.id for hit in hits} for hits in self.query_many(queries, 10, exact=True)]
+        recall = 0.0
+        for width in WIDTHS:
+            self._meta["ef"] = width
+            found = self.query_many(queries, 10)
+            recall = float(np.mean([len(t & {h.id for h in f}) / len(t) for t, f in zip(truth, found, strict=True)]))
+            if recall >= RECALL:
+                return width, recall
+        return WIDTHS[-1], recall
+
+    def _probes(self, count: int) -> Vectors:
+        """Queries that lie among the stored vectors without being any of them: halfway to a near neighbour."""
+        rng = numpy_rng(0, "store probes")
+        starts = [str(uuid.UUID(bytes=rng.bytes(16))) for _ in range(count)]
+        rows = np.array([self._scroll(start, 1, (), True)[0][0].vector for start in starts], dtype=np.float32)
+        near = self.query_many(rows, 6, exact=True)
+        other = self.get([hits[-1].id for hits in near], vectors=True)
+        return np.stack([row + o.vector for row, o in zip(rows, other, strict=True) if o and o.vector is not None])
+
+    def flush(self) -> None:
+        with _explained(self.place):
+            self._shard.flush()
+
+    def close(self) -> None:
+        self._shard.close()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
+        if not ids:
+            return []
+        found = self._shard.retrieve([point_id(name) for name in ids], with_payload=True, with_vector=vectors)
+        records = {record.id: record for record in map(_record, found)}
+        return [records.get(name) for name in ids]
+
+    def query(
+        self, positive: Vectors, k: int, *, negative: Vectors | None = None, where: Where = (), exact: bool = False
+    ) -> list[Hit]:
+        import qdrant_edge as q
+
+        request = q.SearchRequest(
+            query=q.Query.Nearest(unit_rows(direction(positive, negative), self.dim)[0]),
+            limit=k,
+            filter=_filter(where),
+            params=self._params(exact),
+            with_payload=True,
+        )
+        with _explained(self.place):
+            return [_hit(point) for point in self._shard.search(request)]
+
+    def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
+        import qdrant_edge as q
+
+        rows = unit_rows(queries, self.dim)
+        if not len(rows):
+            return []
+        chosen, params = _filter(where), self._params(exact)
+        requests = [
+            q.QueryRequest(limit=k, query=q.Query.Nearest(row), filter=chosen, params=params, with_payload=True)
+            for row in rows
+        ]
+        with _explained(self.place):
+            answers = self._shard.query_batch(q.QueryBatchRequest(requests))
+        return [[_hit(point) for point in answer] for answer in answers]
+
+    def _params(self, exact: bool) -> Any:
+        import qdrant_edge as q
+
+        return q.SearchParams(exact=True) if exact else q.SearchParams(hnsw_ef=self._meta.get("ef"))
+
+    def _scroll(self, start: Any, limit: int, where: Where, vectors: bool) -> tuple[list[Any], Any]:
+        """Up to `limit` points in the order of their ids; from the beginning again where none lie behind `start`."""
+        import qdrant_edge as q
+
+        request = {"limit": limit, "filter": _filter(where), "with_payload": True, "with_vector": vectors}
+        points, after = self._shard.scroll(q.ScrollRequest(offset=start, **request))
+        if not points and start is not None:
+            points, after = self._shard.scroll(q.ScrollRequest(**request))
+        return points, after
+
+    def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
+        start: Any = None
+        while True:
+            points, start = self._scroll(start, batch, where, vectors)
+            if points:
+                yield [_record(point) for point in points]
+            if start is None:
+                return
+
+    def facets(self, column: str, *, where: Where = (), limit: int = 100) -> list[tuple[str, int]]:
+        import qdrant_edge as q
+
+        if column not in self._columns:
+            return []
+        request = q.FacetRequest(_quote(column), limit=limit, exact=True, filter=_filter(where))
+        pairs = [(str(hit.value), int(hit.count)) for hit in self._shard.facet(request)]
+        return sorted((pair for pair in pairs if pair[1]), key=lambda pair: (-pair[1], pair[0]))
+
+    def count(self, where: Where = ()) -> int:
+        import qdrant_edge as q
+
+        return int(self._shard.count(q.CountRequest(exact=True, filter=_filter(where))))
+
+
+def point_id(name: str) -> str:
+    """A UUID from the row's name: a row written again after a kill replaces itself."""
+    return str(uuid.UUID(bytes=hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()))
+
+
+def _quote(column: str) -> str:
+    """Qdrant reads `a.b` as a path; quoted, a column's name is only a name."""
+    return f'"{column}"'
+
+
+def _unquote(key: str) -> str:
+    return key[1:-1] if key.startswith('"') else key
+
+
+def _filter(where: Where) -> Any:
+    import qdrant_edge as q
+
+    if not where:
+        return None
+
+    def condition(c: Condition) -> Any:
+        key = _quote(c.column)
+        if not c.prefix:
+            return q.FieldCondition(key, match=q.MatchAny(list(c.values)))
+        return q.Filter(should=[q.FieldCondition(key, match=q.MatchPrefix(start)) for start in c.values])
+
+    return q.Filter(
+        must=[condition(c) for c in where if not c.negate], must_not=[condition(c) for c in where if c.negate]
+    )
+
+
+def _payload(point: Any) -> tuple[str, dict[str, Any]]:
+    payload = dict(point.payload or {})
+    return payload.pop("_id"), {name: value for name, value in payload.items() if value is not None}
+
+
+def _record(point: Any) -> Record:
+    name, payload = _payload(point)
+    return Record(name, payload, None if point.vector is None else np.array(point.vector, dtype=np.float32))
+
+
+def _hit(point: Any) -> Hit:
+    name, payload = _payload(point)
+    return Hit(name, min(max(float(point.score), -1.0), 1.0), payload)
+
+
+@contextlib.contextmanager
+def _explained(place: str | Path, *, opening: bool = False) -> Iterator[None]:
+    """Qdrant Edge raises bare exceptions (and panics, which are not even those): the sentence for each known one."""
+    try:
+        yield
+    except LookalikeError:
+        raise
+    except BaseException as error:
+        text = str(error)
+        if "WouldBlock" in text:
+            raise Locked(
+                f"Another process has the index `{Path(place).parent}` open: wait for it to end, or stop it."
+            ) from error
+        if "No space left" in text or "StorageFull" in text or "Disk quota" in text:
+            raise LookalikeError(
+                f"The disk that holds `{place}` is full; what was stored before is safe. Free some space and go on."
+            ) from error
+        if opening and (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+            reason = text.splitlines()[0][:200] if text else type(error).__name__
+            raise LookalikeError(
+                f"The store `{place}` is damaged ({reason}): delete the index and make it again."
+            ) from error
+        raise

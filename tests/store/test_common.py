@@ -1,0 +1,320 @@
+"""What every store must do: one suite, run for each of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import Locked
+from lookalike.store import Condition, Store, direction, store_class, stores
+
+DIM = 16
+STORES = ("exact", "qdrant")
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    found = np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def payload(i: int) -> dict[str, Any]:
+    return {
+        "label": f"class {i % 3}",
+        "path": f"{'sea' if i % 2 else 'sky'}/{i}.jpg",
+        "tags": ["all", f"t{i % 5}"],
+        "a.b": "even" if i % 2 == 0 else None,
+        "size": 100 + i,
+        "_hash": f"h{i}",
+    }
+
+
+def fill(store: Store, count: int, seed: int = 0) -> np.ndarray:
+    vectors = rows(count, seed)
+    store.upsert([f"set/{i}.jpg" for i in range(count)], vectors, [payload(i) for i in range(count)])
+    return vectors
+
+
+@pytest.fixture(params=STORES)
+def kind(request: pytest.FixtureRequest) -> type[Store]:
+    return store_class(request.param)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "index" / "store")
+
+
+@pytest.fixture
+def store(kind: type[Store], place: str) -> Iterator[Store]:
+    opened = kind.create(place, DIM)
+    yield opened
+    opened.close()
+
+
+def test_every_store_is_registered_and_keeps_the_protocol(store: Store) -> None:
+    assert set(STORES) <= set(stores())
+    assert isinstance(store, Store)
+    with pytest.raises(LookalikeError, match="did you mean `qdrant`"):
+        store_class("quadrant")
+
+
+def test_an_empty_store_answers(store: Store) -> None:
+    assert store.count() == 0
+    assert store.query(rows(1)[0], 5) == []
+    assert store.query_many(rows(3), 5) == [[], [], []]
+    assert list(store.scan()) == []
+    assert store.facets("label") == []
+    assert store.get(["nobody"]) == [None]
+    store.delete(["nobody"])
+    store.upsert([], np.empty((0, DIM), np.float32), [])
+    store.build()
+    assert store.count() == 0
+
+
+def test_query_gives_cosines_best_first_with_payload(store: Store) -> None:
+    vectors = fill(store, 200)
+    query = rows(1, seed=9)[0] * 7  # its length does not matter
+    hits = store.query(query, 10)
+    truth = vectors @ (query / np.linalg.norm(query))
+    order = np.argsort(-truth)[:10]
+    assert [hit.id for hit in hits] == [f"set/{i}.jpg" for i in order]
+    np.testing.assert_allclose([hit.score for hit in hits], truth[order], atol=1e-5)
+    first = {name: value for name, value in payload(int(order[0])).items() if value is not None}
+    assert hits[0].payload == first
+    assert store.query(vectors[17], 1)[0].score == pytest.approx(1.0, abs=1e-6)
+    assert len(store.query(query, 1000)) == 200
+
+
+def test_query_many_equals_single_queries(store: Store) -> None:
+    fill(store, 150)
+    queries = rows(7, seed=3)
+    where = [Condition("label", ("class 1",))]
+    together = store.query_many(queries, 6, where=where)
+    for query, hits in zip(queries, together, strict=True):
+        alone = store.query(query, 6, where=where)
+        assert [h.id for h in hits] == [h.id for h in alone]
+        np.testing.assert_allclose([h.score for h in hits], [h.score for h in alone], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("where", "keep"),
+    [
+        ([Condition("label", ("class 1",))], lambda i: i % 3 == 1),
+        ([Condition("label", ("class 1", "class 2"))], lambda i: i % 3 in (1, 2)),
+        ([Condition("label", ("class 1",), negate=True)], lambda i: i % 3 != 1),
+        ([Condition("path", ("sea/",), prefix=True)], lambda i: i % 2 == 1),
+        ([Condition("path", ("sea/1", "sky/2"), prefix=True)], lambda i: payload(i)["path"][:5] in ("sea/1", "sky/2")),
+        ([Condition("path", ("sea/",), prefix=True, negate=True)], lambda i: i % 2 == 0),
+        ([Condition("tags", ("t3",))], lambda i: i % 5 == 3),
+        ([Condition("tags", ("t3",), negate=True)], lambda i: i % 5 != 3),
+        ([Condition("a.b", ("even",))], lambda i: i % 2 == 0),
+        ([Condition("a.b", ("even",), negate=True)], lambda i: i % 2 == 1),
+        ([Condition("label", ("class 0",)), Condition("path", ("sky/",), prefix=True)], lambda i: i % 6 == 0),
+        ([Condition("label", ("nobody",))], lambda i: False),
+        ([Condition("no such column", ("x",))], lambda i: False),
+        ([Condition("no such column", ("x",), negate=True)], lambda i: True),
+    ],
+)
+def test_filters_return_exactly_what_they_should(store: Store, where: list[Condition], keep: Any) -> None:
+    fill(store, 120)
+    wanted = {f"set/{i}.jpg" for i in range(120) if keep(i)}
+    assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=where)} == wanted
+    assert {record.id for part in store.scan(where=where, batch=7) for record in part} == wanted
+    assert store.count(where) == len(wanted)
+
+
+def test_facets_count_the_filtered_rows(store: Store) -> None:
+    fill(store, 100)
+    assert store.facets("label") == [("class 0", 34), ("class 1", 33), ("class 2", 33)]
+    sea = [Condition("path", ("sea/",), prefix=True)]
+    assert sum(count for _, count in store.facets("label", where=sea)) == 50
+    assert store.facets("tags")[0] == ("all", 100)
+    assert store.facets("a.b") == [("even", 50)]
+    assert len(store.facets("path", limit=5)) == 5
+    assert store.facets("_hash") == [] == store.facets("size") == store.facets("missing")
+
+
+def test_writing_an_id_again_replaces_it(store: Store) -> None:
+    vectors = fill(store, 40)
+    store.upsert(["set/3.jpg"], vectors[20:21], [{"label": "new"}])
+    assert store.count() == 40
+    record = store.get(["set/3.jpg"], vectors=True)[0]
+    assert record is not None and record.payload == {"label": "new"}
+    np.testing.assert_allclose(record.vector, vectors[20], atol=1e-6)
+    assert {hit.id for hit in store.query(vectors[20], 2)} == {"set/3.jpg", "set/20.jpg"}
+
+
+def test_deleted_rows_are_gone_and_can_come_back(store: Store) -> None:
+    vectors = fill(store, 40)
+    store.delete(["set/5.jpg", "set/6.jpg", "nobody"])
+    assert store.count() == 38
+    assert store.get(["set/5.jpg", "set/7.jpg"])[0] is None
+    assert store.query(vectors[5], 1)[0].id != "set/5.jpg"
+    store.upsert(["set/5.jpg"], vectors[5:6], [payload(5)])
+    assert store.query(vectors[5], 1)[0].id == "set/5.jpg"
+
+
+def test_scan_gives_every_row_once_with_its_vector(store: Store) -> None:
+    vectors = fill(store, 95)
+    seen = [record for part in store.scan(vectors=True, batch=10) for record in part]
+    assert len(seen) == 95 == len({record.id for record in seen})
+    for record in seen:
+        number = int(record.id.split("/")[1].removesuffix(".jpg"))
+        np.testing.assert_allclose(record.vector, vectors[number], atol=1e-6)
+        assert record.payload["size"] == 100 + number and record.payload["_hash"] == f"h{number}"
+
+
+def test_more_like_these_less_like_those(store: Store) -> None:
+    vectors = fill(store, 300)
+    positive, negative = vectors[[3, 8]], vectors[[40]]
+    wanted = positive.mean(0) - 0.5 * negative.mean(0)
+    truth = np.argsort(-(vectors @ wanted))[:5]
+    hits = store.query(positive, 5, negative=negative)
+    assert [hit.id for hit in hits] == [f"set/{i}.jpg" for i in truth]
+    with pytest.raises(LookalikeError, match="cancel"):
+        store.query(vectors[3], 5, negative=np.stack([vectors[3], vectors[3]]) * 2)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0])
+def test_vectors_that_are_no_directions_never_get_in(store: Store, bad: float) -> None:
+    vectors = fill(store, 5)
+    broken = vectors[:2].copy()
+    broken[1] = bad if bad == 0.0 else broken[1]
+    broken[1, 0] = bad
+    with pytest.raises(LookalikeError, match="`b`"):
+        store.upsert(["a", "b"], broken, [{}, {}])
+    assert store.count() == 5 and store.get(["a"]) == [None]
+    with pytest.raises(LookalikeError):
+        store.query(broken[1], 1)
+
+
+def test_wrong_widths_and_counts_are_refused(store: Store) -> None:
+    fill(store, 5)
+    with pytest.raises(LookalikeError, match="17 numbers"):
+        store.upsert(["a"], np.ones((1, 17), np.float32), [{}])
+    with pytest.raises(LookalikeError, match="17 numbers"):
+        store.query(np.ones(17, np.float32), 1)
+    with pytest.raises(ValueError, match="do not fit"):
+        store.upsert(["a", "b"], rows(1), [{}, {}])
+    with pytest.raises(ValueError, match="twice"):
+        store.upsert(["a", "a"], rows(2), [{}, {}])
+
+
+def test_a_column_may_change_from_text_to_lists(store: Store) -> None:
+    store.upsert(["a"], rows(1), [{"label": "x"}])
+    store.upsert(["b", "c"], rows(2, 1), [{"label": ["x", "y"]}, {"label": "z"}])
+    assert store.count([Condition("label", ("x",))]) == 2
+    assert dict(store.facets("label")) == {"x": 2, "y": 1, "z": 1}
+
+
+def test_everything_is_there_after_reopening(kind: type[Store], place: str) -> None:
+    store = kind.create(place, DIM)
+    vectors = fill(store, 60)
+    store.delete(["set/1.jpg"])
+    store.build()
+    store.close()
+    for write in (True, False):
+        again = kind.open(place, write=write)
+        assert again.dim == DIM and again.count() == 59
+        assert again.query(vectors[7], 1)[0].id == "set/7.jpg"
+        assert again.facets("label")[0][1] == 20
+        again.close()
+    with pytest.raises(LookalikeError, match="already holds"):
+        kind.create(place, DIM)
+
+
+def test_only_one_writer_at_a_time(store: Store, kind: type[Store], place: str) -> None:
+    fill(store, 5)
+    with pytest.raises(Locked, match=r"[Aa]nother process"):
+        kind.open(place, write=True)
+    assert store.count() == 5
+
+
+def test_a_store_that_is_not_there(kind: type[Store], tmp_path: Path) -> None:
+    with pytest.raises(LookalikeError, match="no store"):
+        kind.open(str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_threads_may_ask_while_one_writes(store: Store) -> None:
+    vectors = fill(store, 100)
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            for i in range(60):
+                assert store.query(vectors[i], 1)[0].score > 0.999
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(20):
+        store.upsert([f"more/{i}"], rows(1, 100 + i), [{"label": "more"}])
+    for thread in threads:
+        thread.join()
+    assert not failures and store.count() == 120
+
+
+WRITER = """
+import sys
+import numpy as np
+from lookalike.store import store_class
+kind, place, start = store_class(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+store = kind.open(place, write=True)
+for n in range(start, start + 10_000):
+    ids = [f"r/{n}/{i}" for i in range(20)]
+    vectors = np.random.default_rng(n).normal(size=(20, 16)).astype(np.float32)
+    store.upsert(ids, vectors, [{"label": f"b{n}", "n": i} for i in range(20)])
+    if n % 7 == 3:
+        store.delete([f"r/{n}/0"])
+    print(n, flush=True)
+"""
+
+
+def test_kill_9_loses_nothing_acknowledged(kind: type[Store], place: str, request: pytest.FixtureRequest) -> None:
+    """Killed while it writes, a few times over: every acknowledged row is there once, and the store opens."""
+    name = request.node.callspec.params["kind"]
+    kind.create(place, DIM).close()
+    acknowledged, start, rng = -1, 0, np.random.default_rng(1)
+    for _ in range(3):
+        command = [sys.executable, "-c", WRITER, name, place, str(start)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        first = writer.stdout.readline()
+        assert first, "the writer could not open the store"
+        time.sleep(float(rng.uniform(0.05, 0.25)))
+        os.kill(writer.pid, signal.SIGKILL)
+        lines = [first, *writer.stdout.read().splitlines()]
+        writer.wait()
+        acknowledged = max(int(line) for line in lines if line.strip())
+        store = kind.open(place, write=True)
+        ids = [record.id for part in store.scan() for record in part]
+        assert len(ids) == len(set(ids)) == store.count()
+        wanted = {f"r/{n}/{i}" for n in range(acknowledged + 1) for i in range(20) if not (n % 7 == 3 and i == 0)}
+        missing = wanted - set(ids)
+        assert not missing
+        # What was on its way may be there too, but nothing else.
+        assert {int(x.split("/")[1]) for x in set(ids) - wanted} <= {acknowledged + 1}
+        probe = np.random.default_rng(acknowledged).normal(size=(20, DIM)).astype(np.float32)[4]
+        assert store.query(probe, 1)[0].id == f"r/{acknowledged}/4"
+        store.close()
+        start = acknowledged + 1
+    assert acknowledged > 3
+
+
+def test_direction_of_one_example_is_the_example() -> None:
+    one = rows(1)[0]
+    np.testing.assert_allclose(direction(3 * one), one, atol=1e-6)
