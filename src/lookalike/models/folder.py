@@ -1,0 +1,109 @@
+"""A model on disk: `config.json`, `model.safetensors`, `README.md` (the card)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lookalike._version import __version__
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_folder, read_json, recover_folder, write_json, write_text
+from lookalike.core.formats import stamp, upgrade
+from lookalike.core.run import Run
+from lookalike.data.decode import Preprocess
+from lookalike.models import backbones, card
+
+if TYPE_CHECKING:
+    from lookalike.models.embedder import Embedder
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def find(name_or_path: str | Path) -> Path | None:
+    """The model folder meant, if a folder is meant at all; a run stands for the model in it."""
+    for path in (Path(name_or_path), folders.runs() / name_or_path):
+        if Run.is_run(path):
+            if not (path / "model").is_dir():
+                raise LookalikeError(f"The run `{path}` has no model yet: let it finish, or --resume it.")
+            return path / "model"
+        if not path.exists():
+            recover_folder(path)
+        if (path / CONFIG).is_file() or (path.is_dir() and str(name_or_path) not in backbones.BUILTIN):
+            return path
+    path = Path(name_or_path)
+    if path.is_file():
+        raise LookalikeError(f"`{path}` is a file: give it as `weights` of the timm model it belongs to.")
+    if isinstance(name_or_path, Path) or len(path.parts) > 1 or path.is_absolute():
+        raise LookalikeError(f"There is no model folder at `{path}`.")
+    return None
+
+
+def save(model: Embedder, path: Path, results: dict[str, Any] | None) -> None:
+    if results is not None:
+        model.card.update(results)
+    config = stamp(
+        "model",
+        {
+            "name": model.name,
+            "architecture": model.architecture,
+            "pooling": model.pooling.name,
+            "head": model.dim if isinstance(model.head, nn.Linear) else None,
+            "classes": model.classifier.out_features if model.classifier is not None else None,
+            "preprocess": model.preprocess.to_json(),
+            "fingerprint": model.fingerprint(),
+            "parent": model.parent,
+            "card": model.card,
+            "lookalike": __version__,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+    )
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    with atomic_folder(path) as part:
+        write_json(part / CONFIG, config)
+        save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
+        write_text(part / CARD, card.render(model, config))
+
+
+def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
+    if not (path / CONFIG).is_file():
+        raise LookalikeError(f"`{path}` is a folder but not a model: there is no `{CONFIG}` in it.")
+    config = upgrade("model", read_json(path / CONFIG, "model's configuration"), path)
+    tensors = _read(path / WEIGHTS)
+    try:
+        preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
+        model = kind(
+            backbones.create(config["architecture"], preprocess.size),
+            preprocess,
+            name=config["name"],
+            architecture=config["architecture"],
+            pooling=pooling or config["pooling"],
+            card=config["card"],
+            parent=config["parent"],
+        )
+        if config["head"]:
+            model.head = nn.Linear(model.feature_dim, config["head"])
+        if config["classes"]:
+            model.classifier = nn.Linear(model.dim, config["classes"])
+        if "prototypes" in tensors:
+            model.prototypes = torch.empty_like(tensors["prototypes"])
+        model.load_state_dict(tensors, strict=True)
+    except (KeyError, TypeError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise LookalikeError(f"The model `{path}` is damaged: its parts do not fit together ({first}).") from error
+    return model
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise LookalikeError(f"The model `{path.parent}` is damaged: `{path.name}` is missing.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise LookalikeError(f"The model `{path.parent}` is damaged: `{path.name}` is cut short or changed.") from error

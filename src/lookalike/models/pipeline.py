@@ -1,0 +1,98 @@
+"""Pictures in, rows out, in order: threads decode ahead of the runtime, in bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from lookalike.core import seeds
+from lookalike.core.errors import LookalikeError
+from lookalike.data.decode import Preprocess, UnreadableImage, decode, prepare
+from lookalike.models.pictures import Failure, Picture
+
+CHUNK = 8  # pictures a task: enough to make handing over cheap, few enough to keep all threads busy
+AHEAD = 3  # batches decoded ahead of the runtime
+
+
+class Runtime(Protocol):
+    """A model that is ready to run: uint8 N×S×S×3 batches in, arrays out, in the same order."""
+
+    name: str
+
+    def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]: ...
+
+
+@dataclass
+class Decoder:
+    """Turns pictures into batches; `failures` fills as the batches are drawn."""
+
+    preprocess: Preprocess
+    view: Any = None
+    seed: int = 0
+    skip: bool = False
+    failures: list[Failure] = field(default_factory=list)
+
+    def pixels(self, picture: Picture) -> np.ndarray:
+        data = picture.load()
+        if self.view is None:
+            return prepare(data, self.preprocess, box=picture.box)
+        pixels = decode(data, box=picture.box, min_side=getattr(self.view, "min_side", None))
+        return self.view(pixels, seeds.numpy_rng(self.seed, "view", picture.index))
+
+    def _fill(self, out: np.ndarray, pictures: list[Picture]) -> list[Failure]:
+        failures = []
+        for row, picture in zip(out, pictures, strict=True):
+            try:
+                row[...] = self.pixels(picture)
+            except (UnreadableImage, OSError) as error:
+                failures.append(Failure(picture.index, picture.name, _reason(error)))
+                if not self.skip:
+                    break
+        return failures
+
+    def batches(self, items: Iterator[Picture], batch_size: int, workers: int) -> Iterator[np.ndarray]:
+        side = self.preprocess.size
+        waiting: deque[tuple[np.ndarray, list[Picture], list[Future[list[Failure]]]]] = deque()
+        with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lookalike-decode") as pool:
+            try:
+                while True:
+                    while len(waiting) < AHEAD and (group := list(itertools.islice(items, batch_size))):
+                        out = np.empty((len(group), side, side, 3), np.uint8)
+                        parts = range(0, len(group), CHUNK)
+                        tasks = [pool.submit(self._fill, out[a : a + CHUNK], group[a : a + CHUNK]) for a in parts]
+                        waiting.append((out, group, tasks))
+                    if not waiting:
+                        return
+                    out, group, tasks = waiting.popleft()
+                    failures = [failure for task in tasks for failure in task.result()]
+                    if failures:
+                        out = self._without(out, group, failures)
+                    if len(out):
+                        yield out
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _without(self, out: np.ndarray, group: list[Picture], failures: list[Failure]) -> np.ndarray:
+        if not self.skip:
+            raise UnreadableImage(failures[0].reason, failures[0].name)
+        self.failures += failures
+        bad = {failure.index for failure in failures}
+        return out[[picture.index not in bad for picture in group]]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnreadableImage):
+        return error.reason
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def check_on_error(on_error: str) -> bool:
+    if on_error not in ("raise", "skip"):
+        raise LookalikeError(f"on_error is `{on_error}`: it must be `raise` or `skip`.")
+    return on_error == "skip"
