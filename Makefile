@@ -1,0 +1,60 @@
+# Every target sets up what it needs in .venv by itself; `make help` lists them.
+BIN := .venv/bin
+# Two test processes of one thread each (tests/conftest.py): docs/decisions/0080.
+JOBS ?= 2
+TESTS ?= tests
+
+.PHONY: help setup demo test test-all check bench wheel pins clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@echo "make TARGET"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+
+setup: ## install everything the targets below need, into .venv
+	@tools/setup dev
+
+demo: ## from pictures to a trained, measured search; IMAGES=folder takes your own
+	@tools/setup core
+	@$(BIN)/lookalike demo $(if $(IMAGES),--images "$(IMAGES)")
+
+test: ## the test suite
+	@tools/setup dev
+	@tools/chromium
+	@$(BIN)/python -m pytest -n $(JOBS) $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+
+test-all: ## the test suite with the long forms
+	@tools/setup dev
+	@tools/setup bench
+	@tools/chromium
+	@$(BIN)/python -m pytest -n $(JOBS) --slow $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+
+check: ## lint, types, layers, security, and documents that are up to date
+	@tools/setup dev
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-timings
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium src
+	$(BIN)/python tools/docs.py --check
+	$(BIN)/python tools/licences.py --check
+	$(BIN)/python tools/audit.py
+
+bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
+	@tools/setup core
+	@tools/setup bench
+	@$(BIN)/lookalike bench $(if $(NAME),$(NAME),--all) --wait $(if $(DATA),--data "$(DATA)")
+
+wheel: ## build the package into dist/
+	@tools/setup dev
+	@rm -rf dist
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null
+	@ls dist/*.whl
+
+pins: ## resolve constraints.txt anew; UPGRADE=1 takes the newest versions
+	@tools/setup dev
+	@$(BIN)/python tools/pins.py $(if $(UPGRADE),--upgrade)
+
+clean: ## delete what was built and cached here; .venv and runs/ stay
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,58 @@
+"""The verbs, in the order a newcomer meets them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated, Any
+
+import typer
+
+# Panel of the help -> verbs; each is a module of this folder with a function (or an `app`) of that name.
+PANELS = {
+    "Start": ("demo", "doctor"),
+    "Search": ("index", "search", "serve"),
+    "Train and measure": ("embed", "train", "evaluate", "compare", "report", "export", "recipes"),
+    "Proof": ("bench", "reproduce"),
+    "Housekeeping": ("cache", "migrate"),
+}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from lookalike._version import __version__
+
+        print(f"lookalike {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """From a folder of pictures to a search you can trust.
+
+    `lookalike demo` shows all of it in three minutes.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def build() -> typer.Typer:
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(context_settings=settings, pretty_exceptions_enable=False, invoke_without_command=True)
+    app.callback(invoke_without_command=True)(_root)
+    for panel, names in PANELS.items():
+        for name in names:
+            module = importlib.import_module(f"lookalike.cli.{name}")
+            if hasattr(module, "app"):
+                app.add_typer(module.app, name=name, rich_help_panel=panel)
+            else:
+                app.command(name, rich_help_panel=panel)(getattr(module, name))
+    return app
+
+
+def command() -> Any:
+    """The root command, as the parser's object."""
+    return typer.main.get_command(build())

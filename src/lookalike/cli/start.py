@@ -1,0 +1,41 @@
+"""From the words on the command line to an exit code: errors become sentences here, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from lookalike.cli.interrupt import two_strikes
+from lookalike.cli.sentences import UsageError, sentence
+from lookalike.core.errors import Exit, LookalikeError
+
+STOPPED = "Stopped. What was finished is kept; run the same command to go on."
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command; whatever a user can get wrong ends as one sentence on stderr."""
+    from lookalike.cli.app import command
+
+    with two_strikes():
+        try:
+            code = command().main(list(words), prog_name="lookalike", standalone_mode=False)
+            sys.stdout.flush()
+        except UsageError as error:
+            return _say(sentence(error), Exit.USER)
+        except LookalikeError as error:
+            return _say(str(error), error.exit_code)
+        except (KeyboardInterrupt, typer.Abort):
+            return _say(STOPPED, Exit.STOPPED)
+        except BrokenPipeError:
+            # The reader has seen enough (`| head`); what is left in the buffer must not complain at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.OK
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _say(text: str, code: int) -> int:
+    print(" ".join(text.split()), file=sys.stderr)
+    return code

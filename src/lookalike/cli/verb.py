@@ -1,0 +1,89 @@
+"""What all verbs share: `-q`, `-v`, `--json`, and how an answer is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only.", rich_help_panel="Output")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.", rich_help_panel="Output")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of words.", rich_help_panel="Output")]
+
+
+@dataclass
+class Answer:
+    """What a verb prints: a document for programs, lines for people.
+
+    `asked` answers are what the user came for and are printed even with `-q`; the others only tell
+    what was done.
+    """
+
+    document: Any
+    lines: list[str] = field(default_factory=list)
+    asked: bool = False
+
+
+def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
+    """Turn a function that returns an `Answer` into a command."""
+    signature = inspect.signature(function, eval_str=True)
+    shared = {"as_json": Json, "quiet": Quiet, "verbose": Verbose}
+
+    @functools.wraps(function)
+    def command(*, as_json: bool = False, quiet: bool = False, verbose: bool = False, **options: Any) -> None:
+        from lookalike.core import progress
+
+        progress.set_level(0 if quiet else 2 if verbose else 1)
+        if not verbose:
+            warnings.simplefilter("ignore")  # libraries talk to their developers; ours go through progress.warn
+        with _clean_stdout() if as_json else contextlib.nullcontext():
+            answer = function(**options)
+        if answer is not None:
+            _print(answer, as_json=as_json, quiet=quiet)
+
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in shared.items()
+    ]
+    command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _print(answer: Answer, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        from lookalike.core.files import to_json
+
+        print(json.dumps(answer.document, default=to_json, ensure_ascii=False, allow_nan=False, indent=1))
+    elif answer.asked or not quiet:
+        print("\n".join(answer.lines))
+
+
+@contextlib.contextmanager
+def _clean_stdout() -> Iterator[None]:
+    """Whatever a library prints while we work goes to stderr: stdout holds the document and nothing else."""
+    sys.stdout.flush()
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError):  # not a real file, as in a notebook or a test
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    kept = os.dup(number)
+    os.dup2(sys.stderr.fileno(), number)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, number)
+        os.close(kept)
