@@ -1,0 +1,53 @@
+"""Training methods by name: the entry-point group `lookalike.methods`, ours and other packages' alike.
+
+A package adds one with
+
+    [project.entry-points."lookalike.methods"]
+    mine = "my_package.mine:Mine"        # a subclass of lookalike.methods.Method
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from lookalike.core.errors import LookalikeError, choose
+
+if TYPE_CHECKING:
+    from lookalike.methods.base import Batch, Context, Method, Rates
+
+GROUP = "lookalike.methods"
+_REGISTERED: dict[str, type[Method]] = {}
+
+__all__ = ["GROUP", "Batch", "Context", "Method", "Rates", "find", "names", "register"]
+
+
+def names() -> list[str]:
+    """The names a method can be asked for by."""
+    return sorted({point.name for point in entry_points(group=GROUP)} | set(_REGISTERED))
+
+
+def find(name: str) -> type[Method]:
+    """The method of that name; a misspelt one is answered with the nearest."""
+    choose(name, names(), "a training method")
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    point = next(p for p in entry_points(group=GROUP) if p.name == name)
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        raise LookalikeError(f"The method `{name}` ({point.value}) cannot be loaded: {error}.") from error
+    return found
+
+
+def register(name: str, method: type[Method]) -> None:
+    """Add a method for this process only, for notebooks and tests."""
+    _REGISTERED[name] = method
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Batch", "Context", "Method", "Rates"):
+        from lookalike.methods import base
+
+        return getattr(base, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

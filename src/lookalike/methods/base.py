@@ -1,0 +1,160 @@
+"""`Method`: which views, which loss, which memory, and what is logged. The loop knows nothing of it.
+
+`embed` and `loss` are apart on purpose. `embed` sees the pictures of one process's micro-batch;
+`loss` sees the embeddings of the whole joint batch, gathered by the loop from all micro-batches and all
+processes in the order of the sampler. So every method has the true joint loss under accumulation and
+under several processes, and never has to know that there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lookalike.core import processes, seeds
+from lookalike.core.settings import Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lookalike.data.table import Table
+    from lookalike.models.embedder import Embedder
+
+PIXELS = "pixels"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step works on, pictures first in every tensor."""
+
+    views: tuple[Tensor, ...]
+    """One a view: uint8 (n, S, S, 3) for layer `pixels`, else the cached outputs of `layer`. Empty in `loss`."""
+    layer: str
+    labels: Tensor
+    """int64 (n,), 0 … classes−1; −1 where there is none."""
+    ids: Tensor
+    """int64 (n,): row numbers in the training table. Equal ids are the same picture."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def part(self, rows: slice) -> Batch:
+        return replace(self, views=tuple(v[rows] for v in self.views), labels=self.labels[rows], ids=self.ids[rows])
+
+
+@dataclass
+class Context:
+    """What a method may ask the loop for. Step, epoch and logs change from step to step."""
+
+    model: Embedder
+    classes: int
+    seed: int
+    device: torch.device
+    steps: int
+    table: Table
+    """The training pictures; `Batch.ids` are its row numbers."""
+    labels: Tensor
+    """int64, a label for every row of `table`."""
+    encode: Callable[[np.ndarray | Table | None], Tensor]
+    """Unit embeddings, without gradient, in evaluation mode, of rows of `table` (None: all) or of another
+    table; shared out over the processes and the same on each."""
+    step: int = 0
+    epoch: int = 0
+    logs: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        return processes.rank()
+
+    @property
+    def dim(self) -> int:
+        return self.model.dim
+
+    def log(self, name: str, value: Tensor | float) -> None:
+        """A number for the log of this step."""
+        self.logs[name] = float(value)
+
+    def generator(self, *names: object) -> torch.Generator:
+        """A stream of random numbers that depends on seed, step and name only: equal on all processes, and
+        nothing to save for a resume."""
+        return seeds.torch_rng(self.seed, *names, self.step)
+
+    def forward(self, batch: Batch, view: int = 0) -> Tensor:
+        """Unit embeddings of one view, with gradient."""
+        pictures = batch.views[view]
+        return self.model(pictures) if batch.layer == PIXELS else self.model.from_layer(batch.layer, pictures)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates by what is trained."""
+
+    backbone: float
+    head: float
+    loss: float
+
+
+class Method(nn.Module):
+    """Base of all methods. What it owns (proxies, memories, a teacher) are parameters, buffers and submodules,
+    so that `state_dict()` holds everything a resumed run needs."""
+
+    name: ClassVar[str] = ""
+    Settings: ClassVar[type[Settings]] = Settings
+    suits: ClassVar[Mapping[str, Any]] = {}
+    """Training settings that suit this method; a recipe or the user may say otherwise."""
+    needs_labels: ClassVar[bool] = True
+
+    def __init__(self, settings: Any, context: Context) -> None:
+        super().__init__()
+        self.settings = settings
+        self.context = context
+
+    def views(self, default: Any) -> Sequence[Any]:
+        """The views each picture is seen in at every step; `default` is the one the settings ask for."""
+        return [default]
+
+    def param_groups(self, rates: Rates) -> list[dict[str, Any]]:
+        """What is trained and at which rate (`lr`); frozen parameters are left out by the loop."""
+        head = list(self.context.model.head.parameters())
+        known = {id(p) for p in head}
+        rest = [p for p in self.context.model.parameters() if id(p) not in known]
+        return [
+            {"name": "backbone", "params": rest, "lr": rates.backbone},
+            {"name": "head", "params": head, "lr": rates.head},
+            {"name": "loss", "params": list(self.parameters()), "lr": rates.loss},
+        ]
+
+    def embed(self, batch: Batch) -> dict[str, Tensor]:
+        """Tensors with the pictures first. Those that need a gradient carry it; others (a teacher's) do not."""
+        return {"z": self.context.forward(batch)}
+
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        """The joint loss of the joint batch, a scalar."""
+        raise NotImplementedError
+
+    def before_step(self) -> None:
+        """Before the pictures of a step are embedded."""
+
+    def after_step(self) -> None:
+        """After the optimiser's step: enqueue, move a teacher."""
+
+    def on_epoch(self) -> None:
+        """Before the first step of every epoch."""
+
+
+class LossMethod(Method):
+    """A method that is one loss on one view."""
+
+    def __init__(self, settings: Any, context: Context) -> None:
+        super().__init__(settings, context)
+        self.criterion = self.make_loss()
+
+    def make_loss(self) -> nn.Module:
+        raise NotImplementedError
+
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        return self.criterion(embeddings["z"], batch.labels)

@@ -1,0 +1,35 @@
+"""Contrastive pairs, with a miner or not."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from lookalike.core.settings import Settings
+from lookalike.losses.contrastive import Contrastive as Loss
+from lookalike.methods.base import LossMethod
+
+
+class ContrastiveSettings(Settings):
+    positive: float = 1.0
+    """Positives are pulled up to this cosine."""
+    negative: float = 0.5
+    """Negatives are pushed below this cosine."""
+    mine: bool = False
+    """Count only pairs that a pair-margin miner finds hard."""
+    mine_pos: float = 0.9
+    """The miner keeps positives below this cosine."""
+    mine_neg: float = 0.5
+    """The miner keeps negatives above this cosine."""
+
+
+class Contrastive(LossMethod):
+    name = "contrastive"
+    Settings = ContrastiveSettings
+    suits: ClassVar = {"optimiser": {"rate": 3e-4}}
+    settings: ContrastiveSettings
+
+    def make_loss(self) -> nn.Module:
+        s = self.settings
+        return Loss(s.positive, s.negative, mine=s.mine, mine_pos=s.mine_pos, mine_neg=s.mine_neg)

@@ -1,0 +1,35 @@
+"""Multi-Similarity."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from lookalike.core.settings import Settings
+from lookalike.losses.multi_similarity import MultiSimilarity as Loss
+from lookalike.methods.base import LossMethod
+
+
+class MultiSimilaritySettings(Settings):
+    alpha: float = 2.0
+    """Weight of the positive pairs' exponent."""
+    beta: float = 50.0
+    """Weight of the negative pairs' exponent."""
+    base: float = 0.5
+    """λ: similarities are compared with this."""
+    epsilon: float | None = None
+    """Margin of the paper's miner; null: all pairs count."""
+
+
+class MultiSimilarity(LossMethod):
+    """The steadiest of the losses here for a head on fixed features."""
+
+    name = "ms"
+    Settings = MultiSimilaritySettings
+    suits: ClassVar = {"optimiser": {"rate": 3e-4}}
+    settings: MultiSimilaritySettings
+
+    def make_loss(self) -> nn.Module:
+        s = self.settings
+        return Loss(s.alpha, s.beta, s.base, s.epsilon)
