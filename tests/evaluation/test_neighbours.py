@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.naive import evaluation as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.evaluation import neighbours
 from lookalike.evaluation.neighbours import top_k
+from tests.naive import evaluation as naive
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.naive import evaluation as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.evaluation.retrieval import retrieval
+from tests.naive import evaluation as naive
 
 KS = (1, 2, 10)
 

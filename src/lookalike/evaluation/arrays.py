@@ -45,6 +45,16 @@ def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
     return codes
 
 
+def as_common_codes(first: Any, second: Any, counts: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Codes for two sets of labels, the same for the same class on both sides."""
+    one, two = np.asarray(first), np.asarray(second)
+    for values, count, what in ((one, counts[0], "train labels"), (two, counts[1], "test labels")):
+        if values.shape != (count,):
+            raise LookalikeError(f"There are {count:,} rows but {what} of shape {values.shape}.")
+    codes = as_codes(np.concatenate([one, two]), sum(counts))
+    return codes[: counts[0]], codes[counts[0] :]
+
+
 def as_index(chosen: Any, count: int, what: str) -> Ints:
     """Row numbers from a mask, from row numbers, or from None (all rows)."""
     if chosen is None:

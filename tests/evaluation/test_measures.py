@@ -1,0 +1,145 @@
+"""Verification, NMI, weighted k-NN and the linear probe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.evaluation.clustering import kmeans, mutual_information, nmi
+from lookalike.evaluation.knn import weighted_knn
+from lookalike.evaluation.pairs import draw_pairs, pair_scores
+from lookalike.evaluation.probe import linear_probe
+from lookalike.evaluation.verification import error_rates, verify
+from tests.naive import evaluation as naive
+
+
+def clusters(seed=0, classes=6, each=30, dim=12, spread=0.6):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    rows = rng.standard_normal((classes, dim))[labels] + spread * rng.standard_normal((len(labels), dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def test_pair_scores_do_not_depend_on_their_company():
+    rows = np.random.default_rng(0).standard_normal((40, 37)).astype(np.float32)
+    rows[7] = rows[3]
+    left, right = np.divmod(np.arange(1600), 40)
+    many = pair_scores(rows, left, right).reshape(40, 40)
+    alone = [[pair_scores(rows, np.array([i]), np.array([j]))[0] for j in range(40)] for i in range(40)]
+    assert (many == alone).all() and (many == many.T).all() and (many[3] == many[7]).all()
+
+
+def test_all_pairs_and_a_sample_of_them():
+    labels = np.array([0, 0, 0, 1, 1, -1, 2])
+    pairs = draw_pairs(labels)
+    assert len(pairs) == 15 and pairs.complete and pairs.same.sum() == 4
+    assert not (labels[np.concatenate([pairs.left, pairs.right])] < 0).any()
+    big = np.repeat(np.arange(50), 20)
+    some = draw_pairs(big, limit=3000)
+    assert not some.complete and some.same.sum() == 1500 == (~some.same).sum()
+    assert (some.left != some.right).all()
+    positives = list(zip(some.left[some.same], some.right[some.same], strict=True))
+    assert len(set(positives)) == 1500  # drawn without replacement
+    assert set(big[some.left[some.same]]) == set(range(50))
+    few = draw_pairs(big, limit=40_000)  # the 9,500 positives all fit
+    assert len({frozenset(p) for p in zip(few.left[few.same], few.right[few.same], strict=True)}) == 9500
+
+
+def test_pairs_of_equal_content_are_left_out():
+    labels = np.array([0, 0, 0, 1])
+    pairs = draw_pairs(labels, ids=np.array([5, 5, 6, -1]))
+    assert (0, 1) not in zip(pairs.left, pairs.right, strict=True) and pairs.same.sum() == 2
+    with pytest.raises(LookalikeError, match="one kind is missing"):
+        draw_pairs(np.array([0, 0]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_error_rates_agree_with_the_loops(seed):
+    rng = np.random.default_rng(seed)
+    same = rng.random(200) < 0.4
+    scores = np.round(rng.standard_normal(200) + same, 1)  # ties
+    found = error_rates(scores, same)
+    for threshold, far, frr in zip(found.thresholds, found.false_accept, found.false_reject, strict=True):
+        assert (far, frr) == pytest.approx(naive.error_rates(scores, same, threshold))
+    every = [naive.error_rates(scores, same, t) for t in [*np.unique(scores), np.inf]]
+    assert found.accuracy == pytest.approx(1 - min(sum(rates) / 2 for rates in every))
+    assert sum(naive.error_rates(scores, same, found.best_threshold)) / 2 == pytest.approx(1 - found.accuracy)
+    assert min(max(rates) for rates in every) >= found.equal_error >= max(min(rates) for rates in every) - 1e-12
+    assert found.accept_at(1.0) == 1.0
+
+
+def test_verification_of_parted_and_of_equal_scores():
+    parted = error_rates(np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True]))
+    assert parted.equal_error == 0 and parted.accuracy == 1 and 0.2 < parted.best_threshold <= 0.8
+    equal = error_rates(np.zeros(4), np.array([False, True, False, True]))
+    assert equal.accuracy == 0.5 and equal.equal_error == pytest.approx(0.5)
+
+
+def test_verify_from_a_sample_is_near_all_pairs():
+    rows, labels = clusters(classes=10, each=60)
+    whole, part = verify(rows, labels), verify(rows, labels, max_pairs=20_000)
+    assert whole.complete and not part.complete
+    assert part.equal_error == pytest.approx(whole.equal_error, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutual_information_agrees_with_the_loops(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 5, 60), rng.integers(0, 3, 60)
+    b[:40] = a[:40]
+    assert mutual_information(a, b) == pytest.approx(naive.nmi(a.tolist(), b.tolist()))
+    sklearn = pytest.importorskip("sklearn.metrics")
+    assert mutual_information(a, b) == pytest.approx(sklearn.normalized_mutual_info_score(a, b))
+
+
+def test_nmi_of_clear_classes_and_of_none():
+    rows, labels = clusters(spread=0.05)
+    assert nmi(rows, labels) > 0.9
+    assert nmi(rows, np.random.default_rng(0).permutation(labels)) < 0.3
+    assert nmi(rows, np.zeros(len(rows))) == 1.0
+    assert nmi(rows, labels, seed=1) == nmi(rows, labels, seed=1)
+    with pytest.raises(LookalikeError, match="there are none"):
+        nmi(rows, np.full(len(rows), -1))
+
+
+def test_kmeans_leaves_no_cluster_empty():
+    rows = np.repeat(np.eye(3, dtype=np.float32), [50, 1, 1], axis=0)
+    assert len(set(kmeans(rows, 3, seed=0).tolist())) == 3
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_weighted_knn_agrees_with_the_loops(k):
+    rows, labels = clusters(spread=1.5)
+    train, test = np.arange(0, 180, 2), np.arange(1, 180, 2)
+    found = weighted_knn(rows[train], labels[train], rows[test], labels[test], k=(k, 3))
+    expected = naive.weighted_knn(rows[train], labels[train].tolist(), rows[test], k, 0.07)
+    assert found.predicted[k].tolist() == expected
+    assert found.accuracy[k] == pytest.approx(np.mean(np.array(expected) == labels[test]))
+    assert set(found.accuracy) == {k, 3}
+
+
+def test_weighted_knn_takes_names_and_small_sets():
+    names = np.array(["b", "a", "c"])
+    found = weighted_knn(np.eye(3), names, np.eye(3)[:2], ["b", "zebra"], k=20)
+    assert found.accuracy[20] == 0.5
+    with pytest.raises(LookalikeError, match="k from 1 up"):
+        weighted_knn(np.eye(3), names, np.eye(3), names, k=0)
+
+
+def test_linear_probe_learns_what_is_linear():
+    rows, labels = clusters(spread=0.9, each=60)
+    train, test = np.arange(0, len(rows), 2), np.arange(1, len(rows), 2)
+    found = linear_probe(rows[train], labels[train], rows[test], labels[test])
+    assert 0.7 < found.accuracy <= 1.0 and found.accuracy == pytest.approx(found.correct.mean())
+    assert found.tried[found.decay] == max(found.tried.values())
+    sklearn = pytest.importorskip("sklearn.linear_model")
+    x = (rows - rows[train].mean(axis=0)) / np.sqrt(np.square(rows[train] - rows[train].mean(axis=0)).mean())
+    peer = sklearn.LogisticRegression(C=1 / (1e-3 * len(train)), max_iter=2000, tol=1e-8).fit(x[train], labels[train])
+    ours = linear_probe(rows[train], labels[train], rows[test], labels[test], decays=(1e-3,), iterations=500)
+    assert np.mean(ours.correct == (peer.predict(x[test]) == labels[test])) > 0.98
+
+
+def test_linear_probe_needs_two_classes():
+    with pytest.raises(LookalikeError, match="at least 2 classes"):
+        linear_probe(np.eye(3), [1, 1, 1], np.eye(3), [1, 1, 1])
