@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.evaluation.calibration import Background, Calibration, _monotone, background, calibrate, hit_pairs
+from lookalike.evaluation.verdicts import found_word, hit_word, per_cent
+
+
+def pictures(seed=0, classes=60, each=12, dim=24):
+    """Classes of unequal tightness around unequally crowded places: a score alone does not say enough."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    crowd = rng.standard_normal((6, dim))[np.arange(classes) % 6] * (np.arange(classes) % 2)[:, None] * 1.5
+    centres = crowd + rng.standard_normal((classes, dim)) * 0.8
+    rows = centres[labels] + rng.uniform(0.2, 1.0, classes)[labels, None] * rng.standard_normal((len(labels), dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    found, why = calibrate(*pictures())
+    assert found is not None and why == ""
+    return found
+
+
+def test_percentages_hold_on_other_classes(fitted):
+    rows, labels = pictures(seed=1)
+    pairs = hit_pairs(rows, labels, hits=20)
+    p, low, high = fitted.probability(pairs.scores)
+    assert abs(p.mean() - pairs.same.mean()) < 0.05
+    for edge in (0.2, 0.5, 0.8):
+        near = np.abs(p - edge) < 0.1
+        assert near.sum() > 50 and abs(pairs.same[near].mean() - p[near].mean()) < 0.12
+    assert ((low <= p) & (p <= high)).all() and (p > 0).all() and (p < 1).all()
+    assert fitted.checked["ece"] < 0.08
+    assert fitted.within(fitted.mean_score(pairs.scores)).mean() > 0.9
+    assert not fitted.within(-0.9)
+
+
+def test_p_rises_with_the_score_and_the_neighbourhood_matters(fitted):
+    scores = np.linspace(-1, 1, 200)
+    curves = [fitted.probability(scores[:, None], np.full(200, level))[0][:, 0] for level in (0.2, 0.6)]
+    assert all((np.diff(curve) >= 0).all() for curve in curves)
+    assert (curves[0] >= curves[1]).all() and (curves[0] > curves[1]).any()
+
+
+def test_it_beats_the_score_alone_where_neighbourhoods_differ(fitted):
+    rows, labels = pictures(seed=2)
+    pairs = hit_pairs(rows, labels)
+    p = np.clip(fitted.probability(pairs.scores)[0], 1e-6, 1 - 1e-6)
+    flat = np.clip(np.full(p.shape, pairs.same.mean()), 1e-6, 1 - 1e-6)
+
+    def loss(q):
+        return -np.where(pairs.same, np.log(q), np.log(1 - q)).mean()
+
+    assert loss(p) < 0.75 * loss(flat)
+
+
+def test_json_there_and_back(fitted):
+    document = json.loads(json.dumps(fitted.to_json()))
+    again = Calibration.from_json(document)
+    scores = np.array([[0.9, 0.7, 0.2]])
+    np.testing.assert_array_equal(again.probability(scores), fitted.probability(scores))
+    with pytest.raises(LookalikeError, match="calibrate again"):
+        Calibration.from_json({"weights": [1]})
+    with pytest.raises(LookalikeError, match="damaged"):
+        Calibration.from_json({**document, "p": document["p"][:-1]})
+
+
+def test_what_was_checked_adds_up(fitted):
+    checked = fitted.checked
+    assert sum(row["count"] for row in checked["bins"]) == fitted.pairs
+    assert sum(row["count"] for row in checked["hits"].values()) == fitted.pairs
+    assert sum(row["count"] for row in checked["queries"].values()) == 720
+    assert checked["hits"]["Very likely the same"]["wrong"] < 0.25 < checked["hits"]["Similar look only"]["wrong"]
+    assert all(row["low"] <= row["observed"] <= row["high"] for row in checked["bins"])
+
+
+def test_too_little_is_said_and_not_guessed():
+    rows, labels = pictures(classes=3, each=4)
+    found, why = calibrate(rows, labels)
+    assert found is None and "200 are needed" in why
+    found, why = calibrate(np.ones((30, 2)), np.zeros(30))
+    assert found is None and "wrong hits" in why
+
+
+def test_same_content_is_no_hit():
+    rows, labels = pictures(classes=8, each=6)
+    rows, labels = np.concatenate([rows, rows]), np.concatenate([labels, labels])
+    ids = np.tile(np.arange(48), 2)
+    pairs = hit_pairs(rows, labels, ids=ids, hits=5)
+    assert pairs.scores.max() < 0.99999 and pairs.scores.shape == (96, 5)
+    assert hit_pairs(rows, labels, hits=5).scores.min(axis=1).max() <= 1.0001
+    assert (hit_pairs(rows, labels, hits=5).scores[:, 0] > 0.99999).all()
+
+
+def test_fewer_hits_than_asked_for():
+    found, _ = calibrate(
+        *pictures(classes=40, each=6), query=np.arange(0, 240, 2), gallery=np.arange(1, 240, 2), hits=500
+    )
+    assert found is not None and found.pairs == 120 * 120
+    assert found.probability(np.array([[0.5]]))[0].shape == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_monotone_curve_is_the_isotonic_one(seed):
+    isotonic = pytest.importorskip("sklearn.isotonic").IsotonicRegression
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(1, 30, 25).astype(float)
+    hits = rng.binomial(pairs.astype(int), np.clip(np.linspace(-0.2, 1.1, 25), 0, 1)).astype(float)
+    share = (hits + 0.5) / (pairs + 1)
+    expected = isotonic().fit_transform(np.arange(25), share, sample_weight=pairs + 1)
+    np.testing.assert_allclose(_monotone(hits, pairs), expected, atol=1e-12)
+
+
+def test_words():
+    assert [hit_word(p) for p in (0.8, 0.79, 0.5, 0.49)] == [
+        "Very likely the same",
+        "Possibly",
+        "Possibly",
+        "Similar look only",
+    ]
+    assert found_word(0.9, 0.8) == "Very likely found" and found_word(0.9, 0.79) == "Possibly found"
+    assert found_word(0.4, 0.3) == "No good match"
+    assert per_cent(0.94, 0.92, 0.96) == "94 %" and per_cent(0.94, 0.85, 0.96) == "about 95 %"
+    assert per_cent(0.995, 0.9, 1.0) == "over 99 %" and per_cent(0.001, 0, 0.1) == "under 1 %"
+    assert per_cent(0.02, 0.0, 0.3) == "about 5 %"
+
+
+def test_background_of_random_pairs():
+    rows, _ = pictures()
+    found = background(rows, pairs=20_000)
+    assert found is not None and background(rows[:1]) is None
+    again = Background.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.share_below(2.0) == 1 and again.share_below(-2.0) == 0
+    rng = np.random.default_rng(0)
+    left, right = rng.integers(720, size=5000), rng.integers(720, size=5000)
+    scores = np.einsum("ij,ij->i", rows[left], rows[right])[left != right]
+    assert abs((scores < np.interp(0.9, np.linspace(0, 1, 1001), found.quantiles)).mean() - 0.9) < 0.02
