@@ -1,0 +1,161 @@
+"""`read_table`: whatever a user has, as a `Table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.progress import warn
+from lookalike.data.readers import aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, shops, voc
+from lookalike.data.readers.base import LAYOUTS, Columns, locate, unique_rows
+from lookalike.data.readers.folder import read_folder
+from lookalike.data.readers.tables import IN_FOLDER, has_paths, read_file, read_list
+from lookalike.data.readers.webdataset import looks_like_shards, read_shards
+from lookalike.data.scan import kind_of, readable_name
+from lookalike.data.table import Table, is_saved_table
+
+# Importing a module registers its layouts.
+_MODULES = (aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, shops, voc)
+
+_GENERAL = {
+    "folder": "any folder; subfolders are labels",
+    "domains": "<domain>/<class>/ folders",
+    "table": "CSV, TSV or Parquet with a column `path`",
+    "list": "`path label` lines",
+    "webdataset": "tar shards",
+}
+_ALIASES = {
+    "cub2002011": "cub",
+    "cub200": "cub",
+    "cars196": "cars",
+    "stanfordcars": "cars",
+    "stanfordonlineproducts": "sop",
+    "inshop": "in-shop",
+    "deepfashion": "in-shop",
+    "domainnet126": "domainnet",
+    "visdac": "visda",
+    "visda2017": "visda",
+    "ilsvrc": "imagenet",
+    "tinyimagenet": "tiny-imagenet",
+    "tinyimagenet200": "tiny-imagenet",
+    "voc2007": "voc07",
+    "voc": "voc07",
+    "fgvcaircraft": "aircraft",
+    "mit67": "mit-67",
+    "mitindoor67": "mit-67",
+    "stanforddogs": "dogs",
+    "grocerystore": "grocery",
+}
+
+
+def layouts() -> dict[str, str]:
+    """Every value of `layout=`, and what it is."""
+    return {"auto": "told by the files that are there", **_GENERAL, **{n: x.title for n, x in LAYOUTS.items()}}
+
+
+def read_table(
+    source: str | Path | Table,
+    *,
+    layout: str = "auto",
+    split: str | None = None,
+    name: str | None = None,
+    follow_links: bool = True,
+    progress: bool = False,
+) -> Table:
+    """A `Table` of the pictures in a folder, a table file, a list, tar shards or a known data set."""
+    if isinstance(source, Table):
+        return _only(source, split, source.name)
+    plain = "".join(c for c in layout.lower() if c.isalnum())
+    layout = choose(_ALIASES.get(plain, layout), layouts(), "a layout")
+    shown, path = readable_name(str(source)), Path(source).expanduser()
+    if not path.exists():
+        raise LookalikeError(f"`{shown}` does not exist: give a folder of pictures or a table.")
+    if path.is_file() and is_saved_table(path):
+        table = Table.load(path)
+        if table.root is not None and not table.root.is_dir():
+            raise LookalikeError(f"The pictures of `{shown}` were under `{table.root}`, which is not there any more.")
+    else:
+        read = _read_folder if path.is_dir() else _read_one_file
+        root, columns, notes = read(path, layout, shown, follow_links, progress)
+        if "size" not in columns:
+            root, columns, found = locate(root, columns, shown)
+            notes |= found
+        notes = {"source": shown, **notes}
+        given = readable_name(name or _name(path))
+        table = unique_rows(Table.from_columns(columns, name=given, root=root.absolute(), notes=notes))
+    for sentence in table.notes.get("sentences", []):
+        warn(sentence)
+    return _only(table, split, shown)
+
+
+def _read_folder(
+    path: Path, layout: str, shown: str, follow_links: bool, progress: bool
+) -> tuple[Path, Columns, dict[str, Any]]:
+    if layout in LAYOUTS:
+        base = LAYOUTS[layout].base(path)
+        if base is None:
+            missing = LAYOUTS[layout].missing(path)
+            raise LookalikeError(
+                f"`{shown}` is not laid out as {LAYOUTS[layout].title}: there is no `{missing}` in it."
+            )
+        return base, LAYOUTS[layout].read(base), {"layout": layout}
+    if layout == "auto":
+        for known in LAYOUTS.values():
+            if base := known.base(path):
+                return base, known.read(base), {"layout": known.name}
+    if layout in ("auto", "table"):
+        for name in (*IN_FOLDER, f"{path.resolve().name}.csv"):
+            if (path / name).is_file() and has_paths(path / name):
+                return path, read_file(path / name), {"layout": "table"}
+    if layout in ("table", "list"):
+        raise LookalikeError(f"`{shown}` is a folder, and no {layout} lies in it: name the file itself.")
+    if layout == "webdataset" or (layout == "auto" and looks_like_shards(path)):
+        return *read_shards(path, progress=progress), {"layout": "webdataset"}
+    columns, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
+    return path, columns, {"layout": "folder" if layout == "auto" else layout, **notes}
+
+
+def _read_one_file(
+    path: Path, layout: str, shown: str, follow_links: bool, progress: bool
+) -> tuple[Path, Columns, dict[str, Any]]:
+    endings = path.name.lower()
+    if layout == "auto":
+        if endings.endswith((".csv", ".tsv", ".parquet", ".pq")):
+            layout = "table"
+        elif endings.endswith((".txt", ".lst", ".list")):
+            layout = "list"
+        elif endings.endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")):
+            layout = "webdataset"
+        elif kind_of(path.name) == "picture":
+            raise LookalikeError(f"`{shown}` is a single picture; give the folder it lies in, or a table.")
+        else:
+            raise LookalikeError(
+                f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards."
+            )
+    if layout == "table":
+        return path.parent, read_file(path), {"layout": "table"}
+    if layout == "list":
+        return path.parent, read_list(path), {"layout": "list"}
+    if layout == "webdataset":
+        return *read_shards(path, progress=progress), {"layout": "webdataset"}
+    raise LookalikeError(f"`{shown}` is a file; the layout {layout} needs the data set's folder.")
+
+
+def _name(path: Path) -> str:
+    """The data set's name: its folder's; a table's own name, unless that is as general as `table.csv`."""
+    path = path.resolve()
+    if path.is_dir():
+        return path.name or "root"
+    stem = path.name.partition(".")[0]
+    general = {Path(name).stem for name in IN_FOLDER}
+    return (path.parent.name or stem) if stem in general else stem
+
+
+def _only(table: Table, split: str | None, shown: str) -> Table:
+    if split is None:
+        return table
+    if not table.has("split"):
+        raise LookalikeError(f"`{shown}` has no splits, so there is no `{split}` in it.")
+    there = table.labels("split")[1]
+    return table.where("split", choose(split, there, f"a split of `{shown}`"))

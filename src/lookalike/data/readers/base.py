@@ -1,0 +1,239 @@
+"""What all readers share: the register of layouts, and the way from listed paths to a `Table`."""
+
+# Names are handled as the bare strings the system gives.
+# ruff: noqa: PTH116, PTH117, PTH118, PTH120, PTH208
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data.scan import Scan, readable_name, scan
+from lookalike.data.table import BOX, Table
+
+Columns = dict[str, Any]
+
+# Beyond this share of listed files that are not there, the list and the pictures do not belong together.
+MAX_MISSING = 0.05
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A way a data set lies on disk: the files it is known by, and the function that reads it."""
+
+    name: str
+    title: str
+    marks: tuple[tuple[str, ...], ...]  # each a set of files that are all there; any one set will do
+    inside: tuple[str, ...]  # where it often lies below the folder that a user names
+    read: Callable[[Path], Columns | Scan]
+
+    def base(self, root: Path) -> Path | None:
+        """The folder at or below `root` where the marks are."""
+        for place in ("", *self.inside):
+            if any(all(_exists(root / place, mark) for mark in marks) for marks in self.marks):
+                return root / place if place else root
+        return None
+
+    def missing(self, root: Path) -> str:
+        """The first mark that is not there, for the error."""
+        return next(mark for mark in self.marks[0] if not _exists(root, mark))
+
+
+LAYOUTS: dict[str, Layout] = {}
+
+
+def layout(
+    name: str, title: str, *, marks: Sequence[Sequence[str]], inside: Sequence[str] = ()
+) -> Callable[[Callable[[Path], Columns]], Callable[[Path], Columns]]:
+    """Register a reader: a function from the folder to columns, with `path` relative to it."""
+
+    def register(read: Callable[[Path], Columns]) -> Callable[[Path], Columns]:
+        LAYOUTS[name] = Layout(name, title, tuple(tuple(m) for m in marks), tuple(inside), read)
+        return read
+
+    return register
+
+
+def _exists(root: Path, mark: str) -> bool:
+    return any(root.glob(mark)) if "[" in mark else (root / mark).exists()
+
+
+class Finder:
+    """Finds listed files below a root: opened as found, compared in NFC."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self._folders: dict[str, dict[str, str]] = {}
+
+    def __call__(self, path: str) -> tuple[str, os.stat_result] | None:
+        """The name as the disk has it, and its status; None if there is no such file."""
+        try:
+            return path, os.stat(os.path.join(self.root, path))
+        except (OSError, ValueError):
+            pass
+        if path.isascii():
+            return None
+        found = ""
+        for part in path.split("/"):
+            name = self._names(found).get(readable_name(part))
+            if name is None:
+                return None
+            found = f"{found}/{name}" if found else name
+        return found, os.stat(os.path.join(self.root, found))
+
+    def _names(self, folder: str) -> dict[str, str]:
+        if folder not in self._folders:
+            try:
+                names = os.listdir(os.path.join(self.root, folder))
+            except OSError:
+                names = []
+            self._folders[folder] = {readable_name(name): name for name in names}
+        return self._folders[folder]
+
+
+def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, dict[str, Any]]:
+    """Fill in name, size and time of every listed file; rows without a file go, and are named.
+
+    The root moves up when the list names files outside of it.
+    """
+    paths = [posixpath.normpath(p.replace("\\", "/") if os.name == "nt" else p) for p in columns["path"]]
+    if any(p.startswith(("/", "../")) or os.path.isabs(p) for p in paths):
+        whole = [os.path.normpath(os.path.join(root, p)) for p in paths]
+        root = Path(os.path.commonpath([os.path.dirname(p) for p in whole]))
+        paths = [Path(os.path.relpath(p, root)).as_posix() for p in whole]
+    finder = Finder(root)
+    shown: list[str] = []
+    found: list[bytes | None] = []
+    sizes, mtimes = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
+    here = np.ones(len(paths), bool)
+    for i, path in enumerate(paths):
+        hit = finder(path)
+        name = readable_name(path)
+        shown.append(name)
+        if hit is None:
+            here[i] = False
+            found.append(None)
+            continue
+        found.append(os.fsencode(hit[0]) if hit[0] != name else None)
+        sizes[i], mtimes[i] = hit[1].st_size, hit[1].st_mtime_ns
+    notes: dict[str, Any] = {}
+    lost = np.flatnonzero(~here)
+    if len(lost):
+        first = ", ".join(f"`{shown[i]}`" for i in lost[:3])
+        if len(lost) > MAX_MISSING * len(paths):
+            raise LookalikeError(
+                f"`{source}` lists {len(paths):,} pictures, and {len(lost):,} of them are not there under `{root}` "
+                f"(first: {first})."
+            )
+        notes["missing"] = {"count": len(lost), "first": [shown[i] for i in lost[:10]]}
+        notes["sentences"] = [
+            f"{len(lost):,} of {len(paths):,} pictures listed in `{source}` are not there and were left out: {first}"
+            f"{', …' if len(lost) > 3 else ''}."
+        ]
+    out: Columns = {**columns, "path": shown}
+    if any(name is not None for name in found):
+        out["found"] = pa.array(found, pa.binary())
+    out |= {"size": sizes, "mtime_ns": mtimes}
+    if len(lost):
+        rows = np.flatnonzero(here)
+        out = {name: _pick(values, rows) for name, values in out.items()}
+    return root, out, notes
+
+
+def _pick(values: Any, rows: np.ndarray) -> Any:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values.take(pa.array(rows))
+    return values[rows] if isinstance(values, np.ndarray) else [values[i] for i in rows]
+
+
+def unique_rows(table: Table) -> Table:
+    """Row ids are keys: a picture that is listed twice gets `~2` behind the second one's."""
+    ids = table.arrow["row_id"]
+    if pc.count_distinct(ids).as_py() == len(table):
+        return table
+    seen: dict[str, int] = {}
+    out = []
+    for row_id in ids.to_pylist():
+        seen[row_id] = seen.get(row_id, 0) + 1
+        out.append(row_id if seen[row_id] == 1 else f"{row_id}~{seen[row_id]}")
+    table = table.with_column("row_id", out)
+    table.notes["repeated"] = len(out) - len(seen)
+    return table
+
+
+def scanned(root: Path, *under: str) -> Columns:
+    """The pictures of some folders below a root, for layouts whose folders are the list."""
+    parts = [scan(root / place) for place in under]
+    columns: Columns = {}
+    for name in ("path", "found", "size", "mtime_ns"):
+        arrays = []
+        for place, part in zip(under, parts, strict=True):
+            values = part.columns.get(name)
+            if name == "path":
+                values = pc.binary_join_element_wise(pa.scalar(place), values, "/")
+            elif name == "found":
+                prefix = f"{place}/".encode()
+                listed = values.to_pylist() if values is not None else [None] * len(part.columns["path"])
+                values = pa.array([None if v is None else prefix + v for v in listed], pa.binary())
+            arrays.append(values if isinstance(values, pa.Array) else pa.array(values))
+        columns[name] = pa.concat_arrays(arrays)
+    if columns["found"].null_count == len(columns["found"]):
+        del columns["found"]
+    return columns
+
+
+def lines(path: Path, *, skip: int = 0) -> Iterator[str]:
+    """The lines of a list that hold something."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        for number, line in enumerate(file):
+            if number >= skip and line.strip():
+                yield line.rstrip("\r\n")
+
+
+def pairs(path: Path) -> dict[str, str]:
+    """`id value` a line, the value running to the end of the line."""
+    out = {}
+    for line in lines(path):
+        key, _, value = line.strip().partition(" ")
+        out[key] = value.strip()
+    return out
+
+
+def path_label(path: Path) -> Iterator[tuple[str, str]]:
+    """`path label` a line; the path may hold spaces."""
+    for line in lines(path):
+        name, _, label = line.strip().rpartition(" ")
+        if not name:
+            raise LookalikeError(f"`{path}` should hold `path label` a line, but one reads `{line}`.")
+        yield name.strip(), label
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def boxes(rows: Iterable[Sequence[int | float]]) -> Columns:
+    """Columns of boxes given as (x1, y1, x2, y2)."""
+    corners = np.asarray(list(rows), float).round().astype(np.int32).reshape(-1, 4)
+    return {name: corners[:, i] for i, name in enumerate(BOX)}

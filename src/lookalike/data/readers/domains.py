@@ -1,0 +1,92 @@
+"""Data sets of several domains: PACS, DomainNet-126, VisDA-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data.readers.base import Columns, layout, path_label, scanned
+
+_PACS = ("art_painting", "cartoon", "photo", "sketch")
+_DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+
+
+@layout("pacs", "PACS", marks=[_PACS], inside=["PACS", "pacs_data", "kfold"])
+def read_pacs(root: Path) -> Columns:
+    """<domain>/<class>/; the published lists, where they are, tell train from val (their `test` is the whole)."""
+    columns = scanned(root, *_PACS)
+    parts = [path.split("/") for path in columns["path"].to_pylist()]
+    columns["domain"] = [p[0] for p in parts]
+    columns["label"] = [p[1] if len(p) > 2 else None for p in parts]
+    splits = {}
+    for place in (root, root / "pacs_label", root / "splits", root / "image_list"):
+        for domain in _PACS:
+            for name, split in (("train", "train"), ("crossval", "val")):
+                file = place / f"{domain}_{name}_kfold.txt"
+                if file.exists():
+                    splits |= {path: split for path, _ in path_label(file)}
+    if splits:
+        columns["split"] = [splits.get("/".join(p)) for p in parts]
+    return columns
+
+
+@layout(
+    "domainnet",
+    "DomainNet-126",
+    marks=[("real_list.txt",), ("sketch_list.txt",), ("real_train.txt", "real"), ("sketch_train.txt", "sketch")],
+    inside=["domainnet-126", "DomainNet-126", "image_list"],
+)
+def read_domainnet(root: Path) -> Columns:
+    """`<domain>_list.txt`, or `_train` and `_test` lists; the class is the second folder of a path."""
+    out: Columns = {"path": [], "label": [], "class_id": [], "domain": [], "split": []}
+    for domain in _DOMAINNET:
+        for name, split in (("list", None), ("train", "train"), ("test", "test")):
+            file = root / f"{domain}_{name}.txt"
+            for path, number in path_label(file) if file.exists() else ():
+                out["path"].append(path)
+                out["label"].append(_folder(path, 1, file))
+                out["class_id"].append(int(number))
+                out["domain"].append(domain)
+                out["split"].append(split)
+    if not any(out["split"]):
+        del out["split"]
+    return out
+
+
+@layout(
+    "visda",
+    "VisDA-C",
+    marks=[
+        ("train/image_list.txt", "validation/image_list.txt"),
+        ("train_list.txt", "validation_list.txt", "train", "validation"),
+    ],
+    inside=["VISDA-C", "visda", "visda17"],
+)
+def read_visda(root: Path) -> Columns:
+    """Rendered pictures to train on, photographs to validate and test on."""
+    out: Columns = {"path": [], "label": [], "class_id": [], "domain": [], "split": []}
+    names: dict[int, str] = {}
+    for folder, split, domain in (
+        ("train", "train", "synthetic"),
+        ("validation", "val", "real"),
+        ("test", "test", "real"),
+    ):
+        inner, outer = root / folder / "image_list.txt", root / f"{folder}_list.txt"
+        file = inner if inner.exists() else outer
+        for path, number in path_label(file) if file.exists() else ():
+            path = path.removeprefix(f"{folder}/")
+            if split != "test":  # the test pictures lie in folders named trunk00, trunk01, …
+                names.setdefault(int(number), _folder(path, 0, file))
+            out["path"].append(f"{folder}/{path}")
+            out["class_id"].append(int(number))
+            out["domain"].append(domain)
+            out["split"].append(split)
+    out["label"] = [names.get(number, str(number)) for number in out["class_id"]]
+    return out
+
+
+def _folder(path: str, place: int, file: Path) -> str:
+    parts = path.split("/")
+    if len(parts) <= place + 1:
+        raise LookalikeError(f"`{file}` names `{path}`, which does not lie in a folder of its class.")
+    return parts[place]

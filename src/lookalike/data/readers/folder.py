@@ -1,0 +1,79 @@
+"""Any folder of pictures: the first subfolder is the label, `train`, `val` and `test` above it are the split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data.readers.base import SPLITS, Columns
+from lookalike.data.scan import scan
+
+# Folders that archives put around the classes, and that are no class themselves.
+_WRAPPERS = {"data", "dataset", "image", "images", "img", "imgs", "photos", "pictures"}
+
+
+def read_folder(
+    root: Path, source: str, *, domains: bool = False, follow_links: bool = True, progress: bool = False
+) -> tuple[Columns, dict[str, Any]]:
+    """Columns and notes of a folder; with `domains` the first subfolder is the domain, the second the label."""
+    try:
+        result = scan(root, follow_links=follow_links, progress=progress)
+    except PermissionError as error:
+        raise LookalikeError(f"`{source}` cannot be read ({error.strerror}).") from None
+    skipped = result.skipped
+    if not len(result.columns["path"]):
+        raise LookalikeError(_nothing(source, skipped))
+    columns = dict(result.columns)
+    for name, values in zip(("domain", "split", "label"), _places(result.folders, root.name, domains), strict=True):
+        if any(value is not None for value in values):
+            columns[name] = pa.array(values, pa.string()).take(pa.array(result.folder))
+    notes: dict[str, Any] = {"skipped": skipped, "sentences": _sentences(source, skipped, result.unreadable)}
+    return columns, notes
+
+
+def _places(folders: list[str], name: str, domains: bool) -> tuple[list[str | None], ...]:
+    """(domain, split, label) of every folder with pictures in it."""
+    parts = [folder.split("/") if folder else [] for folder in folders]
+    wrappers = _WRAPPERS | {name.lower()}
+    while (
+        parts and all(len(p) > 1 for p in parts) and len({p[0] for p in parts}) == 1 and parts[0][0].lower() in wrappers
+    ):
+        parts = [p[1:] for p in parts]
+    domain: list[str | None] = [None] * len(parts)
+    split: list[str | None] = [None] * len(parts)
+    if domains:
+        domain = [p[0] if p else None for p in parts]
+        parts = [p[1:] for p in parts]
+    tops = {p[0].lower() for p in parts if p}
+    if tops and tops <= SPLITS.keys():
+        split = [SPLITS[p[0].lower()] if p else None for p in parts]
+        parts = [p[1:] for p in parts]
+    return domain, split, [p[0] if p else None for p in parts]
+
+
+def _nothing(source: str, skipped: dict[str, int]) -> str:
+    seen = {kind: count for kind, count in skipped.items() if kind != "hidden"}
+    if not seen:
+        return f"`{source}` holds no pictures: it is empty."
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(seen.items()))
+    hint = "; install the extra `heif` to read HEIC" if "HEIC" in seen else ""
+    return f"`{source}` holds no pictures that can be read (passed over: {listed}){hint}."
+
+
+def _sentences(source: str, skipped: dict[str, int], unreadable: list[str]) -> list[str]:
+    out = []
+    if count := skipped.get("HEIC"):
+        out.append(f"{count:,} HEIC {_plural(count, 'picture')} skipped: `pip install lookalike[heif]` reads them.")
+    if count := skipped.get("link out of the folder"):
+        out.append(f"{count:,} {_plural(count, 'link')} out of `{source}` not followed.")
+    if unreadable:
+        names = ", ".join(f"`{name}`" for name in unreadable[:3])
+        out.append(f"{len(unreadable):,} {_plural(len(unreadable), 'folder')} not readable and left out: {names}.")
+    return out
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{noun} was" if count == 1 else f"{noun}s were"

@@ -1,0 +1,143 @@
+"""Tables and lists that name pictures: CSV, TSV and Parquet in open-metric-learning's columns, `path label` lines."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data.readers.base import SPLITS, Columns, lines
+from lookalike.data.scan import kind_of
+from lookalike.data.table import BOX, TYPES, read_parquet
+
+# A table with one of these names speaks for the folder it lies in, if it has a column of paths.
+IN_FOLDER = ("table.parquet", "table.csv", "df.csv", "metadata.csv")
+
+_NAMES = {
+    "path": ("path", "file_name", "filename", "image_path", "filepath", "file", "image"),
+    "label": ("label", "labels", "class"),
+    "coarse": ("coarse", "category"),
+}
+OWN = ("row_id", "found", "shard", "size", "mtime_ns", "offset", "length", "content_id")
+_TRUE = pa.array(["true", "1", "1.0", "yes"])
+
+
+def read_file(path: Path) -> Columns:
+    """The columns of a table file under our names."""
+    arrow = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
+    columns: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
+    for ours, names in _NAMES.items():
+        given = next((name for name in names if name in columns), None)
+        if given is not None and given != ours:
+            columns = {ours if name == given else name: values for name, values in columns.items()}
+    if "path" not in columns:
+        raise LookalikeError(f"`{path}` has no column `path`; its columns are {', '.join(columns)}.")
+    if not arrow.num_rows:
+        raise LookalikeError(f"`{path}` is a table without rows.")
+    if columns["path"].null_count:
+        raise LookalikeError(f"`{path}` has {columns['path'].null_count:,} rows without a path.")
+    columns = {f"given_{name}" if name in OWN else name: values for name, values in columns.items()}
+    columns["path"] = columns["path"].cast(pa.string()).to_pylist()
+    if "split" in columns:
+        columns["split"] = [
+            SPLITS.get(s.lower(), s) if s else None for s in columns["split"].cast(pa.string()).to_pylist()
+        ]
+    for name in ("is_query", "is_gallery"):
+        if name in columns:
+            columns[name] = _flags(columns[name])
+    for name in BOX:
+        if name in columns:
+            columns[name] = _whole(columns[name], name, path)
+    return columns
+
+
+def has_paths(path: Path) -> bool:
+    """Whether a file is a table of pictures, told by its head."""
+    try:
+        if path.suffix == ".parquet":
+            with path.open("rb") as file:
+                names = pq.read_schema(file).names
+        else:
+            head, delimiter = _head(path)
+            names = next(csv.reader([head], delimiter=delimiter), [])
+    except (LookalikeError, pa.ArrowInvalid):
+        return False
+    return any(name.strip() in _NAMES["path"] for name in names)
+
+
+def _head(path: Path) -> tuple[str, str]:
+    """The first line of a text table, and what parts its columns."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            head = file.readline()
+    except UnicodeDecodeError:
+        raise LookalikeError(f"`{path}` is not a table in UTF-8 text; save it as UTF-8 CSV or as Parquet.") from None
+    return head, max(",;\t", key=head.count)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    _, delimiter = _head(path)
+    texts = [*_NAMES["path"], *_NAMES["label"], *_NAMES["coarse"], "split", "domain", "is_query", "is_gallery"]
+    options = arrow_csv.ConvertOptions(
+        column_types={**dict.fromkeys(texts, pa.string()), **dict.fromkeys(BOX, pa.float64())},
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    try:
+        with path.open("rb") as file:
+            parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+            return arrow_csv.read_csv(file, parse_options=parse, convert_options=options)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise LookalikeError(f"`{path}` is not a table: {str(error).splitlines()[0].rstrip('.')}.") from None
+
+
+def _flags(values: Any) -> Any:
+    if pa.types.is_boolean(values.type):
+        return values
+    return pc.is_in(pc.utf8_lower(values.cast(pa.string())), value_set=_TRUE)
+
+
+def _whole(values: Any, name: str, path: Path) -> Any:
+    try:
+        numbers = values.cast(pa.float64())
+    except pa.ArrowInvalid:
+        raise LookalikeError(f"Column `{name}` of `{path}` should hold numbers of pixels.") from None
+    numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+    return pc.round(numbers).cast(TYPES[name])
+
+
+def read_list(path: Path) -> Columns:
+    """`path label` a line, parted by spaces, a tab or a comma; a line may also be a path alone."""
+    paths: list[str] = []
+    labels: list[str | None] = []
+    try:
+        for line in lines(path):
+            name, label = _parts(line.strip())
+            paths.append(name)
+            labels.append(label)
+    except UnicodeDecodeError:
+        raise LookalikeError(f"`{path}` is not a list of pictures in UTF-8 text.") from None
+    if not paths:
+        raise LookalikeError(f"`{path}` is an empty list.")
+    if not any(kind_of(name) in ("picture", "HEIC") for name in paths[:100]):
+        raise LookalikeError(f"`{path}` is not a list of pictures: its first line reads `{paths[0][:60]}`.")
+    columns: Columns = {"path": paths}
+    if any(label is not None for label in labels):
+        columns["label"] = labels
+    return columns
+
+
+def _parts(line: str) -> tuple[str, str | None]:
+    if kind_of(line) in ("picture", "HEIC"):
+        return line, None
+    for sign in ("\t", ",", " "):
+        name, found, label = line.rpartition(sign)
+        if found and kind_of(name.rstrip()) in ("picture", "HEIC"):
+            return name.rstrip(), label.strip() or None
+    return line, None

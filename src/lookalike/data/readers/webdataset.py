@@ -1,0 +1,124 @@
+"""WebDataset shards: plain tar files, indexed once so that every picture is read by seeking to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import track
+from lookalike.data.readers.base import SPLITS, Columns
+from lookalike.data.readers.tables import OWN
+from lookalike.data.scan import kind_of, passed_over, readable_name
+
+_SIDECARS = ("cls", "cls.txt", "json", "txt")
+
+
+def looks_like_shards(root: Path) -> bool:
+    """Whether a folder holds tar files and nothing else that could be meant."""
+    tars = False
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if passed_over(entry.name):
+                continue
+            if entry.is_dir() or kind_of(entry.name) == "picture":
+                return False
+            tars = tars or entry.name.endswith(".tar")
+    return tars
+
+
+def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]:
+    """The root and the columns of one tar or of a folder of them."""
+    root = source if source.is_dir() else source.parent
+    shards = sorted(source.rglob("*.tar")) if source.is_dir() else [source]
+    if not shards:
+        raise LookalikeError(f"`{source}` holds no tar shards.")
+    rows: list[dict[str, Any]] = []
+    for shard in track(shards, "Indexing shards", shown=progress):
+        rows += _read_shard(shard, shard.relative_to(root).as_posix())
+    if not rows:
+        raise LookalikeError(f"The tar shards of `{source}` hold no pictures.")
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: Columns = {name: _same_type([row.get(name) for row in rows]) for name in names}
+    texts = columns.pop("txt", None)
+    if texts is not None:
+        # A text beside a picture is its label if texts recur, a caption if nearly every one is its own.
+        given = [text for text in texts if text is not None]
+        columns["label" if "label" not in columns and len(set(given)) * 2 <= len(given) else "caption"] = texts
+    return root, columns
+
+
+def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
+    split = next((SPLITS[w] for w in shard.stem.lower().replace("_", "-").split("-") if w in SPLITS), None)
+    status = shard.stat()
+    shared = {"shard": readable_name(name), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    if shared["shard"] != name:
+        shared["found"] = os.fsencode(name)
+    if split:
+        shared["split"] = split
+    sidecars: dict[str, dict[str, Any]] = {}
+    pictures: list[tuple[str, str, int, int]] = []
+    try:
+        with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar, shard.open("rb") as side:
+            for member in tar:
+                tar.members = []  # else every header stays in memory
+                folder, _, base = member.name.rpartition("/")
+                if not member.isreg() or not base or passed_over(base):
+                    continue
+                stem, _, ending = base.partition(".")
+                key = f"{folder}/{stem}"
+                if kind_of(base) == "picture":
+                    pictures.append((key, member.name, member.offset_data, member.size))
+                elif ending.lower() in _SIDECARS:
+                    text = _read_at(side, member.offset_data, member.size)
+                    sidecars.setdefault(key, {}).update(_facts(ending.lower(), text, f"{shard}: {member.name}"))
+    except tarfile.ReadError as error:
+        if shard.suffix != ".tar" or "not a" in str(error) or "invalid" in str(error).lower():
+            raise LookalikeError(
+                f"`{shard}` is not a plain tar file: unpack it, or pack it again without compression."
+            ) from None
+        raise LookalikeError(f"`{shard}` is cut off or damaged ({error}).") from None
+    for key, member_name, offset, length in pictures:
+        path = f"{shared['shard']}/{readable_name(member_name.removeprefix('./'))}"
+        yield {"path": path, **shared, "offset": offset, "length": length, **sidecars.get(key, {})}
+
+
+def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:
+    file.seek(offset)
+    return file.read(length)
+
+
+def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
+    """What a file beside a picture says of it, as columns."""
+    text = data.decode("utf-8", "replace").strip()
+    if ending in ("cls", "cls.txt"):
+        return {"label": text}
+    if ending == "txt":
+        return {"txt": text}
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise LookalikeError(f"`{where}` is not whole JSON.") from None
+    if not isinstance(document, dict):
+        return {"label": str(document)}
+    out: dict[str, Any] = {}
+    for name, value in document.items():
+        if value is None or not isinstance(value, (str, int, float)):
+            continue
+        name = "label" if name in ("class", "cls") and "label" not in document else name
+        if name in ("label", "coarse", "domain", "split"):
+            out[name] = SPLITS.get(str(value).lower(), str(value)) if name == "split" else str(value)
+        else:
+            out[f"given_{name}" if name in (*OWN, "path", "txt") else name] = value
+    return out
+
+
+def _same_type(values: list[Any]) -> list[Any]:
+    kinds = {type(v) for v in values if v is not None}
+    if kinds == {int, float}:
+        return [None if v is None else float(v) for v in values]
+    return values if len(kinds) < 2 else [None if v is None else str(v) for v in values]

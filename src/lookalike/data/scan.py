@@ -1,0 +1,301 @@
+"""Folders of pictures, read as a stream: what is there, what was passed over, what has changed.
+
+Nothing is opened and nothing is written: one `scandir` a folder, one `stat` a picture. A million
+files take a few seconds, so a scan is simply done again instead of being cached.
+"""
+
+# A million names are handled here as the bare strings the system gives.
+# ruff: noqa: PTH112, PTH116, PTH118
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import unicodedata
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookalike.core.files import hash_file
+from lookalike.core.progress import Progress
+from lookalike.data.table import Table
+
+_PICTURES = "jpg jpeg jpe jfif png apng webp avif bmp dib gif tif tiff jp2 mpo pbm pgm pnm ppm"
+_KINDS = {
+    "HEIC": "heic heif hif",
+    "RAW": "3fr ari arw bay cr2 cr3 crw dcr dng erf fff iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 "
+    "srf srw x3f",
+    "video": "3g2 3gp asf avi flv m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv",
+    "sidecar": "aae csv cls cube dop html ini json jsonl lrcat mat md parquet pp3 thm txt tsv vtt xml xmp yaml yml",
+}
+KINDS = {ending: kind for kind, endings in _KINDS.items() for ending in endings.split()}
+KINDS |= dict.fromkeys(_PICTURES.split(), "picture")
+
+# What systems and servers leave lying about, beside everything that begins with a dot.
+_JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recycle.bin", "__macosx", "lost+found"}
+_JUNK |= {"system volume information"}
+
+_BATCH = 65_536
+
+
+@functools.cache
+def heif_readable() -> bool:
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def kind_of(name: str) -> str:
+    """`picture`, or the kind of thing that is passed over."""
+    kind = KINDS.get(name.rpartition(".")[2].lower(), "other") if "." in name else "other"
+    return "picture" if kind == "HEIC" and heif_readable() else kind
+
+
+def passed_over(name: str) -> bool:
+    return name[0] == "." or name.lower() in _JUNK
+
+
+def readable_name(name: str) -> str:
+    """A name to show, store and compare: NFC, and bytes that are not UTF-8 as %XX."""
+    if name.isascii():
+        return name
+    name = unicodedata.normalize("NFC", name)
+    if not any("\ud800" <= c <= "\udfff" for c in name):
+        return name
+    return "".join(f"%{ord(c) & 0xFF:02X}" if "\ud800" <= c <= "\udfff" else c for c in name)
+
+
+def _distinct(names: list[str]) -> dict[str, str]:
+    """As found -> readable, for the names of one folder that differ; no two come out the same."""
+    out: dict[str, str] = {}
+    if all(map(str.isascii, names)):
+        return out
+    taken = {name for name in names if readable_name(name) == name}
+    for name in sorted(names):
+        shown = base = readable_name(name)
+        if shown != name:
+            count = 1
+            while shown in taken:
+                count += 1
+                shown = f"{base}~{count}"
+            taken.add(shown)
+            out[name] = shown
+    return out
+
+
+@dataclasses.dataclass
+class Folder:
+    """The pictures of one folder: parallel lists."""
+
+    shown: str  # relative, POSIX, readable
+    found: str  # relative, as the disk has it
+    names: list[str]
+    readable: dict[str, str]  # the names that differ from what is found
+    sizes: list[int]
+    mtimes: list[int]
+
+
+class Walk:
+    """Goes through a folder once; `skipped` counts what was passed over, by kind."""
+
+    def __init__(self, root: str | Path, *, follow_links: bool = True) -> None:
+        self.root = os.path.realpath(root)
+        self.follow_links = follow_links
+        self.skipped: Counter[str] = Counter()
+        self.unreadable: list[str] = []
+        self._seen: set[tuple[int, int]] = set()  # folders gone into; cuts every kind of loop
+        self._linked: set[tuple[int, int]] = set()  # files reached by a link
+
+    def __iter__(self) -> Iterator[Folder]:
+        links: list[tuple[str, str, str]] = []
+        stack = [("", "")]
+        files: list[tuple[str, str, str]] = []
+        while stack or links:
+            while stack:
+                shown, found = stack.pop()
+                if (folder := self._read(shown, found, stack, links)) and folder.names:
+                    yield folder
+            # Links come after everything that is there by itself, so that a picture keeps its own path;
+            # linked folders come before linked files for the same reason.
+            for link in sorted(links):
+                self._follow(*link, stack, files)
+            links.clear()
+        for shown, found, name in files:
+            if folder := self._linked_file(shown, found, name):
+                yield folder
+
+    def _read(
+        self, shown: str, found: str, stack: list[tuple[str, str]], links: list[tuple[str, str, str]]
+    ) -> Folder | None:
+        full = os.path.join(self.root, found)
+        names: list[str] = []
+        sizes: list[int] = []
+        mtimes: list[int] = []
+        folders: list[str] = []
+        try:
+            status = os.stat(full)
+            if (status.st_dev, status.st_ino) in self._seen:
+                return None
+            self._seen.add((status.st_dev, status.st_ino))
+            with os.scandir(full) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if passed_over(name):
+                        self.skipped["hidden"] += 1
+                    elif entry.is_symlink():
+                        links.append((shown, found, name))
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(name)
+                    elif (kind := kind_of(name)) != "picture" or not entry.is_file(follow_symlinks=False):
+                        self.skipped[kind if kind != "picture" else "other"] += 1
+                    else:
+                        try:
+                            status = entry.stat(follow_symlinks=False)
+                        except OSError:  # gone since the folder was read
+                            self.skipped["vanished"] += 1
+                            continue
+                        names.append(name)
+                        sizes.append(status.st_size)
+                        mtimes.append(status.st_mtime_ns)
+        except OSError:
+            if not found:
+                raise
+            self.skipped["unreadable folder"] += 1
+            self.unreadable.append(shown)
+        readable = _distinct(names + folders)
+        stack += [(_join(shown, readable.get(name, name)), _join(found, name)) for name in folders]
+        return Folder(shown, found, names, readable, sizes, mtimes)
+
+    def _follow(
+        self, shown: str, found: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
+    ) -> None:
+        if not self.follow_links:
+            self.skipped["link"] += 1
+            return
+        try:
+            target = os.path.realpath(os.path.join(self.root, found, name), strict=True)
+        except OSError:
+            self.skipped["broken link"] += 1
+            return
+        if target != self.root and not target.startswith(self.root.rstrip(os.sep) + os.sep):
+            self.skipped["link out of the folder"] += 1
+        elif not os.path.isdir(target):
+            files.append((shown, found, name))
+        else:
+            status = os.stat(target)
+            if (status.st_dev, status.st_ino) in self._seen:
+                self.skipped["link to what is there"] += 1
+            else:
+                stack.append((_join(shown, readable_name(name)), _join(found, name)))
+
+    def _linked_file(self, shown: str, found: str, name: str) -> Folder | None:
+        target = os.path.realpath(os.path.join(self.root, found, name))
+        parent, own = os.path.split(target)
+        try:
+            status, home = os.stat(target), os.stat(parent)
+        except OSError:
+            self.skipped["vanished"] += 1
+            return None
+        if (kind := kind_of(name)) != "picture":
+            self.skipped[kind] += 1
+            return None
+        listed = (home.st_dev, home.st_ino) in self._seen and not passed_over(own) and kind_of(own) == "picture"
+        if listed or (status.st_dev, status.st_ino) in self._linked:
+            self.skipped["link to what is there"] += 1
+            return None
+        self._linked.add((status.st_dev, status.st_ino))
+        return Folder(shown, found, [name], _distinct([name]), [status.st_size], [status.st_mtime_ns])
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+@dataclasses.dataclass
+class Scan:
+    """Columns of what a walk found, in the order of the paths; `folders[folder[i]]` is the folder of row i."""
+
+    columns: dict[str, Any]
+    folder: np.ndarray
+    folders: list[str]
+    skipped: dict[str, int]
+    unreadable: list[str]
+
+
+def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False) -> Scan:
+    """Everything that looks like a picture under `root`."""
+    walk = Walk(root, follow_links=follow_links)
+    folders: list[str] = []
+    codes, sizes, mtimes = array("i"), array("q"), array("q")
+    paths: list[str] = []
+    found: dict[int, bytes] = {}
+    chunks: list[pa.Array] = []
+    count = 0
+    with Progress("Scanning", shown=progress) as bar:
+        for folder in walk:
+            if folder.readable or folder.shown != folder.found:
+                for place, name in enumerate(folder.names, count):
+                    if name in folder.readable or folder.shown != folder.found:
+                        found[place] = os.fsencode(_join(folder.found, name))
+                names = [folder.readable.get(name, name) for name in folder.names]
+            else:
+                names = folder.names
+            prefix = f"{folder.shown}/" if folder.shown else ""
+            paths += [prefix + name for name in names] if prefix else names
+            sizes.extend(folder.sizes)
+            mtimes.extend(folder.mtimes)
+            codes.extend([len(folders)] * len(names))
+            folders.append(folder.shown)
+            count += len(names)
+            bar.advance(len(names))
+            if len(paths) >= _BATCH:
+                chunks.append(pa.array(paths, pa.string()))
+                paths = []
+    chunks.append(pa.array(paths, pa.string()))
+    path = pa.chunked_array(chunks).combine_chunks()
+    order = pc.sort_indices(path)
+    columns: dict[str, Any] = {"path": path.take(order)}
+    rows = order.to_numpy()
+    if found:
+        columns["found"] = pa.array([found.get(i) for i in rows.tolist()], pa.binary())
+    columns["size"] = np.frombuffer(sizes, np.int64)[rows] if count else np.zeros(0, np.int64)
+    columns["mtime_ns"] = np.frombuffer(mtimes, np.int64)[rows] if count else np.zeros(0, np.int64)
+    folder_codes = np.frombuffer(codes, np.int32)[rows] if count else np.zeros(0, np.int32)
+    return Scan(columns, folder_codes, folders, dict(walk.skipped), walk.unreadable)
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """Rows of two tables of one folder, by index: what is new, what is gone, what has other pixels now."""
+
+    same: np.ndarray  # (n, 2): row before, row now
+    changed: np.ndarray  # (n, 2)
+    new: np.ndarray
+    gone: np.ndarray
+
+
+def compare_scans(before: Table, now: Table) -> Changes:
+    """Changed means another size or time, and then another hash, where `before` has a column `file_id`."""
+    places = {row_id: i for i, row_id in enumerate(before.column("row_id"))}
+    old = np.array([places.get(row_id, -1) for row_id in now.column("row_id")], np.int64)
+    new = np.flatnonzero(old < 0)
+    gone = np.setdiff1d(np.arange(len(before)), old)
+    rows = np.flatnonzero(old >= 0)
+    pairs = np.stack([old[rows], rows], axis=1)
+    moved = np.zeros(len(pairs), bool)
+    for name in ("size", "mtime_ns", "offset", "length"):
+        if name in before.names and name in now.names:
+            was, is_now = (t.arrow[name].fill_null(-1).to_numpy() for t in (before, now))
+            moved |= was[pairs[:, 0]] != is_now[pairs[:, 1]]
+    if "file_id" in before.names:
+        ids = before.column("file_id")
+        for i in np.flatnonzero(moved):
+            file = now.file(int(pairs[i, 1]))
+            moved[i] = file is None or hash_file(file) != ids[pairs[i, 0]]
+    return Changes(pairs[~moved], pairs[moved], new, gone)

@@ -1,0 +1,266 @@
+"""`Table`: Arrow columns over rows of pictures; nothing downstream knows where they came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.files import atomic_file, hash_bytes, to_json
+from lookalike.core.formats import stamp, upgrade
+
+BOX = ("x_1", "y_1", "x_2", "y_2")
+
+# The columns the rest of the house knows; any further column is a facet.
+TYPES: dict[str, pa.DataType] = {
+    "row_id": pa.string(),
+    "path": pa.string(),
+    "found": pa.binary(),  # the name as the disk has it, where `path` alone would not open the file
+    "shard": pa.string(),  # the tar file that holds the picture
+    "coarse": pa.string(),
+    "split": pa.string(),
+    "official_split": pa.string(),
+    "domain": pa.string(),
+    "content_id": pa.string(),
+    "is_query": pa.bool_(),
+    "is_gallery": pa.bool_(),
+    **{name: pa.int32() for name in BOX},
+    **{name: pa.int64() for name in ("size", "mtime_ns", "offset", "length")},
+}
+
+_STAMP = b"lookalike"
+
+
+def natural_key(text: str) -> tuple[list[Any], str]:
+    """Sorts `class 2` before `class 10`."""
+    parts: list[Any] = re.split(r"(\d+)", text)
+    for place, part in enumerate(parts):
+        if place % 2:
+            digits = part.lstrip("0")
+            parts[place] = (len(digits), digits)
+        else:
+            parts[place] = part.casefold()
+    return parts, text
+
+
+def _array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    """Values of a column in the type its name asks for."""
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+        values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
+    wanted = TYPES.get(name)
+    if name == "label":
+        wanted = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
+    return values if wanted is None or values.type == wanted else values.cast(wanted)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """Rows of pictures. Never changed: `take`, `where` and `with_column` give new tables over the same memory."""
+
+    name: str
+    root: Path | None
+    arrow: pa.Table
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: Mapping[str, Any],
+        *,
+        name: str,
+        root: str | Path | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """A table of columns by name; `path` is needed, `row_id` is made from it."""
+        arrays = {key: _array(key, values) for key, values in columns.items()}
+        if "row_id" not in arrays:
+            arrays = {"row_id": _row_ids(name, arrays), **arrays}
+        arrow = pa.table(arrays).combine_chunks()
+        return cls(name, None if root is None else Path(root).absolute(), arrow, dict(notes or {}))
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, {len(self):,} rows: {', '.join(self.names)})"
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.arrow.column_names)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column with at least one value in it."""
+        return name in self.arrow.column_names and self.arrow[name].null_count < len(self)
+
+    def column(self, name: str) -> np.ndarray:
+        """A column as NumPy: texts as objects (None where missing), missing numbers as NaN, missing flags as False."""
+        values = self.arrow[choose(name, self.names, "a column of the table")]
+        if pa.types.is_boolean(values.type):
+            values = values.fill_null(False)
+        return values.to_numpy()
+
+    def take(self, rows: np.ndarray | Sequence[int] | Sequence[bool]) -> Table:
+        """Some rows, by index or by mask."""
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool:
+            if len(chosen) != len(self):
+                raise ValueError(f"a mask of {len(chosen)} for {len(self)} rows")
+            chosen = np.flatnonzero(chosen)
+        return dataclasses.replace(self, arrow=self.arrow.take(pa.array(chosen, pa.int64())), notes=dict(self.notes))
+
+    def where(self, column: str, value: Any) -> Table:
+        """The rows whose column has this value."""
+        return self.take(np.asarray(self.column(column) == value, bool))
+
+    def with_column(self, name: str, values: Any) -> Table:
+        """The same rows with a column added or replaced."""
+        array = _array(name, values)
+        if len(array) != len(self):
+            raise ValueError(f"{len(array)} values for {len(self)} rows")
+        if name in self.arrow.column_names:
+            arrow = self.arrow.set_column(self.arrow.column_names.index(name), name, array)
+        else:
+            arrow = self.arrow.append_column(name, array)
+        return dataclasses.replace(self, arrow=arrow.combine_chunks(), notes=dict(self.notes))
+
+    def without(self, *names: str) -> Table:
+        """The same rows without some columns; `without(*BOX)` gives whole pictures."""
+        kept = [name for name in self.names if name not in names]
+        return dataclasses.replace(self, arrow=self.arrow.select(kept), notes=dict(self.notes))
+
+    def labels(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
+        """Codes (−1 where there is none) into the names, which stand in natural order."""
+        if not self.has(column):
+            return np.full(len(self), -1, np.int64), []
+        values = self._flat(column)
+        if pa.types.is_list(values.type):
+            raise LookalikeError(f"The pictures of `{self.name}` have several labels each; this needs one a picture.")
+        encoded = values.cast(pa.string()).dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
+        rank = np.full(len(names) + 1, -1, np.int64)  # its last place answers for the code −1
+        rank[order] = np.arange(len(names))
+        return rank[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], [names[i] for i in order]
+
+    def label_matrix(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
+        """Which row has which labels, as a matrix of flags, for pictures with one or several."""
+        if not self.has(column) or not pa.types.is_list(self.arrow[column].type):
+            codes, names = self.labels(column)
+            return codes[:, None] == np.arange(len(names)), names
+        values = self._flat(column)
+        rows = pc.list_parent_indices(values).to_numpy()
+        encoded = pc.list_flatten(values).dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
+        matrix = np.zeros((len(self), len(names)), bool)
+        matrix[rows, encoded.indices.to_numpy()] = True
+        return matrix[:, order], [names[i] for i in order]
+
+    def row(self, i: int) -> dict[str, Any]:
+        """Everything known of one row."""
+        return {name: self.arrow[name][i].as_py() for name in self.names}
+
+    def file(self, i: int) -> Path | None:
+        """The file of a row; None for one inside a tar shard."""
+        return None if self._value("shard", i) else self._opened(i)
+
+    def open_bytes(self, i: int) -> bytes:
+        """The encoded picture of a row, from its file or from inside its shard."""
+        path = self._opened(i)
+        if self._value("offset", i) is None:
+            return path.read_bytes()
+        with path.open("rb") as file:
+            file.seek(self._value("offset", i))
+            length = self._value("length", i)
+            data = file.read(length)
+        if len(data) != length:
+            raise OSError(f"{path} ends inside {self._value('path', i)}")
+        return data
+
+    def box(self, i: int) -> tuple[int, int, int, int] | None:
+        """(x1, y1, x2, y2) of the part of the picture that the row is about, if it is not the whole."""
+        corners = tuple(self._value(name, i) for name in BOX)
+        return None if None in corners else corners  # type: ignore[return-value]
+
+    def fingerprint(self) -> str:
+        """A name for what the pictures are: row ids, sizes, times and boxes."""
+        return self._fingerprint
+
+    def save(self, path: str | Path) -> None:
+        """One Parquet file that `Table.load` and any other reader of Parquet understands."""
+        about = {"name": self.name, "root": None if self.root is None else str(self.root), "notes": self.notes}
+        text = json.dumps(stamp("table", about), default=to_json)
+        arrow = self.arrow.replace_schema_metadata({_STAMP: text.encode()})
+        with atomic_file(path) as part, part.open("wb") as file:
+            pq.write_table(arrow, file, compression="zstd")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Table:
+        path = Path(path)
+        arrow = read_parquet(path)
+        text = (arrow.schema.metadata or {}).get(_STAMP)
+        about = upgrade("table", json.loads(text) if text else None, path)
+        root = None if about["root"] is None else Path(about["root"])
+        return cls(about["name"], root, arrow.replace_schema_metadata(None).combine_chunks(), about["notes"])
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        parts = []
+        for name in ("size", "mtime_ns", "offset", *BOX):
+            if self.has(name):
+                parts += [name.encode(), self._flat(name).cast(pa.int64()).fill_null(-1).to_numpy().tobytes()]
+        ids = self._flat("row_id")
+        lengths = pc.binary_length(ids).to_numpy().tobytes()
+        return hash_bytes(*parts, lengths, "".join(ids.to_pylist()))
+
+    def _flat(self, name: str) -> pa.Array:
+        return self.arrow[name].combine_chunks()
+
+    def _value(self, name: str, i: int) -> Any:
+        return self.arrow[name][i].as_py() if name in self.arrow.column_names else None
+
+    def _opened(self, i: int) -> Path:
+        found = self._value("found", i)
+        relative = os.fsdecode(found) if found is not None else self._value("shard", i) or self._value("path", i)
+        return Path(relative) if self.root is None else self.root / relative
+
+
+def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:
+    ids = pc.binary_join_element_wise(pa.scalar(name), arrays["path"], "/")
+    if not all(corner in arrays for corner in BOX):
+        return ids
+    corners = [arrays[corner].cast(pa.string()) for corner in BOX]
+    crops = pc.binary_join_element_wise(ids, pc.binary_join_element_wise(*corners, ","), "#")
+    return pc.coalesce(crops, ids)  # a row without a box is a whole picture
+
+
+def read_parquet(path: Path) -> pa.Table:
+    # An open file instead of its name: Arrow reads columns out of names such as `split=train/`,
+    # and takes no names that are not UTF-8.
+    try:
+        with path.open("rb") as file:
+            return pq.read_table(file)
+    except FileNotFoundError:
+        raise LookalikeError(f"There is no table at `{path}`.") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise LookalikeError(f"`{path}` is not a whole Parquet file: {str(error).splitlines()[0]}.") from None
+
+
+def is_saved_table(path: Path) -> bool:
+    """Whether a Parquet file was written by `Table.save`."""
+    try:
+        with path.open("rb") as file:
+            return _STAMP in (pq.read_schema(file).metadata or {})
+    except (pa.ArrowInvalid, OSError):
+        return False
