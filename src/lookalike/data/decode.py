@@ -8,23 +8,34 @@ number of threads may decode at once.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import io
 import math
 import os
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import PIL
 import simplejpeg
-from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
+from PIL import (  # a reader is known to Pillow once its module is imported
+    AvifImagePlugin,  # noqa: F401
+    ExifTags,
+    Image,
+    Jpeg2KImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401
+)
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import hash_bytes
+from lookalike.data.colour import eight_bits, to_rgb, to_srgb
 
 # Caches of decoded pictures are keyed by it; raise the number with every change that gives other pixels.
 DECODER = f"1/pillow-{PIL.__version__}/simplejpeg-{'.'.join(simplejpeg.__version_info__)}"
@@ -38,9 +49,10 @@ MAX_BYTES = 2_000_000_000
 MARGIN = 1.2
 
 # What is tried, and nothing else: Pillow's other readers call outside programs or guess without a signature.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "JPEG2000", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "JPEG2000", "PPM")
 
 Box: TypeAlias = Sequence[float]  # x1, y1, x2, y2 in pixels of the upright picture at full size
+Side: TypeAlias = Callable[[float, float], float]  # `min` for the short side, `max` for the long one
 Source: TypeAlias = "bytes | str | Path | Image.Image | np.ndarray"
 
 _FILTERS = {
@@ -58,6 +70,10 @@ _TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+# Pillow's remarks on odd files are of no use to whoever reads a million of them: a file is read, or refused by name.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class UnreadableImage(LookalikeError):
@@ -116,8 +132,14 @@ class _Picture:
         A scaled JPEG has its last column and row only in part: the true scale and not the number of
         pixels gives the place, which makes a tenfold difference in how near it comes to the full decode.
         """
-        x1, y1, x2, y2 = _clip(box or (0, 0, self.width, self.height), self.width, self.height)
+        x1, y1, x2, y2 = _clip(box, self.width, self.height)
         return x1 * self.scale, y1 * self.scale, x2 * self.scale, y2 * self.scale
+
+    def cut(self, box: Box | None) -> np.ndarray:
+        if box is None:
+            return self.pixels if isinstance(self.pixels, np.ndarray) else np.array(self.pixels)
+        x1, y1, x2, y2 = self.region(box)
+        return np.asarray(self.pixels)[math.floor(y1) : math.ceil(y2), math.floor(x1) : math.ceil(x2)].copy()
 
 
 def decode(data: Source, *, box: Box | None = None, min_side: float | None = None) -> np.ndarray:
@@ -125,12 +147,7 @@ def decode(data: Source, *, box: Box | None = None, min_side: float | None = Non
 
     `min_side` lets a JPEG be decoded smaller, to a short side (of the box, if there is one) of at least that.
     """
-    picture = _load(data, box, min_side)
-    if box is not None:
-        x1, y1, x2, y2 = picture.region(box)
-        pixels = np.asarray(picture.pixels)[math.floor(y1) : math.ceil(y2), math.floor(x1) : math.ceil(x2)]
-        return pixels.copy()
-    return picture.pixels if isinstance(picture.pixels, np.ndarray) else np.array(picture.pixels)
+    return _load(data, box, min_side).cut(box)
 
 
 def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndarray:
@@ -143,31 +160,53 @@ def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndar
     return np.array(picture.image.resize((pre.size, pre.size), pre.filter, box=square))
 
 
+def shrink(data: Source, side: int, *, of: Side = min, box: Box | None = None) -> np.ndarray:
+    """RGB uint8 H×W×3 brought down to a short side (`of=max`: long side) of `side`; never enlarged."""
+    picture = _load(data, box, side * MARGIN, of)
+    x1, y1, x2, y2 = region = picture.region(box)
+    ratio = side / of(x2 - x1, y2 - y1)
+    if ratio >= 1:
+        return picture.cut(box)
+    size = max(1, round((x2 - x1) * ratio)), max(1, round((y2 - y1) * ratio))
+    return np.array(picture.image.resize(size, Image.Resampling.BICUBIC, box=region))
+
+
 def content_id(data: Source, *, box: Box | None = None) -> str:
     """A name for what the picture shows: the hash of its decoded pixels, wherever and however it is stored."""
     pixels = decode(data, box=box)
     return hash_bytes(str(pixels.shape), pixels.tobytes())
 
 
-def _load(data: Source, box: Box | None, min_side: float | None) -> _Picture:
-    name = data if isinstance(data, (str, Path)) else None
+def _load(data: Source, box: Box | None, least: float | None, of: Side = min) -> _Picture:
+    """The picture; where that is faster, smaller, but with a short (or long) side of at least `least`."""
+    if isinstance(data, np.ndarray):
+        return _from_array(data)
+    if isinstance(data, Image.Image):
+        return _upright(data)
+    if isinstance(data, (str, Path)):
+        try:
+            return _load(_read(Path(data)), box, least, of)
+        except UnreadableImage as error:
+            raise UnreadableImage(error.reason, data) from error.__cause__
+    data = bytes(data)
+    picture = _jpeg(data, box, least, of) if data[:2] == b"\xff\xd8" else None
+    return picture or _upright(_open(data))
+
+
+@contextlib.contextmanager
+def _foreign_bytes() -> Iterator[None]:
+    """Decoders fed with broken files raise almost anything: all of it means that the file cannot be read."""
     try:
-        if isinstance(data, np.ndarray):
-            return _from_array(data)
-        if isinstance(data, Image.Image):
-            return _upright(data)
-        raw = _read(Path(data)) if isinstance(data, (str, Path)) else bytes(data)
-        picture = _jpeg(raw, box, min_side) if raw[:2] == b"\xff\xd8" else None
-        return picture or _upright(_open(raw))
-    except UnreadableImage as error:
-        raise error if name is None or error.name else UnreadableImage(error.reason, name) from error
+        yield
     except LookalikeError:
         raise
+    except UnidentifiedImageError as error:
+        raise UnreadableImage("it is not a picture in a known format, or its beginning is damaged") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UnreadableImage("it has more pixels than Pillow is set to accept", name) from error
-    except Exception as error:  # decoders fed with broken bytes raise almost anything
+        raise UnreadableImage("it has more pixels than Pillow is set to accept") from error
+    except Exception as error:
         reason = "the file is cut short" if "truncated" in str(error) else "the file is damaged"
-        raise UnreadableImage(reason, name) from error
+        raise UnreadableImage(reason) from error
 
 
 def _read(path: Path) -> bytes:
@@ -187,8 +226,8 @@ def _check_size(width: int, height: int) -> None:
         raise UnreadableImage(f"it has more than {int(limit):,} pixels (LOOKALIKE_MAX_PIXELS)")
 
 
-def _clip(box: Box, width: int, height: int) -> tuple[float, float, float, float]:
-    x1, y1, x2, y2 = box
+def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = (0, 0, width, height) if box is None else box
     x1, x2, y1, y2 = max(x1, 0), min(x2, width), max(y1, 0), min(y2, height)
     if not (x1 < x2 and y1 < y2):
         raise UnreadableImage("its box lies outside the picture or is empty")
@@ -198,7 +237,7 @@ def _clip(box: Box, width: int, height: int) -> tuple[float, float, float, float
 # --- the fast road ---
 
 
-def _jpeg(data: bytes, box: Box | None, min_side: float | None) -> _Picture | None:
+def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Picture | None:
     """The picture if simplejpeg can take it, else nothing: Pillow then has the last word."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
@@ -211,23 +250,23 @@ def _jpeg(data: bytes, box: Box | None, min_side: float | None) -> _Picture | No
     if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
         raise UnreadableImage("it has too many scans for its size")
     exif, icc = _segments(data)
-    turn = _orientation(exif)
-    across, down = (height, width) if turn > 4 else (width, height)
+    turn = _orientation(exif) if exif else 1
+    across, down = (height, width) if turn in (5, 6, 7, 8) else (width, height)
     eighths = 8
-    if min_side:
-        x1, y1, x2, y2 = _clip(box or (0, 0, across, down), across, down)
-        wanted = 8 * min_side / min(x2 - x1, y2 - y1)
+    if least:
+        x1, y1, x2, y2 = _clip(box, across, down)
+        wanted = 8 * least / of(x2 - x1, y2 - y1)
         eighths = next((m for m in (1, 2, 3, 4) if m >= wanted), 8)  # 5 to 7 take longer than the whole
-    least = {"min_height": -(-height * eighths // 8), "min_width": -(-width * eighths // 8)} if eighths < 8 else {}
+    size = {"min_height": -(-height * eighths // 8), "min_width": -(-width * eighths // 8)} if eighths < 8 else {}
     try:
-        pixels = simplejpeg.decode_jpeg(data, "RGB", **least)
+        pixels = simplejpeg.decode_jpeg(data, "RGB", **size)
     except ValueError:
         return None
     if icc:
         source = Image.fromarray(pixels)
         if space == "Gray":
             source = source.getchannel(0)
-        turned = _to_srgb(source, icc)
+        turned = to_srgb(source, icc)
         pixels = turned if turned is not source else pixels
     if turn in _TRANSPOSE:
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
@@ -258,91 +297,65 @@ def _segments(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _open(data: bytes) -> Image.Image:
+    """The picture with only its header read."""
     if not data:
         raise UnreadableImage("the file is empty")
+    if _is_text(data[:1024]):
+        kind = "an SVG drawing" if b"<svg" in data[:1024] else "text"
+        raise UnreadableImage(f"it holds {kind}, not pixels")
     if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and b"avif" not in data[8:64]:
-        try:
-            import pillow_heif
-        except ImportError as error:
-            raise UnreadableImage("it is HEIC, which needs `pip install 'lookalike[heif]'`") from error
+        return _open_heif(data)
+    with _foreign_bytes():
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _open_heif(data: bytes) -> Image.Image:
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise UnreadableImage("it is HEIC, which needs `pip install 'lookalike[heif]'`") from error
+    with _foreign_bytes():
         file = pillow_heif.open_heif(io.BytesIO(data))
         _check_size(*file.size)
-        return file.to_pillow()
+        image: Image.Image = file.to_pillow()
+        return image
+
+
+def _is_text(head: bytes) -> bool:
+    """Plain PPM, the one picture format of readable letters, starts with P."""
+    return head[:1] != b"P" and not re.search(rb"[\x00-\x08\x0e-\x1a\x7f]", head) and _is_utf8(head)
+
+
+def _is_utf8(head: bytes) -> bool:
     try:
-        return Image.open(io.BytesIO(data), formats=FORMATS)
-    except UnidentifiedImageError as error:
-        raise UnreadableImage(_guess(data)) from error
-
-
-def _guess(data: bytes) -> str:
-    """What a file is that no reader knows."""
-    head = data[:1024]
-    if re.search(rb"<svg[\s>]", head):
-        return "it is an SVG drawing, not a picture of pixels"
-    if b"\0" not in head and not re.search(rb"[\x01-\x08\x0e-\x1a\x7f]", head) and head.decode("utf-8", "ignore"):
-        return "it holds text, not a picture"
-    return "it is not a picture in a known format, or its beginning is damaged"
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last letter may be cut
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _upright(image: Image.Image) -> _Picture:
     _check_size(*image.size)
-    image.load()
-    rgb = _to_rgb(image)
-    try:
-        turn = _orientation(image.getexif())
-    except Exception:  # a broken EXIF block is no reason to lose the picture
-        turn = 1
+    with _foreign_bytes():
+        image.load()
+    rgb = to_rgb(image)
+    turn = _orientation(image)
     if turn in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[turn])
     return _Picture(rgb, *rgb.size)
 
 
-def _orientation(exif: bytes | Image.Exif) -> int:
-    if not exif:
-        return 1
+def _orientation(source: bytes | Image.Image) -> int:
+    """The EXIF orientation of a picture, or of a bare EXIF block; 1 (upright) where it cannot be read."""
     try:
-        if isinstance(exif, bytes):
-            block, exif = exif, Image.Exif()
-            exif.load(block)
-        turn = exif.get(ExifTags.Base.Orientation, 1)
-        return turn if turn in _TRANSPOSE else 1
-    except Exception:  # as above
+        if isinstance(source, bytes):
+            exif = Image.Exif()
+            exif.load(source)
+        else:
+            exif = source.getexif()
+        return int(exif.get(ExifTags.Base.Orientation, 1))
+    except Exception:  # a broken EXIF block raises almost anything, and is no reason to lose the picture
         return 1
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    icc, alpha = image.info.get("icc_profile"), None
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray(_eight_bits(np.asarray(image)))
-    elif image.mode in ("I", "F"):
-        image = Image.fromarray(_stretch(np.asarray(image)))
-    elif image.has_transparency_data:
-        both = image.convert("RGBA")
-        alpha = both.getchannel("A")
-        image = image.getchannel("L") if image.mode == "LA" else both.convert("RGB")
-    elif image.mode in ("P", "1"):
-        image = image.convert("RGB" if image.mode == "P" else "L")
-    if icc or image.mode == "LAB":
-        image = _to_srgb(image, icc or b"")
-    rgb = image if image.mode == "RGB" else image.convert("RGB")
-    if alpha is None:
-        return rgb
-    white = Image.new("RGB", rgb.size, "white")
-    white.paste(rgb, mask=alpha)
-    return white
-
-
-def _eight_bits(values: np.ndarray) -> np.ndarray:
-    scaled: np.ndarray = (values.astype(np.uint32) + 128) // 257
-    return scaled.astype(np.uint8)
-
-
-def _stretch(values: np.ndarray) -> np.ndarray:
-    """32-bit integers and floats have no agreed white: the picture's own range becomes 0 to 255."""
-    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = values.min(), values.max()
-    scaled: np.ndarray = (values - low) * (255 / (high - low) if high > low else 0) + 0.5
-    return scaled.astype(np.uint8)
 
 
 def _from_array(array: np.ndarray) -> _Picture:
@@ -351,7 +364,7 @@ def _from_array(array: np.ndarray) -> _Picture:
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
         raise UnreadableImage(f"an array of shape {array.shape} is not height × width × 1, 3 or 4")
     if array.dtype == np.uint16:
-        array = _eight_bits(array)
+        array = eight_bits(array)
     elif array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1:
         array = (array * 255 + 0.5).astype(np.uint8)
     elif array.dtype != np.uint8:
@@ -360,43 +373,3 @@ def _from_array(array: np.ndarray) -> _Picture:
         return _upright(Image.fromarray(array, "RGBA"))
     pixels = np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
     return _Picture(pixels, pixels.shape[1], pixels.shape[0])
-
-
-# --- colour ---
-
-
-def _to_srgb(image: Image.Image, icc: bytes) -> Image.Image:
-    """The picture in sRGB; itself if its profile is sRGB, broken, or of another kind of colour."""
-    mode, transform = _transform(icc, image.mode)
-    if transform is None:
-        return image
-    return ImageCms.applyTransform(image if image.mode == mode else image.convert(mode), transform) or image
-
-
-@lru_cache(maxsize=32)
-def _transform(icc: bytes, mode: str) -> tuple[str, ImageCms.ImageCmsTransform | None]:
-    """The mode to feed and the transform to sRGB, relative colorimetric with black point compensation."""
-    try:
-        srgb = ImageCms.createProfile("sRGB")
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(icc) if icc else ImageCms.createProfile("LAB"))
-        space = profile.profile.xcolor_space.strip()
-        kind = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}.get(space)
-        if kind is None or (kind != mode and (kind, mode) != ("RGB", "L")):
-            return mode, None
-        transform = ImageCms.buildTransform(
-            profile,
-            srgb,
-            kind,
-            "RGB",
-            ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            ImageCms.Flags.BLACKPOINTCOMPENSATION,
-        )
-    except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
-        return mode, None  # browsers ignore a broken profile too
-    if kind == "RGB":  # most profiles in the wild are sRGB in one of many wordings: those cost nothing
-        steps = np.linspace(0, 255, 9).astype(np.uint8)
-        grid = np.stack(np.meshgrid(steps, steps, steps), -1).reshape(27, 27, 3)
-        moved = np.asarray(ImageCms.applyTransform(Image.fromarray(grid), transform))
-        if np.abs(moved.astype(int) - grid).max() <= 1:
-            return mode, None
-    return kind, transform

@@ -1,0 +1,144 @@
+"""Decoded pictures of a table in one flat, memory-mapped file: decoding is paid for once."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.core import folders
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_folder, hash_bytes, need_space
+from lookalike.core.formats import CURRENT, stamp
+from lookalike.core.progress import Progress
+from lookalike.data.decode import DECODER, UnreadableImage, shrink
+
+if TYPE_CHECKING:
+    from lookalike.data.table import Table
+
+_NAMED = 5  # unreadable pictures named in the error; a run of them stops the work
+
+
+class PixelCache:
+    """`get(i)` is picture i of the table, RGB uint8, with a short side of at most `side`.
+
+    The entry's name says what it was made from (the pictures' ids, sizes and times, the side, the
+    decoder), so a changed table never meets old pixels. It appears whole or not at all.
+    """
+
+    def __init__(self, table: Table, side: int, *, progress: bool = False) -> None:
+        if len(table) == 0:
+            raise LookalikeError("There are no pictures to decode: the table is empty.")
+        key = hash_bytes("pixels", str(CURRENT["cache"]), DECODER, str(side), table.fingerprint(), str(len(table)))
+        folder = folders.cache("pixels") / key
+        if not _whole(folder, len(table)):
+            _fill(folder, table, side, progress)
+            folders.trim_cache()
+        self._open(folder)
+
+    def _open(self, folder: Path) -> None:
+        folders.touch(folder)
+        self.folder = folder
+        self.sizes = np.load(folder / "sizes.npy", allow_pickle=False)
+        self.offsets = _offsets(self.sizes)
+        self._pixels = np.memmap(folder / "pixels.bin", np.uint8, "r")
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.offsets[-1])
+
+    def get(self, i: int) -> np.ndarray:
+        """H×W×3, a read-only view of the file."""
+        height, width = self.sizes[i]
+        return np.asarray(self._pixels[self.offsets[i] : self.offsets[i + 1]]).reshape(height, width, 3)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self.get, range(len(self)))
+
+    # Sent to a worker process as a path: a pickled memory map would carry every pixel.
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._open(state["folder"])
+
+
+def _offsets(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes.astype(np.int64).prod(1) * 3)])
+
+
+def _whole(folder: Path, count: int) -> bool:
+    """Whether an entry is there and as long as it says; a damaged one is made again."""
+    try:
+        about = json.loads((folder / "about.json").read_bytes())
+        sizes = np.load(folder / "sizes.npy", allow_pickle=False)
+        long_enough = (folder / "pixels.bin").stat().st_size == _offsets(sizes)[-1]
+        return bool(about["format"] == CURRENT["cache"] and len(sizes) == count and long_enough)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
+    # Photographs are 3:2 at the longest, as a rule.
+    need_space(folder, len(table) * side * side * 9 // 2, "The cache of decoded pictures")
+    bad: list[str] = []
+    sizes = np.zeros((len(table), 2), np.int32)
+    with (
+        atomic_folder(folder, private=True) as part,
+        (part / "pixels.bin").open("wb") as file,
+        Progress("Decoding", len(table), shown=progress) as bar,
+    ):
+        for i, pixels in enumerate(_decoded(table, side)):
+            if isinstance(pixels, str):
+                bad.append(pixels)
+                if len(bad) == _NAMED:
+                    break
+            elif not bad:
+                file.write(pixels.data)
+                sizes[i] = pixels.shape[:2]
+            bar.advance()
+        if bad:
+            more = ", and perhaps more" if len(bad) == _NAMED else ""
+            raise LookalikeError(f"Pictures cannot be read: {'; '.join(bad)}{more}. Take them out of the table.")
+        np.save(part / "sizes.npy", sizes)
+        about = stamp("cache", {"what": "pixels", "table": table.fingerprint(), "side": side, "decoder": DECODER})
+        (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _decoded(table: Table, side: int) -> Iterator[np.ndarray | str]:
+    """Every picture in order, decoded by a few threads a little ahead; a sentence in place of an unreadable one."""
+
+    def load(i: int) -> np.ndarray | str:
+        try:
+            return np.ascontiguousarray(shrink(table.open_bytes(i), side, box=table.box(i)))
+        except UnreadableImage as error:
+            return f"`{_name(table, i)}`, {error.reason}"
+        except OSError as error:
+            return f"`{_name(table, i)}`, {(error.strerror or str(error)).lower()}"
+
+    count = threads()
+    ahead: deque[Future[np.ndarray | str]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for i in range(len(table)):
+                ahead.append(pool.submit(load, i))
+                if len(ahead) > 8 * count:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _name(table: Table, i: int) -> str:
+    return str(table.column("path")[i])
