@@ -53,7 +53,7 @@ class Value(_Part):
     value: float
     low: float | None = None
     high: float | None = None
-    digits: int = Field(3, ge=0, le=8)
+    digits: int = Field(default=3, ge=0, le=8)
     signed: bool = False
     unit: str = ""
 
@@ -211,7 +211,7 @@ class Hit(_Part):
     picture: Picture
     ok: bool | None = None  # None: nothing is known
     score: float
-    probability: float | None = Field(None, ge=0, le=1)
+    probability: float | None = Field(default=None, ge=0, le=1)
 
 
 class HitList(_Part):
@@ -233,10 +233,19 @@ class Hits(_Block):
 
 
 class Arrow(_Part):
+    """`low` and `high`, where known, are the interval of `after`."""
+
     name: str
     before: float
     after: float
-    count: int = Field(0, ge=0)
+    count: int = Field(default=0, ge=0)
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ordered(self.low, self.high)
+        return self
 
 
 class Arrows(_Block):

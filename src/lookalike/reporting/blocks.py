@@ -1,0 +1,157 @@
+"""One function a kind of block; each takes the block and gives its markup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from lookalike.core.sections import Code, Facts, Grid, Hit, HitRow, Hits, Text, Value, number
+from lookalike.reporting.charts import lines, reliability
+from lookalike.reporting.context import Context, scrolling
+from lookalike.reporting.markup import Html, clean, h, join, name
+from lookalike.reporting.rows import arrows, axis, bars, whisker_marks, whiskers
+from lookalike.reporting.scale import Scale
+from lookalike.reporting.words import cell, cell_text, is_number, per_cent
+
+GRID_ROWS = 500
+
+
+def text(block: Text, context: Context) -> Html:
+    paragraphs = [p.strip() for p in clean(block.text).split("\n\n") if p.strip()]
+    return join(h("p", p) for p in paragraphs)
+
+
+def code(block: Code, context: Context) -> Html:
+    return h("pre", h("code", block.text), tabindex="0", role="region", aria_label=block.title or "Command")
+
+
+def facts(block: Facts, context: Context) -> Html:
+    rows = (h("div", h("dt", name(title)), h("dd", cell(value, title))) for title, value in block.rows)
+    return h("dl", *rows, class_="pairs")
+
+
+def grid(block: Grid, context: Context) -> Html:
+    shown = block.rows[:GRID_ROWS]
+    numeric = [any(is_number(row[i]) for row in shown) and not any(isinstance(row[i], str) for row in shown)
+               for i in range(len(block.columns))]  # fmt: skip
+    drawn = block.columns.index(block.whisker) if block.whisker else None
+    values = [v for row in shown if isinstance(v := row[drawn], Value)] if drawn is not None else []
+    scale = None
+    if drawn is not None and values:
+        ends = [v for x in values for v in (x.value, x.low, x.high) if v is not None]
+        if any(x.signed for x in values):
+            ends.append(0.0)
+        scale = Scale.cover(ends, ticks=4)
+    reference = 0.0 if scale is not None and scale.low <= 0 <= scale.high else None
+
+    def heads() -> Html:
+        out = []
+        for i, column in enumerate(block.columns):
+            out.append(h("th", name(column, 60), scope="col", class_="num" if numeric[i] else None))
+            if scale is not None and i == drawn:
+                said = "; ".join(f"{cell_text(row[0])}: {cell_text(row[i])}" for row in shown[:12])
+                strip = axis(scale, context.key("chart"), column, said)
+                out.append(h("th", strip, scope="col", class_="drawing"))
+        return h("tr", *out)
+
+    def cells(row: list[Any]) -> Html:
+        out = []
+        for i, value in enumerate(row):
+            tag = {"scope": "row"} if i == 0 else {}
+            out.append(h("th" if i == 0 else "td", cell(value, block.columns[i]),
+                         class_="num" if numeric[i] else None, **tag))  # fmt: skip
+            if scale is not None and i == drawn:
+                marks = whisker_marks(scale, value.value, value.low, value.high, reference) \
+                    if isinstance(value, Value) else None  # fmt: skip
+                out.append(h("td", marks, class_="drawing"))
+        return h("tr", *out)
+
+    table = h("table", h("thead", heads()), h("tbody", *(cells(row) for row in shown)), class_="grid")
+    cut = None
+    if len(shown) < len(block.rows):
+        cut = h(
+            "p", f"The first {GRID_ROWS:,} of {len(block.rows):,} rows; all are in the run's folder.", class_="muted"
+        )
+    return join([scrolling(block.title or "Table", table), cut])
+
+
+TICK = h("svg", h("circle", cx=9, cy=9, r=9), h("path", d="M5 9.4 L8 12.2 L13.2 6.4"), class_="badge ok",
+         viewBox="0 0 18 18", aria_hidden="true")  # fmt: skip
+CROSS = h("svg", h("rect", width=18, height=18, rx=3), h("path", d="M5.4 5.4 L12.6 12.6 M12.6 5.4 L5.4 12.6"),
+          class_="badge no", viewBox="0 0 18 18", aria_hidden="true")  # fmt: skip
+
+
+def hits(block: Hits, context: Context) -> Html:
+    if not block.rows:
+        return h("p", "There are none.", class_="muted")
+    keep = max(1, math.ceil(len(block.rows) * context.rows))
+    rows = h("ol", *(_hit_row(row, context) for row in block.rows[:keep]), class_="hits")
+    if keep == len(block.rows):
+        return rows
+    cut = f"{keep} of {len(block.rows)} rows are shown, to keep this file small enough to send."
+    return join([rows, h("p", cut, class_="muted")])
+
+
+def _hit_row(row: HitRow, context: Context) -> Html:
+    query = h(
+        "div",
+        h("div", context.picture(row.query, f"Query: {row.query.alt}"), class_="cell"),
+        h("p", name(row.query.label or row.query.alt, 80), class_="caption"),
+        h("p", row.note, class_="caption muted") if row.note else None,
+        class_="query",
+    )
+    lists = []
+    for found in row.lists:
+        cells = h("ol", *(_hit(hit, context) for hit in found.hits))
+        lists.append(
+            h("div", h("p", name(found.name, 40), class_="label") if found.name else None, cells, class_="found")
+        )
+    return h("li", query, h("div", *lists, class_="lists"))
+
+
+def _hit(hit: Hit, context: Context) -> Html:
+    word = {True: "right", False: "wrong", None: ""}[hit.ok]
+    said = per_cent(hit.probability) if hit.probability is not None else number(hit.score, 2)
+    label = hit.picture.label or hit.picture.alt
+    alt = ", ".join(part for part in (hit.picture.alt, word) if part)
+    badge = {True: TICK, False: CROSS, None: None}[hit.ok]
+    title = f"{label}\nsimilarity {number(hit.score, 3)}"
+    return h(
+        "li",
+        h("div", context.picture(hit.picture, alt), badge, class_="cell"),
+        h("p", h("span", said, class_="score"), " ", name(label, 80), class_="caption"),
+        class_=word or None,
+        title=title,
+    )
+
+
+def _scatter(block: Any, context: Context) -> Html:
+    from lookalike.reporting.scatter import scatter  # NumPy only where there is a map
+
+    return scatter(block, context)
+
+
+DRAW: dict[str, Callable[[Any, Context], Html]] = {
+    "text": text,
+    "code": code,
+    "facts": facts,
+    "grid": grid,
+    "whiskers": whiskers,
+    "lines": lines,
+    "hits": hits,
+    "arrows": arrows,
+    "reliability": reliability,
+    "scatter": _scatter,
+    "bars": bars,
+}
+
+
+def draw(block: Any, context: Context) -> Html:
+    """A block with its title and note around it."""
+    body = DRAW[block.kind](block, context)
+    note = h("p", block.note, class_="note") if block.note else None
+    if block.folded:
+        summary = h("summary", block.title or "More")
+        return h("details", summary, body, note, class_=f"block b-{block.kind}")
+    return h("div", h("h3", block.title) if block.title else None, body, note, class_=f"block b-{block.kind}")

@@ -1,0 +1,193 @@
+"""Curves and the reliability diagram, as fluid SVG: places in per cent, text in real pixels at any width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lookalike.core.sections import Lines, Reliability, Series, Value
+from lookalike.reporting.context import Context, chart_label, folded, scrolling, svg_label
+from lookalike.reporting.markup import Html, esc, h, join, name
+from lookalike.reporting.scale import Scale, envelope, padded, pct, thin
+from lookalike.reporting.words import DASH, plain, span
+
+POINTS = 400  # of a curve that are drawn
+TABLE_ROWS = 24  # of a curve that are listed
+READING = (
+    "On the dashed line a promise is kept: of 100 hits shown with 80 %, 80 are right. Above it the search is better "
+    "than it says, below it worse. The larger a dot, the more pairs it stands for."
+)
+
+
+def lines(block: Lines, context: Context) -> Html:
+    curves = [s for s in block.series if s.x]
+    if not curves:
+        return h("p", "Nothing was logged.", class_="muted")
+    levels = [s for s in curves if s.dashed and len(s.x) == 1]
+    curves = [s for s in curves if s not in levels]
+    xs = [x for s in curves for x in s.x] or [x for s in levels for x in s.x]
+    ys = [y for s in [*curves, *levels] for y in (*s.y, *(s.low or ()), *(s.high or ()))]
+    across, up = Scale.cover(xs, tight=True), Scale.cover(padded(ys), ticks=4, tight=True)
+    key = context.key("chart")
+    parts: list[Html] = [*chart_label(key, _title(block), describe(block)), _axes(across, up)]
+    looks = _looks([*curves, *levels])
+    parts += [_curve(series, across, up, looks[series.name]) for series in curves]
+    for series in levels:
+        y = pct(100 - up.at(series.y[0]))
+        parts.append(h("line", x1="0", x2="100%", y1=y, y2=y, class_=f"curve {looks[series.name]}"))
+    for mark in block.marks:
+        x = across.at(mark.x)
+        parts.append(h("line", x1=pct(x), x2=pct(x), y1="0", y2="100%", class_="mark"))
+        side = {"dx": 6} if x < 70 else {"dx": -6, "text_anchor": "end"}
+        parts.append(h("text", mark.label, x=pct(x), y=0, dy=12, **side))
+    frame = {"data_x": f"{across.low:.8g} {across.high:.8g}", "data_y": f"{up.low:.8g} {up.high:.8g}"}
+    drawing = h("svg", *parts, class_="plot", **svg_label(key), **frame)
+    legend = h("ul", *(_entry(s, looks[s.name]) for s in [*curves, *levels]), class_="legend", aria_label="Lines")
+    return join([
+        legend if len(block.series) > 1 else None,
+        h("div", h("p", block.y_label, class_="axis-name"), drawing, h("p", block.x_label, class_="axis-name x"),
+          class_="plot-box", data_chart="lines"),
+        _line_table(block),
+    ])  # fmt: skip
+
+
+def _title(block: Lines) -> str:
+    return block.title or f"{block.y_label} against {block.x_label}"
+
+
+def _looks(series: Sequence[Series]) -> dict[str, str]:
+    """A colour for every curve; what a curve is compared with is grey and dashed."""
+    looks, colour, grey = {}, 0, 0
+    for one in series:
+        if one.dashed:
+            looks[one.name] = f"g{grey % 3}"
+            grey += 1
+        else:
+            looks[one.name] = f"s{colour % 8}"
+            colour += 1
+    return looks
+
+
+def _axes(across: Scale, up: Scale) -> Html:
+    parts = []
+    for tick in up.ticks:
+        y = pct(100 - up.at(tick))
+        parts.append(h("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        parts.append(h("text", up.label(tick), x="0", dx=-8, y=y, dy=4, text_anchor="end"))
+    for tick in across.ticks:
+        x = pct(across.at(tick))
+        parts.append(h("line", x1=x, x2=x, y1="100%", y2="100%", class_="tick"))
+        parts.append(h("text", across.label(tick), x=x, y="100%", dy=20, text_anchor="middle"))
+    return h("g", *parts, aria_hidden="true")
+
+
+def _points(x: Sequence[float], y: Sequence[float], across: Scale, up: Scale) -> list[str]:
+    return [f"{10 * across.at(a):.1f} {1000 - 10 * up.at(b):.1f}" for a, b in zip(x, y, strict=True)]
+
+
+def _curve(series: Series, across: Scale, up: Scale, look: str) -> Html:
+    """A path in a square of 1,000 units that is stretched to the plot; its line keeps its width."""
+    keep = envelope(series.y, POINTS)
+    x, y = [series.x[i] for i in keep], [series.y[i] for i in keep]
+    if len(x) == 1:
+        return h("circle", cx=pct(across.at(x[0])), cy=pct(100 - up.at(y[0])), r=4, class_=f"dot {look}")
+    parts = []
+    if series.low is not None and series.high is not None:
+        low = _points(x, [series.low[i] for i in keep], across, up)
+        high = _points(x, [series.high[i] for i in keep], across, up)
+        parts.append(h("path", d=f"M{' L'.join([*high, *reversed(low)])}Z", class_=f"band {look}"))
+    data = " ".join(f"{a:.6g} {b:.5g}" for a, b in zip(x, y, strict=True))
+    parts.append(h("path", d=f"M{' L'.join(_points(x, y, across, up))}", class_=f"curve {look}",
+                   data_name=series.name, data_points=data))  # fmt: skip
+    return h("svg", *parts, viewBox="0 0 1000 1000", preserveAspectRatio="none", width="100%", height="100%")
+
+
+def _entry(series: Series, look: str) -> Html:
+    swatch = h(
+        "svg", h("line", x1=0, x2=20, y1=6, y2=6, class_=f"curve {look}"), width=20, height=12, aria_hidden="true"
+    )
+    return h("li", swatch, name(series.name, 60), h("span", plain(series.y[-1]), class_="muted"))
+
+
+def describe(block: Lines) -> str:
+    """The chart in words, for who cannot see it."""
+    said = []
+    for s in block.series:
+        if not s.x:
+            continue
+        if len(s.x) == 1:
+            said.append(f"{s.name}: {plain(s.y[0])}.")
+            continue
+        top = max(range(len(s.y)), key=s.y.__getitem__)
+        said.append(
+            f"{s.name}: from {plain(s.y[0])} at {plain(s.x[0])} to {plain(s.y[-1])} at {plain(s.x[-1])}; "
+            f"highest {plain(s.y[top])} at {plain(s.x[top])}."
+        )
+    return f"{block.y_label} against {block.x_label}. " + " ".join(said)
+
+
+def _line_table(block: Lines) -> Html:
+    places = sorted({x for s in block.series for x in s.x})
+    shown = [places[i] for i in thin(len(places), TABLE_ROWS)]
+    looked_up = [{x: i for i, x in enumerate(s.x)} for s in block.series]
+    rows = []
+    for x in shown:
+        cells = []
+        for series, where in zip(block.series, looked_up, strict=True):
+            cells.append(h("td", _point_text(series, where[x]) if x in where else DASH, class_="num"))
+        rows.append(h("tr", h("th", plain(x), scope="row", class_="num"), *cells))
+    head = [h("th", block.x_label, scope="col", class_="num")]
+    head += [h("th", name(s.name, 60), scope="col", class_="num") for s in block.series]
+    table = h("table", h("thead", h("tr", *head)), h("tbody", *rows))
+    more = f" ({len(shown)} of {len(places):,} steps)" if len(shown) < len(places) else ""
+    return folded(f"The numbers{more}", scrolling(f"Numbers of {_title(block)}", table))
+
+
+def _point_text(series: Series, i: int) -> Html:
+    if series.low is None or series.high is None:
+        return esc(plain(series.y[i]))
+    value = Value(value=series.y[i], low=series.low[i], high=series.high[i])
+    return join([value.number(), " ", h("span", span(value), class_="span")])
+
+
+def reliability(block: Reliability, context: Context) -> Html:
+    """What was promised across, what happened up; on the dashed line the promise is kept."""
+    scale = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), 2)
+    bins = [b for b in block.bins if b.count]
+    most = max((b.count for b in bins), default=1)
+    key = context.key("chart")
+    parts: list[Html] = []
+    for tick in scale.ticks:
+        place, back, word = pct(scale.at(tick)), pct(100 - scale.at(tick)), f"{100 * tick:.0f} %"
+        parts.append(h("line", x1="0", x2="100%", y1=back, y2=back, class_="grid"))
+        parts.append(h("text", word, x="0", dx=-8, y=back, dy=4, text_anchor="end"))
+        parts.append(h("text", word, x=place, y="100%", dy=20, text_anchor="middle"))
+    parts = [h("g", *parts, aria_hidden="true"),
+             h("line", x1="0", y1="100%", x2="100%", y2="0", class_="curve g0")]  # fmt: skip
+    for b in bins:
+        x, y = pct(scale.at(b.p)), pct(100 - scale.at(b.observed))
+        whisker = {"y1": pct(100 - scale.at(b.low)), "y2": pct(100 - scale.at(b.high))}
+        said = f"promised {100 * b.p:.0f} %, happened {100 * b.observed:.0f} % of {b.count:,}"
+        radius = round(3 + 5 * (b.count / most) ** 0.5, 1)
+        dot = h("circle", h("title", said), cx=x, cy=y, r=radius, class_="dot s0")
+        parts += [h("line", x1=x, x2=x, **whisker, class_="whisker"), dot]
+    ece = block.ece if isinstance(block.ece, Value) else Value(value=block.ece)
+    said = f"Expected calibration error {ece}, over {sum(b.count for b in bins):,} pairs in {len(bins)} groups."
+    title = block.title or "Reliability of the percentages"
+    drawing = h("svg", *chart_label(key, title, said), *parts, class_="plot", **svg_label(key))
+    rows = [
+        h("tr", *(h("td", text, class_="num") for text in (
+            f"{100 * b.p:.0f} %", f"{100 * b.observed:.0f} %", f"{100 * b.low:.0f}{DASH}{100 * b.high:.0f} %",
+            f"{b.count:,}")))
+        for b in block.bins
+    ]  # fmt: skip
+    head = h("tr", *(h("th", t, scope="col", class_="num") for t in ("promised", "happened", "95 % interval", "pairs")))
+    table = h("table", h("thead", head), h("tbody", *rows))
+    box = h("div", h("p", "happened", class_="axis-name"), drawing, h("p", "promised", class_="axis-name x"),
+            class_="plot-box square")  # fmt: skip
+    interval = h("span", f"95 % interval {span(ece)}", class_="label") if span(ece) else None
+    error = h(
+        "p", h("span", "Expected calibration error", class_="label"), h("span", ece.number(), class_="big"), interval
+    )
+    meaning = h("p", READING, class_="muted")
+    aside = h("div", h("div", error, class_="figure"), meaning, class_="aside")
+    return join([h("div", box, aside, class_="beside"), folded("The numbers", scrolling(f"Numbers of {title}", table))])

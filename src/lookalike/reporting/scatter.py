@@ -1,0 +1,149 @@
+"""The map: a still picture that needs no script, and the same points for the script that answers the pointer."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from lookalike.core.sections import Panel, Scatter
+from lookalike.core.seeds import numpy_rng
+from lookalike.reporting.context import Context, folded, scrolling
+from lookalike.reporting.markup import Html, data_block, h, join, name
+
+POINTS = 20_000
+SIDE = 640  # pixels of the still picture
+NAMES = 200  # rows of the list of names
+# The twelve colours of the map, readable on both themes; the last one is "other".
+PALETTE = (
+    "#0072b2", "#c85400", "#00875f", "#b8578f", "#9a7500", "#3b8fc7",
+    "#8a5fc7", "#cf4444", "#62871f", "#94714a", "#1f8f88", "#777777",
+)  # fmt: skip
+OTHER = len(PALETTE) - 1
+
+
+def scatter(block: Scatter, context: Context) -> Html:
+    if not block.codes:
+        return h("p", "There are no points to draw.", class_="muted")
+    codes = np.asarray(block.codes, dtype=np.int64)
+    keep = _sample(len(codes), block.pictures)
+    counts = Counter(codes.tolist())
+    colour = _colours(counts, len(block.names))
+    codes = codes[keep]
+    dots = colour[codes]
+    key = context.key("map")
+    places = [_quantised(panel, keep) for panel in block.panels]
+    frames = [_panel(p.title, xy, dots, block.names, counts) for p, xy in zip(block.panels, places, strict=True)]
+    cut = f"{len(keep):,} of {len(block.codes):,} pictures, drawn by lot. " if len(keep) < len(block.codes) else ""
+    position = {int(old): new for new, old in enumerate(keep)}
+    thumbs = {}
+    for i, picture in block.pictures.items():
+        if i in position and (stored := context.pictures.key(picture.file)):
+            thumbs[position[i]] = [stored, *context.pictures.get(picture.file)[1:], picture.alt]  # type: ignore[index]
+    data = {
+        "panels": [_pack(xy.astype("<u2")) for xy in places],
+        "codes": _pack((codes + 1).astype("<u2")),  # 0: no label
+        "colours": [OTHER, *(int(colour[c]) for c in range(len(block.names)))],
+        "palette": PALETTE,
+        "names": ["no label", *block.names],
+        "pictures": thumbs,
+    }
+    return join([
+        h("p", cut, class_="muted") if cut else None,
+        h("div", *frames, class_=f"map panels{len(frames)}", data_map=key),
+        _legend(block, counts, colour),
+        _names(block, counts),
+        data_block(key, data),
+    ])  # fmt: skip
+
+
+def _sample(count: int, pictured: Iterable[int]) -> np.ndarray:
+    """Which points are drawn: all, or an even sample that holds every point with a picture."""
+    if count <= POINTS:
+        return np.arange(count)
+    order = numpy_rng(0, "report-map").permutation(count)
+    order = order[np.argsort(~np.isin(order, list(pictured)), kind="stable")]
+    return np.sort(order[:POINTS])
+
+
+def _colours(counts: Counter[int], names: int) -> np.ndarray:
+    """Code -> colour; where there are more than twelve names, the eleven most frequent have one. −1 is other."""
+    colour = np.full(names + 1, OTHER)
+    ranked = [c for c, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if c >= 0]
+    shown = ranked if len(ranked) <= len(PALETTE) and -1 not in counts else ranked[:OTHER]
+    for place, code in enumerate(sorted(shown)):
+        colour[code] = place
+    return colour
+
+
+def _quantised(panel: Panel, keep: np.ndarray) -> np.ndarray:
+    """Places as u16 in a square with one scale for both axes and a margin of 3 %."""
+    xy = np.stack([panel.x, panel.y], axis=1)[keep]
+    low, high = xy.min(axis=0), xy.max(axis=0)
+    reach = float((high - low).max()) or 1.0
+    unit = (xy - (low + high) / 2) / reach * 0.94 + 0.5
+    unit[:, 1] = 1 - unit[:, 1]
+    return np.asarray(np.round(unit * 65535), dtype=np.uint16)
+
+
+def _pack(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+
+
+def still(xy: np.ndarray, dots: np.ndarray) -> bytes:
+    """The panel as a transparent PNG, painted as the script paints it: opaque squares, the rare colours last."""
+    from PIL import Image
+
+    size = 3 if len(xy) > 4000 else 5
+    image = np.full((SIDE, SIDE), 255, dtype=np.uint8)
+    at = np.clip(np.round(xy / 65535 * (SIDE - 1)).astype(np.int64) - size // 2, 0, SIDE - size)
+    order = np.argsort(dots != OTHER, kind="stable")  # the grey ones lie below
+    for dy in range(size):
+        for dx in range(size):
+            image[at[order, 1] + dy, at[order, 0] + dx] = dots[order]
+    picture = Image.fromarray(image, "P")
+    table = [int(c[i : i + 2], 16) for c in PALETTE for i in (1, 3, 5)]
+    picture.putpalette(table + [0] * (768 - len(table)))
+    out = io.BytesIO()
+    picture.save(out, "PNG", transparency=255, optimize=True, compress_level=zlib.Z_BEST_COMPRESSION)
+    return out.getvalue()
+
+
+def _panel(title: str, xy: np.ndarray, dots: np.ndarray, names: list[str], counts: Counter[int]) -> Html:
+    address = f"data:image/png;base64,{base64.b64encode(still(xy, dots)).decode()}"
+    alt = f"Map of {sum(counts.values()):,} pictures, {title}"
+    picture = h("img", src=address, width=SIDE, height=SIDE, alt=alt)
+    return h("figure", h("figcaption", name(title, 80)), h("div", picture, class_="field"))
+
+
+def _legend(block: Scatter, counts: Counter[int], colour: np.ndarray) -> Html:
+    """The colours in use. Where scripts run, each entry lights up its pictures in both panels."""
+    coloured = [c for c in range(len(block.names)) if colour[c] != OTHER or (counts[c] and len(counts) <= OTHER + 1)]
+    entries = [_entry(int(colour[c]), block.names[c], counts[c], c + 1) for c in coloured if counts[c]]
+    rest = [c for c in range(len(block.names)) if counts[c] and c not in set(coloured)]
+    if rest:
+        entries.append(_entry(OTHER, f"{len(rest):,} others", sum(counts[c] for c in rest), None))
+    if counts[-1]:
+        entries.append(_entry(OTHER, "no label", counts[-1], 0))
+    return h("ul", *entries, class_="legend", aria_label="Colours of the map")
+
+
+def _entry(colour: int, text: str, count: int, code: int | None) -> Html:
+    swatch = h(
+        "svg", h("rect", width=12, height=12, rx=3, fill=PALETTE[colour]), width=12, height=12, aria_hidden="true"
+    )
+    return h("li", swatch, name(text, 40), h("span", f"{count:,}", class_="muted"), data_code=code)
+
+
+def _names(block: Scatter, counts: Counter[int]) -> Html:
+    ranked = sorted((c for c in range(len(block.names)) if counts[c]), key=lambda c: (-counts[c], c))
+    rows = [h("tr", h("th", name(block.names[c]), scope="row"), h("td", f"{counts[c]:,}", class_="num"))
+            for c in ranked[:NAMES]]  # fmt: skip
+    head = h("tr", h("th", "name", scope="col"), h("th", "pictures", scope="col", class_="num"))
+    table = h("table", h("thead", head), h("tbody", *rows))
+    more = f" (the {NAMES} most frequent of {len(ranked):,})" if len(ranked) > NAMES else ""
+    return folded(f"The names on the map{more}", scrolling("Names on the map", table))

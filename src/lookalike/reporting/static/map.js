@@ -1,0 +1,115 @@
+// The map's panels: the same pictures in both, so that pointing at one in the left shows it in the right.
+import { card, line, place } from "./chart.js";
+import { nearest, paint, pixel, unpack } from "./paint.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function svg(tag, attributes, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** @param {HTMLElement} root holds the panels; its data lies in the JSON block named by `data-map` */
+export function map(root) {
+  const data = JSON.parse(document.getElementById(root.dataset.map).textContent);
+  const codes = unpack(data.codes);
+  const palette = data.palette.map(pixel);
+  const grey = palette.length - 1;
+  let chosen = -1;
+  const tip = card(root);
+
+  const panels = [...root.querySelectorAll(".field")].map((field, i) => {
+    const still = field.querySelector("img");
+    const canvas = document.createElement("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", still.alt);
+    const ring = svg("circle", { r: 8, class: "halo" });
+    const over = svg("svg", { "aria-hidden": "true" }, ring);
+    over.style.setProperty("display", "none");
+    still.hidden = true;
+    field.append(canvas, over);
+    return { field, canvas, context: canvas.getContext("2d"), places: unpack(data.panels[i]), ring, over };
+  });
+
+  function draw() {
+    const dim = pixel(getComputedStyle(root).getPropertyValue("--line").trim());
+    const colours = Uint32Array.from(codes, (code) => {
+      if (chosen < 0) return palette[data.colours[code]];
+      return code === chosen ? palette[data.colours[code]] : dim;
+    });
+    for (const panel of panels) {
+      const side = Math.round(panel.field.clientWidth * Math.min(2, devicePixelRatio || 1));
+      if (!side) continue;
+      panel.canvas.width = panel.canvas.height = side;
+      const size = Math.max(2, Math.round((codes.length > 4000 ? 3 : 5) * (side / 640)));
+      paint(panel.context, panel.places, colours, size, chosen < 0 ? palette[grey] : dim, chosen < 0 ? 1 : 1.5);
+    }
+  }
+
+  function point(index, at) {
+    for (const panel of panels) {
+      panel.over.style.setProperty("display", index < 0 ? "none" : "block");
+      panel.ring.setAttribute("cx", `${panel.places[2 * index] / 655.35}%`);
+      panel.ring.setAttribute("cy", `${panel.places[2 * index + 1] / 655.35}%`);
+    }
+    tip.hidden = index < 0;
+    if (index < 0) return;
+    const picture = data.pictures[index];
+    const parts = [line(data.names[codes[index]], "bdi")];
+    if (picture) {
+      const [key, width, height, alt] = picture;
+      const use = svg("use", { href: `#${key}` });
+      parts.unshift(svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": alt }, use));
+    }
+    tip.replaceChildren(...parts);
+    const box = root.getBoundingClientRect();
+    place(tip, root, at.clientX - box.left, at.clientY - box.top);
+  }
+
+  for (const panel of panels) {
+    const find = (event) => {
+      const area = panel.canvas.getBoundingClientRect();
+      const unit = 65535 / area.width;
+      return nearest(panel.places, (event.clientX - area.left) * unit, (event.clientY - area.top) * unit, 14 * unit);
+    };
+    panel.canvas.addEventListener("pointermove", (event) => point(find(event), event));
+    panel.canvas.addEventListener("pointerleave", () => point(-1));
+    panel.canvas.addEventListener("click", (event) => {
+      const index = find(event);
+      choose(index < 0 || codes[index] === chosen ? -1 : codes[index]);
+    });
+  }
+
+  const legend = root.nextElementSibling;
+  const select = document.createElement("select");
+  function choose(code) {
+    chosen = code;
+    select.value = String(code);
+    for (const item of legend.children) item.classList.toggle("on", item.dataset.code === String(code));
+    draw();
+  }
+  const present = [...new Set(codes)].sort((a, b) => a - b);
+  for (const code of [-1, ...present]) {
+    const option = line(code < 0 ? "all" : data.names[code].slice(0, 80), "option");
+    option.value = String(code);
+    select.append(option);
+  }
+  select.addEventListener("change", () => choose(Number(select.value)));
+  const label = line("Show ", "label");
+  label.append(select);
+  const bar = document.createElement("div");
+  bar.className = "map-bar";
+  bar.append(label, line("Point at a picture to find it in both; click to light up its kind.", "span"));
+  bar.lastChild.className = "muted";
+  root.before(bar);
+  legend.dataset.live = "";
+  legend.addEventListener("click", (event) => {
+    const item = event.target.closest("li[data-code]");
+    if (item) choose(Number(item.dataset.code) === chosen ? -1 : Number(item.dataset.code));
+  });
+
+  new ResizeObserver(draw).observe(root);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+}
