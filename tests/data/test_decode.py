@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import io
 import pickle
-import struct
 import sys
-import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageCms
 from tests import helpers
+from tests.data.scenes import (
+    FORMATS,
+    GREY,
+    GREY_ALPHA,
+    RGBA,
+    SCENE,
+    SIXTEEN,
+    as_rgb,
+    away,
+    over_white,
+    profile,
+    save,
+)
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.decode import Preprocess, UnreadableImage, content_id, decode, prepare, shrink
 
-SCENE = helpers.picture(3, width=120, height=80)
-GREY = np.asarray(Image.fromarray(SCENE).convert("L"))
-ALPHA = np.linspace(0, 255, 120).astype(np.uint8)[None].repeat(80, 0)
 INVERSE = {
     1: None,
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -35,122 +39,6 @@ INVERSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-
-
-def save(image: Image.Image | np.ndarray, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, kind, **options)
-    return file.getvalue()
-
-
-def away(pixels: np.ndarray, reference: np.ndarray = SCENE) -> float:
-    """Mean difference from the reference, in levels of 255."""
-    assert pixels.dtype == np.uint8 and pixels.shape == reference.shape
-    return float(np.abs(pixels.astype(int) - reference).mean())
-
-
-def as_rgb(grey: np.ndarray) -> np.ndarray:
-    return np.repeat(grey[..., None], 3, 2)
-
-
-def over_white(pixels: np.ndarray, alpha: np.ndarray = ALPHA) -> np.ndarray:
-    share = alpha[..., None] / 255
-    return np.rint(pixels * share + 255 * (1 - share)).astype(np.uint8)
-
-
-def png16(values: np.ndarray) -> bytes:
-    """A 16-bit RGB PNG, which Pillow reads but does not write."""
-    height, width = values.shape[:2]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def profile(columns: str = "rgb", gamma: float | None = None, grey: bool = False) -> bytes:
-    """A small ICC profile: sRGB's primaries in the order of `columns`, and a gamma (none: sRGB's own curve)."""
-    xyz = {"r": (0.4360, 0.2225, 0.0139), "g": (0.3851, 0.7169, 0.0971), "b": (0.1431, 0.0606, 0.7141)}
-
-    def fixed(*values: float) -> bytes:
-        return b"".join(struct.pack(">i", round(value * 65536)) for value in values)
-
-    if gamma is None:
-        levels = np.linspace(0, 1, 1024)
-        table = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4) * 65535
-        curve = b"curv\0\0\0\0" + struct.pack(">I", 1024) + np.rint(table).astype(">u2").tobytes()
-    else:
-        curve = b"curv\0\0\0\0" + struct.pack(">IH", 1, round(gamma * 256)) + b"\0\0"
-    text = b"desc\0\0\0\0" + struct.pack(">I", 5) + b"test\0" + b"\0" * 80
-    tags = {b"desc": text, b"wtpt": b"XYZ \0\0\0\0" + fixed(0.9642, 1.0, 0.8249)}
-    if grey:
-        tags[b"kTRC"] = curve
-    else:
-        for name, column in zip("rgb", columns, strict=True):
-            tags[name.encode() + b"XYZ"] = b"XYZ \0\0\0\0" + fixed(*xyz[column])
-            tags[name.encode() + b"TRC"] = curve
-    at, table_bytes, body = 128 + 4 + 12 * len(tags), b"", b""
-    for name, content in tags.items():
-        content += b"\0" * (-len(content) % 4)
-        table_bytes += name + struct.pack(">II", at + len(body), len(content))
-        body += content
-    head = struct.pack(
-        ">I4sI4s4s4s", at + len(body), b"\0\0\0\0", 0x02400000, b"mntr", b"GRAY" if grey else b"RGB ", b"XYZ "
-    )
-    head += b"\0" * 12 + b"acsp" + b"\0" * 28 + fixed(0.9642, 1.0, 0.8249)
-    return head.ljust(128, b"\0") + struct.pack(">I", len(tags)) + table_bytes + body
-
-
-PALETTE = Image.fromarray(SCENE).quantize(255)
-RGBA = np.dstack([SCENE, ALPHA])
-SIXTEEN = SCENE.astype(np.uint16) * 257
-OTHER = Image.fromarray(helpers.picture(9, width=120, height=80))
-BILEVEL = Image.fromarray(GREY).convert("1")
-GREY_ALPHA = Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)])
-BIG_ENDIAN = Image.frombytes("I;16B", (120, 80), (GREY.astype(">u2") * 257).tobytes())
-TO_LAB = (ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"))
-IN_LAB = ImageCms.profileToProfile(Image.fromarray(SCENE), *TO_LAB, outputMode="LAB")
-CMYK = Image.fromarray(SCENE).convert("CMYK")
-
-# name -> file, reference, greatest mean difference
-FORMATS: dict[str, tuple[bytes, np.ndarray, float]] = {
-    "jpeg": (save(SCENE, "JPEG", quality=95), SCENE, 1.2),
-    "jpeg, progressive": (save(SCENE, "JPEG", quality=95, progressive=True), SCENE, 1.2),
-    "jpeg, rgb": (save(SCENE, "JPEG", quality=95, keep_rgb=True), SCENE, 1.2),
-    "jpeg, grey": (save(GREY, "JPEG", quality=95), as_rgb(GREY), 1.2),
-    "jpeg, cmyk": (save(CMYK, "JPEG", quality=95), SCENE, 1.5),
-    "png": (save(SCENE, "PNG"), SCENE, 0),
-    "png, grey": (save(GREY, "PNG"), as_rgb(GREY), 0),
-    "png, bilevel": (save(BILEVEL, "PNG"), as_rgb(np.asarray(BILEVEL) * np.uint8(255)), 0),
-    "png, palette": (save(PALETTE, "PNG"), np.asarray(PALETTE.convert("RGB")), 0),
-    "png, alpha": (save(RGBA, "PNG"), over_white(SCENE), 0.01),
-    "png, grey alpha": (save(GREY_ALPHA, "PNG"), over_white(as_rgb(GREY)), 0.01),
-    "png, palette alpha": (save(Image.fromarray(RGBA).quantize(255), "PNG"), over_white(SCENE), 12),
-    "png, 16 bit": (png16(SIXTEEN), SCENE, 0),
-    "png, 16 bit grey": (save(GREY.astype(np.uint16) * 257, "PNG"), as_rgb(GREY), 0),
-    "apng": (save(SCENE, "PNG", save_all=True, append_images=[OTHER]), SCENE, 0),
-    "webp": (save(SCENE, "WEBP", quality=95), SCENE, 2),
-    "webp, lossless": (save(SCENE, "WEBP", lossless=True), SCENE, 0),
-    "webp, alpha": (save(RGBA, "WEBP", lossless=True, exact=True), over_white(SCENE), 0.01),
-    "webp, animated": (save(SCENE, "WEBP", save_all=True, lossless=True, append_images=[OTHER]), SCENE, 0),
-    "avif": (save(SCENE, "AVIF", quality=95), SCENE, 2.5),
-    "avif, alpha": (save(RGBA, "AVIF", quality=95), over_white(SCENE), 2.5),
-    "bmp": (save(SCENE, "BMP"), SCENE, 0),
-    "gif": (save(SCENE, "GIF"), SCENE, 6),
-    "gif, animated": (save(SCENE, "GIF", save_all=True, append_images=[OTHER]), SCENE, 6),
-    "tiff": (save(SCENE, "TIFF"), SCENE, 0),
-    "tiff, lzw": (save(SCENE, "TIFF", compression="tiff_lzw"), SCENE, 0),
-    "tiff, two pages": (save(SCENE, "TIFF", save_all=True, append_images=[OTHER]), SCENE, 0),
-    "tiff, 16 bit": (save(GREY.astype("<u2") * 257, "TIFF"), as_rgb(GREY), 0),
-    "tiff, 16 bit, big-endian": (save(BIG_ENDIAN, "TIFF"), as_rgb(GREY), 0),
-    "tiff, cmyk": (save(CMYK, "TIFF"), SCENE, 0),
-    "tiff, alpha": (save(RGBA, "TIFF"), over_white(SCENE), 0.01),
-    "tiff, lab": (save(IN_LAB, "TIFF"), SCENE, 2.5),
-    "jpeg 2000": (save(SCENE, "JPEG2000"), SCENE, 0),
-    "ppm": (save(SCENE, "PPM"), SCENE, 0),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -377,130 +265,6 @@ def test_preprocess() -> None:
     for size, crop in ((0, 0.875), (224, 0.0), (224, 1.5)):
         with pytest.raises(LookalikeError):
             Preprocess(size, crop)
-
-
-# --- what cannot be read ---
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"", "empty"),
-        (b"<?xml version='1.0'?>\n<svg xmlns='x'></svg>", "SVG"),
-        (b"<!DOCTYPE html><html><body>404</body></html>", "text"),
-        ("Grüße, kein Bild".encode(), "text"),
-        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + b"\0\1\2\3" * 20, "known format"),
-        (b"\xff\xd8\xff", "known format|damaged"),
-        (b"\0" * 5000, "known format"),
-        (bytes(range(256)) * 20, "known format"),
-        (FORMATS["jpeg"][0][:-400], "cut short"),
-        (FORMATS["png"][0][:-400], "cut short"),
-        (FORMATS["webp"][0][:-100], "known format|damaged"),
-    ],
-)
-def test_the_reason_is_given(data: bytes, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(UnreadableImage, match=reason) as caught:
-        decode(data)
-    assert caught.value.reason in str(caught.value)
-    path = tmp_path / "renamed.jpg"
-    path.write_bytes(data)
-    with pytest.raises(UnreadableImage, match=r"renamed\.jpg"):
-        prepare(path, Preprocess(32))
-
-
-def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableImage, match=r"none\.jpg.*no such file"):
-        decode(tmp_path / "none.jpg")
-    with pytest.raises(UnreadableImage, match="directory"):
-        decode(tmp_path)
-
-
-def bombs() -> dict[str, bytes]:
-    png = bytearray(FORMATS["png"][0])
-    png[16:24] = struct.pack(">II", 60_000, 60_000)
-    png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))
-    jpeg = bytearray(FORMATS["jpeg"][0])
-    at = jpeg.index(b"\xff\xc0")
-    jpeg[at + 5 : at + 9] = struct.pack(">HH", 65_000, 65_000)
-    gif = bytearray(FORMATS["gif"][0])
-    gif[6:10] = struct.pack("<HH", 65_000, 65_000)
-    bmp = bytearray(FORMATS["bmp"][0])
-    bmp[18:26] = struct.pack("<ii", 40_000, 40_000)
-    return {"png": bytes(png), "jpeg": bytes(jpeg), "gif": bytes(gif), "bmp": bytes(bmp)}
-
-
-@pytest.mark.parametrize("kind", bombs())
-def test_bombs_are_refused_by_their_header(kind: str) -> None:
-    start = time.process_time()
-    with pytest.raises(UnreadableImage, match="pixels"):
-        decode(bombs()[kind], min_side=16)
-    assert time.process_time() - start < 0.5
-
-
-def test_the_limit_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOOKALIKE_MAX_PIXELS", str(120 * 80))
-    decode(FORMATS["jpeg"][0])
-    monkeypatch.setenv("LOOKALIKE_MAX_PIXELS", str(120 * 80 - 1))
-    for name in ("jpeg", "png", "avif", "jpeg, cmyk"):
-        with pytest.raises(UnreadableImage, match="LOOKALIKE_MAX_PIXELS"):
-            decode(FORMATS[name][0])
-    monkeypatch.setenv("LOOKALIKE_MAX_PIXELS", "many")
-    with pytest.raises(LookalikeError, match="whole number"):
-        decode(FORMATS["jpeg"][0])
-
-
-def test_a_jpeg_with_endless_scans_is_refused() -> None:
-    data = bytearray(save(np.zeros((16, 16, 3), np.uint8), "JPEG", progressive=True))
-    at = data.index(b"\xff\xc2")
-    data[at + 5 : at + 9] = struct.pack(">HH", 14_000, 14_000)
-    scan = data.rindex(b"\xff\xda")
-    with pytest.raises(UnreadableImage, match="scans"):
-        decode(bytes(data[:scan] + data[scan:-2] * 200 + data[-2:]))
-
-
-def test_files_beyond_memory_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "huge.jpg"
-    with path.open("wb") as file:
-        file.truncate(2_000_000_001)  # sparse
-    with pytest.raises(UnreadableImage, match="larger than 2 GB"):
-        decode(path)
-
-
-FUZZED = ["jpeg", "jpeg, progressive", "jpeg, cmyk", "png", "png, palette alpha", "webp, alpha", "avif", "bmp", "gif",
-          "tiff, lzw", "tiff, 16 bit", "jpeg 2000", "ppm", "apng"]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FUZZED)
-@settings(max_examples=40, deadline=5000, suppress_health_check=list(HealthCheck))
-@given(draw=st.data())
-def test_broken_files_give_pixels_or_one_error(name: str, draw: st.DataObject) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    whole = FORMATS[name][0] if name != "jpeg" else save(SCENE, "JPEG", exif=exif, icc_profile=profile("bgr"))
-    data = bytearray(whole[: draw.draw(st.integers(0, len(whole)))] if draw.draw(st.booleans()) else whole)
-    # Headers are short and matter most.
-    places = st.one_of(st.integers(0, 200), st.integers(0, max(len(data) - 1, 0)))
-    for place, value in draw.draw(st.lists(st.tuples(places, st.integers(0, 255)), max_size=12)):
-        if place < len(data):
-            data[place] = value
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOKALIKE_MAX_PIXELS", "1000000")
-        for read in (decode, lambda data: prepare(data, Preprocess(24), box=(1, 1, 60, 70))):
-            try:
-                pixels = read(bytes(data))
-            except UnreadableImage as error:
-                assert len(error.reason) < 120
-            else:
-                assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3
-
-
-@settings(max_examples=100, deadline=2000)
-@given(
-    st.binary(max_size=400), st.sampled_from([b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"II*\0", b"RIFF", b"BM"])
-)
-def test_noise_gives_one_error(noise: bytes, start: bytes) -> None:
-    with pytest.raises(UnreadableImage):
-        decode(start + noise)
 
 
 def test_many_threads_at_once() -> None:

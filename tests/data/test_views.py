@@ -1,0 +1,115 @@
+"""Views give the same square for the same stream, and the parts they promise."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.data.scenes import SCENE, away
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.data.decode import Preprocess, prepare
+from lookalike.data.views import CentreView, MultiView, RandomView, _random_box, view_from_json
+
+PRE = Preprocess(32)
+STRONG = RandomView(PRE, scale=(0.1, 0.9), jitter=1.0, grey=0.2, blur=0.5)
+# Left to right 0 to 255 in red, top to bottom in green: a square's colours say where it was taken.
+PLACE = np.dstack(np.broadcast_arrays(np.arange(256)[None], np.arange(256)[:, None], 77)).astype(np.uint8)
+
+
+def draw(view: Any, seed: int, pixels: np.ndarray = SCENE) -> Any:
+    return view(pixels, numpy_rng(seed, "views"))
+
+
+def test_the_centre_view_is_what_the_model_will_be_given() -> None:
+    np.testing.assert_array_equal(CentreView(PRE)(SCENE), prepare(SCENE, PRE))
+    np.testing.assert_array_equal(draw(CentreView(PRE), 1), prepare(SCENE, PRE))
+
+
+@pytest.mark.parametrize("view", [RandomView(PRE), STRONG, RandomView(PRE, flip=False)])
+def test_the_stream_decides(view: RandomView) -> None:
+    first, again, other = draw(view, 1), draw(view, 1), draw(view, 2)
+    assert first.shape == (32, 32, 3) and first.dtype == np.uint8 and first.flags.writeable
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_the_picture_is_not_changed() -> None:
+    pixels = SCENE.copy()
+    pixels.flags.writeable = False
+    for seed in range(10):
+        draw(STRONG, seed, pixels)
+    np.testing.assert_array_equal(pixels, SCENE)
+
+
+def test_parts_lie_where_they_should() -> None:
+    view = RandomView(PRE, scale=(0.2, 0.5), flip=True)
+    mirrored, areas = 0, []
+    for seed in range(300):
+        part = draw(view, seed, PLACE).astype(float)
+        across, down = (
+            (part[:, -1, 0] - part[:, 0, 0]).mean() / 31 * 32,
+            (part[-1, :, 1] - part[0, :, 1]).mean() / 31 * 32,
+        )
+        mirrored += across < 0
+        assert down > 0  # never upside down
+        areas.append(abs(across) * down / 255**2)
+        assert 0.7 < abs(across) / down < 1.4
+        assert abs(part[..., 2] - 77).max() <= 1  # colours are left alone
+    assert 120 < mirrored < 180
+    assert 0.18 < min(areas) < 0.23 and 0.47 < max(areas) < 0.52
+    assert 0.33 < np.mean(areas) < 0.37
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 80), (1, 1), (1000, 3), (3, 1000), (7, 5)])
+def test_boxes_stay_inside(width: int, height: int) -> None:
+    rng = numpy_rng(0, width)
+    for _ in range(200):
+        x, y, across, down = _random_box(width, height, (0.08, 1.0), (3 / 4, 4 / 3), rng)
+        assert x >= 0 and y >= 0 and across > 0 and down > 0
+        assert x + across <= width + 1e-9 and y + down <= height + 1e-9
+        assert 0.74 < across / down < 1.34
+    assert draw(RandomView(PRE), 0, np.zeros((height, width, 3), np.uint8)).shape == (32, 32, 3)
+
+
+def test_jitter_changes_colours_and_grey_takes_them_away() -> None:
+    plain = RandomView(PRE, scale=(1, 1), ratio=(1, 1), flip=False)
+    square = SCENE[:, :80]
+    reference = draw(plain, 0, square)
+    jittered = [
+        draw(RandomView(PRE, (1, 1), (1, 1), False, jitter=0.5, jitter_chance=1.0), seed, square) for seed in range(8)
+    ]
+    assert all(away(one, reference) > 1 for one in jittered)
+    assert len({one.tobytes() for one in jittered}) == 8
+    grey = draw(RandomView(PRE, (1, 1), (1, 1), False, grey=1.0), 0, square)
+    assert (grey == grey[..., :1]).all()
+    noise = numpy_rng(0, "noise").integers(0, 256, (80, 80, 3)).astype(np.uint8)
+    blurred = draw(RandomView(Preprocess(80), (1, 1), (1, 1), False, blur=1.0), 3, noise)
+    assert np.abs(np.diff(blurred.astype(int), axis=1)).mean() < np.abs(np.diff(noise.astype(int), axis=1)).mean()
+
+
+def test_several_views() -> None:
+    views = MultiView((CentreView(PRE), STRONG, STRONG, RandomView(Preprocess(16), (0.05, 0.3))))
+    squares = draw(views, 5)
+    assert [square.shape[0] for square in squares] == [32, 32, 32, 16] and len(views) == 4
+    assert (squares[1] != squares[2]).any()  # one stream runs through all of them
+    for mine, again in zip(squares, draw(views, 5), strict=True):
+        np.testing.assert_array_equal(mine, again)
+
+
+@pytest.mark.parametrize("view", [CentreView(PRE), STRONG, MultiView((CentreView(PRE), STRONG))])
+def test_written_down_and_read_back(view: Any) -> None:
+    again = view_from_json(json.loads(json.dumps(view.to_json())))
+    assert again == view == pickle.loads(pickle.dumps(view))
+    assert hash(again) == hash(view)
+
+
+def test_wrong_settings() -> None:
+    with pytest.raises(LookalikeError, match="scale"):
+        RandomView(PRE, scale=(0.5, 0.2))
+    with pytest.raises(LookalikeError, match="did you mean `centre`"):
+        view_from_json({"kind": "center"})
