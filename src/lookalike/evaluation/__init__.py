@@ -1,0 +1,75 @@
+"""Evaluation: exact retrieval measures, intervals, calibration, and the comparison of two models."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Name -> module; imported on first use, so that importing this room costs nothing.
+_LAZY = {
+    "Calibration": "calibration",
+    "Comparison": "outcome",
+    "Evaluation": "outcome",
+    "Interval": "bootstrap",
+    "Measured": "pictures",
+    "Paired": "bootstrap",
+    "Retrieval": "retrieval",
+    "Subject": "pictures",
+    "calibrate": "calibration",
+    "compare": "job",
+    "evaluate": "job",
+    "interval": "bootstrap",
+    "linear_probe": "probe",
+    "nmi": "clustering",
+    "paired": "bootstrap",
+    "top_k": "neighbours",
+    "verify": "verification",
+    "weighted_knn": "knn",
+}
+
+if TYPE_CHECKING:
+    from lookalike.evaluation.bootstrap import Interval, Paired, interval, paired
+    from lookalike.evaluation.calibration import Calibration, calibrate
+    from lookalike.evaluation.clustering import nmi
+    from lookalike.evaluation.job import compare, evaluate
+    from lookalike.evaluation.knn import weighted_knn
+    from lookalike.evaluation.neighbours import top_k
+    from lookalike.evaluation.outcome import Comparison, Evaluation
+    from lookalike.evaluation.pictures import Measured, Subject
+    from lookalike.evaluation.probe import linear_probe
+    from lookalike.evaluation.retrieval import Retrieval
+    from lookalike.evaluation.verification import verify
+
+# `retrieval` the function lives in `retrieval` the module, which keeps the name.
+__all__ = [
+    "Calibration",
+    "Comparison",
+    "Evaluation",
+    "Interval",
+    "Measured",
+    "Paired",
+    "Retrieval",
+    "Subject",
+    "calibrate",
+    "compare",
+    "evaluate",
+    "interval",
+    "linear_probe",
+    "nmi",
+    "paired",
+    "top_k",
+    "verify",
+    "weighted_knn",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

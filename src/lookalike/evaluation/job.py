@@ -1,0 +1,210 @@
+"""The verbs `evaluate` and `compare`: pictures and models in, measured quality with intervals out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.run import Run
+from lookalike.data import Table
+from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
+from lookalike.evaluation.calibration import calibrate
+from lookalike.evaluation.clustering import nmi as cluster
+from lookalike.evaluation.outcome import Comparison, Evaluation
+from lookalike.evaluation.pictures import Measured
+from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.verification import Verification, verify
+
+if TYPE_CHECKING:
+    from lookalike.models import Embedder
+
+MODES = ("auto", "leave-one-out", "query-gallery")
+
+
+def evaluate(
+    *,
+    data: str | Path | Table,
+    model: str | Path | Embedder,
+    split: str | None = None,
+    layout: str = "auto",
+    mode: str = "auto",
+    baseline: str | Path | Embedder | None = None,
+    recall_at: Sequence[int] = (1, 10, 100, 1000),
+    top: int = 1000,
+    leave_out_copies: bool = False,
+    verification: bool = True,
+    nmi: bool = False,
+    calibration: bool = True,
+    batch_size: int = 32,
+    runtime: str = "auto",
+    device: str = "auto",
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Evaluation:
+    """Measure how well a model finds pictures of the same class, with intervals; beside a `baseline` if one is given.
+
+    `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
+    takes pictures of equal pixels out of each other's hits. `out` makes a run folder with the report's sections.
+    """
+    choose(mode, MODES, "a mode of evaluation")
+    table, labels, names = _pictures(data, layout, split, leave_out_copies)
+    models = [_embedder(given, device) for given in (model, baseline) if given is not None]
+    encoded = [_encode(found, table, batch_size, runtime, progress) for found in models]
+    readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
+    for _, failures in encoded:
+        readable[[failure.index for failure in failures]] = False
+    rows = [_rows(vectors, failures, readable) for vectors, failures in encoded]
+    table, labels = table.take(readable), labels[readable]
+    query, gallery, mode = _sides(table, mode)
+    coarse = table.labels("coarse")[0] if table.has("coarse") else None
+    ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
+    done: list[Evaluation] = []
+    for found, vectors in reversed(list(zip(models, rows, strict=True))):  # the baseline first
+        result = retrieval(
+            vectors, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
+        )
+        if not len(result.query_index):
+            raise LookalikeError(
+                f"No picture of `{table.name}` has another one of its class to find: evaluation needs classes with "
+                "at least 2 pictures."
+            )
+        single = labels.ndim == 1
+        fitted, why = None, ""
+        if calibration and single:
+            fitted, why = calibrate(vectors, labels, query=query, gallery=gallery, ids=ids, seed=seed)
+        done.append(
+            Evaluation(
+                table,
+                Measured(_name(found, done), vectors, result, fitted, why),
+                labels,
+                names,
+                mode,
+                as_index(gallery, len(table), "gallery"),
+                ids,
+                _verified(vectors, labels, ids, seed) if verification and single else None,
+                cluster(vectors, labels, seed=seed) if nmi and single else None,
+                encoded[0][1],
+                done[0] if done else None,
+            )
+        )
+    final = done[-1]
+    if out is not None:
+        _keep(final, Path(out), seed)
+    return final
+
+
+def compare(
+    *,
+    data: str | Path | Table,
+    a: str | Path | Embedder,
+    b: str | Path | Embedder,
+    split: str | None = None,
+    layout: str = "auto",
+    mode: str = "auto",
+    recall_at: Sequence[int] = (1, 10, 100, 1000),
+    top: int = 1000,
+    leave_out_copies: bool = False,
+    batch_size: int = 32,
+    runtime: str = "auto",
+    device: str = "auto",
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Two models on the same pictures, paired by query: the differences, and which one is better if either is."""
+    found = evaluate(
+        data=data,
+        model=b,
+        baseline=a,
+        split=split,
+        layout=layout,
+        mode=mode,
+        recall_at=recall_at,
+        top=top,
+        leave_out_copies=leave_out_copies,
+        batch_size=batch_size,
+        runtime=runtime,
+        device=device,
+        seed=seed,
+        out=out,
+        progress=progress,
+    )
+    assert found.baseline is not None
+    return Comparison(found.baseline, found)
+
+
+def _pictures(
+    data: str | Path | Table, layout: str, split: str | None, copies: bool
+) -> tuple[Table, Ints | Bools, list[str]]:
+    from lookalike.data import audit, read_table
+
+    if isinstance(data, Table):
+        table = data
+        if split is not None:
+            known = sorted({str(v) for v in table.column("split") if v is not None}) if table.has("split") else []
+            table = table.where("split", choose(split, known, f"a split of `{table.name}`"))
+    else:
+        table = read_table(data, layout=layout, split=split)
+    if copies and not table.has("content_id"):
+        table = audit(table, near=False).table
+    if not table.has("label"):
+        raise LookalikeError(f"`{table.name}` has no labels: give a folder with one subfolder a class, or a table.")
+    several = pyarrow.types.is_list(table.arrow["label"].type)
+    return table, *(table.label_matrix() if several else table.labels())
+
+
+def _embedder(given: str | Path | Embedder, device: str) -> Embedder:
+    if not isinstance(given, (str, Path)):
+        return given
+    from lookalike.models import Embedder
+
+    return Embedder.from_pretrained(given, device=device)
+
+
+def _encode(model: Embedder, table: Table, batch_size: int, runtime: str, progress: bool) -> tuple[Any, list[Any]]:
+    vectors, failures = model.encode(table, batch_size=batch_size, runtime=runtime, on_error="skip", progress=progress)
+    return vectors, failures
+
+
+def _rows(vectors: Any, failures: list[Any], readable: Bools) -> Any:
+    """The vectors of pictures that every model could read."""
+    own = np.ones(len(readable), bool)
+    own[[failure.index for failure in failures]] = False
+    return vectors[readable[own]]
+
+
+def _name(model: Embedder, done: list[Evaluation]) -> str:
+    name = str(model.name)
+    taken = {other.model.name for other in done}
+    return name if name not in taken else f"{name} ({model.fingerprint()[:4]})"
+
+
+def _sides(table: Table, mode: str) -> tuple[Ints | None, Ints | None, str]:
+    """Query and gallery rows, None where every row is both."""
+    parted = table.has("is_query") and table.has("is_gallery")
+    query, gallery = (table.column(n) if parted else np.zeros(len(table), bool) for n in ("is_query", "is_gallery"))
+    if mode == "leave-one-out" or (mode == "auto" and not (query.any() and gallery.any())):
+        return None, None, "leave-one-out"
+    if not (query.any() and gallery.any()):
+        raise LookalikeError(f"`{table.name}` does not say which pictures are queries and which are to be found.")
+    return np.flatnonzero(query), np.flatnonzero(gallery), "query-gallery"
+
+
+def _verified(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verification | None:
+    known = labels[labels >= 0]
+    if len(np.unique(known)) < 2 or len(np.unique(known)) == len(known):
+        return None
+    return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
+
+
+def _keep(found: Evaluation, out: Path, seed: int) -> None:
+    run = Run.create("evaluate", {"data": found.table.name, "model": found.model.name, "seed": seed}, path=out)
+    for name, section in found.sections(run, seed=seed).items():
+        run.write_section(name, section)
+    run.write_result(**found.to_json())

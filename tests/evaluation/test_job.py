@@ -1,0 +1,161 @@
+"""The verbs on generated pictures, with a stand-in for the model: mean colours instead of a network."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run
+from lookalike.core.sections import Section
+from lookalike.data import read_table
+from lookalike.evaluation import compare, evaluate
+from tests.helpers import pictures
+
+
+class Colours:
+    """Mean colours of a coarse grid as the vector, with noise to make the model worse."""
+
+    def __init__(self, name="colours", grid=3, noise=0.0):
+        self.name, self.grid, self.noise = name, grid, noise
+
+    def fingerprint(self):
+        return f"{self.grid}{self.noise}"
+
+    def encode(self, table, *, on_error, **_):
+        rows, failures = [], []
+        rng = np.random.default_rng(0)
+        for i in range(len(table)):
+            try:
+                picture = Image.open(io.BytesIO(table.open_bytes(i))).convert("RGB").resize((self.grid, self.grid))
+            except OSError as error:
+                assert on_error == "skip"
+                failures.append(Unreadable(i, str(table.file(i)), str(error)))
+                continue
+            row = np.asarray(picture, np.float32).ravel() - 128
+            row = row + self.noise * rng.standard_normal(len(row)).astype(np.float32) * 60
+            rows.append(row / np.linalg.norm(row))
+        return np.array(rows, np.float32), failures
+
+
+class Unreadable:
+    def __init__(self, index, name, reason):
+        self.index, self.name, self.reason = index, name, reason
+
+    def to_json(self):
+        return {"index": self.index, "name": self.name, "reason": self.reason}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("data") / "shop", classes=6, images=8)
+
+
+GOOD, BAD = Colours("good", noise=0.5), Colours("bad", noise=3.0)
+
+
+def test_evaluate_measures_and_says_so(folder):
+    found = evaluate(data=folder, model=GOOD, nmi=True)
+    document = json.loads(json.dumps(found.to_json()))
+    assert document["queries"] == 48 and document["mode"] == "leave-one-out" and document["classes"] == 6
+    assert 0.5 < document["measures"]["recall@1"]["value"] <= 1 and 0 < document["nmi"] <= 1
+    assert document["verification"]["equal_error"] < 0.5
+    assert "mAP@1000" in str(found) and found.verdict in str(found) and found.verdict in found._repr_html_()
+    assert "baseline" not in document
+
+
+def test_compare_says_which_is_better(folder):
+    found = compare(data=folder, a=BAD, b=GOOD)
+    assert found.verdict.startswith("good is better than bad: recall@1") and "p = 0.0" in found.verdict
+    assert found.to_json()["differences"]["recall@1"]["difference"] > 0
+    back = compare(data=folder, a=GOOD, b=BAD)
+    assert back.verdict.startswith("bad is worse than good")
+    assert back.differences["map@r"].difference == pytest.approx(-found.differences["map@r"].difference)
+    same = compare(data=folder, a=GOOD, b=GOOD)
+    assert same.verdict.startswith("No difference was found") and same.differences["recall@1"].p == 1
+
+
+def test_sections_are_kept_in_a_run(folder, tmp_path):
+    evaluate(data=folder, model=GOOD, baseline=BAD, out=tmp_path / "run")
+    run = Run(tmp_path / "run")
+    found = {name: Section.model_validate(document) for name, document in run.read_sections().items()}
+    assert set(found) == {"verdict", "table", "worst", "calibration", "map", "changed", "classes"}
+    assert [found[n].order for n in ("verdict", "table", "changed", "worst", "calibration", "classes", "map")] == [
+        10, 20, 30, 40, 50, 70, 80,
+    ]  # fmt: skip
+    assert found["verdict"].blocks[0].tone == "better"
+    stored = {p.name for p in (run.path / "sections" / "pictures").iterdir()}
+    fixed = found["changed"].blocks[0]
+    hits = [hit for row in fixed.rows for lists in row.lists for hit in lists.hits]
+    assert hits and {h.picture.file for h in hits} <= stored
+    for row in fixed.rows:  # a fixed query: the first hit was wrong, and is right now
+        assert [lists.name for lists in row.lists] == ["bad", "good"]
+        assert not row.lists[0].hits[0].ok and row.lists[1].hits[0].ok
+    worst, best = found["worst"].blocks
+    assert "taken for class-" in worst.rows[0].note and len(worst.rows) == len(best.rows) == 12
+    assert len(found["map"].blocks[0].panels) == 2 and len(found["map"].blocks[0].codes) == 48
+    assert len(found["classes"].blocks[0].rows) == 6
+    assert run.result["differences"]["recall@1"]["low"] > 0
+
+
+def test_an_unreadable_picture_is_named_and_left_out(folder, tmp_path):
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "shop")
+    (tmp_path / "shop" / "class-00" / "0.jpg").write_bytes(b"no picture")
+    found = evaluate(data=tmp_path / "shop", model=GOOD, baseline=BAD)
+    assert len(found.table) == 47 and [f["index"] for f in found.to_json()["unreadable"]] == [0]
+
+
+def test_query_gallery_split_and_copies(folder):
+    table = read_table(folder)
+    query = np.arange(len(table)) % 2 == 0
+    parted = table.with_column("is_query", query).with_column("is_gallery", ~query)
+    assert evaluate(data=parted, model=GOOD).mode == "query-gallery"
+    assert evaluate(data=parted, model=GOOD, mode="leave-one-out").mode == "leave-one-out"
+    split = table.with_column("split", np.where(query, "train", "test").astype(object))
+    assert len(evaluate(data=split, model=GOOD, split="test").table) == 24
+    copies = table.with_column("content_id", np.array([f"c{i // 2}" for i in range(len(table))], object))
+    left_out = evaluate(data=copies, model=GOOD, leave_out_copies=True)
+    assert (left_out.model.result.relevant == 6).all()
+
+
+def test_a_wider_class_counts_apart(folder):
+    table = read_table(folder)
+    codes, _ = table.labels()
+    wide = table.with_column("coarse", np.array([f"half {c // 3}" for c in codes], object))
+    measures = evaluate(data=wide, model=BAD).model.result.mean()
+    assert measures["coarse_recall@1"] > measures["recall@1"]
+
+
+def test_several_labels_a_picture(folder, tmp_path):
+    table = read_table(folder)
+    codes, _ = table.labels()
+    several = table.with_column("label", [[f"a{c}", f"b{c % 2}"] for c in codes])
+    found = evaluate(data=several, model=GOOD, out=tmp_path / "run")
+    assert (found.model.result.relevant == 23).all() and found.model.calibration is None
+    assert set(Run(tmp_path / "run").read_sections()) == {"verdict", "table"}
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"mode": "querygallery"}, "did you mean `query-gallery`"),
+        ({"mode": "query-gallery"}, "does not say which pictures are queries"),
+        ({"split": "tset"}, "tset"),
+    ],
+)
+def test_mistakes_are_one_sentence(folder, options, words):
+    with pytest.raises(LookalikeError, match=words):
+        evaluate(data=read_table(folder), model=GOOD, **options)
+
+
+def test_classes_of_one_picture_are_answered(folder):
+    table = read_table(folder)
+    lonely = table.with_column("label", np.array([f"c{i}" for i in range(len(table))], object))
+    with pytest.raises(LookalikeError, match="at least 2 pictures"):
+        evaluate(data=lonely, model=GOOD)
