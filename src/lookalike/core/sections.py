@@ -42,9 +42,12 @@ def _ordered(low: float | None, high: float | None) -> None:
 
 
 class _HasInterval(Protocol):
-    value: float
-    low: float
-    high: float
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
 
 
 class Value(_Part):
