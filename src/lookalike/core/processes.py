@@ -206,6 +206,7 @@ def launch(
                 [sys.executable, "-m", "lookalike.core.processes", folder, str(number), str(count)],
                 stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
                 env=environment,
+                start_new_session=True,  # Ctrl-C reaches them through us alone, and once
             )
             for number in range(count)
         ]
@@ -234,7 +235,7 @@ def _watch(children: Sequence[subprocess.Popen[bytes]]) -> None:
             passed_on = True
             for child in children:
                 with contextlib.suppress(ProcessLookupError):
-                    child.send_signal(signal.SIGINT)
+                    child.send_signal(signal.SIGINT) if os.name != "nt" else child.terminate()
         if any(child.poll() for child in children):
             failed_at = failed_at or time.monotonic()
             if time.monotonic() - failed_at > 5:

@@ -1,0 +1,169 @@
+"""From settings and a table to everything the loop needs: the model with its head, sources, sampler, method.
+
+Made the same way in every process of a run and in every resumed one; what is costly comes from caches.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookalike import methods
+from lookalike.core import processes
+from lookalike.core.device import CPU, resolve
+from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import say
+from lookalike.core.run import Run
+from lookalike.core.seeds import seed_everything
+from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler
+from lookalike.data.table import Table
+from lookalike.data.views import CentreView, RandomView
+from lookalike.methods.base import Context, Method
+from lookalike.models import Embedder, features_for
+from lookalike.training import checkpoint
+from lookalike.training.settings import TrainSettings
+from lookalike.training.source import CachedSource, PixelSource, Rows, Source
+from lookalike.training.split import Division
+
+VIEW_SEED = 0  # of the cached views: runs with different seeds share them
+
+
+@dataclass
+class Assembly:
+    settings: TrainSettings
+    table: Table
+    """Every readable picture; row numbers below are into it."""
+    division: Division
+    labels: np.ndarray
+    """A class number for every row, −1 where there is none."""
+    model: Embedder
+    device: torch.device
+    parent: str
+    """Fingerprint of the starting model."""
+    features: np.ndarray
+    """Pooled features of the starting model, a row a picture."""
+    first_head: nn.Module
+    """The starting model's own head."""
+    frozen: list[nn.Module]
+
+    @property
+    def train(self) -> np.ndarray:
+        return self.division.train
+
+    @property
+    def validation(self) -> np.ndarray:
+        return self.division.validation
+
+    @property
+    def test(self) -> np.ndarray:
+        return self.division.test
+
+    def __post_init__(self) -> None:
+        self.train_table = self.table.take(self.train)
+        names, self.train_labels = np.unique(self.labels[self.train], return_inverse=True)
+        self.train_labels = self.train_labels.astype(np.int64)
+        if len(names) and names[0] < 0:  # rows without a label keep −1
+            self.train_labels -= 1
+        self.classes = int((names >= 0).sum())
+        chosen = self.settings.sampler
+        seed = self.settings.seed
+        self.sampler: Sampler
+        if chosen.kind == "pk":
+            self.sampler = PKSampler(self.train_labels, classes=chosen.classes, images=chosen.images, seed=seed)
+        else:
+            self.sampler = ShuffleSampler(len(self.train), size=chosen.batch, seed=seed)
+
+    def make_method(self, context: Context) -> Method:
+        kind = methods.find(self.settings.method.name)
+        return kind(kind.Settings.parse(self.settings.method.own()), context)
+
+    def make_source(self, method: Method) -> Source:
+        """Cached outputs of a frozen layer, or pixels, as the settings say."""
+        chosen, pre = self.settings.views, self.model.preprocess
+        random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, jitter=chosen.jitter)
+        views = method.views(random)
+        show = processes.is_main()
+        if chosen.mode == "end_to_end":
+            from lookalike.data import PixelCache
+
+            pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=show)
+            return PixelSource(pixels, views, CentreView(pre), seed=self.settings.seed)
+        count = len(self.table)
+        centre = Rows(self.features)
+        if chosen.layer != "pooled":
+            needed = np.sort(np.concatenate([self.train, self.validation]))
+            centre = Rows(self._cached(self.table.take(needed), [CentreView(pre)], show)[0], needed, count)
+        cached = None
+        if chosen.count:
+            cached = Rows(self._cached(self.train_table, [random] * chosen.count, show), self.train, count)
+        return CachedSource(chosen.layer, centre, cached, views=len(views), seed=self.settings.seed)
+
+    def _cached(self, table: Table, views: list[Any], show: bool) -> np.ndarray:
+        return features_for(
+            self.model, table, layer=self.settings.views.layer, views=views, seed=VIEW_SEED, progress=show
+        )
+
+
+def assemble(settings: TrainSettings, table: Table, division: Division, run: Run) -> Assembly:
+    """Load the model, give it its head, freeze what stays; the head's start is kept in the run."""
+    device = resolve(settings.device)
+    if device.type != CPU and processes.world() > 1:
+        device = torch.device(device.type, processes.rank())
+    seed_everything(settings.seed)
+    model = Embedder.from_pretrained(
+        settings.model.name, device=device, pooling=settings.model.pooling, size=settings.model.size
+    )
+    parent = model.fingerprint()
+    centre = [CentreView(model.preprocess)]
+    show = processes.is_main()
+    features = features_for(model, table, layer="pooled", views=centre, seed=VIEW_SEED, progress=show)[0]
+    first_head = copy.deepcopy(model.head)
+    _start_head(model, settings, features[division.train], run)
+    frozen = freeze(model, settings)
+    if settings.views.mode == "end_to_end":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Assembly(settings, table, division, table.labels()[0], model, device, parent, features, first_head, frozen)
+
+
+def _start_head(model: Embedder, settings: TrainSettings, features: np.ndarray, run: Run) -> None:
+    """PCA or random, once; afterwards the kept one. A model that has a head already goes on with it."""
+    if isinstance(model.head, nn.Linear):
+        if processes.is_main():
+            say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
+        return
+    dim = min(settings.head.dim, model.feature_dim)
+    path = run.checkpoints / checkpoint.START
+    if path.exists():
+        model.set_random_head(dim)
+        checkpoint.put_back(model.head, checkpoint.read(path)["head"])
+        return
+    if settings.head.kind == "pca":
+        model.set_pca_head(features, dim)
+    else:
+        model.set_random_head(dim, settings.seed)
+    if processes.is_main():
+        checkpoint.write(path, {"head": {k: v.detach().clone() for k, v in model.head.state_dict().items()}})
+
+
+def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
+    """Take the frozen part out of training; its modules."""
+    layer = settings.views.layer if settings.views.mode == "cached" else settings.model.freeze
+    if layer == "embedding":
+        raise LookalikeError("`views.layer` is the embedding itself: nothing above it can be trained; take `pooled`.")
+    if layer is None:
+        return []
+    if layer not in model.layers:
+        raise LookalikeError(f"`{layer}` is not a layer of {model.name}: there are {', '.join(model.layers[:-1])}.")
+    if layer == "pooled":
+        parts, parameters = [model.backbone, model.pooling], [*model.backbone.parameters(), *model.pooling.parameters()]
+    else:
+        lower = model.lower(layer)
+        parts, parameters = list(lower.children()), list(lower.parameters())
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    return parts

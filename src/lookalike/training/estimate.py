@@ -1,0 +1,51 @@
+"""What a run would cost, for `--dry-run`: counts that are known, times that are guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lookalike.core.device import threads
+from lookalike.core.files import human_bytes
+from lookalike.data.table import Table
+from lookalike.training.settings import TrainSettings
+from lookalike.training.split import Division
+
+# EfficientNet-Lite0 on one thread of a recent processor; other networks and machines differ by several times.
+_PIXELS_A_SECOND = 165 * 160 * 160
+_TRAINED_PIXELS_A_SECOND = 75 * 96 * 96
+
+
+def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[str, Any]:
+    """Names and values to print; nothing is decoded or loaded for them."""
+    codes = table.labels()[0]
+
+    def side(rows: np.ndarray) -> str:
+        return f"{len(rows):,} pictures, {len(np.unique(codes[rows])):,} classes"
+
+    size = settings.model.size or 224
+    views = len(table) + settings.views.count * len(division.train)
+    cache = views * size**2 / _PIXELS_A_SECOND / threads()
+    batch = settings.sampler.classes * settings.sampler.images
+    if settings.views.mode == "cached" and settings.views.layer == "pooled":
+        each = 0.015
+        disk = views * 1280 * 4
+    else:
+        each = batch * size**2 * (1 + (settings.accumulate > 1)) / _TRAINED_PIXELS_A_SECOND / threads()
+        disk = len(table) * round(size / 0.875) ** 2 * 4
+    return {
+        "training": side(division.train),
+        "validation": side(division.validation),
+        "test": side(division.test),
+        "parted by": division.rule,
+        "method": settings.method.name,
+        "model": settings.model.name,
+        "steps": f"{settings.steps:,} of {batch:,} pictures",
+        "time": f"roughly {_span(cache + settings.steps * each)} the first time ({_span(cache)} to fill the cache)",
+        "disk": f"about {human_bytes(disk)} of cache",
+    }
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,78 @@
+"""What a run writes down while it goes: `log.jsonl` always, TensorBoard unless told not to, others on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lookalike.core import processes
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run
+from lookalike.training.settings import TrainSettings
+
+
+class Logs:
+    """`with Logs(run, settings, start=step) as logs: logs.write(step, loss=…)`; only the first process writes."""
+
+    def __init__(self, run: Run, settings: TrainSettings, *, start: int = 0) -> None:
+        self.run, self.settings, self.start = run, settings, start
+        self._tensorboard: Any = None
+        self._wandb: Any = None
+        self._mlflow: Any = None
+
+    def __enter__(self) -> Logs:
+        if not processes.is_main():
+            return self
+        chosen = self.settings.logs
+        name, config = self.run.path.name, self.settings.model_dump(mode="json")
+        if chosen.wandb is not None:
+            wandb = _import("wandb", "wandb")
+            self._wandb = wandb.init(project=chosen.wandb, name=name, id=name, config=config, resume="allow")
+        if chosen.mlflow is not None:
+            self._mlflow = _import("mlflow", "mlflow")
+            self._mlflow.set_tracking_uri(chosen.mlflow)
+            self._mlflow.start_run(run_name=name)
+            self._mlflow.log_params(_flat(config))
+        if chosen.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What an earlier try wrote beyond the step we go on from is hidden.
+            self._tensorboard = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.start + 1)
+        return self
+
+    def write(self, step: int, **values: float) -> None:
+        if not processes.is_main():
+            return
+        self.run.log(step=step, **values)
+        if self._tensorboard is not None:
+            for name, value in values.items():
+                self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(values, step=step)
+        if self._mlflow is not None:
+            self._mlflow.log_metrics({name.replace("@", "_at_"): v for name, v in values.items()}, step=step)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+        if self._mlflow is not None:
+            self._mlflow.end_run()
+
+
+def _import(module: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise LookalikeError(
+            f"`logs.{module}` is set, but {module} is not installed: pip install 'lookalike[{extra}]', or leave it out."
+        ) from error
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in config.items():
+        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return out

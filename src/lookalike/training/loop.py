@@ -1,0 +1,314 @@
+"""The loop: one for all methods, for cached features and for pixels, for one process and for several.
+
+Everything that decides what a step does is a function of the settings, the seed and the step, or is in the
+checkpoint. So a run that is killed and resumed ends with the bits of one that never was.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.core import processes, seeds
+from lookalike.core.device import CPU
+from lookalike.core.errors import Exit, LookalikeError
+from lookalike.core.progress import Progress
+from lookalike.core.run import Run
+from lookalike.evaluation.retrieval import retrieval
+from lookalike.methods.base import PIXELS, Batch, Context, Method, Rates
+from lookalike.training import checkpoint, schedule
+from lookalike.training.assembly import Assembly
+from lookalike.training.batchnorm import gather_statistics, layers
+from lookalike.training.logs import Logs
+from lookalike.training.settings import OptimiserSettings, TrainSettings
+from lookalike.training.step import joint_gradient, trained
+
+PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
+
+
+class Stopped(LookalikeError):
+    """Ctrl-C: nothing is lost."""
+
+    exit_code = Exit.STOPPED
+
+
+@dataclass
+class Progressed:
+    """How far a run is and what its evaluations gave; part of the checkpoint."""
+
+    step: int = 0
+    best_step: int = 0
+    best_score: float | None = None
+    scores: list[list[float]] = field(default_factory=list)
+    """[step, score] of every evaluation."""
+    finished: bool = False
+    stopped_early: bool = False
+
+    @property
+    def stale(self) -> int:
+        """Evaluations since the best one."""
+        return sum(step > self.best_step for step, _ in self.scores)
+
+
+class Loop:
+    def __init__(self, settings: TrainSettings, parts: Assembly, run: Run) -> None:
+        from lightning_fabric import Fabric
+
+        self.settings, self.parts, self.run_folder = settings, parts, run
+        self.model = parts.model
+        self.device = parts.device
+        self.sampler = parts.sampler
+        if self.sampler.size < processes.world():
+            raise LookalikeError(
+                f"A joint batch of {self.sampler.size} cannot be shared by {processes.world()} processes."
+            )
+        self.fabric = Fabric(
+            accelerator=self.device.type,
+            devices=1 if self.device.index is None else [self.device.index],
+            precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
+        )
+        self.fabric.launch()
+        if settings.model.batch_norm == "gathered":
+            gather_statistics(self.model)
+        self.context = Context(
+            model=self.model,
+            classes=parts.classes,
+            seed=settings.seed,
+            device=self.device,
+            steps=settings.steps,
+            table=parts.train_table,
+            labels=torch.from_numpy(parts.train_labels).to(self.device),
+            encode=self.encode,
+        )
+        self.method: Method = parts.make_method(self.context).to(self.device)
+        self.source = parts.make_source(self.method)
+        rates = _rates(settings.optimiser)
+        self.optimiser: Any = self.fabric.setup_optimizers(_optimiser(self.method, rates, settings))
+        self.done = Progressed()
+
+    # ---- the steps -------------------------------------------------------------------------------
+
+    def go(self, *, resume: bool = False) -> Progressed:
+        settings, done = self.settings, self.done
+        if resume and (self.run_folder.checkpoints / checkpoint.LAST).exists():
+            self._restore()
+            done = self.done
+        self.train_mode()
+        with Logs(self.run_folder, settings, start=done.step) as logs, interrupt() as stopped:
+            if not done.scores and done.step == 0:
+                self._evaluate(0, logs)
+                self._save()
+            with Progress("Training", settings.steps, shown=processes.is_main()) as bar:
+                bar.done = done.step
+                while done.step < settings.steps and not done.finished:
+                    step = done.step + 1
+                    loss = self._step(step)
+                    done.step = step
+                    last = step == settings.steps
+                    if last or step % settings.logs.every == 0:
+                        logs.write(step, loss=loss, rate=self.optimiser.param_groups[0]["lr"], **self.context.logs)
+                    if last or step % settings.evaluate_every == 0:
+                        self._evaluate(step, logs)
+                        patience = settings.early_stopping
+                        if patience is not None and done.stale >= patience and not last:
+                            done.stopped_early = True
+                        done.finished = last or done.stopped_early
+                        self._save()
+                    bar.advance(note=f"loss {loss:.3f}")
+                    if processes.any_of(stopped.is_set()) and not done.finished:
+                        self._save()
+                        raise Stopped(
+                            f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
+                            f"Continue with: lookalike train --resume {self.run_folder.path}"
+                        )
+        done.finished = True
+        return done
+
+    def _step(self, step: int) -> float:
+        context, settings = self.context, self.settings
+        context.step, context.logs = step, {}
+        context.epoch, place = divmod(step - 1, self.sampler.steps_per_epoch)
+        if place == 0:
+            self.method.on_epoch()
+        factor = schedule.factor(step, settings.steps, settings.schedule)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["initial"] * factor
+        self.method.before_step()
+        mine, joint = self._batches(step)
+        loss = joint_gradient(
+            self.method,
+            mine,
+            joint,
+            accumulate=min(settings.accumulate, len(mine)),
+            autocast=self.fabric.autocast,
+            backward=self.fabric.backward,
+        ).item()
+        if not math.isfinite(loss):
+            raise LookalikeError(
+                f"The loss is not a number at step {step}; lower `optimiser.rate` (now {settings.optimiser.rate:g}), "
+                f"or set `clip`. The state of step {self.done.scores[-1][0] if self.done.scores else 0} is kept."
+            )
+        if settings.clip is not None:
+            self.fabric.clip_gradients(self.method, self.optimiser, max_norm=settings.clip, error_if_nonfinite=False)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.method.after_step()
+        return loss
+
+    def _batches(self, step: int) -> tuple[Batch, Batch]:
+        rows = self.sampler.batch(step)
+        mine = processes.share(len(rows))
+        views = self.source.views(self.parts.train[rows], mine, step)
+        if hasattr(self.source, "prepare") and step < self.settings.steps:
+            ahead = self.sampler.batch(step + 1)
+            self.source.prepare(self.parts.train[ahead], processes.share(len(ahead)), step + 1)
+        ids = torch.from_numpy(rows.astype(np.int64)).to(self.device)
+        joint = Batch((), self.source.layer, self.context.labels[ids], ids)
+        local = joint.part(mine)
+        return Batch(tuple(v.to(self.device) for v in views), local.layer, local.labels, local.ids), joint
+
+    def train_mode(self) -> None:
+        """Training mode, but for what stays frozen."""
+        self.model.train()
+        self.method.train()
+        if self.settings.model.batch_norm == "frozen":
+            for layer in layers(self.model):
+                layer.eval()
+        for module in self.parts.frozen:
+            module.eval()
+
+    # ---- evaluation ------------------------------------------------------------------------------
+
+    def encode(self, rows: Any = None) -> Tensor:
+        """`Context.encode`: embeddings of training rows, or of another table's pictures."""
+        if rows is None or isinstance(rows, np.ndarray):
+            return self.embed(self.parts.train if rows is None else self.parts.train[rows])
+        mine = processes.share(len(rows))
+        found = self.model.encode(rows.take(np.arange(len(rows))[mine]), runtime="torch")
+        self.train_mode()
+        return processes.all_gather(torch.from_numpy(found).to(self.device))
+
+    @torch.no_grad()
+    def embed(self, rows: np.ndarray) -> Tensor:
+        """Unit embeddings of rows of the whole table at the centre crop, in evaluation mode, shared out."""
+        self.model.eval()
+        own = rows[processes.share(len(rows))]
+        size = 64 if self.source.layer != "pooled" else 4096
+        out = [torch.empty(0, self.model.dim, device=self.device)]
+        for start in range(0, len(own), size):
+            x = self.source.centre(own[start : start + size]).to(self.device)
+            with self.fabric.autocast():
+                z = self.model(x) if self.source.layer == PIXELS else self.model.from_layer(self.source.layer, x)
+            out.append(z.float())
+        self.train_mode()
+        return processes.all_gather(torch.cat(out))
+
+    def _evaluate(self, step: int, logs: Logs) -> None:
+        """Score the model on the validation classes; remember it if it is the best so far."""
+        done = self.done
+        if not len(self.parts.validation):  # nothing to choose by: the last step is taken
+            done.best_step, best = step, True
+        else:
+            rows = self.parts.validation
+            found = retrieval(self.embed(rows).cpu().numpy(), self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            score = found[self.settings.metric]
+            done.scores.append([step, score])
+            best = done.best_score is None or score > done.best_score
+            if best:
+                done.best_step, done.best_score = step, score
+            logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
+        if best and processes.is_main():
+            state = {"step": step, "model": checkpoint.moving_state(self.model)}
+            checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
+
+    # ---- state -----------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if processes.is_main():
+            checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest of the run depends on."""
+        return {
+            "step": self.done.step,
+            "progress": asdict(self.done),
+            "parent": self.parts.parent,
+            "model": checkpoint.moving_state(self.model),
+            "method": self.method.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "random": seeds.global_state(),
+            "device_random": _device_random(self.device),
+        }
+
+    def _restore(self) -> None:
+        state = checkpoint.read(self.run_folder.checkpoints / checkpoint.LAST)
+        if state["parent"] != self.parts.parent:
+            raise LookalikeError(
+                f"The run `{self.run_folder.path}` began with another starting model than `{self.settings.model.name}` "
+                "is now; it cannot be resumed."
+            )
+        self.done = Progressed(**state["progress"])
+        checkpoint.put_back(self.model, state["model"])
+        self.method.load_state_dict(state["method"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        seeds.set_global_state(state["random"])
+        if state["device_random"] is not None:
+            torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
+        if processes.is_main():
+            self.run_folder.cut_log(self.done.step)
+
+
+def _device_random(device: torch.device) -> Tensor | None:
+    return None if device.type == CPU else torch.get_device_module(device).get_rng_state(device)
+
+
+def _rates(settings: OptimiserSettings) -> Rates:
+    return Rates(settings.rate, settings.head_rate or settings.rate, settings.loss_rate or 10 * settings.rate)
+
+
+def _optimiser(method: Method, rates: Rates, settings: TrainSettings) -> torch.optim.Optimizer:
+    groups = []
+    for group in method.param_groups(rates):
+        kept = [p for p in group["params"] if p.requires_grad]
+        if kept:
+            groups.append({**group, "params": kept, "initial": group["lr"]})
+    known = {id(p) for group in groups for p in group["params"]}
+    if any(id(p) not in known for p in trained(method)):
+        raise ValueError(f"the method {method.name} leaves parameters out of its groups")
+    chosen = settings.optimiser
+    # The fused step is several times faster; f16 needs its gradients unscaled before it.
+    fused = settings.precision != "f16"
+    if chosen.kind == "sgd":
+        return torch.optim.SGD(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay, fused=fused)
+    return torch.optim.AdamW(groups, weight_decay=chosen.weight_decay, fused=fused)
+
+
+@contextmanager
+def interrupt() -> Iterator[threading.Event]:
+    """Set on the first Ctrl-C, so that a step can end well; the second one ends at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # only the main thread may ask for signals
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,153 @@
+"""What a run was worth: the starting model, step 0 and the trained model on pictures none of them trained on.
+
+"Better" means better than both: a head that only rotates or cuts the features must not pass for training,
+and a trained head must not pass for better than the features it was made from (docs/decisions/0053).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookalike.core.run import Run
+from lookalike.core.sections import number
+from lookalike.evaluation.bootstrap import Paired, paired
+from lookalike.evaluation.pictures import Measured
+from lookalike.evaluation.retrieval import retrieval
+from lookalike.models.pooling import unit
+from lookalike.training import checkpoint
+from lookalike.training.assembly import Assembly
+from lookalike.training.loop import Progressed
+
+FROZEN, START, TRAINED = "starting model", "step 0", "trained"
+MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    measured: dict[str, Measured]
+    """By name, over the test pictures; empty when there were none to measure on."""
+    rows: np.ndarray
+    """The rows of the table that were measured on."""
+    side: str
+    """`test`, or `validation` when there is no test side."""
+    kept: str
+    sentence: str
+
+    @property
+    def better(self) -> bool:
+        """Trained is better than the starting model and than step 0, beyond chance."""
+        changes = [self.against(name)["recall@1"] for name in (FROZEN, START)] if self.measured else []
+        return bool(changes) and all(change.better for change in changes)
+
+    def against(self, name: str) -> dict[str, Paired]:
+        """Trained against another, paired by query, whole classes drawn."""
+        before, after = self.measured[name].result, self.measured[TRAINED].result
+        return {k: paired(before.per_query[k], after.per_query[k], groups=before.labels) for k in MEASURES}
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"kept": self.kept, "better": self.better, "verdict": self.sentence, "side": self.side}
+        if self.measured:
+            result = self.measured[TRAINED].result
+            out |= {
+                "queries": len(result.query_index),
+                "test_classes": len(np.unique(result.labels)),
+                "measured": {name: {k: m.intervals[k] for k in MEASURES} for name, m in self.measured.items()},
+                "differences": {name: self.against(name) for name in (FROZEN, START)},
+            }
+        return out
+
+
+def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
+    """Measure the three, decide which is kept; the model in `parts` holds the best step's weights afterwards."""
+    best = checkpoint.read(run.checkpoints / checkpoint.BEST)
+    start_head = _start_head(parts, run)
+    checkpoint.put_back(parts.model, best["model"])
+    parts.model.eval()
+    side, rows = ("test", parts.test) if len(parts.test) else ("validation", parts.validation)
+    measured: dict[str, Measured] = {}
+    if len(rows) and _pairs(parts.labels[rows]):
+        vectors = {
+            FROZEN: head_rows(parts.first_head, parts.features[rows]),
+            START: head_rows(start_head, parts.features[rows]),
+            TRAINED: _trained(parts, rows),
+        }
+        how = _protocol(parts, rows)
+        labels = parts.labels[rows]
+        for name, found in vectors.items():
+            measured[name] = Measured(name, found, retrieval(found, labels, **how))
+    outcome = Outcome(measured, rows, side, TRAINED, "")
+    kept = TRAINED if parts.settings.keep == "trained" or outcome.better or not measured else FROZEN
+    if done.best_step == 0 and parts.settings.keep != "trained":
+        kept = FROZEN
+    return Outcome(measured, rows, side, kept, _sentence(outcome, done, kept, parts.settings.steps))
+
+
+def _sentence(outcome: Outcome, done: Progressed, kept: str, steps: int) -> str:
+    if not outcome.measured:
+        return "There are no labelled pictures to measure on; the trained model is kept unmeasured."
+    end = "" if kept == TRAINED else " The starting model is kept."
+    if done.best_step == 0 and steps:
+        return f"Step 0 was the best on the validation pictures: training did not help.{end}"
+    parts = []
+    for name in (FROZEN, START):
+        change = outcome.against(name)["recall@1"]
+        low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
+        parts.append(
+            f"{value} points ({low} to {high}) over the {name}"
+            if name == FROZEN
+            else f"{value} ({low} to {high}) over step 0"
+        )
+    where = f"on {len(outcome.measured[TRAINED].result.query_index):,} {outcome.side} pictures"
+    told = f"recall@1 {parts[0]} and {parts[1]}, {where}"
+    if outcome.better:
+        return f"Training helped: {told}.{end}"
+    return f"Training was not shown to help: {told}.{end}"
+
+
+def _pairs(labels: np.ndarray) -> bool:
+    return bool((np.unique(labels[labels >= 0], return_counts=True)[1] >= 2).any())
+
+
+def _protocol(parts: Assembly, rows: np.ndarray) -> dict[str, Any]:
+    """Query and gallery, where the table parts them."""
+    table = parts.table.take(rows)
+    how: dict[str, Any] = {}
+    if table.has("is_query") and table.has("is_gallery"):
+        query, gallery = (table.column(name).astype(bool) for name in ("is_query", "is_gallery"))
+        if query.any() and gallery.any() and not (query.all() and gallery.all()):
+            how |= {"query": query, "gallery": gallery}
+    return how
+
+
+def _start_head(parts: Assembly, run: Run) -> nn.Module:
+    path = run.checkpoints / checkpoint.START
+    if not path.exists():  # the starting model came with a head: step 0 is the starting model
+        return parts.first_head
+    state = checkpoint.read(path)["head"]
+    head = nn.Linear(state["weight"].shape[1], state["weight"].shape[0])
+    head.load_state_dict(state)
+    return head
+
+
+@torch.no_grad()
+def head_rows(head: nn.Module, features: np.ndarray, size: int = 8192) -> np.ndarray:
+    """Unit embeddings that a head makes of pooled features."""
+    device = next((p.device for p in head.parameters()), None)
+    out = []
+    for start in range(0, len(features), size):
+        rows = unit(torch.from_numpy(np.array(features[start : start + size], np.float32)).to(device))
+        out.append((rows if isinstance(head, nn.Identity) else unit(head(rows))).cpu().numpy())
+    return np.concatenate(out)
+
+
+def _trained(parts: Assembly, rows: np.ndarray) -> np.ndarray:
+    views = parts.settings.views
+    if views.mode == "cached" and views.layer == "pooled":
+        return head_rows(parts.model.head, parts.features[rows])
+    found: np.ndarray = parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
+    return found

@@ -1,0 +1,121 @@
+"""The sections a training run writes for its report."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import numpy as np
+import yaml
+
+from lookalike.core import sections as s
+from lookalike.core.proof import versions
+from lookalike.core.run import Run
+from lookalike.evaluation import sections as measured
+from lookalike.evaluation.calibration import calibrate
+from lookalike.evaluation.pictures import Measured, Subject
+from lookalike.evaluation.retrieval import retrieval
+from lookalike.training.assembly import Assembly
+from lookalike.training.loop import Progressed
+from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_rows
+
+
+def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome, audit: dict[str, Any]) -> None:
+    """Everything the report draws, as JSON and thumbnails in the run."""
+    run.write_section("curves", curves_section(run, parts, done))
+    run.write_section("audit", audit_section(audit, parts))
+    run.write_section("settings", settings_section(run, parts))
+    if not outcome.measured:
+        return
+    table = parts.table.take(outcome.rows)
+    labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
+    result = outcome.measured[TRAINED].result
+    gallery = np.arange(len(table))
+    if table.has("is_gallery") and result.gallery < len(table):
+        gallery = np.flatnonzero(table.column("is_gallery").astype(bool))
+    subject = Subject(table, run, labels, names, gallery)
+    frozen = outcome.measured[FROZEN]
+    found, why = calibrate(outcome.measured[outcome.kept].rows, labels, query=result.query_index, gallery=gallery)
+    after = outcome.measured[TRAINED]
+    kept = outcome.measured[outcome.kept]
+    shown = Measured(kept.name, kept.rows, kept.result, found, why)
+    if outcome.kept == TRAINED:
+        after = shown
+    line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
+    run.write_section("verdict", measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line))
+    run.write_section("table", table_section(outcome))
+    run.write_section("changed", measured.changed_section(subject, frozen, after))
+    run.write_section("extremes", measured.extremes_section(subject, shown))
+    run.write_section("calibration", measured.calibration_section(shown))
+    run.write_section("classes", measured.classes_section(frozen, after, names))
+    run.write_section("map", measured.map_section(subject, [frozen, after]))
+
+
+def table_section(outcome: Outcome) -> s.Section:
+    """The three models side by side, and trained against each of the others."""
+    section = measured.table_section([outcome.measured[name] for name in (FROZEN, START, TRAINED)])
+    rows = []
+    for name in (FROZEN, START):
+        change = outcome.against(name)["recall@1"]
+        values = {k: 100 * getattr(change, k) for k in ("low", "high")}
+        rows.append(s.Whisker(name=f"trained − {name}", value=100 * change.difference, **values))
+    section.blocks.append(
+        s.Whiskers(
+            title="Better than both?", rows=rows, label="points of recall@1", reference=0.0, note=outcome.sentence
+        )
+    )
+    return section
+
+
+def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
+    """Loss and validation measure over the steps; the starting model and step 0 dashed."""
+    log = run.read_log()
+    loss = [(row["step"], row["loss"]) for row in log if "loss" in row]
+    key = f"validation/{parts.settings.metric if parts.settings.metric != 'r_precision' else 'map@r'}"
+    score = [(row["step"], row[key]) for row in log if key in row]
+    blocks: list[s.Block] = []
+    name = measured.measure_name(key.removeprefix("validation/"))
+    if score:
+        x, y = zip(*score, strict=True)
+        series = [s.Series(name=TRAINED, x=list(x), y=list(y))]
+        rows = parts.validation
+        frozen = retrieval(head_rows(parts.first_head, parts.features[rows]), parts.labels[rows], recall_at=(1,))
+        series.append(s.Series(name=FROZEN, x=[0], y=[frozen.mean()[key.removeprefix("validation/")]], dashed=True))
+        series.append(s.Series(name=START, x=[0], y=[y[0]], dashed=True))
+        note = f"{len(rows):,} pictures held out of training to choose the step."
+        marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
+        blocks.append(s.Lines(x_label="step", y_label=f"{name}, validation", series=series, marks=marks, note=note))
+    if loss:
+        x, y = zip(*loss, strict=True)
+        blocks.append(s.Lines(x_label="step", y_label="loss", series=[s.Series(name="loss", x=list(x), y=list(y))]))
+    if not blocks:
+        blocks.append(s.Text(text="No step was taken."))
+    return s.Section(title="Curves", order=s.CURVES, blocks=blocks)
+
+
+def audit_section(audit: dict[str, Any], parts: Assembly) -> s.Section:
+    rows: list[tuple[str, s.Cell]] = [("pictures", len(parts.table))]
+    for name in ("train", "validation", "test"):
+        chosen = getattr(parts, name)
+        classes = len(np.unique(parts.labels[chosen][parts.labels[chosen] >= 0]))
+        rows.append((name, f"{len(chosen):,} pictures, {classes:,} classes"))
+    rows.append(("parted by", parts.division.rule))
+    blocks: list[s.Block] = [s.Facts(rows=rows, note=" ".join(parts.division.notes))]
+    facts: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in audit.items()]
+    if facts:
+        blocks.append(s.Facts(title="Audit", rows=facts))
+    return s.Section(title="Data", order=s.AUDIT, blocks=blocks)
+
+
+def settings_section(run: Run, parts: Assembly) -> s.Section:
+    text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    command = shlex.join(["lookalike", "train", parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
+    return s.Section(
+        title="Settings",
+        order=s.SETTINGS,
+        blocks=[
+            s.Code(title="The command that repeats it", text=command),
+            s.Code(title="Settings", text=text, folded=True),
+            s.Facts(title="Versions", rows=[*versions().items()], folded=True),
+        ],
+    )

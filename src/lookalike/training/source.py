@@ -1,0 +1,105 @@
+"""Where a step's pictures come from: cached outputs of a frozen layer, or pixels.
+
+Random choices depend on the seed, the step and the place in the joint batch, so that every process can
+load its own share and a resumed run sees what an unbroken one would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.core.device import threads
+from lookalike.core.seeds import numpy_rng
+from lookalike.methods.base import PIXELS
+
+
+class Source(Protocol):
+    layer: str
+
+    def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
+        """The views of this process's share of the joint batch; `rows` are those of all of it."""
+        ...
+
+    def centre(self, rows: np.ndarray) -> Tensor:
+        """What an evaluation embeds, of any rows."""
+        ...
+
+
+class Rows:
+    """An array over some rows of the table, asked for by the table's row numbers."""
+
+    def __init__(self, values: np.ndarray, rows: np.ndarray | None = None, count: int = 0) -> None:
+        self.values = values
+        self.place: np.ndarray | None = None
+        if rows is not None:
+            self.place = np.full(count, -1, np.int64)
+            self.place[rows] = np.arange(len(rows))
+
+    def at(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self.place is None else self.place[rows]
+
+
+class CachedSource:
+    """Outputs of a frozen layer: the centre crop's (rows, …), and those of some random views (views, rows, …).
+
+    A draw takes any of a picture's views, the centre crop among them.
+    """
+
+    def __init__(self, layer: str, centre: Rows, random: Rows | None, *, views: int = 1, seed: int = 0) -> None:
+        self.layer, self.count, self.seed = layer, views, seed
+        self._centre, self._random = centre, random
+
+    def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
+        if self._random is None:
+            return (self.centre(rows[mine]),) * self.count
+        rng = numpy_rng(self.seed, "views", step)
+        picks = rng.integers(0, 1 + len(self._random.values), size=(self.count, len(rows)))[:, mine]
+        return tuple(self._picked(self._random, rows[mine], pick) for pick in picks)
+
+    def _picked(self, random: Rows, rows: np.ndarray, pick: np.ndarray) -> Tensor:
+        values = self._centre.values
+        out = np.empty((len(rows), *values.shape[1:]), values.dtype)
+        middle = pick == 0
+        out[middle] = values[self._centre.at(rows[middle])]
+        out[~middle] = random.values[pick[~middle] - 1, random.at(rows[~middle])]
+        return torch.from_numpy(out)
+
+    def centre(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self._centre.values[self._centre.at(rows)]))
+
+
+class PixelSource:
+    """Pixels, cropped anew at every draw by a few threads one step ahead."""
+
+    layer = PIXELS
+
+    def __init__(self, pixels: Any, views: Sequence[Any], centre: Any, *, seed: int = 0) -> None:
+        self._pixels, self._views, self._centre, self.seed = pixels, views, centre, seed
+        self._pool = ThreadPoolExecutor(threads(), thread_name_prefix="views")
+        self._ahead: dict[int, list[Future[list[np.ndarray]]]] = {}
+
+    def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
+        self.prepare(rows, mine, step)
+        pictures = [future.result() for future in self._ahead.pop(step)]
+        return tuple(torch.from_numpy(np.stack([p[v] for p in pictures])) for v in range(len(self._views)))
+
+    def prepare(self, rows: np.ndarray, mine: slice, step: int) -> None:
+        """Begin with the views of a step that is still to come."""
+        if step not in self._ahead:
+            places = range(*mine.indices(len(rows)))
+            self._ahead[step] = [self._pool.submit(self._draw, int(rows[p]), step, p) for p in places]
+
+    def _draw(self, row: int, step: int, place: int) -> list[np.ndarray]:
+        rng = numpy_rng(self.seed, "views", step, place)
+        pixels = self._pixels.get(row)
+        return [view(pixels, rng) for view in self._views]
+
+    def centre(self, rows: np.ndarray) -> Tensor:
+        crops = self._pool.map(lambda row: self._centre(self._pixels.get(int(row)), None), rows)
+        return torch.from_numpy(np.stack(list(crops)))

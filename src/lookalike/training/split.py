@@ -1,0 +1,144 @@
+"""Who trains, who chooses the step, who is tested: a report should speak of classes never seen in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.data.table import Table
+from lookalike.training.settings import DataSettings
+
+# Layouts whose own split is one for classification; in retrieval the classes are halved instead.
+_HALVED = ("cub", "cars")
+_ENOUGH = 6  # classes with two pictures: fewer cannot be parted into three sides of at least two
+
+
+@dataclass(frozen=True)
+class Division:
+    """Row numbers of the three sides, and how they came about."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    rule: str
+    notes: list[str] = field(default_factory=list)
+
+    def mark(self, table: Table) -> Table:
+        """The table with our sides in `split` (`train`, `val`, `test` or nothing); its own stays beside it."""
+        out = np.full(len(table), None, object)
+        out[self.train], out[self.validation], out[self.test] = "train", "val", "test"
+        if table.has("split") and not table.has("official_split"):
+            table = table.with_column("official_split", table.arrow["split"])
+        return table.with_column("split", pa.array(out, pa.string()))
+
+    def follow(self, table: Table) -> Division:
+        """The same division of a marked table that has lost some rows."""
+        split = table.column("split") if table.has("split") else np.full(len(table), None, object)
+        train, held, test = (np.flatnonzero(split == name) for name in ("train", "val", "test"))
+        return replace(self, train=train, validation=held, test=test)
+
+
+def divide(table: Table, data: DataSettings) -> Division:
+    """Part the rows as the settings say; `auto` takes the best rule that the table allows."""
+    codes, names = table.labels()
+    if not names:
+        every = np.arange(len(table))
+        return Division(every, every[:0], every[:0], "none", ["There are no labels: all pictures train, none test."])
+    rule = _rule(table, codes, data)
+    spare: np.ndarray | None = None
+    if rule in ("table", "halves"):
+        train, spare, test = _given(table, rule)
+    elif rule == "classes":
+        train, test = _by_class(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
+    else:
+        train, test = _by_picture(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
+    notes = []
+    seen = set(codes[train]) & set(codes[test])
+    if seen:
+        notes.append(f"{len(seen)} of {len(set(codes[test]))} test classes are also trained on, with other pictures.")
+    if data.validation == 0:
+        held, kept = train[:0], train
+    elif spare is not None and _pairs(codes[spare]) >= 2:
+        held, kept = spare, train
+    elif _pairs(codes[train]) >= _ENOUGH:
+        kept, held = _by_class(train, codes, data.validation, data.split_seed, "validation")
+    else:
+        kept, held = _by_picture(train, codes, data.validation, data.split_seed, "validation")
+        notes.append(
+            "There are too few classes to hold some out: the best step is chosen on pictures of known classes."
+        )
+    return Division(np.sort(kept), np.sort(held), np.sort(test), rule, notes)
+
+
+def _rule(table: Table, codes: np.ndarray, data: DataSettings) -> str:
+    if data.split == "table" and not table.has("split"):
+        raise LookalikeError(
+            f"`{table.name}` has no split of its own; leave `data.split` at auto, or choose `classes`."
+        )
+    if data.split != "auto":
+        return data.split
+    if table.notes.get("layout") in _HALVED:
+        return "halves"
+    if table.has("split") and {"train"} < set(table.column("split")) - {None}:
+        return "table"
+    return "classes" if _pairs(codes) >= _ENOUGH else "pictures"
+
+
+def _given(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(train, val or None, test) of the table's split column, or of its classes halved."""
+    from lookalike.data import retrieval_split
+
+    split = (retrieval_split(table) if rule == "halves" else table).column("split")
+    sides = {name: np.flatnonzero(split == name) for name in ("train", "val", "test")}
+    if not len(sides["train"]):
+        there = ", ".join(sorted({str(s) for s in split if s is not None}))
+        raise LookalikeError(f"The split of `{table.name}` has no `train`: there is {there}.")
+    if not len(sides["test"]):
+        return sides["train"], None, sides["val"]
+    return sides["train"], sides["val"] if len(sides["val"]) else None, sides["test"]
+
+
+def _pairs(codes: np.ndarray) -> int:
+    """Classes with two pictures or more."""
+    return int((np.unique(codes[codes >= 0], return_counts=True)[1] >= 2).sum())
+
+
+def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, held out): whole classes at random, at least two with a pair on each side.
+
+    Classes with one picture are dealt out too: they ask nothing, but stand in the gallery as distractors.
+    """
+    if share == 0:
+        return rows, rows[:0]
+    values, counts = np.unique(codes[rows], return_counts=True)
+    pairs, single = values[counts >= 2], values[counts < 2]
+    if len(pairs) < 4:
+        raise LookalikeError(
+            f"Only {len(pairs)} classes have two pictures or more; parting classes into training and {what} needs 4. "
+            "Set `data.split` to pictures."
+        )
+    held: list[np.ndarray] = []
+    for number, (group, least) in enumerate(((pairs, 2), (single, 0))):
+        count = min(max(round(share * len(group)), least), len(group) - least)
+        held.append(numpy_rng(seed, what, "classes", number).permutation(group)[: max(count, 0)])
+    out = np.isin(codes[rows], np.concatenate(held))
+    return rows[~out], rows[out]
+
+
+def _by_picture(
+    rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, held out): some pictures of every class that has four or more, two at least on each side."""
+    held = []
+    if share:
+        for code in np.unique(codes[rows]):
+            group = rows[codes[rows] == code]
+            if len(group) >= 4:
+                count = min(max(round(share * len(group)), 2), len(group) - 2)
+                held.append(numpy_rng(seed, what, "pictures", code).permutation(group)[:count])
+    out = np.isin(rows, np.concatenate(held) if held else [])
+    return rows[~out], rows[out]

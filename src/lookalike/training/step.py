@@ -1,0 +1,120 @@
+"""One step's gradient: the loss is always that of the joint batch.
+
+Embeddings are small, so the loss can be computed on all of them at once even where the pictures were
+embedded in micro-batches or on several processes: embed everything without gradient, take the joint loss
+on the embeddings as leaves, then embed each micro-batch again and send its slice of the leaves' gradient
+back. The result is the gradient of the joint loss, not an approximation of it (docs/decisions/0050).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lookalike.core import processes
+from lookalike.core.device import CPU
+from lookalike.methods.base import Batch, Method
+from lookalike.training.batchnorm import statistics_paused
+
+
+def joint_gradient(
+    method: Method,
+    mine: Batch,
+    joint: Batch,
+    *,
+    accumulate: int,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    backward: Callable[[Tensor], None],
+) -> Tensor:
+    """Add the gradient of the joint loss to the parameters, the same on every process; the loss.
+
+    `mine` holds this process's pictures, `joint` the labels and ids of all of them.
+    """
+    if processes.world() == 1 and accumulate == 1:
+        loss = method.loss(_embed(method, mine, autocast), replace(joint, views=()))
+        backward(loss)
+        return loss.detach()
+    parts = [mine.part(processes.share(len(mine), n, accumulate)) for n in range(accumulate)]
+    parts = [part for part in parts if len(part)]
+    device = joint.ids.device
+    states, outputs = [], []
+    if len(parts) == 1:
+        outputs = [_embed(method, parts[0], autocast)]
+    else:
+        with torch.no_grad(), statistics_paused(method, method.context.model):
+            for part in parts:
+                states.append(_random_state(device))
+                outputs.append(_embed(method, part, autocast))
+    leaves = {}
+    for name in outputs[0]:
+        whole = processes.all_gather(torch.cat([out[name].detach() for out in outputs]))
+        leaves[name] = whole.requires_grad_(whole.is_floating_point())
+    loss = method.loss(leaves, replace(joint, views=()))
+    backward(loss)
+    parameters = trained(method)
+    if processes.world() > 1:
+        # What the loss alone gave is complete on every process; the sum below must count it once.
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(processes.world())
+    start = processes.share(len(joint)).start
+    for number, part in enumerate(parts):
+        out = outputs[0] if len(parts) == 1 else _again(method, part, autocast, states[number], device)
+        rows = slice(start, start + len(part))
+        start += len(part)
+        moving = [(out[n], leaf.grad[rows]) for n, leaf in leaves.items() if leaf.grad is not None]
+        moving = [(tensor, gradient) for tensor, gradient in moving if tensor.requires_grad]
+        if moving:
+            torch.autograd.backward([t for t, _ in moving], [g for _, g in moving])
+    sum_gradients(parameters)
+    return loss.detach()
+
+
+def trained(method: Method) -> list[nn.Parameter]:
+    """All parameters that may move, the model's and the method's, in a fixed order."""
+    both = [*method.context.model.parameters(), *method.parameters()]
+    return [p for p in both if p.requires_grad]
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum the gradients over all processes, in one message."""
+    if processes.world() == 1:
+        return
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.grad is None:  # another process may have one
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    flat = torch.cat([g.reshape(-1) for g in gradients])
+    processes.sum_in_place(flat)
+    parts = torch.split(flat, [g.numel() for g in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def _embed(method: Method, batch: Batch, autocast: Callable[[], AbstractContextManager[Any]]) -> dict[str, Tensor]:
+    with autocast():
+        out = method.embed(batch)
+    return {name: rows.float() if rows.is_floating_point() else rows for name, rows in out.items()}
+
+
+def _again(method: Method, part: Batch, autocast: Any, state: Any, device: torch.device) -> dict[str, Tensor]:
+    """Embed once more, with the same random numbers (dropout)."""
+    _set_random_state(state, device)
+    return _embed(method, part, autocast)
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    there = None if device.type == CPU else torch.get_device_module(device).get_rng_state(device)
+    return torch.get_rng_state(), there
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.get_device_module(device).set_rng_state(state[1], device)
