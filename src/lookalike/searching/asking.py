@@ -1,0 +1,205 @@
+"""`search`: pictures in, hits with a verdict out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes
+from lookalike.searching.filters import Filters, describe, parse
+from lookalike.searching.folder import Index
+from lookalike.searching.hits import UNLIKE, Hit, Hits
+from lookalike.searching.writing import check_model
+from lookalike.store import Condition
+
+if TYPE_CHECKING:
+    from lookalike.models import Embedder
+    from lookalike.store import Hit as StoreHit
+
+MOST = 1000  # hits of one answer
+NEIGHBOURS = 12  # how many more are fetched, for the query's neighbourhood
+SEVERAL = 0.05  # added to each side of the interval when several pictures ask: they were not checked for that
+
+
+def search(
+    *,
+    query: Any,
+    index: str | os.PathLike[str] | Index | None = None,
+    k: int = 10,
+    filters: Filters = None,
+    all: bool = False,  # noqa: A002 (the command line's --all)
+    more: Sequence[Any] = (),
+    less: Sequence[Any] = (),
+    box: Sequence[float] | None = None,
+    model: str | os.PathLike[str] | Embedder | None = None,
+    exact: bool = False,
+) -> Hits | list[Hits]:
+    """What an index holds that looks like a picture.
+
+    `query` is a path, bytes, a PIL picture or an array; a folder asks for each of its pictures in turn and gives a
+    list. `more` and `less` are further pictures to look like and unlike; `box` is the part of the query that counts
+    (x1, y1, x2, y2 in pixels). `filters`: `label=gull`, `path=sea/*`, `domain!=sketch`. `all` shows weak hits too.
+    """
+    if not 1 <= k <= MOST:
+        raise LookalikeError(f"`k` is {k}; it must lie between 1 and {MOST:,}.")
+    with ExitStack() as stack:
+        opened = index if isinstance(index, Index) else stack.enter_context(Index.open(index))
+        check_model(opened.generation.model, model)
+        where = parse(filters)
+        opened.check_columns(condition.column for condition in where)
+        path = Path(query) if isinstance(query, (str, os.PathLike)) else None
+        if path is not None and not path.exists():
+            raise LookalikeError(f"There is no picture `{query}`.")
+        if path is None or not path.is_dir():
+            return ask(opened, query, k, where, show_all=all, more=more, less=less, box=box, exact=exact)
+        from lookalike.data import read_table
+
+        table = read_table(path, layout="folder")
+        if not len(table):
+            raise LookalikeError(f"`{query}` holds no pictures.")
+        files = [table.file(row) for row in range(len(table))]
+        options: dict[str, Any] = {"show_all": all, "more": more, "less": less, "exact": exact}
+        return [ask(opened, file, k, where, **options) for file in files if file]
+
+
+def ask(
+    index: Index,
+    query: Any,
+    k: int,
+    where: Sequence[Condition] = (),
+    *,
+    show_all: bool = False,
+    more: Sequence[Any] = (),
+    less: Sequence[Any] = (),
+    box: Sequence[float] | None = None,
+    exact: bool = False,
+) -> Hits:
+    """Search by pictures: embed them, then `answer`."""
+    start = time.monotonic()
+    pictures = [_loaded(picture) for picture in (query, *more, *less)]
+    vectors = embed(index, pictures, box)
+    count = 1 + len(more)
+    return answer(
+        index,
+        vectors[:count],
+        k,
+        where,
+        negative=vectors[count:],
+        name=str(query) if isinstance(query, (str, os.PathLike)) else "picture",
+        same={hash_bytes(data) for data in pictures[:1] if isinstance(data, bytes) and box is None},
+        start=start,
+        show_all=show_all,
+        exact=exact,
+    )
+
+
+def _loaded(picture: Any) -> Any:
+    """The bytes of a file, so that it is read once: for its vector and for telling an identical file."""
+    if not isinstance(picture, (str, os.PathLike)):
+        return picture
+    try:
+        return Path(picture).read_bytes()
+    except OSError as error:
+        raise LookalikeError(f"`{picture}` cannot be read ({error.strerror}).") from error
+
+
+def embed(index: Index, pictures: Sequence[Any], box: Sequence[float] | None = None) -> np.ndarray:
+    """Unit vectors of query pictures; `box` belongs to the first."""
+    if box is not None:
+        from lookalike.data import decode
+
+        pictures = [decode(pictures[0], box=tuple(box)), *pictures[1:]]
+    return np.asarray(index.embedder.encode(list(pictures)))
+
+
+def answer(
+    index: Index,
+    positive: np.ndarray,
+    k: int,
+    where: Sequence[Condition] = (),
+    *,
+    negative: np.ndarray | None = None,
+    name: str = "picture",
+    same: Collection[str] = (),
+    without: Sequence[str] = (),
+    start: float | None = None,
+    show_all: bool = False,
+    exact: bool = False,
+) -> Hits:
+    """Search by vectors. `same` are hashes of files that count as identical, `without` contents to leave out."""
+    begin = time.monotonic() if start is None else start
+    examples = np.atleast_2d(positive)
+    negatives = negative if negative is not None and len(negative) else None
+    conditions = [*where, Condition("content_id", tuple(without), negate=True)] if without else list(where)
+    found = _folded(index, examples, negatives, k, conditions, exact)
+    for hit in found:
+        hit.identical = hit.payload.get("_hash") in same
+    note = _weigh(index, found, alone=len(examples) == 1 and negatives is None)
+    return Hits(
+        query=name,
+        hits=found[:k],
+        pictures=index.store.count(where),
+        milliseconds=1000 * (time.monotonic() - begin),
+        index=str(index.path),
+        filters=describe(where),
+        note=note,
+        show_all=show_all,
+    )
+
+
+def _folded(
+    index: Index,
+    positive: np.ndarray,
+    negative: np.ndarray | None,
+    k: int,
+    where: Sequence[Condition],
+    exact: bool,
+) -> list[Hit]:
+    """At least the k best pictures, copies of the same pixels folded into the first of them."""
+    wanted = k + NEIGHBOURS
+    while True:
+        rows = index.store.query(positive, wanted, negative=negative, where=where, exact=exact)
+        found = _fold(rows)
+        if len(found) >= k or len(rows) < wanted:
+            return found
+        wanted *= 3
+
+
+def _fold(rows: Sequence[StoreHit]) -> list[Hit]:
+    found: dict[str, Hit] = {}
+    for row in rows:
+        content = str(row.payload.get("content_id") or row.id)
+        if content in found:
+            found[content].copies.append(str(row.payload.get("path", row.id)))
+        else:
+            found[content] = Hit(row.id, row.score, row.payload)
+    return list(found.values())
+
+
+def _weigh(index: Index, hits: list[Hit], *, alone: bool) -> str:
+    """Give hits their probabilities, where the index has what it takes; a remark if they are only rough.
+
+    The neighbourhood is that of the other pictures: the query itself, found again, says nothing about it.
+    """
+    scores = np.array([hit.score for hit in hits])
+    if index.scores.background is not None:
+        for hit, share in zip(hits, index.scores.background.share_below(scores), strict=True):
+            hit.closer_than = float(share)
+    calibration = index.scores.calibration
+    if calibration is None or not hits:
+        return ""
+    others = np.array([hit.score for hit in hits if not hit.identical])
+    level = calibration.mean_score(others if len(others) else scores)
+    spread = 0.0 if alone else SEVERAL
+    for hit, p, low, high in zip(hits, *calibration.probability(scores, level), strict=True):
+        hit.probability, hit.low, hit.high = float(p), max(float(low) - spread, 0.0), min(float(high) + spread, 1.0)
+        if hit.identical:
+            hit.probability = hit.low = hit.high = 1.0
+    return "" if bool(calibration.within(level)) else UNLIKE

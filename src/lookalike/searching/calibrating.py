@@ -1,0 +1,101 @@
+"""What scores mean in an index, checked on its own labelled pictures and kept beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.core.files import read_json, write_json
+from lookalike.core.progress import Progress, say
+from lookalike.core.seeds import numpy_rng
+from lookalike.store import Store
+
+if TYPE_CHECKING:
+    from lookalike.evaluation.calibration import Background, Calibration
+
+FILE = "calibration.json"
+# Enough for narrow intervals; a larger index is checked on a sample, which makes neighbourhoods a little sparser.
+QUERIES, GALLERY = 2_000, 20_000
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How an index reads its scores: as probabilities where labels allowed it, else against random pairs."""
+
+    calibration: Calibration | None
+    background: Background | None
+    why: str = ""  # why there are no probabilities
+
+
+def fit(folder: Path, store: Store, *, progress: bool = True) -> bool:
+    """Fit and store `calibration.json`; whether there were enough labelled pairs for probabilities."""
+    from lookalike.evaluation.calibration import background, calibrate
+
+    with Progress("Checking scores", shown=progress):
+        vectors, labels, contents, held = _sample(store)
+        queries = np.flatnonzero(held & (labels >= 0))
+        if len(queries) > QUERIES:
+            queries = np.sort(numpy_rng(0, "calibration queries").choice(queries, QUERIES, replace=False))
+        found, why = None, "no picture has a label"
+        if len(queries):
+            found, why = calibrate(vectors, labels, query=queries, ids=contents)
+        random = background(vectors)
+    document = {
+        "calibration": None if found is None else found.to_json(),
+        "background": None if random is None else random.to_json(),
+        "why": why,
+        "queries": len(queries),
+        "gallery": len(vectors),
+        "held_out": bool(len(held)) and not held.all(),
+    }
+    write_json(folder / FILE, document, private=True)
+    if why:
+        say(f"No percentages: {why}.", verbose=True)
+    return found is not None
+
+
+def read(folder: Path) -> Scores:
+    from lookalike.evaluation.calibration import Background, Calibration
+
+    path = folder / FILE
+    if not path.exists():
+        return Scores(None, None, "this index has not been calibrated")
+    document: dict[str, Any] = read_json(path, "calibration")
+    found, random = document.get("calibration"), document.get("background")
+    return Scores(
+        Calibration.from_json(found) if found else None,
+        Background.from_json(random) if random else None,
+        document.get("why", ""),
+    )
+
+
+def _sample(store: Store) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Vectors, label codes (−1: none), content codes, and which rows the model was not trained on."""
+    total = store.count()
+    share = numpy_rng(0, "calibration gallery").random(total) < GALLERY / max(total, 1)
+    rows: list[np.ndarray] = []
+    labels: list[str | None] = []
+    contents: list[str] = []
+    trained: list[bool] = []
+    place = 0
+    for part in store.scan(vectors=True):
+        for record in part:
+            place += 1
+            if record.vector is not None and place <= total and share[place - 1]:
+                label = record.payload.get("label")
+                rows.append(record.vector)
+                labels.append(label if isinstance(label, str) else None)
+                contents.append(str(record.payload.get("content_id", record.id)))
+                trained.append(record.payload.get("split") == "train")
+    held = ~np.array(trained, dtype=bool)
+    if not held.any():
+        held[:] = True  # everything is called training: better checked on it than not at all
+    return np.stack(rows), _codes(labels), _codes(contents), held
+
+
+def _codes(names: list[Any]) -> np.ndarray:
+    numbers: dict[Any, int] = {None: -1}
+    return np.array([numbers.setdefault(name, len(numbers) - 1) for name in names], dtype=np.int64)

@@ -1,0 +1,174 @@
+"""`Index`: a folder with a manifest, and for each generation its model, store, table and calibration."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.files import hash_bytes
+from lookalike.core.run import Run
+from lookalike.searching import calibrating
+from lookalike.searching import manifest as manifests
+from lookalike.searching.calibrating import Scores
+from lookalike.searching.manifest import Manifest
+from lookalike.searching.rows import open_picture
+from lookalike.store import Record, Store, store_class
+
+if TYPE_CHECKING:
+    from lookalike.data import Table
+    from lookalike.models import Embedder
+
+
+class Index:
+    """An index opened for asking; `with Index.open(...) as index`. Safe to ask from several threads.
+
+    The model, the store and the calibration are opened when first needed.
+    """
+
+    def __init__(self, path: Path, generation: int | None = None) -> None:
+        self.path = path
+        self.manifest: Manifest = manifests.read(path)
+        self.generation = self.manifest.generation(generation)
+        self._guard = threading.RLock()
+        self._store: Store | None = None
+        self._embedder: Embedder | None = None
+        self._scores: Scores | None = None
+
+    @classmethod
+    def open(cls, where: str | os.PathLike[str] | None = None, *, generation: int | None = None) -> Self:
+        """By its folder, its name, the picture folder it was made of, or a run; else the one last updated."""
+        return cls(find(where), generation)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Index({self.name!r}, {self.generation.pictures:,} pictures, model {self.generation.model.short})"
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def source(self) -> Path:
+        return Path(self.manifest.source)
+
+    @property
+    def root(self) -> Path:
+        """The folder that all paths are relative to."""
+        return self.source if self.source.is_dir() else self.source.parent
+
+    @property
+    def folder(self) -> Path:
+        return generation_folder(self.path, self.generation.number)
+
+    @property
+    def store(self) -> Store:
+        with self._guard:
+            if self._store is None:
+                kind = store_class(self.generation.store)
+                place = self.generation.store if "://" in self.generation.store else str(self.folder / "store")
+                self._store = kind.open(place)
+            return self._store
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model that made the vectors, from the copy the index keeps."""
+        with self._guard:
+            if self._embedder is None:
+                self._embedder = load_model(self.folder / "model")
+            return self._embedder
+
+    @property
+    def scores(self) -> Scores:
+        """What scores mean here."""
+        with self._guard:
+            if self._scores is None:
+                self._scores = calibrating.read(self.folder)
+            return self._scores
+
+    @property
+    def table(self) -> Table:
+        """What was indexed, as of the end of the last run."""
+        from lookalike.data import Table
+
+        return Table.load(self.folder / "table.parquet")
+
+    @property
+    def columns(self) -> list[str]:
+        """What can be filtered by."""
+        return self.generation.columns
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.columns:
+                hint = nearest(name, self.columns) or f": there are {', '.join(self.columns) or 'none'}."
+                raise LookalikeError(f"`{name}` is not a column of the index `{self.name}`{hint}")
+
+    def open_bytes(self, record: Record | dict[str, Any]) -> bytes:
+        """The file behind a row, if it lies inside the indexed folder, whatever its path says."""
+        payload = record.payload if isinstance(record, Record) else record
+        return open_picture(self.root, payload)
+
+    def close(self) -> None:
+        with self._guard:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+
+def generation_folder(path: Path, number: int) -> Path:
+    return path / "generations" / str(number)
+
+
+def load_model(name: str | os.PathLike[str]) -> Embedder:
+    """The one door through which models come in."""
+    from lookalike.models import Embedder
+
+    return Embedder.from_pretrained(name if isinstance(name, str) else Path(name))
+
+
+def default_path(source: Path) -> Path:
+    """Where the index of a folder goes when nobody says: its name, and a mark for equal names elsewhere."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in source.name).strip(".-") or "pictures"
+    return folders.indexes() / f"{safe[:40]}-{hash_bytes(str(source))[:6]}"
+
+
+def is_index(path: Path) -> bool:
+    return (path / manifests.NAME).is_file()
+
+
+def indexes() -> list[Path]:
+    """All indexes under the user's folder, the last updated first."""
+    found = [path for path in folders.indexes().iterdir() if is_index(path)]
+    return sorted(found, key=lambda path: (path / manifests.NAME).stat().st_mtime, reverse=True)
+
+
+def find(where: str | os.PathLike[str] | None) -> Path:
+    """The folder of an index that a user named in one of several ways."""
+    if where is None:
+        found = indexes()
+        if not found:
+            raise LookalikeError("There is no index yet: `lookalike index FOLDER` makes one.")
+        return found[0]
+    path = Path(where).expanduser().absolute()
+    for candidate in (path, folders.indexes() / Path(where).name if len(Path(where).parts) == 1 else path):
+        if is_index(candidate):
+            return candidate
+    if Run.is_run(path) and is_index(path / "index"):
+        return path / "index"
+    for candidate in indexes():
+        if Path(manifests.read(candidate).source) == path.resolve():
+            return candidate
+    if path.exists():
+        raise LookalikeError(f"`{where}` is not an index and none was made of it: run `lookalike index {where}` first.")
+    hint = nearest(str(where), [p.name for p in indexes()]) or ": `lookalike index FOLDER` makes one."
+    raise LookalikeError(f"There is no index `{where}`{hint}")

@@ -1,0 +1,100 @@
+"""`index`: bring an index up to date with a folder. Killed anywhere, the next run goes on where it stopped.
+
+The store is the only truth: what it has acknowledged is done. A run compares the folder with what the store
+remembers of each row, embeds what is new or changed, and writes the table and the manifest at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import hold
+from lookalike.searching.calibrating import fit
+from lookalike.searching.folder import default_path, is_index
+from lookalike.searching.updating import Indexed, Update
+from lookalike.searching.writing import open_writer
+
+if TYPE_CHECKING:
+    from lookalike.models import Embedder
+
+__all__ = ["Indexed", "index"]
+
+
+def index(
+    *,
+    folder: str | os.PathLike[str],
+    model: str | os.PathLike[str] | Embedder | None = None,
+    index: str | os.PathLike[str] | None = None,
+    store: str | None = None,
+    layout: str = "auto",
+    split: str | None = None,
+    calibrate: bool = True,
+    dry_run: bool = False,
+    progress: bool = True,
+) -> Indexed:
+    """Make an index of a folder of pictures (or a table), or bring it up to date.
+
+    `model` is a run, a model folder or a name; without it an existing index keeps its model, and a new one takes
+    EfficientNet-Lite0. `index` is a name or a folder; without it the place follows from the folder. `store` is
+    `qdrant` (default) or `exact`. Nothing is written into the picture folder.
+    """
+    from lookalike.data import read_table
+
+    start = time.monotonic()
+    source = Path(folder).expanduser()
+    if not source.exists():
+        raise LookalikeError(f"There is no folder `{folder}`.")
+    source = source.resolve()
+    place = _place(source, index)
+    table = read_table(source, layout=layout, split=split, progress=progress)
+    if not len(table):
+        raise LookalikeError(f"`{folder}` holds no pictures.")
+    fresh = not place.exists()
+    try:
+        with (
+            hold(place / ".lock", f"The index `{place.name}`"),
+            open_writer(place, source, model, store, explicit=index is not None, dry_run=dry_run) as writer,
+        ):
+            update = Update(writer, table, progress=progress)
+            if dry_run:
+                return update.plan()
+            writer.manifest.layout, writer.manifest.split = layout, split
+            done = update.run()
+            if calibrate:
+                done.calibrated = fit(writer.folder, writer.store, progress=progress)
+            writer.finish()
+    finally:
+        if fresh:
+            _remove_empty(place)
+    done.seconds = time.monotonic() - start
+    return done
+
+
+def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
+    """Where the index is, or will be."""
+    if index is None:
+        place = default_path(source)
+    else:
+        place = Path(index).expanduser()
+        named = len(place.parts) == 1 and not place.exists()
+        place = folders.indexes() / place if named else place.absolute()
+    if place.exists() and not place.is_dir():
+        raise LookalikeError(f"`{place}` is a file; an index is a folder.")
+    if place.is_dir() and not is_index(place) and {p.name for p in place.iterdir()} - {".lock", "generations"}:
+        raise LookalikeError(f"`{place}` is not an index and not empty: choose another --index.")
+    if source.is_dir() and place.resolve().is_relative_to(source):
+        raise LookalikeError(f"`{place}` lies inside the picture folder, where nothing is written: choose another.")
+    folders.refuse_network_drive(place, "an index")
+    return place
+
+
+def _remove_empty(place: Path) -> None:
+    """What failed or only looked leaves no folder that was not there before."""
+    if place.is_dir() and {p.name for p in place.iterdir()} <= {".lock"}:
+        (place / ".lock").unlink(missing_ok=True)
+        place.rmdir()

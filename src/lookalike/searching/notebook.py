@@ -1,0 +1,44 @@
+"""Hits as HTML for notebooks: small pictures inside the page, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+import html
+from typing import TYPE_CHECKING
+
+from lookalike.core.errors import LookalikeError
+
+if TYPE_CHECKING:
+    from lookalike.searching.hits import Hit, Hits
+
+CELL = "display:inline-block;margin:4px;vertical-align:top;font:12px system-ui,sans-serif;max-width:160px"
+
+
+def cells(hits: Hits) -> str:
+    from lookalike.searching.folder import find
+    from lookalike.searching.manifest import read
+
+    try:
+        source = read(find(hits.index)).source if hits.index else None
+    except LookalikeError:
+        source = None  # the index is gone; the words still say what was found
+    return "".join(_cell(hit, source) for hit in hits.shown)
+
+
+def _cell(hit: Hit, source: str | None) -> str:
+    from pathlib import Path
+
+    from lookalike.data import thumbnail
+    from lookalike.searching.rows import box_of, open_picture
+
+    picture = ""
+    if source:
+        root = Path(source) if Path(source).is_dir() else Path(source).parent
+        try:
+            jpeg = thumbnail(open_picture(root, hit.payload), 160, box=box_of(hit.payload))
+            text = base64.b64encode(jpeg).decode()
+            picture = f'<img src="data:image/jpeg;base64,{text}" alt="{html.escape(hit.label or hit.path)}"><br>'
+        except LookalikeError:
+            picture = "<i>not there any more</i><br>"
+    words = f"<b>{html.escape(hit.sureness)}</b> {html.escape(hit.label)}<br>{html.escape(hit.path)}"
+    return f'<div style="{CELL}">{picture}{words}</div>'

@@ -1,0 +1,186 @@
+"""One indexing run: compare, take over what only moved, embed the rest, and note what could not be read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import need_space, write_text
+from lookalike.core.progress import Progress, say
+from lookalike.searching.changes import Changes, Known, compare
+from lookalike.searching.embedding import Batch, batches
+from lookalike.searching.rows import payload_of
+from lookalike.searching.table import finished
+
+if TYPE_CHECKING:
+    from lookalike.data import Table
+    from lookalike.searching.writing import Writer
+
+# What one row takes beside its vector: payload, its indexes, the write-ahead log.
+ROW_BYTES = 3_000
+SLICE = 10_000
+
+
+@dataclass
+class Indexed:
+    """What an indexing run did."""
+
+    name: str
+    path: Path
+    model: str = ""
+    pictures: int = 0
+    new: int = 0
+    changed: int = 0
+    moved: int = 0
+    relabelled: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    unreadable_file: Path | None = None
+    seconds: float = 0.0
+    rate: float = 0.0  # pictures embedded a second
+    calibrated: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        values = dict(self.__dict__)
+        values["unreadable"] = [{"path": path, "reason": reason} for path, reason in self.unreadable]
+        return values
+
+    def __str__(self) -> str:
+        words = ("new", "changed", "moved", "relabelled", "deleted", "unchanged", "unreadable")
+        counts = [len(self.unreadable) if word == "unreadable" else getattr(self, word) for word in words]
+        parts = [f"{count:,} {word}" for count, word in zip(counts, words, strict=True) if count]
+        rate = f", {self.rate:,.0f} a second" if self.rate else ""
+        lines = [
+            f"Pictures   {', '.join(parts) or 'none'} ({self.seconds:.0f} s{rate})",
+            f"Index      {self.name}: {self.pictures:,} pictures, model {self.model}",
+        ]
+        lines += [f"Unreadable {path}: {reason}" for path, reason in self.unreadable[:3]]
+        if len(self.unreadable) > 3:
+            lines.append(f"           and {len(self.unreadable) - 3:,} more: {self.unreadable_file}")
+        if not self.calibrated:
+            lines.append("Scores     similarities, no percentages: too few labelled pairs to check them on")
+        return "\n".join([*lines, f"Search     lookalike search PICTURE --index {self.name}"])
+
+
+class Update:
+    """Brings one generation up to date with a table."""
+
+    def __init__(self, writer: Writer, table: Table, *, progress: bool) -> None:
+        self.writer, self.table, self.progress = writer, table, progress
+        self.names: list[str] = table.column("row_id").tolist()
+        self.known: dict[str, Known] = writer.known()
+        self.changes: Changes = compare(self._rows(), self.known)
+        self.done = Indexed(writer.manifest.name, writer.path, writer.generation.model.short)
+        self.done.unchanged, self.done.deleted = self.changes.same, len(self.changes.gone)
+
+    def _rows(self) -> Any:
+        """(id, payload) of every row; a slice at a time, so that a million rows need not be in memory at once."""
+        for start in range(0, len(self.table), SLICE):
+            for row in self.table.arrow.slice(start, SLICE).to_pylist():
+                yield row["row_id"], payload_of(row)
+
+    def payload(self, row: int) -> dict[str, Any]:
+        return payload_of(self.table.row(row))
+
+    def plan(self) -> Indexed:
+        """What `run` would do; nothing is touched."""
+        self.done.new, self.done.changed = len(self.changes.fresh), len(self.changes.touched)
+        self.done.relabelled, self.done.pictures = len(self.changes.relabelled), len(self.table)
+        return self.done
+
+    def run(self) -> Indexed:
+        writer, done = self.writer, self.done
+        count = len(self.changes.fresh) + len(self.changes.touched)
+        size = count * (8 * writer.generation.dim + ROW_BYTES)
+        need_space(writer.path, size, f"Indexing {count:,} more pictures")
+        writer.begin()
+        self._relabel()
+        start = time.monotonic()
+        try:
+            contents = self._embed()
+        except KeyboardInterrupt:
+            say(f"Stopped. {writer.store.count():,} pictures are indexed and kept; run the same command to go on.")
+            raise
+        if done.new + done.changed:
+            done.rate = (done.new + done.changed) / max(time.monotonic() - start, 1e-9)
+        writer.store.delete(self.changes.gone)
+        done.pictures = writer.store.count()
+        if not done.pictures:
+            path, reason = done.unreadable[0]
+            raise LookalikeError(f"None of the {len(self.table):,} pictures could be read; `{path}`: {reason}.")
+        self._note_unreadable()
+        finished(self.table, contents).save(writer.folder / "table.parquet")
+        own = {name for row in self.table.arrow.slice(0, 1).to_pylist() for name in row if self.table.has(name)}
+        writer.generation.columns = sorted(n for n in payload_of(dict.fromkeys(own, "")) if not n.startswith("_"))
+        with Progress("Building the graph", shown=self.progress):
+            writer.generation.built = writer.store.build()
+        return done
+
+    def _relabel(self) -> None:
+        """The same pictures under new labels: their vectors stay."""
+        rows = self.changes.relabelled
+        for start in range(0, len(rows), 1000):
+            part = rows[start : start + 1000]
+            old = self.writer.store.get([self.names[row] for row in part], vectors=True)
+            self.writer.put([(self.names[i], self.payload(i), r) for i, r in zip(part, old, strict=True) if r])
+        self.done.relabelled = len(rows)
+
+    def _embed(self) -> dict[str, str]:
+        """Read everything that must be read: new pictures, and those whose size or time differ.
+
+        Returns the content of every row that is in the store now.
+        """
+        contents = {name: row.content for name, row in self.known.items()}
+        homeless = {(self.known[name].hash, self.known[name].content): name for name in self.changes.gone}
+        rows = sorted([*self.changes.fresh, *self.changes.touched])
+        with Progress("Embedding", len(rows), shown=self.progress) as bar:
+            for batch in batches(self.table, rows):
+                failed = self._store(batch, homeless)
+                contents.update({self.names[row]: facts.content for row, facts in batch.facts.items()})
+                for row in failed:
+                    contents.pop(self.names[row], None)
+                bar.advance(len(batch.rows))
+        return contents
+
+    def _store(self, batch: Batch, homeless: dict[tuple[str, str], str]) -> dict[int, str]:
+        """Store a batch and return the rows that could not be read, with the reason."""
+        store, done, names = self.writer.store, self.done, self.names
+        payloads = {row: {**self.payload(row), **facts.payload()} for row, facts in batch.facts.items()}
+        kept: dict[int, str] = {}  # row -> the id whose vector it takes over
+        for row, facts in batch.facts.items():
+            old = self.known.get(names[row])
+            if old is not None and old.hash == facts.hash:
+                kept[row] = names[row]
+                done.unchanged += 1
+            elif old is None and (facts.hash, facts.content) in homeless:
+                kept[row] = homeless.pop((facts.hash, facts.content))
+                done.moved += 1
+                done.deleted -= 1
+        records = store.get(list(kept.values()), vectors=True)
+        self.writer.put([(names[row], payloads[row], r) for row, r in zip(kept, records, strict=True) if r])
+
+        failed = dict(batch.failed)
+        rows = [row for row in batch.facts if row not in kept]
+        if rows:
+            vectors, failures = self.writer.embedder.encode(self.table.take(rows), on_error="skip")
+            failed.update({rows[failure.index]: failure.reason for failure in failures})
+            rows = [row for row in rows if row not in failed]
+            store.upsert([names[row] for row in rows], vectors, [payloads[row] for row in rows])
+            done.changed += sum(names[row] in self.known for row in rows)
+            done.new += sum(names[row] not in self.known for row in rows)
+        paths = self.table.arrow["path"]
+        done.unreadable += [(paths[row].as_py(), reason) for row, reason in failed.items()]
+        store.delete([names[row] for row in failed if names[row] in self.known])
+        return failed
+
+    def _note_unreadable(self) -> None:
+        path, done = self.writer.path / "unreadable.txt", self.done
+        if done.unreadable:
+            write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in sorted(done.unreadable)), private=True)
+            done.unreadable_file = path
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""`Writer`: the one process that changes an index."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run
+from lookalike.searching import manifest as manifests
+from lookalike.searching.changes import Known, known_row
+from lookalike.searching.folder import generation_folder, is_index, load_model
+from lookalike.searching.manifest import Generation, Manifest, ModelMark
+from lookalike.store import Record, Store, store_class
+
+if TYPE_CHECKING:
+    from lookalike.models import Embedder
+
+DEFAULT_MODEL = "efficientnet_lite0"
+DEFAULT_STORE = "qdrant"
+
+
+class Writer:
+    """A generation opened for writing; the caller holds the index's lock."""
+
+    def __init__(self, path: Path, manifest: Manifest, generation: Generation, store: Store) -> None:
+        self.path, self.manifest, self.generation, self.store = path, manifest, generation, store
+        self._given: Embedder | None = None
+
+    @property
+    def folder(self) -> Path:
+        return generation_folder(self.path, self.generation.number)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Loaded only when something must be embedded."""
+        return self._given or load_model(self.folder / "model")
+
+    def known(self) -> dict[str, Known]:
+        return {record.id: known_row(record.payload) for part in self.store.scan() for record in part}
+
+    def put(self, rows: Sequence[tuple[str, dict[str, Any], Record]]) -> None:
+        """Rows that take over the vector, and what was read of the picture, of a stored one."""
+        if rows:
+            facts = ("_hash", "content_id", "_ratio", "_colour")
+            payloads = [{**{n: r.payload[n] for n in facts if n in r.payload}, **line} for _, line, r in rows]
+            vectors = np.stack([record.vector for _, _, record in rows if record.vector is not None])
+            self.store.upsert([name for name, _, _ in rows], vectors, payloads)
+
+    def begin(self) -> None:
+        """From here on a kill leaves an index that says it is not complete."""
+        self.generation.complete = False
+        self.manifest.write(self.path)
+
+    def finish(self) -> None:
+        self.generation.pictures = self.store.count()
+        self.generation.complete, self.generation.updated = True, manifests.now()
+        self.manifest.live = self.generation.number
+        self.store.flush()
+        self.manifest.write(self.path)
+
+
+@contextlib.contextmanager
+def open_writer(
+    path: Path,
+    source: Path,
+    model: str | os.PathLike[str] | Embedder | None,
+    store: str | None,
+    *,
+    explicit: bool,
+    dry_run: bool = False,
+) -> Iterator[Writer]:
+    """The generation that a model's vectors go to: the one it made before, or a new one.
+
+    `explicit`: the user named this index, so another model's vectors are refused instead of put beside.
+    """
+    manifest = _manifest(path, source)
+    given = None if model is None and manifest.generations else _embedder(model)
+    generation = manifest.generation() if given is None else manifest.of_model(given.fingerprint())
+    if generation is None and given is not None:
+        if manifest.generations and explicit:
+            raise foreign(manifest.generation().model, ModelMark(name=_name(model), fingerprint=given.fingerprint()))
+        generation = _new_generation(manifest, given, _name(model), store or DEFAULT_STORE)
+        if dry_run:
+            yield Writer(path, manifest, generation, _Nothing(generation.dim))  # type: ignore[arg-type]
+            return
+        _create(path, manifest, generation, given)
+    assert generation is not None
+    if store is not None and store != generation.store:
+        raise LookalikeError(
+            f"The index `{manifest.name}` keeps its vectors in the store `{generation.store}`, not in `{store}`: "
+            "leave out --store, or choose another --index."
+        )
+    opened = store_class(generation.store).open(_store_place(path, generation), write=True)
+    writer = Writer(path, manifest, generation, opened)
+    writer._given = given
+    try:
+        yield writer
+    finally:
+        opened.close()
+
+
+def foreign(have: ModelMark, wanted: ModelMark) -> LookalikeError:
+    return LookalikeError(
+        f"This index was made with model {have.short}, not {wanted.short}: run `lookalike index FOLDER --model "
+        f"{wanted.name}` to embed beside it, or leave out `--model`."
+    )
+
+
+def check_model(index_model: ModelMark, model: str | os.PathLike[str] | Embedder | None) -> None:
+    """Refuse to ask an index by another model than the one that made it."""
+    if model is not None:
+        fingerprint = _embedder(model).fingerprint()
+        if fingerprint != index_model.fingerprint:
+            raise foreign(index_model, ModelMark(name=_name(model), fingerprint=fingerprint))
+
+
+def _manifest(path: Path, source: Path) -> Manifest:
+    if not is_index(path):
+        return Manifest(name=path.name, source=str(source))
+    manifest = manifests.read(path)
+    if Path(manifest.source) != source:
+        if Path(manifest.source).exists():
+            raise LookalikeError(
+                f"The index `{manifest.name}` was made of `{manifest.source}`, not of `{source}`: "
+                "choose another --index."
+            )
+        manifest.source = str(source)  # the folder was moved; its pictures are found again by what they are
+    return manifest
+
+
+def _embedder(model: str | os.PathLike[str] | Embedder | None) -> Embedder:
+    return load_model(model or DEFAULT_MODEL) if model is None or isinstance(model, (str, os.PathLike)) else model
+
+
+def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
+    """What people call the model: the run's folder, the model's folder, or the name they gave."""
+    if model is None:
+        return DEFAULT_MODEL
+    if not isinstance(model, (str, os.PathLike)):
+        return str(model.name)
+    path = Path(model)
+    if path.name == "model" and Run.is_run(path.absolute().parent):
+        path = path.absolute().parent
+    return path.name or str(model)
+
+
+def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
+    store_class(store)  # a misspelt name is told before anything is made
+    mark = ModelMark(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
+    return Generation(
+        number=1 + max((g.number for g in manifest.generations), default=0),
+        model=mark,
+        preprocess=embedder.preprocess.to_json(),
+        dim=embedder.dim,
+        store=store,
+        created=manifests.now(),
+        updated=manifests.now(),
+    )
+
+
+def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Embedder) -> None:
+    """Model and empty store first, then the manifest that speaks of them."""
+    folders.private_folder(path)
+    folder = generation_folder(path, generation.number)
+    shutil.rmtree(folder, ignore_errors=True)  # what a kill before the manifest's writing left
+    embedder.save_pretrained(folder / "model")
+    store_class(generation.store).create(_store_place(path, generation), generation.dim).close()
+    manifest.generations.append(generation)
+    if len(manifest.generations) == 1:
+        manifest.live = generation.number
+    manifest.write(path)
+
+
+def _store_place(path: Path, generation: Generation) -> str:
+    if "://" in generation.store:
+        return generation.store
+    return str(generation_folder(path, generation.number) / "store")
+
+
+class _Nothing:
+    """The store of an index that a dry run did not make."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def scan(self) -> Iterator[list[Record]]:
+        return iter(())
+
+    def count(self) -> int:
+        return 0
