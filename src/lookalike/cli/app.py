@@ -10,11 +10,19 @@ import typer
 # Panel of the help -> verbs; each is a module of this folder with a function (or an `app`) of that name.
 PANELS = {
     "Start": ("demo", "doctor"),
-    "Search": ("index", "search", "serve"),
-    "Train and measure": ("embed", "train", "evaluate", "compare", "report", "export", "recipes"),
+    "Train and measure": ("report",),
     "Proof": ("bench", "reproduce"),
     "Housekeeping": ("cache", "migrate"),
 }
+
+
+class Verbs(typer.core.TyperGroup):
+    """The root: its help lists the verbs by panel. Plain text, because rich takes longer to import than help may."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for panel, names in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(100)) for name in names])
 
 
 def _version(wanted: bool) -> None:
@@ -41,7 +49,7 @@ def _root(
 
 def build() -> typer.Typer:
     settings = {"help_option_names": ["-h", "--help"]}
-    app = typer.Typer(context_settings=settings, pretty_exceptions_enable=False, invoke_without_command=True)
+    app = typer.Typer(cls=Verbs, context_settings=settings, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(_root)
     for panel, names in PANELS.items():
         for name in names:

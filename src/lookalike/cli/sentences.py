@@ -21,20 +21,23 @@ def sentence(error: Any) -> str:
     more = f"see `{path} --help`."
     kind, message = type(error).__name__, str(getattr(error, "message", error)).rstrip(".")
     if kind == "NoSuchOption":
-        return f"`{error.option_name}` is not an option of {verb}{nearest(error.option_name, _options(context)) or '; ' + more}"
+        hint = nearest(error.option_name, _options(context)) or f"; {more}"
+        return f"`{error.option_name}` is not an option of {verb}{hint}"
     if kind == "BadOptionUsage":
-        return f"`{error.option_name}` of {verb} {_lower(re.sub(r'^Option .*? (?=requires|does)', '', message))}; {more}"
+        return f"`{error.option_name}` {'takes no value' if 'does not take' in message else 'needs a value'}; {more}"
     if kind == "MissingParameter":
         names = getattr(error.param, "opts", []) if _is_option(error.param) else []
         return f"`{path}` needs {names[0] if names else (error.param.metavar or error.param.name.upper())}; {more}"
     if kind == "BadParameter":
         name = error.param.opts[0] if _is_option(error.param) else error.param.name.upper()
-        return f"`{name}` of {verb} cannot be taken: {message}."
+        return f"`{name}` of {verb} is wrong: {message[:1].lower()}{message[1:]}."
     if found := re.match(r"No such command '(.*?)'", message):
         names = list(getattr(context.command, "commands", {})) if context else []
         hint = nearest(found[1], names) or f": there are {', '.join(names)}."
         return f"`{found[1]}` is not a verb of {path}{hint}"
-    if found := re.match(r"Got unexpected extra arguments? \((.*)\)", message):
+    if message == "Missing command":
+        return f"`{path}` needs one of {', '.join(context.command.commands)}; {more}"
+    if found := re.match(r"Got unexpected extra argument.*? \((.*)\)$", message):
         return f"`{path}` has no place for `{found[1]}`; {more}"
     return f"{message}; {more}"
 
@@ -46,7 +49,3 @@ def _is_option(param: Any) -> bool:
 def _options(context: Any) -> list[str]:
     params = context.command.params if context else []
     return [name for p in params if _is_option(p) for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -19,11 +19,9 @@ def table(head: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
     """Columns as wide as they must be; numbers to the right."""
     lines = [list(map(str, head)), *[list(map(str, row)) for row in body]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    numeric = [all(_is_number(line[i]) for line in lines[1:]) for i in range(len(head))]
-    return [
-        "  ".join(f"{t:>{w}}" if right else f"{t:<{w}}" for t, w, right in zip(line, widths, numeric, strict=True)).rstrip()
-        for line in lines
-    ]
+    signs = [">" if all(_is_number(line[i]) for line in lines[1:]) else "<" for i in range(len(head))]
+    forms = [f"{sign}{width}" for sign, width in zip(signs, widths, strict=True)]
+    return ["  ".join(f"{text:{form}}" for text, form in zip(line, forms, strict=True)).rstrip() for line in lines]
 
 
 def _is_number(text: str) -> bool:

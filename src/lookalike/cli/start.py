@@ -23,15 +23,19 @@ def run(words: Sequence[str]) -> int:
         try:
             code = command().main(list(words), prog_name="lookalike", standalone_mode=False)
             sys.stdout.flush()
+            if code == Exit.STOPPED:  # typer's way to tell of Ctrl-C
+                raise KeyboardInterrupt
         except UsageError as error:
             return _say(sentence(error), Exit.USER)
         except LookalikeError as error:
             return _say(str(error), error.exit_code)
         except (KeyboardInterrupt, typer.Abort):
             return _say(STOPPED, Exit.STOPPED)
-        except BrokenPipeError:
+        except (BrokenPipeError, SystemExit) as error:
+            if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+                raise  # shell completion ends so; a closed pipe too, in typer's hands
             # The reader has seen enough (`| head`); what is left in the buffer must not complain at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return Exit.OK
     return code if isinstance(code, int) else Exit.OK
 

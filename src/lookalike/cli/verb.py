@@ -31,6 +31,8 @@ class Answer:
     document: Any
     lines: list[str] = field(default_factory=list)
     asked: bool = False
+    code: int = 0
+    """What the process ends with: `Exit.FAILED` when something that was checked does not hold."""
 
 
 def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
@@ -49,6 +51,8 @@ def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
             answer = function(**options)
         if answer is not None:
             _print(answer, as_json=as_json, quiet=quiet)
+            if answer.code:
+                raise typer.Exit(answer.code)
 
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
     parameters += [

@@ -86,12 +86,19 @@ def clear_cache(kind: str | None = None) -> int:
     return freed
 
 
+def cache_limit() -> int:
+    chosen = os.environ.get("LOOKALIKE_CACHE_BYTES", str(CACHE_BYTES))
+    if not chosen.isdigit():
+        raise LookalikeError(f"LOOKALIKE_CACHE_BYTES is `{chosen}`; it must be a whole number of bytes.")
+    return int(chosen)
+
+
 def trim_cache(limit: int | None = None) -> int:
     """Bring the cache under its cap, least recently used entries first; the bytes freed.
 
     Entries used in the last ten minutes stay: another process may be reading them.
     """
-    limit = int(os.environ.get("LOOKALIKE_CACHE_BYTES", CACHE_BYTES)) if limit is None else limit
+    limit = cache_limit() if limit is None else limit
     rows = cache_entries()
     total = sum(row[2] for row in rows)
     freed = 0

@@ -28,8 +28,9 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def load() -> float:
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else float("nan")
+def load() -> float | None:
+    """The load average; None where the system does not keep one."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def describe() -> dict[str, Any]:

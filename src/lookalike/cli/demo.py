@@ -1,0 +1,29 @@
+"""`lookalike demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lookalike.cli import show
+from lookalike.cli.options import Device, Seed
+from lookalike.cli.verb import Answer, verb
+
+
+@verb
+def demo(
+    images: Annotated[
+        Path | None, typer.Option("--images", help="Your own folder; else pictures are generated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where the run goes; runs/demo otherwise.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model to start from.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> Answer:
+    """From pictures to a trained, measured search, in one go; a second run reuses what is there."""
+    import lookalike
+
+    done = lookalike.demo(images=images, out=out, model=model, seed=seed, device=device)
+    return Answer(done, show.rows(done.lines))

@@ -1,0 +1,54 @@
+"""`lookalike reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lookalike.cli import show
+from lookalike.cli.options import Data
+from lookalike.cli.verb import Answer, verb
+
+if TYPE_CHECKING:
+    from lookalike.claims import ClaimResult
+
+
+@verb
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="Whose claims; --list shows them.")] = None,
+    data: Data = None,
+    scale: Annotated[str, typer.Option("--scale", help="small, or paper: at the paper's own scale.")] = "small",
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this claim; may be given again.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the stored results.")] = Path("results"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the finished jobs of earlier runs.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the claims and what is known of them.")] = False,
+    document: Annotated[
+        Path | None, typer.Option("--document", help="Write this page from the stored results (docs/results.md).")
+    ] = None,
+) -> Answer:
+    """Try the papers' claims, small or at scale; a killed run goes on where it stopped."""
+    import lookalike
+    from lookalike.claims import PAPERS, results_of
+    from lookalike.claims.document import write_page
+    from lookalike.core.errors import LookalikeError
+
+    papers = [paper] if paper else list(PAPERS)
+    if listed:
+        return _answer([result for p in papers for result in results_of(p, out)])
+    if paper is not None:
+        results = lookalike.reproduce(paper=paper, data=data, scale=scale, only=only, out=out, fresh=fresh)
+        if document:
+            write_page(document, out)
+        return _answer(results)
+    if document is None:
+        raise LookalikeError(f"Say what to reproduce ({', '.join(PAPERS)}), or give --list or --document.")
+    write_page(document, out)
+    return Answer({"written": document}, [f"Written: {show.link(document)}"])
+
+
+def _answer(results: list[ClaimResult]) -> Answer:
+    body = [(r.paper, r.key, r.verdict, r.note or r.statement) for r in results]
+    lines = show.table(("paper", "claim", "verdict", "what was found"), body)
+    return Answer([result.to_json() for result in results], lines, asked=True)

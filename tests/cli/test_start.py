@@ -1,0 +1,157 @@
+"""What every command shares: help, versions, errors in one sentence, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.helpers import lookalike
+
+from lookalike._version import __version__
+from lookalike.cli import start
+from lookalike.cli.app import PANELS
+from lookalike.core.errors import Exit
+
+VERBS = [name for names in PANELS.values() for name in names]
+
+
+def test_help_answers_in_half_a_second() -> None:
+    """Best of five: the machine may be busy, the imports are what is measured."""
+    took = []
+    for _ in range(5):
+        start_time = time.perf_counter()
+        answer = lookalike("--help")
+        took.append(time.perf_counter() - start_time)
+        assert answer.code == 0
+    assert all(verb in answer.out for verb in VERBS)
+    assert min(took) < 0.5
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from lookalike.cli.start import run; run(['--help']); run(['train', '--help']);"
+        "print([m for m in ('numpy', 'torch', 'pyarrow', 'yaml', 'PIL', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str, cli) -> None:
+    answer = cli(verb, "--help")
+    assert answer.code == 0
+    assert answer.out.startswith(f"Usage: lookalike {verb}")
+    assert answer.err == ""
+
+
+def test_version_and_no_words(cli) -> None:
+    assert cli("--version").out == f"lookalike {__version__}\n"
+    assert cli().out == cli("--help").out
+    assert cli().code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["doctr"], "`doctr` is not a verb of lookalike; did you mean `doctor`?"),
+        (["bench", "encode", "--wiat"], "`--wiat` is not an option of bench; did you mean `--wait`?"),
+        (["bench", "encode", "--zzz"], "`--zzz` is not an option of bench; see `lookalike bench --help`."),
+        (["bench", "--data"], "`--data` needs a value; see `lookalike"),
+        (["report"], "`lookalike report` needs RUN; see `lookalike report --help`."),
+        (["report", "a", "b"], "`lookalike report` has no place for `b`; see `lookalike report --help`."),
+        (["demo", "--seed", "x"], "`--seed` of demo is wrong: "),
+        (["cache"], "`lookalike cache` needs one of ls, clear; see `lookalike cache --help`."),
+        (["cache", "lss"], "`lss` is not a verb of lookalike cache; did you mean `ls`?"),
+        (["report", "nowhere"], "`nowhere` is not a run: there is no `run.json` in it."),
+        (["bench", "encod"], "`encod` is not a benchmark; did you mean `encode`?"),
+        (["bench"], "Give one benchmark"),
+        (["--nonsense"], "`--nonsense` is not an option of lookalike; see `lookalike --help`."),
+    ],
+)
+def test_a_users_error_is_one_sentence_and_exit_code_2(words: list[str], sentence: str, cli) -> None:
+    answer = cli(*words)
+    assert answer.code == Exit.USER == 2
+    assert answer.out == ""
+    assert answer.err.startswith(sentence)
+    assert answer.err.count("\n") == 1
+    assert answer.err.rstrip()[-1] in ".?"
+
+
+def test_a_bug_keeps_its_traceback(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lookalike.core.folders.cache_entries", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli("cache", "ls")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m lookalike --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "0\n"
+
+
+SLOW = """
+import sys, time
+from lookalike.cli import start
+from lookalike.core import folders
+def wait():
+    print("ready", flush=True)
+    {body}
+folders.cache_entries = wait
+sys.exit(start.run(["cache", "ls"]))
+"""
+
+
+def interrupted(body: str, strikes: int) -> tuple[int, str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW.format(body=body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.3)  # it is on its way from the print to the work
+    for _ in range(strikes):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=20)
+    return process.returncode, err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+def test_ctrl_c_stops_with_a_sentence() -> None:
+    assert interrupted("time.sleep(60)", 1) == (130, start.STOPPED + "\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "exec('while True:\\n  try: time.sleep(60)\\n  except KeyboardInterrupt: pass')",  # code that will not stop
+        "import hashlib; hashlib.pbkdf2_hmac('sha256', b'x', b'y', 80_000_000)",  # deep in a library
+    ],
+    ids=["stubborn", "in C"],
+)
+def test_ctrl_c_twice_always_ends(body: str) -> None:
+    start_time = time.monotonic()
+    code, err = interrupted(body, 2)
+    assert code == 130
+    assert "Ended at once." in err
+    assert time.monotonic() - start_time < 8
+
+
+def test_completion_is_offered() -> None:
+    answer = lookalike("--show-completion", "bash")
+    assert answer.code == 0
+    assert "_LOOKALIKE_COMPLETE=complete_bash" in answer.out
+    words = {"_LOOKALIKE_COMPLETE": "complete_bash", "COMP_WORDS": "lookalike do", "COMP_CWORD": "1"}
+    assert "doctor" in lookalike(env=words).out
+
+
+def test_python_m_and_the_script_are_the_same() -> None:
+    script = Path(sys.executable).with_name("lookalike")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == lookalike("--version").out

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lookalike.core import files
+from lookalike.core.errors import LookalikeError
+
+
+def test_a_file_takes_its_place_only_when_the_block_ends_well(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.txt"
+    files.write_text(path, "old")
+    with pytest.raises(RuntimeError), files.atomic_file(path) as part:
+        part.write_text("new, but torn")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    with files.atomic_file(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_takes_its_place_only_when_the_block_ends_well(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with files.atomic_folder(path) as part:
+        (part / "old.txt").write_text("old")
+    with pytest.raises(RuntimeError), files.atomic_folder(path) as part:
+        (part / "new.txt").write_text("torn")
+        raise RuntimeError
+    assert [p.name for p in path.iterdir()] == ["old.txt"]
+    with files.atomic_folder(path) as part:
+        (part / "new.txt").write_text("new")
+    assert [p.name for p in path.iterdir()] == ["new.txt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_kill_between_the_two_renames_of_a_folder_loses_nothing(tmp_path: Path) -> None:
+    old = tmp_path / ".model.old"
+    old.mkdir()
+    (old / "a.txt").write_text("old")
+    files.recover_folder(tmp_path / "model")
+    assert (tmp_path / "model" / "a.txt").read_text() == "old"
+    assert not old.exists()
+    old.mkdir()  # now the new one is in place, and only the old one was not yet deleted
+    files.recover_folder(tmp_path / "model")
+    assert (tmp_path / "model" / "a.txt").exists()
+    assert not old.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs kill")
+def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import sys
+        from lookalike.core.files import write_bytes
+        number = 0
+        while True:
+            number += 1
+            write_bytes(sys.argv[1], bytes([number % 256]) * 50_000)
+            print(number, flush=True)
+    """)
+    path = tmp_path / "data.bin"
+    for pause in (0.0, 0.013, 0.029):
+        process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()  # at least one write was finished
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        data = path.read_bytes()
+        assert len(data) == 50_000
+        assert len(set(data)) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "is full"),
+        (errno.EDQUOT, "is full"),
+        (errno.EROFS, "cannot be written"),
+        (errno.EACCES, "cannot"),
+    ],
+)
+def test_disk_errors_become_sentences(tmp_path: Path, number: int, words: str) -> None:
+    with pytest.raises(LookalikeError, match=words), files.atomic_file(tmp_path / "a") as part:
+        part.write_bytes(b"half")
+        raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_disk_errors_keep_their_type(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output"), files.disk_errors(tmp_path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are a Unix matter")
+def test_private_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "key", "secret", private=True)
+    files.write_text(tmp_path / "open", "text")
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o666 & ~mask
+
+
+def test_json_round_trip_and_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"n": np.float32(0.5), "a": np.arange(3), "p": Path("x/y"), "s": {2, 1}, "ü": "é"})
+    assert files.read_json(path) == {"n": 0.5, "a": [0, 1, 2], "p": "x/y", "s": [1, 2], "ü": "é"}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        files.write_json(path, {"n": float("nan")})
+    assert files.read_json(path)["n"] == 0.5, "a document that cannot be written must leave the old one"
+    path.write_text('{"n": 0.')
+    with pytest.raises(LookalikeError, match=r"The run .* is damaged"):
+        files.read_json(path, "run")
+    with pytest.raises(LookalikeError, match="There is no run at"):
+        files.read_json(tmp_path / "none.json", "run")
+    with pytest.raises(TypeError):
+        files.write_json(path, {"x": object()})
+
+
+def test_hashes_see_where_one_part_ends(tmp_path: Path) -> None:
+    assert files.hash_bytes("ab", "c") != files.hash_bytes("a", "bc")
+    assert files.hash_bytes("a") == files.hash_bytes(b"a")
+    (tmp_path / "a").write_bytes(b"x" * 3_000_000)
+    first = files.hash_file(tmp_path / "a")
+    (tmp_path / "a").write_bytes(b"x" * 2_999_999 + b"y")
+    assert files.hash_file(tmp_path / "a") != first
+
+
+def test_space_is_asked_for_before_a_long_job(tmp_path: Path) -> None:
+    files.need_space(tmp_path / "not" / "there" / "yet", 1, "The test")
+    with pytest.raises(LookalikeError, match=r"^The test needs about 1\.0 TB|The test needs about 1\d*\.\d TB"):
+        files.need_space(tmp_path, 10**18, "The test")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (5e12, "5.0 TB")]
+)
+def test_sizes_as_people_read_them(count: float, text: str) -> None:
+    assert files.human_bytes(count) == text

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from lookalike.core.locks import Locked, hold
+
+HOLD = """
+import sys, time
+from lookalike.core.locks import hold
+with hold(sys.argv[1], "It"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_holder_is_refused_at_once_and_in_one_sentence(tmp_path: Path) -> None:
+    def again() -> AbstractContextManager[None]:
+        return hold(tmp_path / "x" / ".lock", "The run `x`")
+
+    with again(), pytest.raises(Locked, match=r"^The run `x` is in use by another process"), again():
+        pass
+    with again():
+        pass
+
+
+def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with pytest.raises(Locked), hold(path, "It"):
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    with hold(path, "It"):
+        pass
