@@ -1,7 +1,7 @@
 """Write constraints.txt: one version of everything pyproject.toml and the set-up may install.
 
-    python tools/pins.py              keep the versions that are pinned, add and drop packages as needed
-    python tools/pins.py --upgrade    take the newest versions
+python tools/pins.py              keep the versions that are pinned, add and drop packages as needed
+python tools/pins.py --upgrade    take the newest versions
 """
 
 from __future__ import annotations
