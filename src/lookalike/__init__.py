@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from lookalike.reporting import report
     from lookalike.searching import Index, index, search
     from lookalike.service import serve
-    from lookalike.tour import demo, doctor, migrate
+    from lookalike.tour.demo import demo
+    from lookalike.tour.doctor import doctor
+    from lookalike.tour.migrate import migrate
     from lookalike.training import recipes, train
 
 __all__ = [

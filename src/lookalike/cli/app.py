@@ -10,7 +10,8 @@ import typer
 # Panel of the help -> verbs; each is a module of this folder with a function (or an `app`) of that name.
 PANELS = {
     "Start": ("demo", "doctor"),
-    "Train and measure": ("report",),
+    "Search": ("index", "search"),
+    "Train and measure": ("train", "recipes", "evaluate", "compare", "report"),
     "Proof": ("bench", "reproduce"),
     "Housekeeping": ("cache", "migrate"),
 }

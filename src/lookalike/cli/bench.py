@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @verb
 def bench(
-    name: Annotated[str | None, typer.Argument(help="Which benchmark; --list shows them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which benchmark; --list shows them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
     data: Data = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the machine is quiet.")] = False,
@@ -24,7 +24,10 @@ def bench(
     out: Annotated[Path | None, typer.Option("--out", help="Also keep the result as bench-NAME.json here.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Name the benchmarks and end.")] = False,
 ) -> Answer:
-    """Measure against peers on a quiet machine; a busy one ends with exit code 3."""
+    """Measure speed and quality against peers.
+
+    A busy machine ends it with exit code 3; every bar is printed, missed or not.
+    """
     import lookalike
     from lookalike.benches import BENCHES
     from lookalike.core.errors import LookalikeError

@@ -15,14 +15,17 @@ from lookalike.cli.verb import Answer, verb
 @verb
 def demo(
     images: Annotated[
-        Path | None, typer.Option("--images", help="Your own folder; else pictures are generated.")
+        Path | None, typer.Option("--images", help="Your own folder, with one subfolder a class or without any.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where the run goes; runs/demo otherwise.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="The model to start from.")] = None,
     seed: Seed = 0,
     device: Device = "auto",
 ) -> Answer:
-    """From pictures to a trained, measured search, in one go; a second run reuses what is there."""
+    """All of it in one go: train, measure, index, search, report.
+
+    Without --images the pictures are generated. A second run reuses what is there.
+    """
     import lookalike
 
     done = lookalike.demo(images=images, out=out, model=model, seed=seed, device=device)

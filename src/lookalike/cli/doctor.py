@@ -9,7 +9,7 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def doctor() -> Answer:
-    """What is installed, what is missing, what it costs and how to get it."""
+    """What is installed, what is missing and how to get it."""
     import lookalike
     from lookalike.core.errors import Exit
 

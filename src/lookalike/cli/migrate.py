@@ -14,7 +14,9 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def migrate(
-    folder: Annotated[Path, typer.Argument(help="A model, run, index or table, or a folder that holds some.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A model, run, index or table, or a folder of them.")
+    ],
     dry_run: DryRun = False,
 ) -> Answer:
     """Bring what an older version wrote to today's formats."""

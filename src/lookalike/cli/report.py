@@ -13,7 +13,7 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def report(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or its name under ./runs.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its name under ./runs.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to write it; report.html in the run otherwise.")
     ] = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @verb
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="Whose claims; --list shows them.")] = None,
+    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="Whose claims; --list shows them.")] = None,
     data: Data = None,
     scale: Annotated[str, typer.Option("--scale", help="small, or paper: at the paper's own scale.")] = "small",
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this claim; may be given again.")] = None,
@@ -28,7 +28,10 @@ def reproduce(
         Path | None, typer.Option("--document", help="Write this page from the stored results (docs/results.md).")
     ] = None,
 ) -> Answer:
-    """Try the papers' claims, small or at scale; a killed run goes on where it stopped."""
+    """Try the papers' claims, small or at scale.
+
+    A killed run goes on where it stopped. Results are kept in --out.
+    """
     import lookalike
     from lookalike.claims import PAPERS, results_of
     from lookalike.claims.document import write_page

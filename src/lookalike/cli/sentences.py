@@ -36,7 +36,7 @@ def sentence(error: Any) -> str:
         hint = nearest(found[1], names) or f": there are {', '.join(names)}."
         return f"`{found[1]}` is not a verb of {path}{hint}"
     if message == "Missing command":
-        return f"`{path}` needs one of {', '.join(context.command.commands)}; {more}"
+        return f"`{path}` needs one of {', '.join(error.ctx.command.commands)}; {more}"
     if found := re.match(r"Got unexpected extra argument.*? \((.*)\)$", message):
         return f"`{path}` has no place for `{found[1]}`; {more}"
     return f"{message}; {more}"

@@ -1,0 +1,44 @@
+"""`lookalike index`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lookalike.cli.options import DryRun, Layout, Split
+from lookalike.cli.verb import Answer, verb
+
+
+@verb
+def index(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of pictures, or a table of them.")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="A run, a model folder or a name; an old index keeps its own.")
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option("--index", help="Its name or folder; without it the pictures' folder decides.")
+    ] = None,
+    store: Annotated[str | None, typer.Option("--store", help="Where vectors live: qdrant or exact.")] = None,
+    layout: Layout = "auto",
+    split: Split = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Check what scores mean on labelled pictures.")
+    ] = True,
+    dry_run: DryRun = False,
+) -> Answer:
+    """Make a folder searchable, or bring its index up to date."""
+    import lookalike
+
+    done = lookalike.index(
+        folder=folder,
+        model=model,
+        index=index,
+        store=store,
+        layout=layout,
+        split=split,
+        calibrate=calibrate,
+        dry_run=dry_run,
+    )
+    return Answer(done, str(done).splitlines())

@@ -1,0 +1,54 @@
+"""`lookalike search`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lookalike.cli.verb import Answer, verb
+
+
+@verb
+def search(
+    query: Annotated[Path, typer.Argument(metavar="PICTURE", help="A picture, or a folder of them.")],
+    index: Annotated[
+        str | None, typer.Option("--index", help="An index, a run or the pictures' folder; the last updated otherwise.")
+    ] = None,
+    k: Annotated[int, typer.Option("--k", "-k", help="How many hits.")] = 10,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("--filters", "--filter", metavar="RULE", help="label=gull, path=sea/*, domain!=sketch; again."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show weak hits too.")] = False,
+    more: Annotated[
+        list[Path] | None, typer.Option("--more", metavar="PICTURE", help="It should look like this too; again.")
+    ] = None,
+    less: Annotated[
+        list[Path] | None, typer.Option("--less", metavar="PICTURE", help="It should not look like this; again.")
+    ] = None,
+    box: Annotated[
+        tuple[float, float, float, float] | None,
+        typer.Option("--box", metavar="X1 Y1 X2 Y2", help="The part of the picture that counts, in pixels."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Refuse an index made by another model.")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Compare with every picture.")] = False,
+) -> Answer:
+    """Find pictures that show the same thing."""
+    import lookalike
+
+    found = lookalike.search(
+        query=query,
+        index=index,
+        k=k,
+        filters=filters,
+        all=every,
+        more=more or (),
+        less=less or (),
+        box=box,
+        model=model,
+        exact=exact,
+    )
+    answers = found if isinstance(found, list) else [found]
+    return Answer(found, "\n\n".join(map(str, answers)).splitlines(), asked=True)

@@ -1,0 +1,85 @@
+"""`lookalike train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lookalike.cli import show
+from lookalike.cli.options import DryRun
+from lookalike.cli.verb import Answer, verb
+
+
+@verb
+def train(
+    data: Annotated[
+        Path | None, typer.Argument(metavar="DATA", help="Pictures with classes: a folder of subfolders, or a table.")
+    ] = None,
+    method: Annotated[str | None, typer.Option("--method", help="Which method trains: ms, supcon, …")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The starting model: a folder or a name.")] = None,
+    recipe: Annotated[str | None, typer.Option("--recipe", help="A recipe's name, or a YAML file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run's folder; runs/<time>-<method> otherwise.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Start of all random numbers.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.rate=1e-4; may be given again."),
+    ] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="How many processes train together.")] = None,
+    dry_run: DryRun = False,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Also make the report's pictures and maps.")
+    ] = True,
+) -> Answer:
+    """Train on pictures with classes; keep what is better.
+
+    Better is measured on classes the training has not seen. Recipes hold settings by name
+    (`lookalike recipes`); --set changes any of them.
+    """
+    import lookalike
+    from lookalike.core.settings import parse_set
+
+    done = lookalike.train(
+        data=data,
+        method=method,
+        model=model,
+        recipe=recipe,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        steps=steps,
+        settings=parse_set(settings or []),
+        processes=processes,
+        dry_run=dry_run,
+        report=report,
+    )
+    if not isinstance(done, lookalike.Run):
+        return Answer(done, str(done).splitlines(), asked=True)
+    return Answer({"run": done.path, **done.result}, summary(done.path, done.result))
+
+
+def summary(path: Path, result: dict[str, Any]) -> list[str]:
+    """What was trained on what, how good it became, and which model is kept."""
+    counts, took = result["pictures"], result["seconds"]
+    measured, changes = result.get("measured", {}), result.get("differences", {})
+    values = [f"{name} {found['recall@1']['value']:.3f}" for name, found in measured.items()]
+    change = next((found["recall@1"] for found in changes.values()), None)
+    if change:
+        values.append(show.interval(change["difference"], change["low"], change["high"], points=True))
+    how = f"{result['method']}, {result['steps']:,} steps in {took['train']:.0f} s, best at {result['best_step']:,}"
+    return show.rows(
+        [
+            ("Pictures", ", ".join(f"{count:,} {name}" for name, count in counts.items())),
+            ("Model", f"{result['model']}, {how}"),
+            ("Recall@1", "  ".join(values)),
+            ("Verdict", result["verdict"]),
+            ("Kept", f"{result['kept']}, in {show.link(path / 'model')}"),
+            ("Report", f"lookalike report {show.short(path)}"),
+            ("Next", f"lookalike index FOLDER --model {show.short(path)}"),
+        ]
+    )
