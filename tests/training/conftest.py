@@ -1,0 +1,39 @@
+"""A tiny model and a few pictures, shared by the tests of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests import helpers
+
+# Small enough that a run takes a second, with everything in it that a real one has.
+SMALL = {
+    "head": {"dim": 16},
+    "sampler": {"classes": 4, "images": 3},
+    "steps": 12,
+    "evaluate_every": 4,
+    "logs": {"every": 2, "tensorboard": False},
+    "optimiser": {"rate": 1e-3},
+    "data": {"near": False},
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 classes of 8 pictures."""
+    return helpers.pictures(tmp_path_factory.mktemp("pictures") / "shelf", classes=12, images=8, width=48, height=40)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: a small EfficientNet with random weights at 32 px."""
+    import torch
+
+    from lookalike.models import Embedder
+
+    torch.manual_seed(0)
+    model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    model.save_pretrained(path)
+    return path

@@ -1,0 +1,63 @@
+"""Checkpoints: round trip, and one sentence for each way to be broken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lookalike.core.errors import LookalikeError
+from lookalike.training import checkpoint
+
+
+def test_round_trip(tmp_path):
+    document = {"step": 3, "model": {"a": torch.arange(4.0)}, "nested": [{"b": torch.ones(2, dtype=torch.int64)}, None]}
+    checkpoint.write(tmp_path / "x.pt", document)
+    found = checkpoint.read(tmp_path / "x.pt")
+    assert found["step"] == 3 and found["kind"] == "checkpoint"
+    assert torch.equal(found["model"]["a"], document["model"]["a"])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.95, 0.999])
+def test_a_truncated_one_is_one_sentence(tmp_path, share):
+    path = tmp_path / "x.pt"
+    checkpoint.write(path, {"model": {"a": torch.randn(500)}})
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(LookalikeError, match="is damaged"):
+        checkpoint.read(path)
+
+
+def test_code_is_never_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("code was run",))
+
+    torch.save({"format": 1, "x": Trap()}, tmp_path / "x.pt")
+    with pytest.raises(LookalikeError, match="is damaged"):
+        checkpoint.read(tmp_path / "x.pt")
+
+
+def test_a_newer_one_and_a_missing_one(tmp_path):
+    torch.save({"format": 99, "kind": "checkpoint"}, tmp_path / "x.pt")
+    with pytest.raises(LookalikeError, match="update lookalike"):
+        checkpoint.read(tmp_path / "x.pt")
+    with pytest.raises(LookalikeError, match="no checkpoint"):
+        checkpoint.read(tmp_path / "y.pt")
+
+
+def test_only_what_moves_is_kept():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2))
+    model[0].bias.requires_grad_(False)
+    model[2].eval()
+    found = checkpoint.moving_state(model)
+    assert set(found) == {
+        "0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
+        "2.weight", "2.bias",
+    }  # fmt: skip
+    before = model[0].weight.detach().clone()
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    checkpoint.put_back(model, found)
+    assert torch.equal(model[0].weight, before)
+    with pytest.raises(LookalikeError, match="does not fit"):
+        checkpoint.put_back(model, {"9.weight": before})

@@ -1,0 +1,92 @@
+"""Settings laid over each other, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.training import recipes
+from lookalike.training.cookbook import load, names
+from lookalike.training.schedule import factor
+from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"stesp": 3}, "did you mean `steps`"),
+        ({"optimiser": {"rat": 1}}, "`optimiser.rat`.*did you mean `rate`"),
+        ({"method": {"name": "ms", "alfa": 1}}, "`alfa` is not one of the settings of the method ms.*`alpha`"),
+        ({"method": "supcom"}, "did you mean `supcon`"),
+        ({"steps": -1}, "`steps` in the training settings is -1"),
+        ({"views": {"mode": "cache"}}, "should be 'cached' or 'end_to_end'"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_that_names_the_right_one(wrong, sentence):
+    with pytest.raises(LookalikeError, match=sentence):
+        resolve(wrong)
+
+
+def test_later_layers_win_and_nested_ones_are_joined():
+    found = resolve({"steps": 5, "optimiser": {"rate": 0.1, "weight_decay": 0.2}}, {"optimiser": {"rate": 0.3}})
+    assert (found.steps, found.optimiser.rate, found.optimiser.weight_decay) == (5, 0.3, 0.2)
+
+
+def test_another_method_drops_the_settings_of_the_old_one_and_brings_what_suits_it():
+    recipe = {"method": {"name": "ms", "alpha": 3.0}, "optimiser": {"rate": 0.5}}
+    same = resolve(recipe, {"method": "ms"})
+    assert (same.method.own()["alpha"], same.optimiser.rate) == (3.0, 0.5)
+    other = resolve(recipe, {"method": "proxy_anchor"})
+    assert other.method.own() == {"margin": 0.1, "alpha": 32.0}
+    assert other.optimiser.rate != 0.5
+    mine = resolve(recipe, {"method": "proxy_anchor", "optimiser": {"rate": 0.7}})
+    assert mine.optimiser.rate == 0.7
+
+
+def test_resolved_settings_are_a_fixed_point():
+    first = resolve({"method": "triplet"})
+    assert resolve(first.model_dump(mode="json")) == first
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_is_valid_and_says_what_it_is(name):
+    resolve(load(name))
+    assert next(row["about"] for row in recipes() if row["name"] == name)
+
+
+def test_recipes_are_listed_shown_and_copied(tmp_path):
+    assert recipes()[0]["name"] == "default"
+    assert recipes(show="default").startswith("#")
+    path = recipes(copy="default", to=tmp_path / "mine.yaml")
+    assert load(path) == load("default")
+    with pytest.raises(LookalikeError, match="already there"):
+        recipes(copy="default", to=path)
+    with pytest.raises(LookalikeError, match="did you mean `default`"):
+        recipes(show="defualt")
+
+
+def test_every_setting_has_words_for_the_docs():
+    def missing(model, prefix=""):
+        for name, info in model.model_fields.items():
+            kind = info.annotation
+            if isinstance(kind, type) and hasattr(kind, "model_fields"):
+                yield from missing(kind, f"{prefix}{name}.")
+            elif not info.description:
+                yield prefix + name
+
+    plain = {"seed", "device", "processes", "optimiser.kind", "optimiser.weight_decay", "logs.tensorboard"}
+    assert set(missing(TrainSettings)) <= plain
+
+
+def test_schedules():
+    cosine = ScheduleSettings(kind="cosine", warmup=4)
+    values = [factor(s, 20, cosine) for s in range(1, 21)]
+    assert values[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert all(a > b for a, b in itertools.pairwise(values[4:]))
+    assert 0 < values[-1] < 0.02
+    assert {factor(s, 9, ScheduleSettings(kind="constant")) for s in range(1, 10)} == {1.0}
+    fall = ScheduleSettings(kind="step", every=3, factor=0.5)
+    assert [factor(s, 9, fall) for s in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+    assert factor(20, 20, ScheduleSettings(kind="cosine", floor=0.1)) == pytest.approx(0.1, abs=0.01)

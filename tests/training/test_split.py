@@ -1,0 +1,119 @@
+"""Who trains, who chooses, who is tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data import Table
+from lookalike.training.settings import DataSettings
+from lookalike.training.split import divide
+
+
+def table_of(counts, split=None, layout=None):
+    labels = [f"c{c:02d}" for c, n in enumerate(counts) for _ in range(n)]
+    columns = {"path": [f"{i}.jpg" for i in range(len(labels))], "label": labels}
+    if split is not None:
+        columns["split"] = split
+    return Table.from_columns(columns, name="test", notes={"layout": layout} if layout else {})
+
+
+def classes(table, rows):
+    return set(table.labels()[0][rows].tolist())
+
+
+def check_whole(found, table):
+    rows = np.concatenate([found.train, found.validation, found.test])
+    assert len(rows) == len(set(rows.tolist()))
+    assert rows.max() < len(table)
+
+
+def test_classes_are_parted_without_overlap():
+    table = table_of([5] * 20)
+    found = divide(table, DataSettings())
+    check_whole(found, table)
+    sides = [classes(table, rows) for rows in (found.train, found.validation, found.test)]
+    assert [len(s) for s in sides] == [12, 2, 6]
+    assert not (sides[0] & sides[1] or sides[0] & sides[2] or sides[1] & sides[2])
+    assert found.rule == "classes"
+    again = divide(table, DataSettings())
+    assert np.array_equal(found.test, again.test) and np.array_equal(found.validation, again.validation)
+    other = divide(table, DataSettings(split_seed=1))
+    assert not np.array_equal(found.test, other.test)
+
+
+def test_single_pictures_are_dealt_out_and_no_side_lives_of_them():
+    table = table_of([1] * 10 + [4] * 8)
+    found = divide(table, DataSettings())
+    check_whole(found, table)
+    for rows in (found.train, found.validation, found.test):
+        pairs = [c for c in classes(table, rows) if c >= 10]
+        assert len(pairs) >= 2
+
+
+def test_few_classes_are_parted_by_picture():
+    table = table_of([10, 10, 10])
+    found = divide(table, DataSettings())
+    check_whole(found, table)
+    assert found.rule == "pictures"
+    assert classes(table, found.train) == classes(table, found.test) == {0, 1, 2}
+    assert any("also trained on" in note for note in found.notes)
+    assert len(found.validation)
+
+
+def test_the_tables_own_split_is_taken():
+    split = ["train"] * 8 + ["val"] * 8 + ["test"] * 8
+    table = table_of([4] * 6, split)
+    found = divide(table, DataSettings())
+    assert found.rule == "table"
+    assert (found.train.tolist(), found.validation.tolist(), found.test.tolist()) == (
+        list(range(8)),
+        list(range(8, 16)),
+        list(range(16, 24)),
+    )
+
+
+def test_validation_classes_come_out_of_the_training_side():
+    split = (["train"] * 5 * 10) + (["test"] * 5 * 10)
+    table = table_of([5] * 20, split)
+    found = divide(table, DataSettings())
+    assert classes(table, found.test) == set(range(10, 20))
+    assert classes(table, found.train) | classes(table, found.validation) == set(range(10))
+    assert not classes(table, found.train) & classes(table, found.validation)
+    none = divide(table, DataSettings(validation=0))
+    assert not len(none.validation)
+    assert classes(table, none.train) == set(range(10))
+
+
+def test_cub_and_cars_are_halved():
+    found = divide(table_of([3] * 10, ["train", "test", "train"] * 10, layout="cub"), DataSettings())
+    assert found.rule == "halves"
+    assert max(found.train) < min(found.test)
+
+
+def test_marks_survive_lost_rows():
+    table = table_of([5] * 20)
+    found = divide(table, DataSettings())
+    marked = found.mark(table)
+    kept = np.delete(np.arange(len(table)), [0, 17, 60])
+    again = found.follow(marked.take(kept))
+    ids = table.column("row_id")
+    for side in ("train", "validation", "test"):
+        wanted = set(ids[getattr(found, side)]) & set(ids[kept])
+        assert set(ids[kept][getattr(again, side)]) == wanted
+
+
+def test_a_split_that_is_not_there_is_one_sentence():
+    with pytest.raises(LookalikeError, match="no split of its own"):
+        divide(table_of([4] * 8), DataSettings(split="table"))
+    with pytest.raises(LookalikeError, match="has no `train`: there is a, b"):
+        divide(table_of([4] * 2, ["a"] * 4 + ["b"] * 4), DataSettings(split="table"))
+    with pytest.raises(LookalikeError, match="to pictures"):
+        divide(table_of([4] * 3), DataSettings(split="classes"))
+
+
+def test_no_labels_all_train():
+    table = Table.from_columns({"path": ["a.jpg", "b.jpg"]}, name="test")
+    found = divide(table, DataSettings())
+    assert (len(found.train), len(found.test), found.rule) == (2, 0, "none")
