@@ -76,8 +76,19 @@ class Index:
             if self._store is None:
                 kind = store_class(self.generation.store)
                 place = self.generation.store if "://" in self.generation.store else str(self.folder / "store")
-                self._store = kind.open(place)
+                self._store = self._whole(kind.open(place))
             return self._store
+
+    def _whole(self, store: Store) -> Store:
+        """A store that lost rows behind our back is told, not asked."""
+        have, wanted = store.count(), self.generation.pictures
+        if self.generation.complete and have != wanted:
+            store.close()
+            raise LookalikeError(
+                f"The index `{self.name}` is damaged: it holds {have:,} of {wanted:,} pictures. "
+                f"`lookalike index {self.source}` repairs it."
+            )
+        return store
 
     @property
     def embedder(self) -> Embedder:

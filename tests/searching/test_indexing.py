@@ -1,0 +1,322 @@
+"""An index follows its folder: new, changed, moved, relabelled and deleted pictures, each once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookalike.core import files
+from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import hold
+from lookalike.searching import Index, index, search
+from lookalike.searching import updating as updating_module
+from tests import helpers
+from tests.searching.fake import FakeEmbedder
+
+
+def rows(where: Path) -> dict[str, dict[str, Any]]:
+    with Index.open(where) as opened:
+        found = [record for part in opened.store.scan() for record in part]
+    assert len(found) == len({record.id for record in found})
+    return {record.payload["path"]: record.payload for record in found}
+
+
+def paths(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*.jpg")}
+
+
+@pytest.mark.parametrize("store", ["qdrant", "exact"])
+def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, store: str) -> None:
+    place = tmp_path / "index"
+    first = index(folder=folder, model=model, index=place, store=store, progress=False)
+    assert (first.new, first.pictures, first.unreadable) == (24, 24, [])
+    assert set(rows(place)) == paths(folder)
+
+    again = index(folder=folder, index=place, progress=False)
+    assert (again.new, again.changed, again.unchanged, again.pictures) == (0, 0, 24, 24)
+
+    from PIL import Image
+
+    Image.fromarray(helpers.picture(77)).save(folder / "class-00" / "new.jpg")  # new
+    Image.fromarray(helpers.picture(78)).save(folder / "class-00" / "0.jpg")  # changed
+    (folder / "class-01" / "1.jpg").unlink()  # deleted
+    (folder / "class-02" / "2.jpg").rename(folder / "class-03" / "moved.jpg")  # moved
+    os.utime(folder / "class-03" / "3.jpg")  # touched, the same bytes
+    before = rows(place)
+    third = index(folder=folder, index=place, progress=False)
+    assert (third.new, third.changed, third.deleted, third.moved) == (1, 1, 1, 1)
+    assert third.unchanged == 21 and third.pictures == 24
+    after = rows(place)
+    assert set(after) == paths(folder)
+    assert after["class-03/moved.jpg"]["_hash"] == before["class-02/2.jpg"]["_hash"]
+    assert after["class-03/moved.jpg"]["label"] == "class-03"
+    assert after["class-00/0.jpg"]["content_id"] != before["class-00/0.jpg"]["content_id"]
+    hits = search(query=folder / "class-00" / "0.jpg", index=place, k=3)
+    assert hits[0].path == "class-00/0.jpg" and hits[0].identical
+    assert len(Index.open(place).table) == 24
+
+
+def test_moved_and_touched_pictures_are_not_embedded_again(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(folder=folder, model=model, index=tmp_path / "index", progress=False)
+    (folder / "class-02").rename(folder / "class-09")
+    for file in (folder / "class-00").iterdir():
+        os.utime(file)
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing had to be embedded")
+
+    monkeypatch.setattr("lookalike.models.Embedder.encode", forbidden)
+    done = index(folder=folder, index=tmp_path / "index", progress=False)
+    assert (done.moved, done.unchanged, done.deleted, done.new) == (6, 18, 0, 0)
+
+
+def test_new_labels_in_a_table_need_no_embedding(folder: Path, model: Path, tmp_path: Path) -> None:
+    lines = ["path,label,year"] + [f"{p},{p[:8]},2020" for p in sorted(paths(folder))]
+    table = folder / "table.csv"
+    table.write_text("\n".join(lines))
+    place = tmp_path / "index"
+    index(folder=table, model=model, index=place, progress=False)
+    table.write_text("\n".join(lines).replace("class-01", "kestrel", 0).replace(",class-01,2020", ",kestrel,1999"))
+    done = index(folder=table, index=place, progress=False)
+    assert done.relabelled == 6 and done.new == done.changed == 0
+    with Index.open(place) as opened:
+        assert opened.columns == ["label", "path", "year"]
+        assert dict(opened.store.facets("year")) == {"2020": 18, "1999": 6}
+        assert dict(opened.store.facets("label"))["kestrel"] == 6
+        record = next(r for part in opened.store.scan() for r in part if r.payload["label"] == "kestrel")
+        assert record.payload["content_id"] and record.payload["_hash"]
+
+
+def test_unreadable_pictures_are_named_and_the_rest_is_indexed(folder: Path, model: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        (folder / "class-00" / f"bad{number}.jpg").write_bytes(b"\xff\xd8 not a picture" * number)
+    place = tmp_path / "index"
+    done = index(folder=folder, model=model, index=place, progress=False)
+    assert done.pictures == 24 and len(done.unreadable) == 5
+    text = str(done)
+    assert text.count("Unreadable ") == 3 and "and 2 more" in text
+    assert done.unreadable_file is not None and len(done.unreadable_file.read_text().splitlines()) == 5
+    assert json.loads(json.dumps(done.to_json(), default=files.to_json))["unreadable"][0]["reason"]
+    # A picture that went bad after it was indexed is taken out.
+    (folder / "class-03" / "0.jpg").write_bytes(b"gone")
+    assert index(folder=folder, index=place, progress=False).pictures == 23
+    for bad in [*folder.glob("class-00/bad*.jpg"), folder / "class-03" / "0.jpg"]:
+        bad.unlink()
+    assert index(folder=folder, index=place, progress=False).unreadable == []
+    assert not (place / "unreadable.txt").exists()
+
+
+def test_nothing_is_written_into_the_picture_folder(folder: Path, model: Path, tmp_path: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
+    for file in [*folder.rglob("*"), folder]:
+        file.chmod(0o555 if file.is_dir() else 0o444)
+    index(folder=folder, model=model, index=tmp_path / "index", progress=False)
+    assert {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]} == before
+    for file in [folder, *folder.rglob("*")]:
+        file.chmod(0o755)
+    with pytest.raises(LookalikeError, match="inside the picture folder"):
+        index(folder=folder, model=model, index=folder / "index", progress=False)
+
+
+def test_an_index_knows_its_model(
+    folder: Path, models: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "index"
+    index(folder=folder, model=models / "first", index=place, progress=False)
+    sentence = r"This index was made with model \w{4} \(first\), not \w{4} \(second\): run `lookalike index FOLDER"
+    with pytest.raises(LookalikeError, match=sentence):
+        index(folder=folder, model=models / "second", index=place, progress=False)
+    with pytest.raises(LookalikeError, match=sentence):
+        search(query=folder / "class-00" / "0.jpg", index=place, model=models / "second")
+    assert len(search(query=folder / "class-00" / "0.jpg", index=place, model=models / "first", k=3)) == 3
+
+    # Without a name, another model's vectors go beside the old ones, and answer when they are complete.
+    one = index(folder=folder, model=models / "first", progress=False)
+    two = index(folder=folder, model=models / "second", progress=False)
+    assert one.path == two.path and two.new == 24
+    with Index.open(folder) as opened:
+        assert opened.generation.number == 2 and opened.generation.dim == 32
+        assert opened.manifest.of_model(Index.open(place).generation.model.fingerprint).number == 1
+    back = index(folder=folder, model=models / "first", progress=False)
+    assert back.unchanged == 24
+    with Index.open(folder) as opened:
+        assert opened.generation.number == 1
+
+
+def test_a_dry_run_changes_nothing(folder: Path, model: Path, tmp_path: Path) -> None:
+    place = tmp_path / "index"
+    plan = index(folder=folder, model=model, index=place, dry_run=True, progress=False)
+    assert plan.new == 24 and not place.exists()
+    index(folder=folder, model=model, index=place, progress=False)
+    (folder / "class-00" / "0.jpg").unlink()
+    plan = index(folder=folder, index=place, dry_run=True, progress=False)
+    assert (plan.deleted, plan.unchanged) == (1, 23)
+    assert len(rows(place)) == 24
+
+
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(match: str, **options: Any) -> None:
+        with pytest.raises(LookalikeError, match=match):
+            index(**{"folder": folder, "model": model, "index": tmp_path / "index", "progress": False, **options})
+        assert not (tmp_path / "index").exists()
+
+    refuse("no folder", folder=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    refuse("pictures", folder=tmp_path / "empty")
+    refuse("did you mean `exact`", store="exakt")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.jpg").write_bytes(b"nothing")
+    with pytest.raises(LookalikeError, match="None of the 1 pictures could be read"):
+        index(folder=tmp_path / "bad", model=model, index=tmp_path / "other", progress=False)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("mine")
+    with pytest.raises(LookalikeError, match="not an index and not empty"):
+        index(folder=folder, model=model, index=tmp_path / "full", progress=False)
+    monkeypatch.setattr("lookalike.core.folders.network_drive", lambda path: "nfs4")
+    refuse("network drive")
+
+
+def test_a_full_disk_is_told_and_what_was_stored_stays(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "index"
+    monkeypatch.setattr(files, "free_bytes", lambda path: 1000)
+    with pytest.raises(LookalikeError, match=r"only 1\.0 kB are free"):
+        index(folder=folder, model=model, index=place, store="exact", progress=False)
+    monkeypatch.undo()
+    monkeypatch.setattr("lookalike.searching.embedding.BATCH", 8)
+    from lookalike.store import frames
+
+    real, calls = frames._write, []
+
+    def full(file: Any, data: bytes) -> None:
+        calls.append(1)
+        if len(calls) == 5:  # the vectors of the third batch: half of them fit
+            real(file, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file, data)
+
+    monkeypatch.setattr(frames, "_write", full)
+    with pytest.raises(LookalikeError, match="is full"):
+        index(folder=folder, model=model, index=place, store="exact", progress=False)
+    monkeypatch.setattr(frames, "_write", real)
+    assert len(rows(place)) == 16
+    done = index(folder=folder, index=place, progress=False)
+    assert (done.unchanged, done.new, done.pictures) == (16, 8, 24)
+    assert set(rows(place)) == paths(folder)
+
+
+def test_two_writers_at_once(folder: Path, model: Path, tmp_path: Path) -> None:
+    place = tmp_path / "index"
+    index(folder=folder, model=model, index=place, progress=False)
+    with hold(place / ".lock", "x"), pytest.raises(LookalikeError, match="in use by another process"):
+        index(folder=folder, index=place, progress=False)
+    with Index.open(place) as reader:
+        assert reader.store.count() == 24
+        with pytest.raises(LookalikeError, match="Another process has the index"):
+            index(folder=folder, index=place, progress=False)
+
+
+@pytest.mark.parametrize("what", ["index.json", "generations/1/store/store.json", "generations/1/model/config.json"])
+def test_a_truncated_index_is_told_in_one_sentence(made: Any, tmp_path: Path, what: str) -> None:
+    pictures, place = made
+    shutil.copytree(place, tmp_path / "broken")
+    file = tmp_path / "broken" / what
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(LookalikeError) as error:
+        search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "broken")
+    assert "\n" not in str(error.value) and "broken" in str(error.value)
+
+
+def test_an_index_that_lost_rows_says_so_and_is_repaired(made: Any, tmp_path: Path, model: Path) -> None:
+    pictures, place = made
+    shutil.copytree(place, tmp_path / "lost")
+    log = tmp_path / "lost" / "generations" / "1" / "store" / "rows-1.log"
+    log.write_bytes(b"")
+    with pytest.raises(LookalikeError, match="holds 0 of 61 pictures"):
+        search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "lost")
+    assert index(folder=pictures, index=tmp_path / "lost", progress=False).new == 61
+    assert len(search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "lost", k=5)) == 5
+
+
+def test_an_index_of_a_newer_version_is_refused(made: Any, tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "newer")
+    document = json.loads((tmp_path / "newer" / "index.json").read_text())
+    (tmp_path / "newer" / "index.json").write_text(json.dumps({**document, "format": 99}))
+    with pytest.raises(LookalikeError, match="update lookalike"):
+        Index.open(tmp_path / "newer")
+
+
+KILLED = """
+import sys
+import time
+from lookalike.searching import embedding, index
+from lookalike.searching.updating import Update
+from tests.searching.fake import FakeEmbedder
+embedding.BATCH = 4
+real = Update._store
+def told(self, batch, homeless):
+    out = real(self, batch, homeless)
+    print(self.writer.store.count(), flush=True)
+    time.sleep(0.02)
+    return out
+Update._store = told
+index(folder=sys.argv[1], model=FakeEmbedder(), index=sys.argv[2], store=sys.argv[3], progress=False)
+"""
+
+
+@pytest.mark.parametrize("store", ["qdrant", "exact"])
+def test_kill_9_while_indexing(tmp_path: Path, store: str) -> None:
+    """Killed in the middle, three times: nothing acknowledged is lost, nothing is there twice, the next run goes on."""
+    folder = helpers.pictures(tmp_path / "pictures", classes=6, images=8)
+    place = tmp_path / "index"
+    acknowledged = 0
+    for kill_after in (1, 3, 2):
+        command = [sys.executable, "-c", KILLED, str(folder), str(place), store]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=helpers.ROOT)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(kill_after)]
+        time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        lines += process.stdout.read().split()
+        process.wait()
+        counts = [int(line) for line in lines if line.strip().isdigit()]
+        assert counts and min(counts) > acknowledged, "a run goes on where the one before stopped"
+        acknowledged = max(counts)
+        found = rows(place)
+        assert acknowledged <= len(found) < 48
+        assert not Index.open(place).generation.complete
+    done = index(folder=folder, model=FakeEmbedder(), index=place, progress=False)  # type: ignore[arg-type]
+    assert done.unchanged >= acknowledged and done.new + done.unchanged == 48
+    assert set(rows(place)) == paths(folder) and Index.open(place).generation.complete
+
+
+def test_ctrl_c_says_what_is_kept(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lookalike.searching.embedding.BATCH", 10)
+    real = updating_module.Update._store
+
+    def stopped(self: Any, batch: Any, homeless: Any) -> Any:
+        if self.writer.store.count() >= 10:
+            raise KeyboardInterrupt
+        return real(self, batch, homeless)
+
+    monkeypatch.setattr(updating_module.Update, "_store", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        index(folder=folder, model=model, index=tmp_path / "index", progress=False)
+    assert "Stopped. 10 pictures are indexed and kept; run the same command to go on." in capsys.readouterr().err

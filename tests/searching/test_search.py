@@ -1,0 +1,235 @@
+"""Questions and answers: hits, verdicts, filters, copies, several examples, and bad questions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import to_json
+from lookalike.searching import Hits, Index, search
+from lookalike.searching.filters import describe, parse
+from lookalike.searching.hits import Hit
+from lookalike.store import Condition
+from tests import helpers
+
+
+def ask(made: Any, query: Any = "class-01/0.jpg", **options: Any) -> Hits:
+    pictures, place = made
+    found = search(query=pictures / query if isinstance(query, str) else query, index=place, **options)
+    assert isinstance(found, Hits)
+    return found
+
+
+def test_a_picture_finds_itself_and_its_kind(made: Any) -> None:
+    hits = ask(made, k=8)
+    assert len(hits) == 8 and hits[0].identical and hits[0].score == pytest.approx(1, abs=1e-4)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert sum(hit.label == "class-01" for hit in hits) >= 6
+    assert hits.pictures == 61
+
+
+def test_scores_are_those_of_the_model(made: Any) -> None:
+    pictures, place = made
+    with Index.open(place) as opened:
+        rows = opened.embedder.encode([pictures / "class-01" / "0.jpg", pictures / "class-01" / "5.jpg"])
+        hits = search(query=pictures / "class-01" / "0.jpg", index=opened, k=61)
+    assert isinstance(hits, Hits)
+    score = next(hit.score for hit in hits if hit.path == "class-01/5.jpg")
+    assert score == pytest.approx(float(rows[0] @ rows[1]), abs=1e-4)
+
+
+def test_bytes_pil_and_arrays_ask_like_files(made: Any) -> None:
+    pictures, _ = made
+    file = pictures / "class-02" / "4.jpg"
+    wanted = [hit.id for hit in ask(made, file, k=5)]
+    with Image.open(file) as image:
+        for query in (file.read_bytes(), image, np.asarray(image), str(file)):
+            assert [hit.id for hit in ask(made, query, k=5)] == wanted
+
+
+def test_a_folder_asks_for_each_picture(made: Any) -> None:
+    pictures, place = made
+    found = search(query=pictures / "class-00", index=place, k=2)
+    assert isinstance(found, list) and len(found) == 12
+    assert all(hits[0].identical for hits in found)
+
+
+def test_copies_are_folded(made: Any) -> None:
+    hits = ask(made, "class-01/3.jpg", k=60)
+    assert {hits[0].path, *hits[0].copies} == {"class-01/3.jpg", "class-01/copy of 3.jpg"}
+    assert len(hits) == 60  # 61 files, 60 contents
+    assert "+1 copy" in str(hits)
+
+
+def test_filters(made: Any) -> None:
+    assert {hit.label for hit in ask(made, k=50, filters=["label=class-02", "label=class-03"])} == {
+        "class-02",
+        "class-03",
+    }
+    assert {hit.label for hit in ask(made, k=50, filters={"label!": "class-01"})} == {
+        f"class-0{n}" for n in (0, 2, 3, 4)
+    }
+    hits = ask(made, k=50, filters="path=class-04/1*")
+    assert {hit.path for hit in hits} == {f"class-04/{n}.jpg" for n in (1, 10, 11)} and hits.pictures == 3
+    with pytest.raises(LookalikeError, match="did you mean `label`"):
+        ask(made, filters="lable=x")
+    with pytest.raises(LookalikeError, match="COLUMN=VALUE"):
+        ask(made, filters="label")
+
+
+def test_filters_in_words() -> None:
+    assert parse(["a=1", "b!=2", "a=3", "c=x*"]) == [
+        Condition("a", ("1", "3")),
+        Condition("b", ("2",), negate=True),
+        Condition("c", ("x",), prefix=True),
+    ]
+    assert describe(parse("label=gull")) == "label: gull"
+    assert parse(None) == []
+    with pytest.raises(LookalikeError, match="mixes"):
+        parse(["a=1", "a=2*"])
+
+
+def test_more_and_less(made: Any) -> None:
+    pictures, _ = made
+    both = ask(made, "class-01/0.jpg", more=[pictures / "class-02" / "0.jpg"], k=20)
+    assert {"class-01", "class-02"} <= {hit.label for hit in both}
+    without = ask(made, "class-01/0.jpg", more=[pictures / "class-02/0.jpg"], less=[pictures / "class-02/1.jpg"], k=10)
+    assert sum(hit.label == "class-02" for hit in without) < sum(hit.label == "class-02" for hit in both[:10])
+
+
+def test_a_region_of_the_picture_asks(made: Any, tmp_path: Path) -> None:
+    pictures, _ = made
+    one, two = (np.asarray(Image.open(pictures / f"class-0{n}" / "0.jpg")) for n in (0, 3))
+    Image.fromarray(np.concatenate([one, two], axis=1)).save(tmp_path / "both.png")
+    left = ask(made, tmp_path / "both.png", box=(0, 0, 64, 48), k=5)
+    right = ask(made, tmp_path / "both.png", box=(64, 0, 128, 48), k=5)
+    assert left[0].path == "class-00/0.jpg" and right[0].path == "class-03/0.jpg"
+
+
+def test_the_index_can_be_named_in_several_ways(
+    folder: Path, model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.searching import index
+
+    with pytest.raises(LookalikeError, match="no index yet"):
+        search(query=folder / "class-00" / "0.jpg")
+    with pytest.raises(LookalikeError, match="none was made of it"):
+        Index.open(folder)
+    done = index(folder=folder, model=model, store="exact", progress=False)
+    assert done.path.parent == home / "indexes"
+    for name in (None, folder, done.name, done.path):
+        assert Index.open(name).path == done.path
+    named = index(folder=folder, model=model, index="holiday", store="exact", progress=False)
+    assert named.path == home / "indexes" / "holiday" and Index.open("holiday").name == "holiday"
+    with pytest.raises(LookalikeError, match="did you mean `holiday`"):
+        Index.open("holliday")
+
+
+def test_bad_questions(made: Any, tmp_path: Path) -> None:
+    pictures, _ = made
+    with pytest.raises(LookalikeError, match="no picture"):
+        ask(made, "nowhere.jpg")
+    (tmp_path / "notes.jpg").write_text("not a picture")
+    with pytest.raises(LookalikeError, match="cannot be read"):
+        ask(made, tmp_path / "notes.jpg")
+    with pytest.raises(LookalikeError, match="between 1 and"):
+        ask(made, k=0)
+    with pytest.raises(LookalikeError, match="no index"):
+        search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "nothing")
+    assert ask(made, k=1)[0].identical, "and the next question works"
+
+
+def test_json_and_html_say_the_same(made: Any) -> None:
+    hits = ask(made, k=3)
+    document = json.loads(json.dumps(hits.to_json(), default=to_json))
+    assert [h["id"] for h in document["hits"]] == [hit.id for hit in hits]
+    assert document["hits"][0]["columns"]["label"] == "class-01" and document["pictures"] == 61
+    assert not any(name.startswith("_") for name in document["hits"][0]["columns"])
+    page = hits._repr_html_()
+    assert page.count("data:image/jpeg;base64,") == len(hits.shown) and hits.sentence in page
+
+
+def hit(number: int, probability: float | None, spread: float = 0.01) -> Hit:
+    p = probability or 0.0
+    return Hit(
+        f"s/{number}", 0.9 - number / 100, {"path": f"sea/{number}.jpg", "label": "gull"}, probability, p - spread, p
+    )
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "verdict", "detail"),
+    [
+        ([0.97, 0.94, 0.63, 0.2], "Very likely found: 2 matches in 11,788 pictures (41 ms)", ""),
+        ([0.97], "Very likely found: 1 match in 11,788 pictures (41 ms)", ""),
+        ([0.805, 0.6], "Possibly found: 1 match in 11,788 pictures (41 ms)", ""),
+        ([0.62, 0.55], "Possibly found: 2 matches in 11,788 pictures (41 ms)", ""),
+        (
+            [0.12, 0.1],
+            "No good match in 11,788 pictures (41 ms)",
+            "The nearest one is 12 % likely to show the same thing.",
+        ),
+        (
+            [None],
+            "Sorted by similarity, in 11,788 pictures (41 ms)",
+            "This index has no labelled pairs, so there are no percentages.",
+        ),
+        ([], "No good match in 11,788 pictures (41 ms)", ""),
+    ],
+)
+def test_verdicts(probabilities: list[float | None], verdict: str, detail: str) -> None:
+    hits = Hits("gull.jpg", [hit(n, p) for n, p in enumerate(probabilities)], 11_788, 41.2)
+    assert (hits.verdict, hits.detail) == (verdict, detail)
+
+
+def test_the_terminal_shows_groups_and_counts_what_it_leaves_out() -> None:
+    hits = Hits("gull.jpg", [hit(n, p) for n, p in enumerate([0.97, 0.94, 0.63, 0.2, 0.1])], 11_788, 41.2)
+    hits.hits[1].copies = ["a", "b", "c", "d"]
+    assert str(hits).splitlines() == [
+        "Very likely found: 2 matches in 11,788 pictures (41 ms)",
+        "      97 %  sea/0.jpg  gull",
+        "      94 %  sea/1.jpg  gull  +4 copies",
+        "Possibly",
+        "      63 %  sea/2.jpg  gull",
+        "2 weaker hits not shown: lookalike search gull.jpg --all",
+    ]
+    hits.show_all = True
+    assert "Similar look only" in str(hits) and "20 %" in str(hits) and "not shown" not in str(hits)
+
+
+def test_calibration_gives_probabilities_that_rise_with_the_score(tmp_path: Path, model: Path) -> None:
+    from lookalike.searching import index
+
+    folder = helpers.pictures(tmp_path / "many", classes=8, images=14)
+    done = index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
+    assert done.calibrated
+    hits = search(query=folder / "class-03" / "2.jpg", index=tmp_path / "index", k=100, all=True)
+    assert isinstance(hits, Hits)
+    assert hits[0].identical and hits[0].probability == 1.0
+    p = [h.probability for h in hits[1:]]
+    assert all(a is not None and b is not None and a >= b - 1e-9 for a, b in itertools.pairwise(p))
+    right = [h.label == "class-03" for h in hits[1:14]]
+    assert np.mean(right) > 0.5 and hits[1].probability > 0.5
+    assert all(h.low <= h.probability <= h.high for h in hits)
+    assert hits[1].closer_than is not None and hits[1].closer_than > 0.8
+
+
+def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) -> None:
+    from lookalike.searching import index
+
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number in range(9):
+        Image.fromarray(helpers.picture(number)).save(flat / f"{number}.png")
+    done = index(folder=flat, model=model, index=tmp_path / "index", store="exact", progress=False)
+    assert not done.calibrated and "no percentages" in str(done)
+    hits = search(query=flat / "3.png", index=tmp_path / "index", k=4)
+    assert isinstance(hits, Hits)
+    assert hits.kind == "uncalibrated" and hits[0].identical and hits[1].probability is None
+    assert hits[1].sureness == f"{hits[1].score:.3f}" and hits[1].closer_than is not None

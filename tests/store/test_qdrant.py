@@ -1,0 +1,94 @@
+"""What is special to Qdrant Edge: the graph and its measured width, its errors as sentences, damaged files."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.store import qdrant
+from lookalike.store.qdrant import QdrantStore, point_id
+
+
+def clustered(count: int, dim: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(200, dim))
+    return (centres[rng.integers(200, size=count)] + 0.35 * rng.normal(size=(count, dim))).astype(np.float32)
+
+
+def test_ids_are_a_function_of_the_name() -> None:
+    assert point_id("set/a.jpg") == point_id("set/a.jpg") != point_id("set/b.jpg")
+    assert uuid.UUID(point_id("set/ä\udcff.jpg"))
+
+
+def test_the_graphs_width_is_chosen_by_measurement(tmp_path: Path) -> None:
+    """Enough vectors for a graph: the width that `build` chose reaches its recall on queries it never saw."""
+    store = QdrantStore.create(str(tmp_path / "s"), 192)
+    rows = clustered(16_000, 192)
+    for start in range(0, len(rows), 2000):
+        part = rows[start : start + 2000]
+        store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{}] * len(part))
+    facts = store.build()
+    assert facts["indexed"] > 0 and facts["ef"] in qdrant.WIDTHS and facts["recall"] >= 0.97
+    store.close()
+    assert json.loads((tmp_path / "s" / "store.json").read_text())["ef"] == facts["ef"]
+
+    store = QdrantStore.open(str(tmp_path / "s"))
+    queries = clustered(16_100, 192)[-100:]
+    exact = store.query_many(queries, 10, exact=True)
+    quick = store.query_many(queries, 10)
+    truth = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    best = np.argsort(-(truth @ queries[0]))[:10]
+    assert [hit.id for hit in exact[0]] == [f"r/{i}" for i in best]
+    common = [len({h.id for h in a} & {h.id for h in b}) / 10 for a, b in zip(exact, quick, strict=True)]
+    assert np.mean(common) >= 0.97
+    scores = {hit.id: hit.score for hit in exact[0]}
+    assert all(abs(hit.score - scores[hit.id]) < 1e-4 for hit in quick[0] if hit.id in scores)
+    store.close()
+
+
+class Failing:
+    """A shard that answers every write like a full disk."""
+
+    def __init__(self, shard: Any) -> None:
+        self.shard = shard
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "update":
+            raise Exception("Service runtime error: IO Error: No space left on device (os error 28)")
+        return getattr(self.shard, name)
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    store = QdrantStore.create(str(tmp_path / "s"), 4)
+    store.upsert(["a"], np.ones((1, 4), np.float32), [{}])
+    store._shard = Failing(store._shard)
+    with pytest.raises(LookalikeError, match="is full"):
+        store.upsert(["b"], np.ones((1, 4), np.float32), [{}])
+    store._shard = store._shard.shard
+    assert store.count() == 1
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["segment.json", "edge_config.json", "first-index", "segments"])
+def test_damage_is_a_sentence_or_repaired(tmp_path: Path, what: str) -> None:
+    store = QdrantStore.create(str(tmp_path / "s"), 4)
+    store.upsert(["a"], np.ones((1, 4), np.float32), [{"label": "x"}])
+    store.close()
+    for file in (tmp_path / "s").rglob(what):
+        if file.is_dir():
+            file.rename(file.with_name("elsewhere"))
+        else:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    try:
+        again = QdrantStore.open(str(tmp_path / "s"))
+    except LookalikeError as error:
+        assert "damaged" in str(error) and "\n" not in str(error)
+    else:
+        assert again.count() in (0, 1)
+        again.close()
