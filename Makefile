@@ -34,7 +34,7 @@ check: ## lint, types, layers, security, and documents that are up to date
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache --no-timings
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium src
 	$(BIN)/python tools/docs.py --check
 	$(BIN)/python tools/licences.py --check

@@ -14,7 +14,7 @@ class Exit(IntEnum):
     BUG = 1  # an unexpected error; it keeps its traceback
     USER = 2  # a mistake that one sentence explains
     BUSY = 3  # a benchmark found the machine in use
-    FAILED = 4  # the command ran, and what it checked does not hold (a bar missed, an audit failed)
+    FAILED = 4  # the command ran, and what it looked at does not hold (doctor: a required part is missing)
     STOPPED = 130  # Ctrl-C
 
 
