@@ -56,6 +56,14 @@ def test_numpy_is_taken_as_it_comes():
     assert s.Value(value=np.float32(0.25)).value == 0.25
 
 
+def test_names_that_are_not_utf8_can_be_written(tmp_path):
+    run = Run.create("test", {}, path=tmp_path / "run")
+    bad = b"gull\xff.jpg".decode("utf-8", "surrogateescape")
+    blocks = [s.Facts(rows=[(bad, bad)]), s.Grid(columns=[bad], rows=[[bad]]), s.Text(text=bad)]
+    run.write_section("a", s.Section(title=bad, order=1, blocks=blocks))
+    assert s.Section.model_validate(run.read_sections()["a"]).title == "gull?.jpg"
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from pathlib import Path
@@ -16,6 +17,7 @@ KINDS = ["Western gull", "Herring gull", "Common tern", "House wren", "Rock wren
          "Barn swallow", "Cliff swallow", "Song sparrow", "Fox sparrow", "Tree sparrow", "Pine warbler"]  # fmt: skip
 
 
+@functools.cache
 def thumb(kind: int, seed: int) -> bytes:
     """A little bird on a branch, its colours by kind, its place and light by seed; 96 pixels long."""
     own, rng = np.random.default_rng(kind), np.random.default_rng([kind, seed])
@@ -183,7 +185,7 @@ def classes(make: Factory, count: int = 100) -> s.Section:
     return s.Section(title="Per class", order=s.CLASSES, blocks=[s.Arrows(label="recall@1", rows=rows)])
 
 
-def chart_of_places(make: Factory, points: int = 6000, thumbs: int = 200) -> s.Section:
+def chart_of_places(make: Factory, points: int = 6000, thumbs: int = 120) -> s.Section:
     names = [f"{name} {i}" for i in (1, 2) for name in make.names]
     codes = make.rng.integers(0, len(names), points)
     centres = make.rng.normal(0, 4, (len(names), 2))

@@ -17,7 +17,11 @@ VERDICT, TABLE, CHANGED, WORST, CALIBRATION, CURVES, CLASSES, MAP, AUDIT, SETTIN
 
 
 def _plain(value: Any) -> Any:
-    """NumPy arrays and scalars as Python ones."""
+    """NumPy arrays and scalars as Python ones; names that are not UTF-8 with a mark where JSON has no letter."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -6,15 +6,38 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from lookalike.core.sections import Code, Facts, Grid, Hit, HitRow, Hits, Text, Value, number
+from lookalike.core.sections import Code, Facts, Grid, Hit, HitRow, Hits, Text, Value, Verdict, number
 from lookalike.reporting.charts import lines, reliability
 from lookalike.reporting.context import Context, scrolling
-from lookalike.reporting.markup import Html, clean, h, join, name
+from lookalike.reporting.markup import Html, clean, column, h, join, name
 from lookalike.reporting.rows import arrows, axis, bars, whisker_marks, whiskers
 from lookalike.reporting.scale import Scale
-from lookalike.reporting.words import cell, cell_text, is_number, per_cent
+from lookalike.reporting.words import cell, cell_text, is_number, per_cent, span
 
 GRID_ROWS = 500
+
+
+def verdict(block: Verdict, context: Context) -> Html:
+    """A verdict further down the page; the first one is the page's headline."""
+    line = h("p", block.line, class_="line") if block.line else None
+    return join([h("p", block.sentence, class_="sentence"), figures(block), line])
+
+
+def figures(verdict: Verdict) -> Html | None:
+    """The big numbers, each with what it is, how sure it is, and what else there is to say."""
+    if not verdict.figures:
+        return None
+    cards = []
+    for figure in verdict.figures:
+        value = figure.value
+        if isinstance(value, Value):
+            big = join([value.number(), h("span", f" {value.unit}", class_="unit") if value.unit else None])
+            interval = span(value)
+            under = " · ".join(part for part in (f"95 % interval {interval}" if interval else "", figure.note) if part)
+        else:
+            big, under = cell(value), figure.note
+        cards.append(h("div", h("dt", figure.label), h("dd", big, class_="big"), h("dd", under) if under else None))
+    return h("dl", *cards, class_="figures")
 
 
 def text(block: Text, context: Context) -> Html:
@@ -45,29 +68,37 @@ def grid(block: Grid, context: Context) -> Html:
         scale = Scale.cover(ends, ticks=4)
     reference = 0.0 if scale is not None and scale.low <= 0 <= scale.high else None
 
+    # On a phone a row of many numbers becomes a card; a long or narrow table stays one.
+    cards = 3 < len(block.columns) <= 10 and len(shown) <= 40
+
     def heads() -> Html:
         out = []
-        for i, column in enumerate(block.columns):
-            out.append(h("th", name(column, 60), scope="col", class_="num" if numeric[i] else None))
+        for i, title in enumerate(block.columns):
+            out.append(column(title, class_="num" if numeric[i] else None))
             if scale is not None and i == drawn:
                 said = "; ".join(f"{cell_text(row[0])}: {cell_text(row[i])}" for row in shown[:12])
-                strip = axis(scale, context.key("chart"), column, said)
+                strip = axis(scale, context.key("chart"), title, said)
                 out.append(h("th", strip, scope="col", class_="drawing"))
         return h("tr", *out)
 
     def cells(row: list[Any]) -> Html:
         out = []
         for i, value in enumerate(row):
-            tag = {"scope": "row"} if i == 0 else {}
-            out.append(h("th" if i == 0 else "td", cell(value, block.columns[i]),
-                         class_="num" if numeric[i] else None, **tag))  # fmt: skip
+            attributes = {"scope": "row"} if i == 0 else {"data_label": clean(block.columns[i])[:60]}
+            tag, look = "th" if i == 0 else "td", "num" if numeric[i] else None
+            out.append(h(tag, cell(value, block.columns[i]), class_=look, **attributes))
             if scale is not None and i == drawn:
-                marks = whisker_marks(scale, value.value, value.low, value.high, reference) \
-                    if isinstance(value, Value) else None  # fmt: skip
+                found = isinstance(value, Value)
+                marks = whisker_marks(scale, value.value, value.low, value.high, reference) if found else None
                 out.append(h("td", marks, class_="drawing"))
         return h("tr", *out)
 
-    table = h("table", h("thead", heads()), h("tbody", *(cells(row) for row in shown)), class_="grid")
+    table = h(
+        "table",
+        h("thead", heads()),
+        h("tbody", *(cells(row) for row in shown)),
+        class_=f"grid{' cards' if cards else ''}",
+    )
     cut = None
     if len(shown) < len(block.rows):
         cut = h(
@@ -133,6 +164,7 @@ def _scatter(block: Any, context: Context) -> Html:
 
 
 DRAW: dict[str, Callable[[Any, Context], Html]] = {
+    "verdict": verdict,
     "text": text,
     "code": code,
     "facts": facts,

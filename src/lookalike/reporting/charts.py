@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lookalike.core.sections import Lines, Reliability, Series, Value
+from lookalike.core.sections import Lines, Reliability, Series, Value, number
 from lookalike.reporting.context import Context, chart_label, folded, scrolling, svg_label
 from lookalike.reporting.markup import Html, esc, h, join, name
 from lookalike.reporting.scale import Scale, envelope, padded, pct, thin
-from lookalike.reporting.words import DASH, plain, span
+from lookalike.reporting.words import DASH, digits_for, plain, span
 
 POINTS = 400  # of a curve that are drawn
 TABLE_ROWS = 24  # of a curve that are listed
@@ -126,17 +126,19 @@ def describe(block: Lines) -> str:
 
 
 def _line_table(block: Lines) -> Html:
-    places = sorted({x for s in block.series for x in s.x})
+    curves = [s for s in block.series if not (s.dashed and len(s.x) == 1)] or block.series  # levels are in the legend
+    places = sorted({x for s in curves for x in s.x})
     shown = [places[i] for i in thin(len(places), TABLE_ROWS)]
-    looked_up = [{x: i for i, x in enumerate(s.x)} for s in block.series]
+    looked_up = [{x: i for i, x in enumerate(s.x)} for s in curves]
+    digits = digits_for(places)
     rows = []
     for x in shown:
         cells = []
-        for series, where in zip(block.series, looked_up, strict=True):
+        for series, where in zip(curves, looked_up, strict=True):
             cells.append(h("td", _point_text(series, where[x]) if x in where else DASH, class_="num"))
-        rows.append(h("tr", h("th", plain(x), scope="row", class_="num"), *cells))
+        rows.append(h("tr", h("th", number(x, digits), scope="row", class_="num"), *cells))
     head = [h("th", block.x_label, scope="col", class_="num")]
-    head += [h("th", name(s.name, 60), scope="col", class_="num") for s in block.series]
+    head += [h("th", name(s.name, 60), scope="col", class_="num") for s in curves]
     table = h("table", h("thead", h("tr", *head)), h("tbody", *rows))
     more = f" ({len(shown)} of {len(places):,} steps)" if len(shown) < len(places) else ""
     return folded(f"The numbers{more}", scrolling(f"Numbers of {_title(block)}", table))

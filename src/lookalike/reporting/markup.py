@@ -62,8 +62,17 @@ def h(tag: str, /, *children: object, **attributes: Any) -> Html:
 def name(text: object, limit: int = 160) -> Html:
     """A name or path of the user's: its direction kept apart, cut where nobody would read on."""
     whole = clean(text)
+    if not whole.strip():
+        return h("span", "(no name)", class_="muted")
     short = whole if len(whole) <= limit else whole[: limit - 1] + "…"
     return h("bdi", short, title=whole[:1000] if short != whole else None)
+
+
+def column(text: object, **attributes: Any) -> Html:
+    """The head of a column; an empty one heads nothing and is no heading."""
+    if not str(text).strip():
+        return h("td", **attributes)
+    return h("th", text if isinstance(text, Html) else name(text, 60), scope="col", **attributes)
 
 
 def data_block(key: str, document: Any) -> Html:

@@ -10,11 +10,10 @@ from functools import cache
 from importlib import resources
 
 from lookalike._version import __version__
-from lookalike.core.sections import Section, Value, Verdict
-from lookalike.reporting.blocks import CROSS, TICK, draw
+from lookalike.core.sections import Section, Verdict
+from lookalike.reporting.blocks import CROSS, TICK, draw, figures
 from lookalike.reporting.context import Context
 from lookalike.reporting.markup import Html, clean, h, join, name
-from lookalike.reporting.words import cell, span
 
 STYLES = ("tokens.css", "report.css")
 SCRIPTS = ("chart.js", "paint.js", "map.js", "report.js")
@@ -121,20 +120,3 @@ def _headline(verdict: Verdict, line: str) -> Html:
         class_="verdict",
         aria_label="Verdict",
     )
-
-
-def figures(verdict: Verdict) -> Html | None:
-    """The big numbers, each with what it is, how sure it is, and what else there is to say."""
-    if not verdict.figures:
-        return None
-    cards = []
-    for figure in verdict.figures:
-        value = figure.value
-        if isinstance(value, Value):
-            big = join([value.number(), h("span", f" {value.unit}", class_="unit") if value.unit else None])
-            interval = span(value)
-            under = " · ".join(part for part in (f"95 % interval {interval}" if interval else "", figure.note) if part)
-        else:
-            big, under = cell(value), figure.note
-        cards.append(h("div", h("dt", figure.label), h("dd", big, class_="big"), h("dd", under) if under else None))
-    return h("dl", *cards, class_="figures")

@@ -85,15 +85,15 @@ def _bare(raw: bytes) -> tuple[bytes, int, int]:
     """The thumbnail at most 96 pixels long and free of metadata; encoded again only where it is not."""
     from PIL import Image
 
+    from lookalike.data import thumbnail
+
     with Image.open(io.BytesIO(raw)) as image:
         extra = set(image.info) - {"jfif", "jfif_version", "jfif_unit", "jfif_density", "dpi"}
         if image.format == "JPEG" and max(image.size) <= SIDE and not extra and image.mode in ("RGB", "L"):
             return raw, *image.size
-        small = image.convert("RGB")
-        small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        out = io.BytesIO()
-        small.save(out, "JPEG", quality=78, optimize=True)
-        return out.getvalue(), *small.size
+    bare = thumbnail(raw, SIDE)
+    with Image.open(io.BytesIO(bare)) as image:
+        return bare, *image.size
 
 
 def drawn(sections: Iterable[Section]) -> tuple[list[Picture], list[Picture]]:

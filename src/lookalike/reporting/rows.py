@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lookalike.core.sections import Arrow, Arrows, Bars, Value, Whiskers, number
 from lookalike.reporting.context import Context, chart_label, folded, svg_label
-from lookalike.reporting.markup import Html, esc, h, join, name
+from lookalike.reporting.markup import Html, column, esc, h, join, name
 from lookalike.reporting.scale import Scale, pct
 from lookalike.reporting.words import digits_for, plain, span
 
@@ -42,8 +42,7 @@ def axis(scale: Scale, key: str, title: str, description: str) -> Html:
 
 def _table(columns: Sequence[object], drawing: Html, rows: Sequence[Html]) -> Html:
     first, last = columns
-    head = h("tr", h("th", first, scope="col"), h("th", drawing, scope="col", class_="drawing"),
-             h("th", last, scope="col", class_="num"))  # fmt: skip
+    head = h("tr", column(first), column(drawing, class_="drawing"), column(last, class_="num"))
     return h("table", h("thead", head), h("tbody", *rows), class_="rows")
 
 
@@ -102,7 +101,8 @@ def arrows(block: Arrows, context: Context) -> Html:
     scale = Scale(0.0, 1.0, (0.0, 0.5, 1.0), 1) if share else Scale.cover(ends)
     up = sum(r.after > r.before for r in rows)
     down = sum(r.after < r.before for r in rows)
-    said = f"{up:,} of {len(rows):,} rose, {down:,} fell, {len(rows) - up - down:,} stayed as they were."
+    same = len(rows) - up - down
+    said = f"{up:,} of {len(rows):,} rose, {down:,} fell" + (f", {same:,} stayed as they were." if same else ".")
 
     def part(title: str, some: Sequence[Arrow]) -> Html:
         head = axis(scale, context.key("chart"), f"{block.title or block.label or 'Change'}: {title}", said)
@@ -114,10 +114,10 @@ def arrows(block: Arrows, context: Context) -> Html:
     middle = rows[ENDS:-ENDS]
     cut = middle[:FOLDED]
     more = f"The other {len(middle):,}" + (f" (the first {FOLDED:,} of them)" if len(cut) < len(middle) else "")
-    lowest, highest = part(f"{ENDS} lowest", rows[:ENDS]), part(f"{ENDS} highest", list(reversed(rows[-ENDS:])))
     return join([
         intro,
-        h("div", lowest, highest, class_="sides"),
+        part(f"{ENDS} lowest", rows[:ENDS]),
+        part(f"{ENDS} highest", list(reversed(rows[-ENDS:]))),
         folded(more, part("between, lowest first", cut)),
     ])  # fmt: skip
 

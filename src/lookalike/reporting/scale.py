@@ -29,7 +29,7 @@ class Scale:
         if not tight:
             low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        places = tuple(round(i * step, 12) for i in range(first, last + 1))
+        places = tuple(i * step for i in range(first, last + 1))
         power = math.floor(math.log10(step) + 1e-9)
         digits = max(0, -power + (0 if math.isclose(step, round(step / 10.0**power) * 10.0**power) else 1))
         return cls(low, high, places, min(digits, 8))

@@ -12,7 +12,7 @@ import numpy as np
 
 from lookalike.core.sections import Panel, Scatter
 from lookalike.core.seeds import numpy_rng
-from lookalike.reporting.context import Context, folded, scrolling
+from lookalike.reporting.context import Context, folded
 from lookalike.reporting.markup import Html, data_block, h, join, name
 
 POINTS = 20_000
@@ -141,9 +141,6 @@ def _entry(colour: int, text: str, count: int, code: int | None) -> Html:
 
 def _names(block: Scatter, counts: Counter[int]) -> Html:
     ranked = sorted((c for c in range(len(block.names)) if counts[c]), key=lambda c: (-counts[c], c))
-    rows = [h("tr", h("th", name(block.names[c]), scope="row"), h("td", f"{counts[c]:,}", class_="num"))
-            for c in ranked[:NAMES]]  # fmt: skip
-    head = h("tr", h("th", "name", scope="col"), h("th", "pictures", scope="col", class_="num"))
-    table = h("table", h("thead", head), h("tbody", *rows))
+    items = [h("li", name(block.names[c], 60), " ", h("span", f"{counts[c]:,}", class_="span")) for c in ranked[:NAMES]]
     more = f" (the {NAMES} most frequent of {len(ranked):,})" if len(ranked) > NAMES else ""
-    return folded(f"The names on the map{more}", scrolling("Names on the map", table))
+    return folded(f"The names on the map{more}", h("ul", *items, class_="names"))

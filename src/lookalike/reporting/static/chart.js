@@ -40,6 +40,7 @@ export function crosshair(box) {
     return { name: path.dataset.name, x: flat.filter((_, i) => i % 2 === 0), y: flat.filter((_, i) => i % 2 === 1) };
   });
   if (!curves.length) return;
+  const unit = box.querySelector(".axis-name.x")?.textContent ?? "";
   const tip = card(box);
   const rule = document.createElement("div");
   rule.className = "cross";
@@ -54,7 +55,7 @@ export function crosshair(box) {
     const nearest = (xs) => xs.reduce((best, x, i) => (Math.abs(x - wanted) < Math.abs(xs[best] - wanted) ? i : best), 0);
     const step = curves[0].x[nearest(curves[0].x)];
     const rows = curves.map((curve) => `${curve.name} ${words(curve.y[nearest(curve.x)])}`);
-    tip.replaceChildren(line(words(step)), ...rows.map((row) => line(row)));
+    tip.replaceChildren(line(`${unit} ${words(step)}`), ...rows.map((row) => line(row)));
     tip.hidden = rule.hidden = false;
     const x = area.left - outer.left + ((step - low) / (high - low)) * area.width;
     rule.style.setProperty("left", `${x}px`);

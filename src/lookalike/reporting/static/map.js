@@ -51,6 +51,7 @@ export function map(root) {
   function point(index, at) {
     for (const panel of panels) {
       panel.over.style.setProperty("display", index < 0 ? "none" : "block");
+      if (index < 0) continue;
       panel.ring.setAttribute("cx", `${panel.places[2 * index] / 655.35}%`);
       panel.ring.setAttribute("cy", `${panel.places[2 * index + 1] / 655.35}%`);
     }
