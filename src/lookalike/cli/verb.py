@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import inspect
 import json
@@ -77,17 +78,13 @@ def _print(answer: Answer, *, as_json: bool, quiet: bool) -> None:
 def _clean_stdout() -> Iterator[None]:
     """Whatever a library prints while we work goes to stderr: stdout holds the document and nothing else."""
     sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
     try:
-        number = sys.stdout.fileno()
-    except (OSError, ValueError):  # not a real file, as in a notebook or a test
         with contextlib.redirect_stdout(sys.stderr):
             yield
-        return
-    kept = os.dup(number)
-    os.dup2(sys.stderr.fileno(), number)
-    try:
-        yield
     finally:
-        sys.stdout.flush()
-        os.dup2(kept, number)
+        if os.name == "posix":
+            ctypes.CDLL(None).fflush(None)  # what C code printed waits in a buffer of its own
+        os.dup2(kept, 1)
         os.close(kept)

@@ -1,0 +1,266 @@
+"""Every verb hands its options to the Python function of the same name, and prints what comes back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import lookalike
+from lookalike.cli.app import PANELS, command
+from lookalike.core.errors import LookalikeError
+
+VERBS = [name for names in PANELS.values() for name in names]
+# Python argument -> option, where a word is taken or another one reads better on a command line
+SPELT = {"settings": "set"}
+NOT_OPTIONS = {"progress"}
+GROUPS = {"recipes", "cache"}
+
+
+class Found:
+    """What a function gave back."""
+
+    lines = (("Pictures", "3"), ("Look", "lookalike serve x"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"found": 3}
+
+    def __str__(self) -> str:
+        return "three\npictures"
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Stands in for the functions of the package; gives what each was called with."""
+    calls: dict[str, dict[str, Any]] = {}
+    for verb in ("demo", "embed", "export", "evaluate", "compare", "index", "search", "train", "migrate", "serve"):
+
+        def stand_in(*, verb: str = verb, **options: Any) -> Any:
+            calls[verb] = options
+            return Found()
+
+        monkeypatch.setitem(vars(lookalike), verb, stand_in)
+    return calls
+
+
+@pytest.mark.parametrize("verb", [v for v in VERBS if v not in GROUPS])
+def test_a_verb_is_one_python_function_with_the_same_options(verb: str) -> None:
+    function = getattr(lookalike, verb)
+    parameters = inspect.signature(function).parameters
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values()), "every argument is named"
+    options = {
+        name.lstrip("-").replace("-", "_")
+        for param in command().commands[verb].params
+        for name in ([param.name] if param.param_type_name == "argument" else param.opts)
+    }
+    assert {SPELT.get(name, name) for name in parameters} - NOT_OPTIONS <= options
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("index f --model m --index i --dry-run", {"model": "m", "index": "i", "dry_run": True}),
+        ("index f --no-calibrate --store exact", {"calibrate": False, "store": "exact"}),
+        ("search q.jpg -k 3 --filter label=a --filter x=b", {"k": 3, "filters": ["label=a", "x=b"]}),
+        ("search q.jpg --box 1 2 30 40 --all", {"box": (1.0, 2.0, 30.0, 40.0), "all": True}),
+        ("search q.jpg --more a.jpg --less b.jpg", {"more": [Path("a.jpg")], "less": [Path("b.jpg")]}),
+        ("train d --set optimiser.rate=3e-4 --set clip=1", {"settings": {"optimiser": {"rate": 3e-4}, "clip": 1}}),
+        ("train d --steps 5 --seed 7 --dry-run", {"steps": 5, "seed": 7, "dry_run": True}),
+        ("train --resume runs/x --device cuda", {"data": None, "resume": Path("runs/x"), "device": "cuda"}),
+        ("evaluate d --model m --recall-at 1,5 --nmi", {"recall_at": (1, 5), "nmi": True, "model": "m"}),
+        ("compare d --a x --b y --leave-out-copies", {"a": "x", "b": "y", "leave_out_copies": True}),
+        ("demo --images d --seed 3", {"images": Path("d"), "seed": 3}),
+    ],
+)
+def test_options_arrive(line: str, wanted: dict[str, Any], cli, called: dict[str, Any]) -> None:
+    answer = cli(*line.split())
+    assert answer.code == 0, answer.err
+    assert wanted.items() <= called[line.split()[0]].items()
+
+
+@pytest.mark.parametrize("words", [["search", "q.jpg"], ["index", "f"], ["evaluate", "d"], ["demo"], ["train", "d"]])
+def test_words_for_people_and_one_document_for_programs(words: list[str], cli, called: dict[str, Any]) -> None:
+    assert cli(*words, "--json").json == {"found": 3}
+    spoken = cli(*words)
+    assert spoken.out.splitlines()[0] in ("three", "Pictures   3")
+    assert spoken.err == ""
+
+
+def test_quiet_keeps_answers_and_drops_reports_of_work(cli, called: dict[str, Any]) -> None:
+    assert cli("search", "q.jpg", "-q").out == "three\npictures\n"
+    assert cli("index", "f", "-q").out == ""
+    assert cli("index", "f", "-q", "--json").json == {"found": 3}
+
+
+def test_json_is_alone_on_stdout_whatever_libraries_print(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctypes
+
+    def noisy(**options: Any) -> Found:
+        print("a library's remark")
+        ctypes.CDLL(None).puts(b"a remark of C")
+        return Found()
+
+    monkeypatch.setitem(vars(lookalike), "index", noisy)
+    answer = cli("index", "f", "--json")
+    assert answer.json == {"found": 3}
+    assert "a library's remark" in answer.err and "a remark of C" in answer.err
+
+
+def test_levels(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lookalike.core.progress import say, warn
+
+    def talking(**options: Any) -> Found:
+        say("said"), warn("warned"), say("detail", verbose=True)
+        return Found()
+
+    monkeypatch.setitem(vars(lookalike), "index", talking)
+    assert cli("index", "f").err == "said\nWarning: warned\n"
+    assert cli("index", "f", "-v").err == "said\nWarning: warned\ndetail\n"
+    assert cli("index", "f", "-q").err == ""
+
+
+def test_a_users_error_is_told_even_when_quiet(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(**options: Any) -> None:
+        raise LookalikeError("`birds/` holds 1 class;\n  training needs at least 2.")
+
+    monkeypatch.setitem(vars(lookalike), "train", wrong)
+    answer = cli("train", "birds", "-q", "--json")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "`birds/` holds 1 class; training needs at least 2.\n"
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "0", "x", "1.5"])
+def test_lists_of_numbers_are_checked(text: str, cli, called: dict[str, Any]) -> None:
+    answer = cli("evaluate", "d", "--recall-at", text)
+    assert answer.code == 2
+    assert answer.err.startswith(f"`--recall-at` is `{text}`")
+
+
+def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = {
+        "method": "ms",
+        "model": "efficientnet_lite0",
+        "steps": 400,
+        "best_step": 350,
+        "pictures": {"train": 1680, "validation": 240, "test": 720},
+        "seconds": {"prepare": 9.0, "train": 41.2, "measure": 3.0},
+        "kept": "trained",
+        "verdict": "Training helped.",
+        "measured": {n: {"recall@1": {"value": v}} for n, v in (("starting model", 0.642), ("trained", 0.721))},
+        "differences": {"starting model": {"recall@1": {"difference": 0.079, "low": 0.061, "high": 0.096}}},
+    }
+    run = lookalike.Run.create("ms", {}, path="runs/a")
+    run.write_result(**result)
+    monkeypatch.setitem(vars(lookalike), "train", lambda **options: run)
+    lines = cli("train", "d").out.splitlines()
+    assert "Recall@1   starting model 0.642  trained 0.721  +7.9 (6.1 to 9.6)" in lines
+    assert len(lines) <= 12
+    assert lines[-1] == "Next       lookalike index FOLDER --model runs/a"
+    assert cli("train", "d", "--json").json["kept"] == "trained"
+
+
+def test_recipes_are_listed_shown_and_copied(cli) -> None:
+    assert "default" in cli("recipes").out
+    assert cli("recipes", "list", "--json").json == cli("recipes", "--json").json
+    assert (
+        cli("recipes", "show", "default").out
+        == cli("recipes", "show", "default", "--json").json["text"].rstrip() + "\n"
+    )
+    assert cli("recipes", "copy", "default", "--to", "mine.yaml").code == 0
+    assert Path("mine.yaml").exists()
+    assert "did you mean `default`" in cli("recipes", "show", "defualt").err
+
+
+def test_the_cache_is_listed_and_cleared(cli, home: Path) -> None:
+    from lookalike.core import folders
+
+    entry = folders.cache("pixels") / "x"
+    entry.mkdir()
+    (entry / "data").write_bytes(b"x" * 5000)
+    listed = cli("cache", "ls", "--json").json
+    assert listed["bytes"] == 5000 and listed["entries"][0]["kind"] == "pixels"
+    assert "5.0 kB" in cli("cache", "ls").out
+    assert cli("cache", "clear", "--dry-run", "--json").json == {"freed": 0, "would_free": 5000}
+    refused = cli("cache", "clear")
+    assert refused.code == 2 and "--yes" in refused.err and entry.exists()
+    assert "did you mean `pixels`" in cli("cache", "clear", "--kind", "pixel", "--yes").err
+    assert cli("cache", "clear", "--yes", "--json").json == {"freed": 5000}
+    assert not entry.exists()
+
+
+def test_doctor_prints_a_line_a_part(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lookalike.tour.doctor import Health, Part
+
+    parts = [Part("torch", "ok", "2.13", "699 MB"), Part("heif", "missing", "HEIC", "27 MB", "pip install x")]
+    monkeypatch.setitem(vars(lookalike), "doctor", lambda: Health(parts))
+    answer = cli("doctor")
+    assert answer.code == 0
+    assert answer.out.splitlines()[1] == "missing heif   HEIC · 27 MB · pip install x"
+    assert "licence" in answer.out
+    needed = [Part("torch", "missing", "not installed", required=True)]
+    monkeypatch.setitem(vars(lookalike), "doctor", lambda: Health(needed))
+    answer = cli("doctor", "--json")
+    assert answer.code == 4 and answer.json["ok"] is False
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lookalike.benches import BENCHES, BenchResult
+    from lookalike.core.machine import Busy
+
+    def run(*, name: str, force: bool, **options: Any) -> BenchResult:
+        if name == "train" and not force:
+            raise Busy("Other processes use 1.00 cores.")
+        bars = [{"name": "ratio", "value": 3.6, "bound": 3.5, "better": "higher", "ok": not force}]
+        return BenchResult(name, {"load": 0.1, "threads": 2, "cpu": "x"}, {"ours": 720.123}, bars)
+
+    monkeypatch.setitem(vars(lookalike), "bench", run)
+    assert {"encode", "train"} <= set(BENCHES)
+
+
+def test_benchmarks_end_well_when_they_were_measured(cli, bench: None) -> None:
+    answer = cli("bench", "encode", "--json")
+    assert answer.code == 0
+    assert answer.json["bars"][0]["ok"] is True
+    assert cli("bench", "encode").out.splitlines()[-1] == "  ok     ratio: 3.6 (bound ≥ 3.5)"
+    assert cli("bench", "train", "--force", "--json").json["bars"][0]["ok"] is False
+    busy = cli("bench", "train", "--json")
+    assert (busy.code, busy.out) == (3, "")
+    assert busy.err == "Other processes use 1.00 cores.\n"
+    assert [doc["name"] for doc in cli("bench", "--all", "--force", "--json").json][:1] == ["encode"]
+
+
+def test_claims_are_listed_run_and_documented(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    from lookalike import claims
+    from lookalike.claims import Claim, ClaimOutcome, document
+
+    module = types.ModuleType("toy_paper")
+    outcome = ClaimOutcome("reproduced", {"gain": 0.1}, "gains 0.1")
+    module.CLAIMS = [Claim("gain", "toy", "It gains.", "+3", "small", "big", lambda context: outcome)]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "toy_paper", module)
+    for place in (claims, document):
+        monkeypatch.setattr(place, "PAPERS", {"toy": "toy_paper"})
+    assert "not run" in cli("reproduce", "--list").out
+    done = cli("reproduce", "toy", "--json")
+    assert done.json[0]["verdict"] == "reproduced"
+    assert json.loads(Path("results/toy.json").read_text())["claims"][0]["note"] == "gains 0.1"
+    assert cli("reproduce", "--document", "page.md").code == 0
+    assert "**reproduced**" in Path("page.md").read_text()
+    assert "Say what to reproduce (toy)" in cli("reproduce").err
+
+
+def test_migrate_tells_what_changed(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = [SimpleNamespace(path=Path(f"r{i}/run.json"), kind="run", before=1, after=2) for i in range(12)]
+    done = SimpleNamespace(changes=changes, current=3, to_json=lambda: {"changes": 12})
+    monkeypatch.setitem(vars(lookalike), "migrate", lambda **options: done)
+    lines = cli("migrate", "x").out.splitlines()
+    assert lines[0] == "run r0/run.json: format 1 to 2"
+    assert lines[-2:] == ["and 2 more", "12 migrated, 3 in today's format already."]
+    assert len(lines) == 12
