@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from lookalike.core.sections import Code, Facts, Grid, Hit, HitRow, Hits, Text, Value, Verdict, number
+from lookalike.core.sections import Code, Facts, Grid, Hit, HitRow, Hits, Picture, Text, Value, Verdict, number
 from lookalike.reporting.charts import lines, reliability
 from lookalike.reporting.context import Context, scrolling
 from lookalike.reporting.markup import Html, clean, column, h, join, name
@@ -117,7 +117,8 @@ def hits(block: Hits, context: Context) -> Html:
     if not block.rows:
         return h("p", "There are none.", class_="muted")
     keep = max(1, math.ceil(len(block.rows) * context.rows))
-    rows = h("ol", *(_hit_row(row, context) for row in block.rows[:keep]), class_="hits")
+    look = "hits" if context.pictures.shown else "hits bare"
+    rows = h("ol", *(_hit_row(row, context) for row in block.rows[:keep]), class_=look)
     if keep == len(block.rows):
         return rows
     cut = f"{keep} of {len(block.rows)} rows are shown, to keep this file small enough to send."
@@ -127,7 +128,7 @@ def hits(block: Hits, context: Context) -> Html:
 def _hit_row(row: HitRow, context: Context) -> Html:
     query = h(
         "div",
-        h("div", context.picture(row.query, f"Query: {row.query.alt}"), class_="cell"),
+        _cell(context, row.query, f"Query: {row.query.alt}"),
         h("p", name(row.query.label or row.query.alt, 80), class_="caption"),
         h("p", row.note, class_="caption muted") if row.note else None,
         class_="query",
@@ -141,19 +142,23 @@ def _hit_row(row: HitRow, context: Context) -> Html:
     return h("li", query, h("div", *lists, class_="lists"))
 
 
+def _cell(context: Context, picture: Picture, alt: str, badge: Html | None = None) -> Html | None:
+    return h("div", context.picture(picture, alt), badge, class_="cell") if context.pictures.shown else None
+
+
 def _hit(hit: Hit, context: Context) -> Html:
     word = {True: "right", False: "wrong", None: ""}[hit.ok]
     said = per_cent(hit.probability) if hit.probability is not None else number(hit.score, 2)
     label = hit.picture.label or hit.picture.alt
     alt = ", ".join(part for part in (hit.picture.alt, word) if part)
     badge = {True: TICK, False: CROSS, None: None}[hit.ok]
-    title = f"{label}\nsimilarity {number(hit.score, 3)}"
+    inline = None if context.pictures.shown else badge
     return h(
         "li",
-        h("div", context.picture(hit.picture, alt), badge, class_="cell"),
-        h("p", h("span", said, class_="score"), " ", name(label, 80), class_="caption"),
+        _cell(context, hit.picture, alt, badge),
+        h("p", inline, h("span", said, class_="score"), " ", name(label, 80), class_="caption"),
         class_=word or None,
-        title=title,
+        title=f"{label}\nsimilarity {number(hit.score, 3)}",
     )
 
 

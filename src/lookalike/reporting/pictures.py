@@ -28,6 +28,10 @@ class Pictures:
         self._uses: Counter[str] = Counter()
         self._stored: dict[str, str] = {}
 
+    @property
+    def shown(self) -> bool:
+        return self.folder is not None
+
     def expect(self, used: Iterable[Picture], shared: Iterable[Picture] = ()) -> None:
         """What will be drawn: `shared` ones are also looked up by a script and are always stored apart."""
         self._uses = Counter(p.file for p in used)

@@ -67,7 +67,7 @@ def whiskers(block: Whiskers, context: Context) -> Html:
 
 
 def _named(title: str, note: str = "") -> Html:
-    return join([name(title), h("span", note, class_="span") if note else None])
+    return join([name(title, 60), h("span", note, class_="span") if note else None])
 
 
 def _with_span(value: Value) -> Html:
