@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -37,6 +38,12 @@ def import_timm() -> Any:
     import timm
 
     return timm
+
+
+def import_openvino() -> Any:
+    """OpenVINO without its telemetry: with that module out of reach it falls back to a stub that sends nothing."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return importlib.import_module("openvino")
 
 
 def offline(name: str = "HF_HUB_OFFLINE") -> bool:

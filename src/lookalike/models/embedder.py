@@ -219,7 +219,7 @@ class Embedder(nn.Module):
     # --- heads ---
 
     def set_pca_head(self, features: np.ndarray, dim: int) -> None:
-        """The head starts as the top-`dim` eigenvectors of XᵀX of the unit features: not centred or whitened, bias 0."""
+        """The head as the top-`dim` eigenvectors of XᵀX of the unit features: not centred, not whitened, bias 0."""
         rows = torch.from_numpy(np.array(features, dtype=np.float64))
         if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
             raise LookalikeError(

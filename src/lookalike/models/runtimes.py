@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lookalike.core.errors import choose
-from lookalike.models.pictures import Picture, Stream
+from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.progress import warn
+from lookalike.models import fast_onnx, fast_openvino, forks
+from lookalike.models.pictures import Picture, Stream, peek
 from lookalike.models.pipeline import Runtime
+from lookalike.models.program import RuntimeUnavailable, evaluating, finish
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
 
 NAMES = ("auto", "torch", "openvino", "onnx")
+FAST = {"openvino": fast_openvino.OpenVINORuntime, "onnx": fast_onnx.OnnxRuntime}
+
+ENOUGH = 256  # pictures from which on converting a model (some two seconds, once) pays
+GLANCE = 32  # a generator that gives as many is taken for a long one
+_refused: set[str] = set()  # fingerprints that OpenVINO would not take, so that nobody tries twice
 
 
 class TorchRuntime:
@@ -24,36 +33,21 @@ class TorchRuntime:
 
     name = "torch"
 
-    def __init__(self, model: Embedder, layer: str, precision: str) -> None:
+    def __init__(self, model: Embedder, layer: str, precision: str = "f32") -> None:
         self.model, self.layer, self.precision = model, layer, precision
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         device = self.model.device
-        with _evaluating(self.model):
+        if forks.generation and torch.get_num_threads() > 1:
+            torch.set_num_threads(1)  # the threads of the parent's OpenMP are gone, and it would wait for them
+        with evaluating(self.model):
             for batch in batches:
                 with torch.inference_mode(), self._autocast(device):
                     rows = self.model.at_layer(self.layer, torch.from_numpy(batch).to(device))
-                yield finish(rows.float().cpu().numpy(), self.layer)
+                yield finish(rows.float().cpu().numpy(), self.layer, self.precision)
 
     def _autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16) if self.precision == "bf16" else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _evaluating(model: Embedder) -> Iterator[None]:
-    was = model.training
-    if was:
-        model.eval()
-    try:
-        yield
-    finally:
-        if was:
-            model.train()
-
-
-def finish(rows: np.ndarray, layer: str) -> np.ndarray:
-    """The type every runtime answers in: float16 for the large maps of a stage, float32 else."""
-    return rows.astype(np.float16 if layer.startswith("stage") else np.float32, copy=False)
 
 
 def row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
@@ -63,6 +57,42 @@ def row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
 
 
 def select(model: Embedder, layer: str, name: str, precision: str, source: Stream) -> tuple[Runtime, Iterator[Picture]]:
-    """The runtime to use, and the stream of pictures (of which some may have been looked at)."""
+    """The runtime to use, and the stream of pictures (of which the first may have been looked at)."""
     choose(name, NAMES, "a runtime")
-    return TorchRuntime(model, layer, precision), source.items
+    if name == "torch":
+        return TorchRuntime(model, layer, precision), source.items
+    if model.device.type != CPU:
+        if name == "auto":
+            return TorchRuntime(model, layer, precision), source.items
+        raise LookalikeError(f"Runtime `{name}` runs on the processor, but the model is on `{model.device}`.")
+    if name == "auto":
+        return _auto(model, layer, precision, source)
+    if name == "openvino" and not fast_openvino.installed():
+        raise RuntimeUnavailable("OpenVINO is not installed: pip install openvino, or take runtime `auto`.")
+    return FAST[name](model, layer, precision, source.count), source.items
+
+
+def _auto(model: Embedder, layer: str, precision: str, source: Stream) -> tuple[Runtime, Iterator[Picture]]:
+    plain = TorchRuntime(model, layer, precision)
+    if model.training:
+        return plain, source.items
+    if not fast_openvino.installed():
+        if precision == "f32" and fast_onnx.installed() and fast_onnx.ready(model, layer):
+            return fast_onnx.OnnxRuntime(model, layer), source.items
+        return plain, source.items
+    name, items = model.fingerprint(layer), source.items
+    if name in _refused:
+        return plain, items
+    if not fast_openvino.ready(model, layer):
+        if source.count is None:
+            many, items = peek(items, GLANCE)
+        else:
+            many = source.count >= ENOUGH
+        if not many:
+            return plain, items
+    try:
+        return fast_openvino.OpenVINORuntime(model, layer, precision, source.count), items
+    except RuntimeUnavailable as error:
+        _refused.add(name)
+        warn(f"{error} Going on with torch.")
+        return plain, items
