@@ -55,6 +55,8 @@ def is_table(pictures: Any) -> bool:
 def stream(pictures: Any) -> Stream:
     """One picture, a list, an array N×H×W×3, a `Table` or a generator, opened one by one and never all at once."""
     if is_single(pictures):
+        if isinstance(pictures, (str, os.PathLike)) and Path(pictures).is_dir():
+            raise LookalikeError(f"`{pictures}` is a folder, not a picture: read it with `lookalike.read_table` first.")
         return Stream(iter([_picture(0, pictures)]), 1, single=True)
     if is_table(pictures):
         return Stream(_rows(pictures), len(pictures))
@@ -66,10 +68,7 @@ def stream(pictures: Any) -> Stream:
 
 def _picture(index: int, item: Any) -> Picture:
     if isinstance(item, (str, os.PathLike)):
-        path = Path(item)
-        if path.is_dir():
-            raise LookalikeError(f"`{path}` is a folder, not a picture: read it with `lookalike.read_table` first.")
-        return Picture(index, str(path), lambda: path)
+        return Picture(index, os.fspath(item), lambda: item)
     if isinstance(item, (bytes, bytearray, memoryview)):
         return Picture(index, f"picture {index}", lambda: bytes(item))
     if isinstance(item, (np.ndarray, Image.Image)):

@@ -13,8 +13,9 @@ import numpy as np
 
 from lookalike.core import seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import Preprocess, UnreadableImage, decode, prepare
+from lookalike.data.decode import Preprocess, UnreadableImage, decode
 from lookalike.models.pictures import Failure, Picture
+from lookalike.models.pixels import ready_for
 
 CHUNK = 8  # pictures a task: enough to make handing over cheap, few enough to keep all threads busy
 AHEAD = 3  # batches decoded ahead of the runtime
@@ -41,7 +42,7 @@ class Decoder:
     def pixels(self, picture: Picture) -> np.ndarray:
         data = picture.load()
         if self.view is None:
-            return prepare(data, self.preprocess, box=picture.box)
+            return ready_for(self.preprocess, data, picture.box)
         pixels = decode(data, box=picture.box, min_side=getattr(self.view, "min_side", None))
         return self.view(pixels, seeds.numpy_rng(self.seed, "view", picture.index))
 
