@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+import threading
 import warnings
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 _KEEP: list[Any] = []  # a torch Library is undone when it is collected
+_IMPORTING = threading.Lock()
 
 
 def prepare_torchvision() -> None:
@@ -34,10 +39,40 @@ def prepare_torchvision() -> None:
 
 
 def import_timm() -> Any:
-    prepare_torchvision()
-    import timm
+    """timm in two seconds of processor time instead of seven (docs/decisions/0086).
 
-    return timm
+    torchvision and timm import the compiler of torch for a decorator and an optimiser we do not use, and
+    timm imports wandb if it is there, which then listens to the console. For the time of the import both are
+    out of reach; whoever needs them later gets the real ones.
+    """
+    with _IMPORTING:
+        if "timm" not in sys.modules:
+            with _instead({"wandb": None, **_no_compiler()}):
+                prepare_torchvision()
+                importlib.import_module("timm")
+    return sys.modules["timm"]
+
+
+def _no_compiler() -> dict[str, ModuleType]:
+    compiler, helpers = ModuleType("torch._dynamo"), ModuleType("torch._dynamo.utils")
+    compiler.__path__ = []
+    compiler.disable = lambda function=None, *_, **__: function or (lambda f: f)  # type: ignore[attr-defined]
+    compiler.utils = helpers  # type: ignore[attr-defined]
+    helpers.is_compile_supported = lambda kind: False  # type: ignore[attr-defined]
+    return {module.__name__: module for module in (compiler, helpers)}
+
+
+@contextlib.contextmanager
+def _instead(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """Have these modules in place of the real ones, unless those are there already. None: cannot be imported."""
+    placed = [name for name in modules if name not in sys.modules]
+    for name in placed:
+        sys.modules[name] = modules[name]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in placed:
+            sys.modules.pop(name, None)
 
 
 def import_openvino() -> Any:
