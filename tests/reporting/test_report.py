@@ -197,6 +197,12 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
     assert "optimiser.rate" in drawn.text and "0.0003" in drawn.text
 
 
+def test_a_verdict_without_a_section_is_still_told(tmp_path):
+    run = Run.create("x", {}, path=tmp_path / "run")
+    run.write_result(verdict="Training was not shown to help.")
+    assert read(render(run)).one("h1").text == "Training was not shown to help."
+
+
 def test_an_empty_run_is_a_report_too(tmp_path):
     assert read(render(Run.create("x", {}, path=tmp_path / "run"))).one("h1").text == "This run has no result yet."
 

@@ -39,7 +39,9 @@ def fill(run: Run, sections: list[Section]) -> list[Section]:
 
 def unfinished(run: Run) -> Section:
     steps = [row["step"] for row in run.read_log() if isinstance(row.get("step"), int)]
-    if run.result:
+    if isinstance(run.result.get("verdict"), str):
+        sentence = run.result["verdict"]
+    elif run.result:
         sentence = "This run has a result, but nothing in it was compared."
     elif steps:
         sentence = f"This run has no result yet: its log ends at step {max(steps):,}."
