@@ -49,7 +49,9 @@ def retrieval_split(table: Table) -> Table:
     codes, names = table.labels()
     layout = table.notes.get("layout")
     if layout not in _HALVES and _parted(table, codes):
-        return table.with_column("official_split", table.arrow["split"])
+        own = table.column("split")
+        split = own if "test" in own else np.where(own == "val", "test", own)
+        return table.with_column("official_split", own).with_column("split", split)
     if len(names) < 2:
         raise LookalikeError(f"`{_shown(table)}` has {len(names)} classes; parting them needs at least 2.")
     if layout in _HALVES and table.has("class_id"):

@@ -1,0 +1,172 @@
+"""A look at every picture before training: what cannot be read, what is there twice, what leaks across a split."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lookalike.core import folders
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_file, hash_bytes
+from lookalike.core.formats import CURRENT
+from lookalike.core.progress import Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lookalike.data.table import Table
+
+_BATCH = 256
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Audit:
+    """What was found. Row numbers are those of `table`, which has `content_id` and no unreadable rows."""
+
+    table: Table
+    unreadable: list[tuple[str, str]]  # row id, reason
+    exact: list[list[int]]  # rows with equal pixels
+    near: list[tuple[int, int, float]]  # pairs that join the groups of near duplicates, and how alike they are
+    across: list[list[int]]  # groups, exact or near, with rows in more than one split
+    conflicts: list[list[int]]  # rows with equal pixels and different labels
+    flat: int  # pictures too even for the search for near duplicates
+    unsearched: int  # pictures whose surroundings were too crowded to search through
+
+    def facts(self) -> dict[str, int]:
+        """Counts, for the report and for `--json`."""
+        from lookalike.data.near import groups
+
+        exact = {row: number for number, group in enumerate(self.exact) for row in group}
+        same = sum(len({exact.get(row) for row in group}) == 1 and group[0] in exact for group in self.across)
+        return {
+            "pictures": len(self.table),
+            "unreadable": len(self.unreadable),
+            "exact_groups": len(self.exact),
+            "exact_copies": sum(len(group) - 1 for group in self.exact),
+            "near_pairs": len(self.near),
+            "near_groups": len(groups(len(self.table), self.near)),
+            "across_exact": same,
+            "across_near": len(self.across) - same,
+            "label_conflicts": len(self.conflicts),
+            "flat": self.flat,
+            "unsearched": self.unsearched,
+        }
+
+
+def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: bool = False) -> Audit:
+    """Decode every picture once; name what is wrong. Only more than `max_bad` unreadable ones are an error."""
+    from lookalike.data.near import flat, groups, near_pairs
+
+    seen = _look_at_all(table, progress)
+    reasons = seen["reason"].to_pylist()
+    bad = [i for i, reason in enumerate(reasons) if reason is not None]
+    row_ids = table.column("row_id")
+    unreadable = [(str(row_ids[i]), reasons[i]) for i in bad]
+    if len(bad) > max_bad * len(table):
+        named = "; ".join(f"`{row_id}`: {reason}" for row_id, reason in unreadable[:3])
+        raise LookalikeError(
+            f"{len(bad):,} of {len(table):,} pictures cannot be read, more than {max_bad:.0%} ({named}): "
+            "mend or remove them."
+        )
+    good = np.setdiff1d(np.arange(len(table)), bad)
+    seen = seen.take(good)
+    clean = table.take(good).with_column("content_id", seen["content_id"])
+
+    codes, names = clean.labels("content_id")
+    exact = _same(codes)
+    first = np.full(len(names), -1)
+    first[codes[::-1]] = np.arange(len(clean))[::-1]  # one row a content is enough for the search
+    pairs: list[tuple[int, int, float]] = []
+    even, unsearched = 0, 0
+    if near and len(clean):
+        thumbs = _thumbs(seen)
+        level = flat(thumbs)
+        rows = np.sort(first[~level[first]])
+        found, unsearched = near_pairs(seen["hash"].to_numpy()[rows], thumbs[rows])
+        pairs = [(int(rows[i]), int(rows[j]), score) for i, j, score in found]
+        even = int(level.sum())
+    links = [(group[0], row) for group in exact for row in group[1:]] + [(i, j) for i, j, _ in pairs]
+    across = [group for group in groups(len(clean), links) if _values(clean, "split", group) > 1]
+    conflicts = [group for group in exact if _values(clean, "label", group) > 1]
+    return Audit(clean, unreadable, exact, pairs, across, conflicts, even, unsearched)
+
+
+def _same(codes: np.ndarray) -> list[list[int]]:
+    """Rows with equal codes, where there are several."""
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    return sorted(part.tolist() for part in parts if len(part) > 1)
+
+
+def _values(table: Table, column: str, rows: list[int]) -> int:
+    """How many different values a column has in some rows; missing ones do not count."""
+    if column not in table.names:
+        return 0
+    return len({str(value) for i in rows if (value := table.arrow[column][i].as_py()) is not None})
+
+
+def _thumbs(seen: pa.Table) -> np.ndarray:
+    values = seen["thumb"].combine_chunks()
+    width = values.type.byte_width
+    return np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :].reshape(-1, width)[: len(values)]
+
+
+def _look_at_all(table: Table, progress: bool) -> pa.Table:
+    """content_id, reason, hash and thumbnail of every row; kept, so that the next look costs nothing."""
+    import pyarrow.parquet as pq
+
+    from lookalike.data.decode import DECODER
+    from lookalike.data.table import read_parquet
+
+    key = hash_bytes("audit", str(CURRENT["cache"]), DECODER, table.fingerprint(), str(len(table)))
+    entry = folders.cache("audits") / f"{key}.parquet"
+    if entry.exists():
+        try:
+            kept = read_parquet(entry)
+            folders.touch(entry)
+            return kept
+        except LookalikeError:  # damaged on disk; made again below
+            entry.unlink(missing_ok=True)
+    seen, lasting = _decode_all(table, progress)
+    if lasting:
+        with atomic_file(entry, private=True) as part, part.open("wb") as file:
+            pq.write_table(seen, file, compression="zstd")
+        folders.trim_cache()
+    return seen
+
+
+def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
+    """The facts of every row, and whether they will hold: a file that could not be opened may come back."""
+    import pyarrow as pa
+
+    from lookalike.data.decode import UnreadableImage, content_id, decode
+    from lookalike.data.near import THUMB, look
+
+    lasting = True
+    blank = bytes(THUMB * THUMB * 3)
+
+    def examine(i: int) -> tuple[str | None, str | None, int, bytes]:
+        nonlocal lasting
+        try:
+            pixels = decode(table.open_bytes(i), box=table.box(i))
+        except UnreadableImage as error:
+            return None, error.reason, 0, blank
+        except OSError as error:
+            lasting = False
+            return None, error.strerror or str(error), 0, blank
+        number, thumb = look(pixels)
+        return content_id(pixels), None, number, thumb.tobytes()
+
+    kinds = {"content_id": pa.string(), "reason": pa.string(), "hash": pa.uint64(), "thumb": pa.binary(len(blank))}
+    parts = [pa.schema(kinds.items()).empty_table()]
+    with ThreadPoolExecutor(threads()) as pool, Progress("Checking pictures", len(table), shown=progress) as bar:
+        for start in range(0, len(table), _BATCH):
+            rows = list(pool.map(examine, range(start, min(start + _BATCH, len(table)))))
+            columns = zip(kinds.items(), zip(*rows, strict=True), strict=True)
+            parts.append(pa.table({name: pa.array(values, kind) for (name, kind), values in columns}))
+            bar.advance(len(rows))
+    return pa.concat_tables(parts).combine_chunks(), lasting
