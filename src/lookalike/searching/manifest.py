@@ -33,6 +33,7 @@ class Generation(pydantic.BaseModel):
     number: int
     model: ModelMark
     preprocess: dict[str, Any]
+    decoder: str = ""  # which decoder the pixels came from: another one may move scores in the third digit
     dim: int
     store: str  # a name of the registry, or an address
     created: str

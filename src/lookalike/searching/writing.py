@@ -154,12 +154,15 @@ def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
 
 
 def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
+    from lookalike.data.decode import DECODER
+
     store_class(store)  # a misspelt name is told before anything is made
     mark = ModelMark(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
     return Generation(
         number=1 + max((g.number for g in manifest.generations), default=0),
         model=mark,
         preprocess=embedder.preprocess.to_json(),
+        decoder=DECODER,
         dim=embedder.dim,
         store=store,
         created=manifests.now(),

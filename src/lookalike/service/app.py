@@ -1,0 +1,93 @@
+"""The app: the API, pictures, the page, and the guards around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+
+from lookalike._version import __version__
+from lookalike.service import api, problems
+from lookalike.service.guards import REPORT_POLICY, Guard
+from lookalike.service.metrics import Metrics
+from lookalike.service.state import Service
+
+STATIC = Path(__file__).parent / "static"
+SCREENS = ("/", "/reports")  # addresses that the page itself reads
+IMMUTABLE = "private, max-age=31536000, immutable"
+
+
+def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> FastAPI:
+    """An app around a service; `hosts` are the names it answers to (None: any)."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.warm()
+        yield
+        service.close()
+
+    # FastAPI's own documentation pages load scripts from elsewhere; /openapi.json stays.
+    app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.service = service
+    metrics = Metrics(lambda: service.index.store.count())
+    metrics.install(app)
+    problems.install(app)
+    app.include_router(api.router)
+    _pictures(app, service)
+    _page(app)
+
+    @app.get("/health", include_in_schema=False)
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "pictures": service.index.store.count()}
+
+    @app.get("/metrics", include_in_schema=False)
+    def prometheus() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/reports/{name}", include_in_schema=False)
+    def report(name: str) -> Response:
+        headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
+        return Response(service.reports.html(name), media_type="text/html; charset=utf-8", headers=headers)
+
+    # A multipart body is a little larger than the file in it.
+    app.add_middleware(Guard, hosts=hosts, body_limit=service.limits.upload + 100_000)
+    return app
+
+
+def _pictures(app: FastAPI, service: Service) -> None:
+    @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
+    def thumb(request: Request, content: str, side: int) -> Response:
+        mark = f'"{content}-{side}"'
+        headers = {"Cache-Control": IMMUTABLE, "ETag": mark}
+        if request.headers.get("if-none-match") == mark:
+            return Response(status_code=304, headers=headers)
+        return Response(service.thumbs.get(content, side), media_type="image/jpeg", headers=headers)
+
+    @app.get("/query/{name}.jpg", include_in_schema=False)
+    def query(name: str) -> Response:
+        headers = {"Cache-Control": "private, max-age=3600"}
+        return Response(service.queries.picture(name), media_type="image/jpeg", headers=headers)
+
+
+def _page(app: FastAPI) -> None:
+    for screen in SCREENS:
+        app.add_api_route(screen, _index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/static", _Static(directory=STATIC), name="static")
+
+
+def _index() -> FileResponse:
+    return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+
+
+class _Static(StaticFiles):
+    """Files of the page: asked for again each time, answered with "not modified" as long as they are the same."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers["Cache-Control"] = "no-cache"
+        return response

@@ -1,0 +1,91 @@
+"""`serve`: the page and the API on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import say, warn
+from lookalike.searching import Index
+
+
+def serve(
+    *,
+    index: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    runs: str | os.PathLike[str] | None = None,
+    keep_queries: float = 7,
+    max_upload: int = 20_000_000,
+) -> None:
+    """Serve an index: a page to search with, and a JSON API. Ends with Ctrl-C.
+
+    `index` is a folder, a name, the picture folder it was made of, or a run; `run` is a run with an index.
+    `runs` is where reports are looked for (default `./runs`). Uploaded pictures are kept for `keep_queries` days.
+    """
+    import uvicorn
+
+    from lookalike.service.app import create_app
+    from lookalike.service.guards import LOOPBACK
+    from lookalike.service.state import Limits, Service
+
+    if index is not None and run is not None:
+        raise LookalikeError("Give either an index or a run to serve, not both.")
+    opened = Index.open(index if run is None else run)
+    opened.store  # noqa: B018 (told now, not at the first request, when another process has it)
+    local = _is_loopback(host)
+    listener = _listen(host, port)
+    service = Service(opened, _report_folders(opened, run, runs), keep_queries, Limits(upload=max_upload))
+    app = create_app(service, hosts=LOOPBACK if local else None)
+    shown = f"[{host}]" if ":" in host else host
+    say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
+    say(f"Index     {opened.name}: {opened.store.count():,} pictures")
+    say(f"Model     {opened.generation.model.short}")
+    if not local:
+        warn(f"everybody who reaches {host} can search these pictures; there is no key.")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=15)
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the port before anything is loaded, and say in one sentence when it cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        if os.name != "nt":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        raise LookalikeError(
+            f"Port {port} on `{host}` cannot be used ({error}): choose another with --port."
+        ) from error
+    return listener
+
+
+def _report_folders(
+    index: Index, run: str | os.PathLike[str] | None, runs: str | os.PathLike[str] | None
+) -> list[Path]:
+    if runs is not None:
+        if not Path(runs).is_dir():
+            raise LookalikeError(f"There is no folder `{runs}` to look for reports in.")
+        return [Path(runs)]
+    beside = [Path(run).absolute().parent] if run is not None else []
+    return [*beside, index.path.parent, folders.runs()]

@@ -1,0 +1,63 @@
+// Elements without HTML strings: the policy forbids them, and so nothing a file is named can become markup.
+
+/**
+ * @param {string} tag
+ * @param {Record<string, any> | null} [props] `on…` are listeners, `--x` custom properties, the rest attributes
+ * @param {...any} children nodes, texts, arrays of them; null and false are left out
+ * @returns {HTMLElement}
+ */
+export function h(tag, props, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name.startsWith("--")) node.style.setProperty(name, String(value));
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+/** @param {string} name of a symbol in icons.svg */
+export function icon(name) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  svg.setAttribute("class", "i");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS(space, "use");
+  use.setAttribute("href", `/static/icons.svg#${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/** @param {Element} parent @param {...any} children */
+export function fill(parent, ...children) {
+  parent.replaceChildren(...children.flat(9).filter(Boolean));
+}
+
+/** @param {number} value @param {string} one @param {string} [many] */
+export function count(value, one, many) {
+  return `${value.toLocaleString("en-GB")} ${value === 1 ? one : many ?? `${one}s`}`;
+}
+
+/** @param {any} label a text, several, or none */
+export function text(label) {
+  return Array.isArray(label) ? label.join(", ") : label ?? "";
+}
+
+/** A folder name such as `001.Black_footed_Albatross`, as a person would write it. @param {any} label */
+export function readable(label) {
+  return text(label).replace(/^\d{1,4}[.\-_ ]+(?=\D)/, "").replaceAll("_", " ");
+}
+
+/** @param {string} path */
+export function fileName(path) {
+  return path.split("/").pop() ?? path;
+}
+
+/** @param {string} sentence */
+export function toast(sentence) {
+  const node = h("div", { class: "toast" }, sentence);
+  document.getElementById("toasts")?.append(node);
+  setTimeout(() => node.remove(), 4000);
+}

@@ -1,0 +1,40 @@
+// How sure a hit is, in words and as a length; never by colour alone.
+
+import { h, readable, fileName, text } from "../dom.js";
+
+export const GROUPS = [
+  ["likely", "Very likely the same"],
+  ["possibly", "Possibly"],
+  ["similar", "Similar look only"],
+];
+
+/** What stands under a picture. @param {any} hit */
+export function caption(hit) {
+  const name = readable(hit.columns.label) || fileName(hit.columns.path ?? hit.id);
+  const sure = hit.identical ? "Identical file" : hit.sureness;
+  const share = hit.probability ?? hit.closer_than;
+  return [
+    share === null || share === undefined
+      ? null
+      : h("div", { class: "meter", "aria-hidden": "true" }, h("i", { "--p": share.toFixed(3) })),
+    h("div", { class: "caption" }, h("b", null, sure ?? ""), h("bdi", { title: hit.columns.path }, name)),
+  ];
+}
+
+/** The whole story of one score, for the opened picture. @param {any} hit */
+export function story(hit) {
+  if (hit.identical) return "The same file, byte for byte.";
+  const similarity = `Similarity ${hit.score.toFixed(2)}.`;
+  if (hit.probability === null || hit.probability === undefined) {
+    if (hit.closer_than === null || hit.closer_than === undefined) return similarity;
+    return `Closer than ${(100 * hit.closer_than).toFixed(1)} % of random pairs. ${similarity}`;
+  }
+  const whole = (/** @type {number} */ p) => Math.round(100 * p);
+  return `${whole(hit.probability)} % (${whole(hit.low)}–${whole(hit.high)}): of 100 such pairs in the check set about ` +
+    `${whole(hit.probability)} showed the same thing. ${similarity}`;
+}
+
+/** @param {any} hit */
+export function title(hit) {
+  return readable(hit.columns.label) || fileName(text(hit.columns.path) || hit.id);
+}

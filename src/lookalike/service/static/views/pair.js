@@ -1,0 +1,121 @@
+// A hit beside the question: two whole pictures under one zoom.
+
+import { queryPicture, thumb } from "../api.js";
+import { count, fill, h, icon, readable, text } from "../dom.js";
+import { story, title } from "../parts/score.js";
+
+/**
+ * @param {any} answer @param {string} id @param {{close: () => void, show: (id: string) => void,
+ *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void}} act
+ */
+export function pair(answer, id, act) {
+  const place = answer.hits.findIndex((/** @type {any} */ hit) => hit.id === id);
+  const hit = answer.hits[place];
+  if (!hit) return null;
+  const view = { x: 0, y: 0, z: 1 };
+  const stage = h("div", { class: "stage" });
+  const asked = question(answer);
+  const frames = [asked && frame(asked.src, asked.alt, "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), "This hit")];
+  fill(stage, frames);
+  zooming(stage, view);
+  const step = (/** @type {number} */ by) => {
+    const next = answer.hits[place + by];
+    if (next) act.show(next.id);
+  };
+  const button = (/** @type {string} */ symbol, /** @type {string} */ name, /** @type {() => void} */ go, off = false) =>
+    h("button", { type: "button", class: "quiet icon", title: name, "aria-label": name, onclick: go, disabled: off }, icon(symbol));
+  /** @type {any} */
+  const dialog = h("dialog", { class: "pair", "aria-label": title(hit) }, h("div", { class: "inside" },
+    h("div", { class: "head" },
+      button("left", "Previous (←)", () => step(-1), place === 0),
+      h("span", { class: "kept" }, `${place + 1} of ${answer.hits.length}`),
+      button("right", "Next (→)", () => step(1), place === answer.hits.length - 1),
+      h("span", { class: "grow" }),
+      asked && button("swap", "Swap the two (Space)", () => dialog.classList.toggle("swapped")),
+      button("close", "Close (Esc)", act.close)),
+    stage,
+    h("div", { class: `about ${hit.group ?? ""}` },
+      h("div", null,
+        h("strong", null, `${hit.identical ? "Identical" : hit.sureness} · ${title(hit)}`),
+        h("p", null, story(hit)),
+        h("p", null, h("bdi", null, text(hit.columns.path)), copies(hit), others(hit))),
+      h("div", { class: "row" },
+        h("button", { type: "button", class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
+        h("button", { type: "button", onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
+        h("button", { type: "button", onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus"))))));
+  dialog.addEventListener("cancel", (/** @type {Event} */ event) => {
+    event.preventDefault();
+    act.close();
+  });
+  dialog.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "ArrowRight") step(1);
+    else if (event.key === "ArrowLeft") step(-1);
+    else if (event.key === " " && asked && !(event.target instanceof HTMLButtonElement)) dialog.classList.toggle("swapped");
+    else return;
+    event.preventDefault();
+  });
+  swiping(dialog, view, step);
+  return dialog;
+}
+
+/** @param {any} answer */
+function question(answer) {
+  const { query } = answer;
+  if (query.kind === "item") return { src: thumb(query.thumb, 1024), alt: title(query) };
+  if (query.preview) return { src: query.preview, alt: "Your picture" };
+  return query.id ? { src: queryPicture(query.id), alt: "Your picture" } : null;
+}
+
+/** @param {string} src @param {string} alt @param {string} name */
+function frame(src, alt, name) {
+  return h("figure", null, h("div", { class: "frame" }, h("img", { src, alt, draggable: "false" })), h("figcaption", null, name));
+}
+
+/** @param {any} hit */
+function copies(hit) {
+  return hit.copies.length ? ` · ${count(hit.copies.length, "copy", "copies")}: ${hit.copies.slice(0, 3).join(", ")}` : "";
+}
+
+/** Further columns, as far as they say something. @param {any} hit */
+function others(hit) {
+  const known = ["path", "label", "content_id"];
+  return Object.entries(hit.columns)
+    .filter(([name]) => !known.includes(name))
+    .map(([name, value]) => ` · ${name}: ${readable(value)}`)
+    .join("");
+}
+
+/** One zoom and pan for both. @param {HTMLElement} stage @param {{x: number, y: number, z: number}} view */
+function zooming(stage, view) {
+  const apply = () => {
+    if (view.z === 1) view.x = view.y = 0;
+    stage.style.setProperty("--z", String(view.z));
+    stage.style.setProperty("--x", `${view.x}px`);
+    stage.style.setProperty("--y", `${view.y}px`);
+  };
+  stage.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    view.z = Math.min(Math.max(view.z * Math.exp(-event.deltaY / 400), 1), 8);
+    apply();
+  }, { passive: false });
+  stage.addEventListener("dblclick", () => {
+    view.z = view.z > 1 ? 1 : 2.5;
+    apply();
+  });
+  stage.addEventListener("pointermove", (event) => {
+    if (!event.buttons || view.z === 1) return;
+    view.x += event.movementX;
+    view.y += event.movementY;
+    apply();
+  });
+}
+
+/** On a phone a swipe goes to the next hit. @param {HTMLElement} node @param {{z: number}} view @param {(by: number) => void} step */
+function swiping(node, view, step) {
+  let from = 0;
+  node.addEventListener("pointerdown", (event) => (from = event.clientX));
+  node.addEventListener("pointerup", (event) => {
+    const moved = event.clientX - from;
+    if (event.pointerType === "touch" && view.z === 1 && Math.abs(moved) > 60) step(moved < 0 ? 1 : -1);
+  });
+}

@@ -1,0 +1,65 @@
+"""Small pictures, made when first asked for and kept in a bounded cache by the content they show."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import write_bytes
+from lookalike.searching import Index
+from lookalike.searching.rows import box_of
+from lookalike.service.problems import Problem
+from lookalike.store import Condition
+
+SIDES = (96, 256, 512, 1024)
+HASH = re.compile(r"[0-9a-f]{16,64}")
+LIMIT = 1_000_000_000
+
+
+class Thumbs:
+    def __init__(self, index: Index, *, limit: int = LIMIT) -> None:
+        self.index, self.limit = index, limit
+        self.folder = folders.cache("thumbs")
+        self._guard = threading.Lock()
+        self._bytes: int | None = None
+
+    def get(self, content: str, side: int) -> bytes:
+        if side not in SIDES or not HASH.fullmatch(content):
+            raise Problem(404, f"There is no such picture; sides are {', '.join(map(str, SIDES))}.")
+        record = next((r for part in self.index.store.scan(where=_shows(content), batch=1) for r in part), None)
+        if record is None:  # also when it is cached: what left the index is not shown any more
+            raise Problem(404, "This picture is not in the index.")
+        path = self.folder / content[:2] / f"{content}-{side}.jpg"
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            pass
+        from lookalike.data import thumbnail
+
+        try:
+            jpeg = thumbnail(self.index.open_bytes(record), side, box=box_of(record.payload))
+        except LookalikeError as error:
+            raise Problem(404, str(error)) from error
+        write_bytes(path, jpeg, private=True)
+        self._grow(len(jpeg))
+        return jpeg
+
+    def _grow(self, count: int) -> None:
+        """Keep the folder under its limit: over it, the oldest fifth goes."""
+        with self._guard:
+            if self._bytes is None:
+                self._bytes = folders.size_of(self.folder)
+            else:
+                self._bytes += count
+            if self._bytes > self.limit:
+                files: list[Path] = sorted(self.folder.glob("*/*.jpg"), key=lambda path: path.stat().st_mtime)
+                for path in files[: 1 + len(files) // 5]:
+                    path.unlink(missing_ok=True)
+                self._bytes = folders.size_of(self.folder)
+
+
+def _shows(content: str) -> list[Condition]:
+    return [Condition("content_id", (content,))]

@@ -1,0 +1,41 @@
+"""What comes in from outside: looked at before it is decoded, bounded in bytes and in pixels."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+from lookalike.core.files import human_bytes
+from lookalike.service.problems import Problem
+
+READABLE = "JPEG, PNG, WebP, GIF, BMP, TIFF"
+PIXELS = 100_000_000
+
+
+def check(data: bytes, name: str, *, limit: int) -> None:
+    """Refuse what is no picture, or one that would take too much to decode, by its header alone."""
+    from PIL import Image, UnidentifiedImageError
+
+    from lookalike.data.decode import FORMATS
+
+    shown = name if name and len(name) <= 80 else "This file"
+    if not data:
+        raise Problem(422, f"{shown} is empty.")
+    if len(data) > limit:
+        raise Problem(413, f"This picture has {human_bytes(len(data))}; the limit here is {human_bytes(limit)}.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=list(FORMATS)) as picture:
+                width, height = picture.size
+    except Image.DecompressionBombError:
+        raise Problem(413, f"This picture has far too many pixels; the limit here is {PIXELS:,}.") from None
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError):
+        raise Problem(415, f"{shown} is not a picture this server can read ({READABLE}).") from None
+    if width * height > PIXELS:
+        raise Problem(413, f"This picture has {width:,} × {height:,} pixels; the limit here is {PIXELS:,} in all.")
+
+
+def unreadable(name: str) -> Problem:
+    shown = name if name and len(name) <= 80 else "This file"
+    return Problem(415, f"{shown} is not a picture this server can read ({READABLE}).")
