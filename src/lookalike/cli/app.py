@@ -10,7 +10,7 @@ import typer
 # Panel of the help -> verbs; each is a module of this folder with a function (or an `app`) of that name.
 PANELS = {
     "Start": ("demo", "doctor"),
-    "Search": ("index", "search"),
+    "Search": ("index", "search", "serve"),
     "Train and measure": ("train", "recipes", "evaluate", "compare", "report"),
     "Proof": ("bench", "reproduce"),
     "Housekeeping": ("cache", "migrate"),

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only.", rich_help_panel="Output")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.", rich_help_panel="Output")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of words.", rich_help_panel="Output")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of words.")]
 
 
 @dataclass
@@ -37,9 +37,11 @@ class Answer:
 
 
 def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
-    """Turn a function that returns an `Answer` into a command."""
+    """Turn a function that returns an `Answer` into a command; one that returns nothing has no `--json`."""
     signature = inspect.signature(function, eval_str=True)
     shared = {"as_json": Json, "quiet": Quiet, "verbose": Verbose}
+    if signature.return_annotation is None:
+        del shared["as_json"]
 
     @functools.wraps(function)
     def command(*, as_json: bool = False, quiet: bool = False, verbose: bool = False, **options: Any) -> None:

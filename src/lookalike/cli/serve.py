@@ -1,0 +1,36 @@
+"""`lookalike serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lookalike.cli.verb import verb
+
+
+@verb
+def serve(
+    index: Annotated[
+        str | None,
+        typer.Argument(metavar="INDEX", help="An index, a run or the pictures' folder; else the last updated."),
+    ] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="A run with an index, in place of INDEX.")] = None,
+    host: Annotated[str, typer.Option("--host", help="Who may come: this machine only, unless changed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.")] = 8080,
+    runs: Annotated[Path | None, typer.Option("--runs", help="Where reports are looked for; ./runs otherwise.")] = None,
+    keep_queries: Annotated[
+        float, typer.Option("--keep-queries", help="Days to keep uploaded pictures; 0: never.")
+    ] = 7,
+    max_upload: Annotated[int, typer.Option("--max-upload", help="Largest upload, in bytes.")] = 20_000_000,
+) -> None:
+    """Search in the browser: a page and an API on this machine.
+
+    Ctrl-C ends it.
+    """
+    import lookalike
+
+    lookalike.serve(
+        index=index, run=run, host=host, port=port, runs=runs, keep_queries=keep_queries, max_upload=max_upload
+    )
