@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lookalike.core import seeds
 from lookalike.core.compat import import_timm, offline
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, nearest
@@ -87,7 +88,9 @@ def create(architecture: str, size: int | None = None) -> Any:
     cfg = timm.get_pretrained_cfg(architecture)
     if size and cfg is not None and cfg.fixed_input_size:
         options["img_size"] = size
-    return timm.create_model(architecture, pretrained=False, **options)
+    with torch.random.fork_rng(devices=[]):  # the random start is the same every time, and nobody else's numbers move
+        torch.manual_seed(seeds.derive(0, "weights", architecture))
+        return timm.create_model(architecture, pretrained=False, **options)
 
 
 def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
@@ -97,8 +100,8 @@ def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
         size=size or int(config["input_size"][-1]),
         crop=float(config["crop_pct"]),
         interpolation=config["interpolation"] if config["interpolation"] in INTERPOLATIONS else "bicubic",
-        mean=tuple(float(v) for v in config["mean"]),
-        std=tuple(float(v) for v in config["std"]),
+        mean=config["mean"],
+        std=config["std"],
     )
 
 
@@ -117,7 +120,7 @@ def timm_file(name: str, cfg: dict[str, Any]) -> Path:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.utils import HfHubHTTPError
 
-    repository, url = cfg.get("hf_hub_id"), cfg.get("url")
+    repository, url = str(cfg.get("hf_hub_id") or ""), str(cfg.get("url") or "")
     files = ("model.safetensors", "pytorch_model.bin")
     if repository:
         for file in files:

@@ -1,25 +1,28 @@
-"""Features of a table under some views, computed once and kept: minutes of training become seconds."""
+"""Features computed once: keyed by everything they were made from, so a stale one is never found."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core import folders
+from lookalike.core import folders, seeds
+from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, hash_bytes, need_space
+from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_json, to_json, write_json
 from lookalike.core.formats import CURRENT, stamp
-from lookalike.core.seeds import derive
+from lookalike.core.progress import Progress
 from lookalike.data.decode import DECODER
+from lookalike.models import fast_openvino, runtimes
+from lookalike.models.program import VERSION, RuntimeUnavailable
 
 if TYPE_CHECKING:
-    from lookalike.data.table import Table
-    from lookalike.data.views import View
+    from lookalike.data import Table
     from lookalike.models.embedder import Embedder
+
+BLOCK = 1024  # rows computed and written at a time
 
 
 def features_for(
@@ -27,52 +30,89 @@ def features_for(
     table: Table,
     *,
     layer: str = "pooled",
-    views: Sequence[View],
+    views: Sequence[Any] | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> np.ndarray:
-    """(views, pictures, …) features, memory-mapped.
+    """Features of every row under every view, as a read-only memory map V×N×…; without views the centre crop alone.
 
-    The entry's name says what it was made from: the model below `layer`, the pictures, the views, the seed
-    and the decoder. So nothing stale is ever read, and an entry appears whole or not at all.
+    float32 for `pooled` and `embedding`, float16 for a stage. Every picture must be readable: audit the table first.
     """
-    if not len(table) or not views:
-        raise LookalikeError("There is nothing to cache: no pictures or no views.")
-    told = json.dumps([view.to_json() for view in views], sort_keys=True)
-    parts = ["features", str(CURRENT["cache"]), DECODER, model.fingerprint(layer), layer, told, str(seed)]
-    folder = folders.cache("features") / hash_bytes(*parts, table.fingerprint(), str(len(table)))
-    found = _open(folder)
+    if not len(table):
+        raise LookalikeError(f"The table `{table.name}` has no rows to compute features of.")
+    chosen = list(views) if views is not None else [None]
+    runtime = _runtime(model, layer, len(table) * len(chosen))
+    about = {
+        "model": model.fingerprint(layer),
+        "layer": layer,
+        "table": table.fingerprint(),
+        "views": [None if view is None else view.to_json() for view in chosen],
+        "seed": seed,
+        "runtime": runtime,
+        "decoder": DECODER,
+        "program": VERSION,
+    }
+    path = folders.cache("features") / hash_bytes(str(CURRENT["cache"]), *map(str, _flat(about)))
+    found = _open(path, about)
     if found is None:
-        _fill(folder, model, table, layer, views, seed, progress)
+        _make(path, about, model, table, chosen, progress)
         folders.trim_cache()
-        found = _open(folder)
+        found = _open(path, about)
         assert found is not None
-    folders.touch(folder)
+    folders.touch(path)
     return found
 
 
-def _open(folder: Path) -> np.ndarray | None:
-    """The entry if it is there and whole; a damaged one is made again."""
+def _runtime(model: Embedder, layer: str, count: int) -> str:
+    """Decided by what is given alone, not by what happens to be cached: the same call gives the same bits."""
+    if model.device.type == CPU and count >= runtimes.ENOUGH and fast_openvino.installed():
+        try:
+            fast_openvino.prepare(model, layer)
+            return "openvino"
+        except RuntimeUnavailable:
+            return "torch"
+    return "torch"
+
+
+def _flat(about: dict[str, Any]) -> list[str]:
+    import json
+
+    return [f"{key}={json.dumps(value, sort_keys=True, default=to_json)}" for key, value in sorted(about.items())]
+
+
+def _open(path: Path, about: dict[str, Any]) -> np.ndarray | None:
+    """The entry if it is whole and was made from just this; anything else counts as missing."""
+    if not (path / "info.json").is_file():
+        return None
     try:
-        about = json.loads((folder / "about.json").read_bytes())
-        rows = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
-        return rows if about["format"] == CURRENT["cache"] and list(rows.shape) == about["shape"] else None
-    except (OSError, ValueError, KeyError):
+        info = read_json(path / "info.json")
+        if _flat(info["about"]) != _flat(about) or info["format"] != CURRENT["cache"]:
+            return None
+        return np.load(path / "features.npy", mmap_mode="r")
+    except (LookalikeError, KeyError, TypeError, ValueError, OSError):
         return None
 
 
-def _fill(
-    folder: Path, model: Embedder, table: Table, layer: str, views: Sequence[View], seed: int, progress: bool
-) -> None:
-    with atomic_folder(folder, private=True) as part:
-        kept: np.ndarray | None = None
+def _make(path: Path, about: dict[str, Any], model: Embedder, table: Table, views: list[Any], progress: bool) -> None:
+    count, total = len(table), len(table) * len(views)
+    out: np.memmap | None = None
+    with atomic_folder(path, private=True) as part, Progress("Features", total, shown=progress) as bar:
         for number, view in enumerate(views):
-            rows = model.features(table, layer=layer, view=view, seed=derive(seed, "view", number), progress=progress)
-            if kept is None:
-                need_space(folder, rows.nbytes * len(views), "The cache of features")
-                kept = np.lib.format.open_memmap(part / "rows.npy", "w+", rows.dtype, (len(views), *rows.shape))
-            kept[number] = rows
-        assert kept is not None
-        kept.flush()
-        about = stamp("cache", {"what": "features", "layer": layer, "model": model.name, "shape": list(kept.shape)})
-        (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+            for start in range(0, count, BLOCK):
+                rows = table.take(np.arange(start, min(start + BLOCK, count)))
+                block = model.features(
+                    rows,
+                    layer=about["layer"],
+                    view=view,
+                    seed=seeds.derive(about["seed"], "view", number, start),
+                    runtime=about["runtime"],
+                )
+                if out is None:
+                    shape = (len(views), count, *block.shape[1:])
+                    need_space(path, int(np.prod(shape)) * block.itemsize, "The feature cache")
+                    out = np.lib.format.open_memmap(part / "features.npy", "w+", block.dtype, shape)
+                out[number, start : start + len(block)] = block
+                bar.advance(len(block))
+        assert out is not None
+        out.flush()
+        write_json(part / "info.json", stamp("cache", {"about": about, "name": table.name}))

@@ -40,7 +40,7 @@ class Embedder(nn.Module):
 
     def __init__(
         self,
-        backbone: nn.Module,
+        backbone: Any,
         preprocess: Preprocess,
         *,
         name: str,
@@ -193,7 +193,8 @@ class Embedder(nn.Module):
         return self.pooling(self.backbone(self.normalise(images)))
 
     def stage(self, layer: str, images: Tensor) -> Tensor:
-        return self.lower(layer).forward_features(self.normalise(images))
+        lower: Any = self.lower(layer)
+        return lower.forward_features(self.normalise(images))
 
     def from_features(self, features: Tensor) -> Tensor:
         features = unit(features)

@@ -71,7 +71,7 @@ def open_session(path: Path) -> Any:
     name = (path, threads())
     with _lock:
         if name not in _sessions:
-            _sessions[name] = _session(path / "model.onnx")
+            _sessions[name] = start(path / "model.onnx")
             while len(_sessions) > KEPT:
                 _sessions.popitem(last=False)
         _sessions.move_to_end(name)
@@ -80,7 +80,7 @@ def open_session(path: Path) -> Any:
     return session
 
 
-def _session(file: Path) -> Any:
+def start(file: Path) -> Any:
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
@@ -98,7 +98,7 @@ def prepare(model: Embedder, layer: str) -> Path:
         raise RuntimeUnavailable("ONNX Runtime is not installed: pip install onnxruntime onnx onnxscript.")
     with _lock, atomic_folder(path, private=True) as part:
         write_onnx(model, layer, part / "model.onnx")
-        session = _session(part / "model.onnx")
+        session = start(part / "model.onnx")
         off = difference(model, layer, lambda pixels: session.run(None, {"pixels": pixels})[0])
         if not off <= TOLERANCE:
             raise RuntimeUnavailable(

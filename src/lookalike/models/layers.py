@@ -10,7 +10,7 @@ import copy
 import re
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from lookalike.core.errors import LookalikeError
 
@@ -36,7 +36,7 @@ FAMILIES = {
 }
 
 
-def _itself(x):  # type: ignore[no-untyped-def]
+def _itself(x: Tensor) -> Tensor:
     return x
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def stream(pictures: Any) -> Stream:
         return Stream(_rows(pictures), len(pictures))
     if not isinstance(pictures, Iterable) or isinstance(pictures, dict):
         raise LookalikeError(f"A {type(pictures).__name__} is no picture: give paths, bytes, PIL pictures or arrays.")
-    count = len(pictures) if hasattr(pictures, "__len__") else None
+    count = len(pictures) if isinstance(pictures, Sized) else None
     return Stream((_picture(index, item) for index, item in enumerate(pictures)), count)
 
 

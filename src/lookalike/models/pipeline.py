@@ -13,9 +13,9 @@ import numpy as np
 
 from lookalike.core import seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import Preprocess, UnreadableImage, decode
+from lookalike.data.decode import Preprocess, UnreadableImage
 from lookalike.models.pictures import Failure, Picture
-from lookalike.models.pixels import ready_for
+from lookalike.models.pixels import centre, check_view, viewed
 
 CHUNK = 8  # pictures a task: enough to make handing over cheap, few enough to keep all threads busy
 AHEAD = 3  # batches decoded ahead of the runtime
@@ -39,12 +39,15 @@ class Decoder:
     skip: bool = False
     failures: list[Failure] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if self.view is not None:
+            check_view(self.view, self.preprocess)
+
     def pixels(self, picture: Picture) -> np.ndarray:
         data = picture.load()
         if self.view is None:
-            return ready_for(self.preprocess, data, picture.box)
-        pixels = decode(data, box=picture.box, min_side=getattr(self.view, "min_side", None))
-        return self.view(pixels, seeds.numpy_rng(self.seed, "view", picture.index))
+            return centre(data, self.preprocess, picture.box)
+        return viewed(data, self.view, seeds.numpy_rng(self.seed, "view", picture.index), picture.box)
 
     def _fill(self, out: np.ndarray, pictures: list[Picture]) -> list[Failure]:
         failures = []

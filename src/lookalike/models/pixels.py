@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from lookalike.core.errors import LookalikeError
 from lookalike.data.decode import Preprocess, decode, prepare
 
 
@@ -28,8 +29,22 @@ def square(pixels: np.ndarray, pre: Preprocess) -> np.ndarray:
     return y[0].permute(1, 2, 0).numpy()
 
 
-def ready_for(pre: Preprocess, data: Any, box: Any = None) -> np.ndarray:
+def centre(data: Any, pre: Preprocess, box: Any = None) -> np.ndarray:
     """uint8 size×size×3 from whatever a picture is given as."""
     if pre.interpolation == "lanczos":  # torch has none
         return prepare(data, pre, box=box)
     return square(decode(data, box=box, min_side=pre.size / pre.crop), pre)
+
+
+def viewed(data: Any, view: Any, rng: np.random.Generator, box: Any = None) -> np.ndarray:
+    """The same through a view (`data/views.py`); the smallest part it may take is decoded with enough pixels."""
+    if view.kind == "centre":
+        return centre(data, view.pre, box)
+    smallest = min(getattr(view, "scale", (1.0,))) ** 0.5
+    return view(decode(data, box=box, min_side=view.pre.size / smallest), rng)
+
+
+def check_view(view: Any, pre: Preprocess) -> None:
+    size = getattr(getattr(view, "pre", None), "size", None)
+    if size != pre.size:
+        raise LookalikeError(f"The view gives pictures of {size} px, but the model takes {pre.size} px.")

@@ -31,8 +31,9 @@ class Pooling(nn.Module):
             return x
         if self.name == "cls":
             return x[:, 0]
+        dims: tuple[int, ...] = (1,)
         if x.ndim == 3:
-            x, dims = x[:, self.prefix :], (1,)
+            x = x[:, self.prefix :]
         else:
             dims = (1, 2) if self.channels_last else (2, 3)
         if self.name == "avg":

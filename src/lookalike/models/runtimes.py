@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
 
 NAMES = ("auto", "torch", "openvino", "onnx")
-FAST = {"openvino": fast_openvino.OpenVINORuntime, "onnx": fast_onnx.OnnxRuntime}
+FAST: dict[str, Callable[..., Runtime]] = {"openvino": fast_openvino.OpenVINORuntime, "onnx": fast_onnx.OnnxRuntime}
 
 ENOUGH = 256  # pictures from which on converting a model (some two seconds, once) pays
 GLANCE = 32  # a generator that gives as many is taken for a long one

@@ -1,0 +1,168 @@
+"""The verb `embed`: a folder or table of pictures to a file of vectors."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_file, human_bytes, need_space, write_json
+from lookalike.core.progress import Progress, say
+from lookalike.models.backbones import DEFAULT
+from lookalike.models.embedder import Embedder
+from lookalike.models.pictures import Failure, is_table
+
+if TYPE_CHECKING:
+    from lookalike.data import Table
+
+BLOCK = 4096  # rows in memory at a time
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What `embed` did."""
+
+    out: Path
+    count: int
+    dim: int
+    bytes: int
+    model: str
+    fingerprint: str
+    seconds: float
+    failures: list[Failure] = field(default_factory=list)
+    dry_run: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "out": self.out.as_posix(),
+            "count": self.count,
+            "dim": self.dim,
+            "bytes": self.bytes,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "seconds": round(self.seconds, 3),
+            "failures": [failure.to_json() for failure in self.failures],
+            "dry_run": self.dry_run,
+        }
+
+
+def embed(
+    *,
+    source: str | Path | Table,
+    out: str | Path,
+    model: str | Path | Embedder = DEFAULT,
+    layout: str = "auto",
+    split: str | None = None,
+    size: int | None = None,
+    pooling: str | None = None,
+    batch_size: int = 32,
+    runtime: str = "auto",
+    precision: str = "f32",
+    device: str = "auto",
+    on_error: str = "skip",
+    dry_run: bool = False,
+    progress: bool = True,
+) -> Embedded:
+    """Embed every picture of a folder or table into `out`: `.npy`, or `.parquet` with row_id, path and vector.
+
+    Beside a `.npy` lies a `.json` of the same name that says which row is which picture. Unreadable
+    pictures are left out and listed; `on_error="raise"` stops at the first.
+    """
+    out = Path(out)
+    if out.suffix not in (".npy", ".parquet"):
+        raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet: that says which kind of file to write.")
+    if is_table(source):
+        table: Any = source
+    else:
+        from lookalike.data import read_table
+
+        table = read_table(source, layout=layout, split=split, progress=progress)
+    if not len(table):
+        raise LookalikeError(f"There are no pictures in `{source}`.")
+    if not isinstance(model, Embedder):
+        model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size)
+    wanted = len(table) * (model.dim * 4 + 200)
+    need_space(out, wanted, f"Embedding {len(table):,} pictures")
+    say(f"{len(table):,} pictures to vectors of {model.dim} numbers: about {human_bytes(wanted)}.")
+    start = time.monotonic()
+    if dry_run:
+        return Embedded(out, len(table), model.dim, wanted, model.name, model.fingerprint(), 0.0, dry_run=True)
+    failures: list[Failure] = []
+    options = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
+    blocks = _blocks(model, table, failures, on_error, options, progress)
+    with atomic_file(out) as part:
+        write = _write_npy if out.suffix == ".npy" else _write_parquet
+        count = write(part, blocks, table, model)
+        if not count:
+            raise LookalikeError(f"None of the {len(table):,} pictures in `{source}` could be read.")
+        if out.suffix == ".npy":
+            _write_names(out.with_suffix(".json"), table, failures, model)
+    if failures:
+        say(f"{len(failures):,} of {len(table):,} pictures could not be read and were left out.")
+    seconds = time.monotonic() - start
+    return Embedded(out, count, model.dim, out.stat().st_size, model.name, model.fingerprint(), seconds, failures)
+
+
+def _blocks(
+    model: Embedder, table: Any, failures: list[Failure], on_error: str, options: dict[str, Any], progress: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(indices into the table, their vectors), a few thousand at a time."""
+    with Progress("Embedding", len(table), shown=progress) as bar:
+        for start in range(0, len(table), BLOCK):
+            indices = np.arange(start, min(start + BLOCK, len(table)))
+            answer = model.encode(table.take(indices), on_error=on_error, **options)
+            rows, bad = answer if on_error == "skip" else (answer, [])
+            failures += [Failure(start + f.index, f.name, f.reason) for f in bad]
+            bar.advance(len(indices))
+            yield np.delete(indices, [failure.index for failure in bad]), rows
+
+
+def _write_npy(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], table: Any, model: Embedder) -> int:
+    count = 0
+    with part.open("wb") as file:
+        begin = _npy_header(file, len(table), model.dim)
+        for _, rows in blocks:
+            file.write(np.ascontiguousarray(rows, np.float32).data)
+            count += len(rows)
+        if count != len(table):  # pictures were left out: say how many rows there really are
+            file.seek(0)
+            if _npy_header(file, count, model.dim) != begin:
+                raise AssertionError("the header of a .npy file has room for any number of rows")
+    return count
+
+
+def _npy_header(file: IO[bytes], count: int, dim: int) -> int:
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, dim)})
+    return file.tell()
+
+
+def _write_names(path: Path, table: Any, failures: list[Failure], model: Embedder) -> None:
+    kept = np.delete(np.arange(len(table)), [failure.index for failure in failures])
+    names = {name: [str(value) for value in table.column(name)[kept]] for name in ("row_id", "path")}
+    write_json(path, {"model": model.name, "fingerprint": model.fingerprint(), **names})
+
+
+def _write_parquet(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], table: Any, model: Embedder) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    about = {"model": model.name, "fingerprint": model.fingerprint(), "preprocess": model.preprocess.to_json()}
+    kept = [name for name in ("row_id", "path", "label", "split") if name in table.names]
+    fields = [table.arrow.schema.field(name) for name in kept]
+    schema = pa.schema([*fields, pa.field("vector", pa.list_(pa.float32(), model.dim))])
+    schema = schema.with_metadata({b"lookalike": json.dumps(about).encode()})
+    count = 0
+    with part.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for indices, rows in blocks:
+            arrow = table.arrow.select(kept).take(pa.array(indices))
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), model.dim)
+            columns = [*(arrow[name].combine_chunks() for name in kept), vectors]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            count += len(rows)
+    return count
