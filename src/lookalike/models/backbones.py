@@ -93,6 +93,16 @@ def create(architecture: str, size: int | None = None) -> Any:
         return timm.create_model(architecture, pretrained=False, **options)
 
 
+def remove_pooling(model: Any, wanted: str) -> None:
+    """Let the backbone give its map or tokens, for a pooling other than its own."""
+    try:
+        model.reset_classifier(0, "")
+    except (TypeError, AssertionError, ValueError, AttributeError) as error:
+        raise LookalikeError(
+            f"A {type(model).__name__} pools in its own way only: take pooling `own` instead of `{wanted}`."
+        ) from error
+
+
 def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
     timm = import_timm()
     config = timm.data.resolve_model_data_config(model)

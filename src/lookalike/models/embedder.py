@@ -18,6 +18,7 @@ from lookalike.data.decode import Preprocess
 from lookalike.models import backbones, layers
 from lookalike.models.pictures import Failure
 from lookalike.models.pooling import Pooling, unit
+from lookalike.models.snapshot import Snapshot, raw_bytes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -51,7 +52,7 @@ class Embedder(nn.Module):
     ) -> None:
         super().__init__()
         if pooling != "own":
-            backbone.reset_classifier(0, "")
+            backbones.remove_pooling(backbone, pooling)
         self.backbone = backbone
         self.pooling = Pooling(
             pooling,
@@ -65,7 +66,7 @@ class Embedder(nn.Module):
         self.register_buffer("mean", torch.tensor(preprocess.mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(preprocess.std).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("prototypes", None)
-        self._fingerprints: dict[str, tuple[tuple[Any, ...], str]] = {}
+        self._fingerprints: dict[str, tuple[Snapshot, str]] = {}
         with torch.inference_mode():
             was = backbone.training
             probe = torch.zeros(1, 3, preprocess.size, preprocess.size)
@@ -157,15 +158,11 @@ class Embedder(nn.Module):
         if layer == "embedding":
             parts.append(self.head)
         tensors = [value for part in parts for value in part.state_dict(keep_vars=True).values()]
-        words = repr(
-            (self.architecture, self.pooling.name if layer in layers.ENDS else layer, self.preprocess.to_json())
-        )
-        state = (words, *((value.data_ptr(), value._version, value.shape) for value in tensors))
+        words = f"{self.architecture} {self.pooling.name if layer in layers.ENDS else layer} {self.preprocess}"
+        state = Snapshot(words, tensors)
         known = self._fingerprints.get(layer)
-        if known is None or known[0] != state:
-            chunks = [f"{v.dtype}{tuple(v.shape)}".encode() + _raw(v) for v in tensors]
-            known = (state, hash_bytes(words, *chunks))
-            self._fingerprints[layer] = known
+        if known is None or not known[0].same(state):
+            known = self._fingerprints[layer] = (state, hash_bytes(words, *map(raw_bytes, tensors)))
         return known[1]
 
     def _repr_html_(self) -> str:
@@ -312,11 +309,6 @@ class Embedder(nn.Module):
 
 def _unit_rows(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
-def _raw(value: Tensor) -> bytes:
-    flat = value.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _escape(text: str) -> str:

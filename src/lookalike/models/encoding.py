@@ -35,7 +35,7 @@ def encode(
     if batch_size < 1:
         raise LookalikeError(f"batch_size is {batch_size}; it must be at least 1.")
     source = stream(pictures)
-    engine, items = runtimes.select(model, layer, runtime, precision, source)
+    engine, items = runtimes.select(model, layer, runtime, precision, source, batch_size)
     decoder = Decoder(model.preprocess, view, seed, skip)
     blocks: list[np.ndarray] = []
     whole: np.ndarray | None = None

@@ -55,7 +55,7 @@ def ready(model: Embedder, layer: str) -> bool:
 class OnnxRuntime:
     name = "onnx"
 
-    def __init__(self, model: Embedder, layer: str, precision: str = "f32", count: int | None = None) -> None:
+    def __init__(self, model: Embedder, layer: str, precision: str = "f32", largest: int = 1) -> None:
         if precision != "f32":
             raise RuntimeUnavailable("ONNX Runtime runs in f32 here: take runtime `openvino` or `torch` for bf16.")
         self.layer = layer

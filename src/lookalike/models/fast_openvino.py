@@ -82,11 +82,11 @@ forks.keep_alive(_native, _forget)
 class OpenVINORuntime:
     name = "openvino"
 
-    def __init__(self, model: Embedder, layer: str, precision: str = "f32", count: int | None = None) -> None:
+    def __init__(self, model: Embedder, layer: str, precision: str = "f32", largest: int = BLOCK) -> None:
         self.layer, self.precision = layer, precision
         self.path = prepare(model, layer)
         # A few pictures run as they come; many run in blocks of one fixed shape, which is faster.
-        self.block = BLOCK if count is None or count >= BLOCK else None
+        self.block = BLOCK if largest >= BLOCK else None
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         compiled = compile_model(self.path, self.block, self.precision)

@@ -56,7 +56,9 @@ def row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
     return (model.feature_dim,) if layer == "pooled" else (0,)
 
 
-def select(model: Embedder, layer: str, name: str, precision: str, source: Stream) -> tuple[Runtime, Iterator[Picture]]:
+def select(
+    model: Embedder, layer: str, name: str, precision: str, source: Stream, batch_size: int
+) -> tuple[Runtime, Iterator[Picture]]:
     """The runtime to use, and the stream of pictures (of which the first may have been looked at)."""
     choose(name, NAMES, "a runtime")
     if name == "torch":
@@ -66,13 +68,19 @@ def select(model: Embedder, layer: str, name: str, precision: str, source: Strea
             return TorchRuntime(model, layer, precision), source.items
         raise LookalikeError(f"Runtime `{name}` runs on the processor, but the model is on `{model.device}`.")
     if name == "auto":
-        return _auto(model, layer, precision, source)
+        return _auto(model, layer, precision, source, batch_size)
     if name == "openvino" and not fast_openvino.installed():
         raise RuntimeUnavailable("OpenVINO is not installed: pip install openvino, or take runtime `auto`.")
-    return FAST[name](model, layer, precision, source.count), source.items
+    return FAST[name](model, layer, precision, _largest(source, batch_size)), source.items
 
 
-def _auto(model: Embedder, layer: str, precision: str, source: Stream) -> tuple[Runtime, Iterator[Picture]]:
+def _largest(source: Stream, batch_size: int) -> int:
+    return batch_size if source.count is None else min(batch_size, source.count)
+
+
+def _auto(
+    model: Embedder, layer: str, precision: str, source: Stream, batch_size: int
+) -> tuple[Runtime, Iterator[Picture]]:
     plain = TorchRuntime(model, layer, precision)
     if model.training:
         return plain, source.items
@@ -91,7 +99,7 @@ def _auto(model: Embedder, layer: str, precision: str, source: Stream) -> tuple[
         if not many:
             return plain, items
     try:
-        return fast_openvino.OpenVINORuntime(model, layer, precision, source.count), items
+        return fast_openvino.OpenVINORuntime(model, layer, precision, _largest(source, batch_size)), items
     except RuntimeUnavailable as error:
         _refused.add(name)
         warn(f"{error} Going on with torch.")
