@@ -65,28 +65,36 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
-        async def guarded_send(message: MutableMapping[str, Any]) -> None:
+        read, over = 0, False
+
+        async def add_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 have = {name.lower() for name, _ in message["headers"]}
                 extra = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in have]
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            await problem(*refusal)(scope, receive, guarded_send)
-            return
-        read = 0
-
         async def bounded_receive() -> MutableMapping[str, Any]:
-            nonlocal read
+            nonlocal read, over
             message = await receive()
             read += len(message.get("body", b""))
             if read > self.body_limit:
-                raise HTTPException(413, too_large(None, self.body_limit))
+                over = True
+                raise HTTPException(413)
             return message
 
-        await self.app(scope, bounded_receive, guarded_send)
+        async def guarded_send(message: MutableMapping[str, Any]) -> None:
+            # Whatever the layers between make of the refusal above, the client is told the true reason.
+            if not over:
+                await add_headers(message)
+            elif message["type"] == "http.response.start":
+                await problem(413, too_large(None, self.body_limit))(scope, receive, add_headers)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await problem(*refusal)(scope, receive, add_headers)
+        else:
+            await self.app(scope, bounded_receive, guarded_send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         host = _header(scope, b"host") or ""

@@ -10,8 +10,8 @@ import { address, asks, depth, go, question, read, savedScroll } from "../router
 import { pair } from "./pair.js";
 
 const PAGE = 60;
-/** @type {{info: any, main: HTMLElement, answer: any, key: string, k: number, sequence: number, abort: AbortController | null, preview: string, dialog: any}} */
-const view = { info: null, main: document.body, answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", dialog: null };
+/** @type {{info: any, main: HTMLElement, answer: any, key: string, k: number, sequence: number, abort: AbortController | null, preview: string, dialog: any, drawn: string}} */
+const view = { drawn: "", info: null, main: document.body, answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", dialog: null };
 
 /** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state @param {string} how */
 export async function render(main, info, state, how) {
@@ -31,11 +31,12 @@ export async function render(main, info, state, how) {
   if (key !== view.key) view.k = PAGE;
   const address_ = question(state, view.k);
   if (key === view.key && view.answer) {
-    if (how !== "back" || !state.open) draw(state);
+    if (view.drawn !== key + state.sort || !main.querySelector(".screen.search")) draw(state);
   } else {
     if (!await load(state, () => api.get(address_, view.abort?.signal))) return;
     view.key = key;
     draw(state);
+    announce();
     scrollTo(0, how === "back" ? savedScroll() : 0);
   }
   showPair(state);
@@ -60,7 +61,10 @@ export async function take(file) {
   view.k = PAGE;
   view.key = question(state, 0);
   api.remember(question(state, PAGE), answer);
+  view.drawn = "";
   go(address(state));
+  announce();
+  scrollTo(0, 0);
 }
 
 /** Fetch an answer while the old one stays; late answers are dropped. @param {any} state @param {() => Promise<any>} ask */
@@ -129,7 +133,7 @@ const shown = (/** @type {string} */ src, /** @type {string} */ alt) => h("div",
 async function mosaic(main) {
   const pictures = h("div", null, bones());
   const drop = h("button", { type: "button", class: "ask", onclick: () => choose(take) }, icon("picture"),
-    h("span", null, h("strong", null, "Drop a picture, paste it or choose one"),
+    h("span", null, h("strong", null, matchMedia("(hover: none)").matches ? "Choose a picture or take one" : "Drop a picture, paste it or choose one"),
       h("span", null, view.info ? `to find its lookalikes among ${count(view.info.index.pictures, "picture")}` : "")));
   const heading = h("h1", { class: "lead" }, "or start from one of these");
   fill(main, h("div", { class: "screen" }, drop, heading, pictures));
@@ -144,6 +148,7 @@ async function mosaic(main) {
 function draw(state) {
   const answer = view.answer;
   const head = frameOf(view.main);
+  view.drawn = question(state, 0) + state.sort;
   const change = (/** @type {string[]} */ f) => go(address({ ...read(location), f, open: "" }));
   const { query, verdict } = answer;
   const picture = query.kind === "item" ? shown(api.thumb(query.thumb, 512), title(query))
@@ -160,10 +165,19 @@ function draw(state) {
     query.kind === "item" ? h("p", null, `Like ${readable(query.columns.label) || ""} `, h("bdi", null, query.columns.path)) : null,
     trays(answer, state),
     h("div", { class: "row" }, facets.chips(state.f, change), columns.length ? filter : null, sort,
-      h("button", { type: "button", onclick: () => choose(take) }, icon("picture"), "Another picture")),
+      h("button", { type: "button", "aria-label": "Another picture", onclick: () => choose(take) }, icon("picture"), h("span", { class: "wide" }, "Another picture"))),
     kept(query)));
   fill(head.results, groups(answer, state), more(answer, state));
   roving(head.results);
+}
+
+/** Tell screen readers what came back. */
+function announce() {
+  const { hits, verdict } = view.answer;
+  const counts = GROUPS.map(([name, words]) => [hits.filter((/** @type {any} */ hit) => hit.group === name).length, words])
+    .filter(([number]) => number).map(([number, words]) => `${number} ${String(words).toLowerCase()}`);
+  const place = document.getElementById("announce");
+  if (place) place.textContent = `${verdict.sentence}. ${counts.join(", ")}`;
 }
 
 /** @param {any} answer @param {any} state */
@@ -251,7 +265,7 @@ function showPair(state) {
 
 function closePair(refocus = false) {
   if (!view.dialog) return;
-  const id = new URL(location.href).searchParams.get("open") ?? view.dialog.dataset.id;
+  const id = view.dialog.dataset.open;
   view.dialog.close();
   view.dialog.remove();
   view.dialog = null;

@@ -1,0 +1,105 @@
+"""A service over a small index: in the process for the API, on a port for the browser."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.searching.conftest import _made, made, model, models  # noqa: F401 (fixtures)
+
+
+def build(place: Path, runs: Path, **options: Any) -> Any:
+    from lookalike.searching import Index
+    from lookalike.service.state import Service
+
+    return Service(Index.open(place), [runs], **options)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs with reports, one without, and a file that is none."""
+    from lookalike.core.run import Run
+
+    folder = tmp_path / "runs"
+    for name, verdict in (("first", "Training did not help."), ("second", "Training raised recall@1.")):
+        run = Run.create("supcon", {}, path=folder / name)
+        (run.path / "report.html").write_text(f"<!doctype html><title>{name}</title><p>{verdict}</p>")
+        run.write_section(
+            "verdict", {"title": "Verdict", "order": 10, "blocks": [{"kind": "verdict", "sentence": verdict}]}
+        )
+    Run.create("supcon", {}, path=folder / "unfinished")
+    (folder / "secret").mkdir()
+    (folder / "secret" / "report.html").write_text("not a run")
+    return folder
+
+
+@pytest.fixture
+def service(made: Any, runs: Path, home: Path) -> Iterator[Any]:  # noqa: F811
+    opened = build(made[1], runs)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def client(service: Any) -> Iterator[Any]:
+    from fastapi.testclient import TestClient
+
+    from lookalike.service import create_app
+    from lookalike.service.guards import LOOPBACK
+
+    app = create_app(service, hosts=LOOPBACK)
+    yield TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
+
+
+class Live:
+    """The service on a port of its own, that can be stopped and started again."""
+
+    def __init__(self, make: Any) -> None:
+        self.make, self.port = make, 0
+        self.start()
+
+    def start(self) -> None:
+        import uvicorn
+
+        from lookalike.service import create_app
+        from lookalike.service.guards import LOOPBACK
+        from lookalike.service.serving import _listen
+
+        listener = _listen("127.0.0.1", self.port)
+        self.port = listener.getsockname()[1]
+        app = create_app(self.make(), hosts=LOOPBACK)
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(timeout=20)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def live(made: Any, runs: Path, home: Path) -> Iterator[Live]:  # noqa: F811
+    opened = Live(lambda: build(made[1], runs))
+    yield opened
+    opened.stop()
+
+
+def sentence(response: Any) -> str:
+    """The sentence of a refusal, which every refusal has."""
+    document = json.loads(response.content)
+    assert set(document) == {"error"} and document["error"]["status"] == response.status_code
+    text = document["error"]["sentence"]
+    assert text.endswith((".", "?")) and "\n" not in text
+    return str(text)

@@ -1,0 +1,230 @@
+"""Whom the service answers, and what it does with what it is sent."""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lookalike.core.errors import LookalikeError
+from lookalike.service.guards import POLICY, host_of
+from tests import helpers
+from tests.service.conftest import sentence
+
+API = "/api/v1"
+
+
+def encoded(form: str = "JPEG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(helpers.picture(3)).save(out, form, **options)
+    return out.getvalue()
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that says it is huge and holds nothing."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def send(client: Any, data: bytes, name: str = "x.jpg", kind: str = "image/jpeg", **options: Any) -> Any:
+    return client.post(f"{API}/search", files={"picture": (name, data, kind)}, **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "status", "words"),
+    [
+        (b"", "empty.jpg", 422, "empty.jpg is empty."),
+        (b"%PDF-1.4 words", "notes.pdf", 415, "notes.pdf is not a picture this server can read (JPEG, PNG, "),
+        (b"GIF89a", "cut.gif", 415, "not a picture"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "a.svg", 415, "not a picture"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "a.eps", 415, "not a picture"),
+        (encoded()[:400], "half.jpg", 415, "not a picture"),
+        (b"\xff\xd8\xff\xe0" + b"\0" * 5000, "zeros.jpg", 415, "not a picture"),
+        (png(50_000, 50_000), "bomb.png", 413, "pixels"),
+        (png(12_000, 12_000), "large.png", 413, "12,000 × 12,000 pixels"),
+        (png(100, 100), "hollow.png", 415, "not a picture"),
+        (b"x" * 21_000_000, "long.jpg", 413, "the limit here is"),
+    ],
+)  # fmt: skip
+def test_bad_uploads_get_a_sentence_and_the_next_one_works(
+    client: Any, data: bytes, name: str, status: int, words: str
+) -> None:
+    start = time.monotonic()
+    answer = send(client, data, name)
+    assert answer.status_code == status and words in sentence(answer)
+    assert time.monotonic() - start < 10
+    assert send(client, encoded()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (encoded("PNG"), "image/jpeg"),
+        (encoded("JPEG"), "application/octet-stream"),
+        (encoded("WEBP"), "text/html"),
+        (encoded("JPEG") + b"PK\x03\x04<script>alert(1)</script>", "image/jpeg"),
+        (encoded("GIF", save_all=True, append_images=[Image.new("RGB", (64, 48))] * 5), "image/gif"),
+    ],
+)
+def test_what_counts_is_what_is_inside(client: Any, data: bytes, kind: str) -> None:
+    assert send(client, data, kind=kind).status_code == 200
+
+
+def test_requests_without_a_picture(client: Any) -> None:
+    assert client.post(f"{API}/search").status_code == 422
+    assert client.post(f"{API}/search", content=b"{}", headers={"content-type": "application/json"}).status_code == 422
+    broken = client.post(
+        f"{API}/search", content=b"--x\r\n", headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert broken.status_code in (400, 422) and sentence(broken)
+
+
+def test_a_body_without_a_length_is_bounded_too(client: Any) -> None:
+    def endless() -> Any:
+        yield b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\n\r\n'
+        for _ in range(30):
+            yield b"x" * 1_000_000
+
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    answer = client.post(f"{API}/search", content=endless(), headers=headers)
+    assert answer.status_code == 413 and "the limit here is" in sentence(answer)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8080", "", "[::2]"])
+def test_foreign_hosts_are_refused(client: Any, host: str) -> None:
+    answer = client.get(f"{API}/info", headers={"Host": host})
+    assert answer.status_code == 421 and sentence(answer)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1234", "[::1]:8080", "LOCALHOST"])
+def test_our_own_names_are_answered(client: Any, host: str) -> None:
+    assert client.get(f"{API}/info", headers={"Host": host}).status_code == 200
+    assert host_of(host) in ("127.0.0.1", "localhost", "::1")
+
+
+def test_other_sites_cannot_post(client: Any) -> None:
+    for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        answer = send(client, encoded(), headers=headers)
+        assert answer.status_code == 403 and sentence(answer) == "Requests from other sites are refused."
+    own = {"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}
+    assert send(client, encoded(), headers=own).status_code == 200
+
+
+def test_every_answer_has_the_security_headers(client: Any) -> None:
+    for address in ("/", "/static/main.js", f"{API}/info", "/nothing", "/thumb/x/1.jpg"):
+        headers = client.get(address).headers
+        assert headers["content-security-policy"] == POLICY and headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin" and headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("address", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/"])
+def test_static_files_do_not_lead_out(client: Any, address: str) -> None:
+    assert client.get(address).status_code == 404
+
+
+def test_pictures_only_from_the_indexed_folder(tmp_path: Path) -> None:
+    from lookalike.searching.rows import open_picture
+
+    root, secret = tmp_path / "root", tmp_path / "secret.jpg"
+    root.mkdir()
+    secret.write_bytes(b"secret")
+    (root / "inside.jpg").write_bytes(b"fine")
+    (root / "link.jpg").symlink_to(secret)
+    (root / "within.jpg").symlink_to(root / "inside.jpg")
+    assert open_picture(root, {"path": "inside.jpg"}) == b"fine" == open_picture(root, {"path": "within.jpg"})
+    found = b"../secret.jpg".hex()
+    shard = {"path": "x", "_shard": "../secret.jpg", "_offset": 0, "_length": 3}
+    paths = [{"path": path} for path in ("../secret.jpg", str(secret), "link.jpg", ".")]
+    for payload in [*paths, {"path": "x", "_found": found}, shard]:
+        with pytest.raises(LookalikeError):
+            open_picture(root, payload)
+
+
+def test_a_server_that_cannot_keep_up_says_so(client: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    real = service.index.embedder.encode
+
+    def slow(*args: Any, **options: Any) -> Any:
+        gate.wait(20)
+        return real(*args, **options)
+
+    monkeypatch.setattr(service.index.embedder, "encode", slow)
+    service.encoder._queue.maxsize = 2
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(send(client, encoded()))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    deadline = time.monotonic() + 10
+    while len(answers) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    busy = list(answers)
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert len(busy) >= 4 and all(a.status_code == 503 and a.headers["retry-after"] == "2" for a in busy)
+    assert sum(a.status_code == 200 for a in answers) == len(answers) - len(busy) >= 3
+
+
+def test_waiting_pictures_go_through_the_model_together(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    gate = threading.Event()
+    real = service.index.embedder.encode
+
+    def watched(pictures: Any, **options: Any) -> Any:
+        gate.wait(20)
+        sizes.append(len(pictures))
+        return real(pictures, **options)
+
+    wanted = [np.asarray(real(helpers.picture(n))) for n in range(6)]
+    monkeypatch.setattr(service.index.embedder, "encode", watched)
+    found: dict[int, np.ndarray] = {}
+    failed: list[Exception] = []
+
+    def ask(number: int) -> None:
+        try:
+            found[number] = service.encoder.encode(helpers.picture(number) if number != 4 else b"no picture")
+        except LookalikeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert len(sizes) <= 3 and sum(sizes) == 6 and len(failed) == 1
+    for number, row in found.items():
+        assert float(row @ wanted[number]) > 0.9999, "each gets its own answer"
+
+
+def test_serve_tells_user_errors_before_it_starts(made: Any, tmp_path: Path, home: Path) -> None:
+    import socket
+
+    from lookalike.service import serve
+
+    with pytest.raises(LookalikeError, match="no index"):
+        serve(index=tmp_path / "nothing")
+    with pytest.raises(LookalikeError, match="not both"):
+        serve(index=made[1], run=made[1])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(LookalikeError, match="cannot be used"):
+            serve(index=made[1], port=taken.getsockname()[1])
+    with pytest.raises(LookalikeError, match="no folder"):
+        serve(index=made[1], port=0, runs=tmp_path / "nothing")
