@@ -22,6 +22,7 @@ _CHUNK = 1 << 20
 # Where too many hashes resemble each other, the most crowded places are left out: the work stays linear.
 _BUDGET = 500  # hashes compared a picture and band
 _CHECKS = 50  # thumbnails compared a picture
+_LEAST = 20_000_000
 
 _ONES = np.array([bin(i).count("1") for i in range(1 << 16)], np.uint8)
 
@@ -127,7 +128,7 @@ def _same_hash(hashes: np.ndarray, thumbs: np.ndarray) -> tuple[np.ndarray, list
 def _candidates(hashes: np.ndarray, crowded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunks of index pairs at most DISTANCE bits apart, each pair once; marks in `crowded` what was left out."""
     bands = [((hashes >> np.uint64(16 * b)) & np.uint64(0xFFFF)).astype(np.int32) for b in range(4)]
-    budget = max(_BUDGET * len(hashes), 20_000_000)
+    budget = max(_BUDGET * len(hashes), _LEAST)
     for band, keys in enumerate(bands):
         order = np.argsort(keys, kind="stable")
         sizes = np.bincount(keys, minlength=1 << 16)

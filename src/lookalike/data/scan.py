@@ -123,10 +123,10 @@ class Walk:
                     yield folder
             # Links come after everything that is there by itself, so that a picture keeps its own path;
             # linked folders come before linked files for the same reason.
-            for link in sorted(links):
+            for link in sorted(links, reverse=True):  # the stack turns them round again
                 self._follow(*link, stack, files)
             links.clear()
-        for shown, found, name in files:
+        for shown, found, name in sorted(files):
             if folder := self._linked_file(shown, found, name):
                 yield folder
 
@@ -141,6 +141,7 @@ class Walk:
         try:
             status = os.stat(full)
             if (status.st_dev, status.st_ino) in self._seen:
+                self.skipped["link to what is there"] += 1
                 return None
             self._seen.add((status.st_dev, status.st_ino))
             with os.scandir(full) as entries:
@@ -185,14 +186,10 @@ class Walk:
             return
         if target != self.root and not target.startswith(self.root.rstrip(os.sep) + os.sep):
             self.skipped["link out of the folder"] += 1
-        elif not os.path.isdir(target):
-            files.append((shown, found, name))
+        elif os.path.isdir(target):
+            stack.append((_join(shown, readable_name(name)), _join(found, name)))
         else:
-            status = os.stat(target)
-            if (status.st_dev, status.st_ino) in self._seen:
-                self.skipped["link to what is there"] += 1
-            else:
-                stack.append((_join(shown, readable_name(name)), _join(found, name)))
+            files.append((shown, found, name))
 
     def _linked_file(self, shown: str, found: str, name: str) -> Folder | None:
         target = os.path.realpath(os.path.join(self.root, found, name))

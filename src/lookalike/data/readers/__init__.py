@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def _read_one_file(
 
 def _name(path: Path) -> str:
     """The data set's name: its folder's; a table's own name, unless that is as general as `table.csv`."""
-    path = path.resolve()
+    path = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps the name it was given
     if path.is_dir():
         return path.name or "root"
     stem = path.name.partition(".")[0]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lookalike.core.errors import LookalikeError
 from lookalike.data.readers.base import Columns, csv_rows, layout
 
@@ -37,7 +39,7 @@ def load_mat(path: Path) -> dict[str, Any]:
 
     try:
         return loadmat(path, squeeze_me=True)
-    except (ValueError, TypeError, OSError, NotImplementedError) as error:
+    except Exception as error:  # SciPy raises almost anything at a file that is damaged
         raise LookalikeError(f"`{path}` cannot be read as a MATLAB file: {str(error).splitlines()[0]}.") from None
 
 
@@ -63,14 +65,14 @@ def _columns(paths: list[str], classes: list[int], names: list[str], tests: list
 
 def _merged(root: Path) -> Columns:
     mat = load_mat(root / "cars_annos.mat")
-    rows, names = mat["annotations"].reshape(-1), [str(n) for n in mat["class_names"].reshape(-1)]
+    rows, names = np.atleast_1d(mat["annotations"]), [str(n) for n in np.atleast_1d(mat["class_names"])]
     paths = [str(path) for path in rows["relative_im_path"]]
     return _columns(paths, [int(c) for c in rows["class"]], names, [bool(t) for t in rows["test"]])
 
 
 def _devkit(root: Path) -> Columns:
     kit = root / "devkit" if (root / "devkit").is_dir() else root
-    names = [str(n) for n in load_mat(kit / "cars_meta.mat")["class_names"].reshape(-1)]
+    names = [str(n) for n in np.atleast_1d(load_mat(kit / "cars_meta.mat")["class_names"])]
     labelled = [p / "cars_test_annos_withlabels.mat" for p in (root, kit)]
     files = [("cars_train", kit / "cars_train_annos.mat", False)]
     files += [("cars_test", path, True) for path in labelled if path.exists()][:1]
@@ -78,7 +80,7 @@ def _devkit(root: Path) -> Columns:
     classes: list[int] = []
     tests: list[bool] = []
     for folder, path, test in files:
-        rows = load_mat(path)["annotations"].reshape(-1)
+        rows = np.atleast_1d(load_mat(path)["annotations"])
         paths += [f"{folder}/{name}" for name in rows["fname"]]
         classes += [int(c) for c in rows["class"]]
         tests += [test] * len(rows)

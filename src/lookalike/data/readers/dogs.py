@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from lookalike.data.readers.base import Columns, layout
 from lookalike.data.readers.cars import load_mat
 
@@ -20,9 +22,9 @@ def read(root: Path) -> Columns:
     out: Columns = {"path": [], "label": [], "class_id": [], "split": []}
     for split in ("train", "test"):
         mat = load_mat(lists / f"{split}_list.mat")
-        files = [str(path) for path in mat["file_list"].reshape(-1)]
+        files = [str(path) for path in np.atleast_1d(mat["file_list"])]
         out["path"] += [f"{images}/{path}" for path in files]
         out["label"] += [path.partition("/")[0].partition("-")[2] for path in files]
-        out["class_id"] += [int(label) for label in mat["labels"].reshape(-1)]
+        out["class_id"] += [int(label) for label in np.atleast_1d(mat["labels"])]
         out["split"] += [split] * len(files)
     return out

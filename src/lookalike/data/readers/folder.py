@@ -66,14 +66,13 @@ def _nothing(source: str, skipped: dict[str, int]) -> str:
 def _sentences(source: str, skipped: dict[str, int], unreadable: list[str]) -> list[str]:
     out = []
     if count := skipped.get("HEIC"):
-        out.append(f"{count:,} HEIC {_plural(count, 'picture')} skipped: `pip install lookalike[heif]` reads them.")
+        noun = "picture was" if count == 1 else "pictures were"
+        out.append(f"{count:,} HEIC {noun} skipped: `pip install lookalike[heif]` reads them.")
     if count := skipped.get("link out of the folder"):
-        out.append(f"{count:,} {_plural(count, 'link')} out of `{source}` not followed.")
+        verb = "link leads" if count == 1 else "links lead"
+        out.append(f"{count:,} {verb} out of `{source}`, which is not followed.")
     if unreadable:
-        names = ", ".join(f"`{name}`" for name in unreadable[:3])
-        out.append(f"{len(unreadable):,} {_plural(len(unreadable), 'folder')} not readable and left out: {names}.")
+        noun = "folder is" if len(unreadable) == 1 else "folders are"
+        names = ", ".join(f"`{name}`" for name in unreadable[:3]) + (", …" if len(unreadable) > 3 else "")
+        out.append(f"{len(unreadable):,} {noun} not readable and left out: {names}.")
     return out
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{noun} was" if count == 1 else f"{noun}s were"

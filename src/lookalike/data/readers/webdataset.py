@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.progress import track
+from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
 from lookalike.data.readers.tables import OWN
 from lookalike.data.scan import kind_of, passed_over, readable_name
 
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 _SIDECARS = ("cls", "cls.txt", "json", "txt")
 
 
@@ -60,6 +61,12 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
         shared["found"] = os.fsencode(name)
     if split:
         shared["split"] = split
+    with shard.open("rb") as file:
+        if file.read(6).startswith(_COMPRESSED):
+            raise LookalikeError(
+                f"`{shard}` is compressed, so that no picture in it can be reached by itself: unpack it, "
+                "or pack it again without compression."
+            )
     sidecars: dict[str, dict[str, Any]] = {}
     pictures: list[tuple[str, str, int, int]] = []
     try:
@@ -76,12 +83,10 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
                 elif ending.lower() in _SIDECARS:
                     text = _read_at(side, member.offset_data, member.size)
                     sidecars.setdefault(key, {}).update(_facts(ending.lower(), text, f"{shard}: {member.name}"))
+            if tar.offset + tarfile.BLOCKSIZE > status.st_size:
+                warn(f"`{shard}` ends without the mark of its end: pictures may be missing.")
     except tarfile.ReadError as error:
-        if shard.suffix != ".tar" or "not a" in str(error) or "invalid" in str(error).lower():
-            raise LookalikeError(
-                f"`{shard}` is not a plain tar file: unpack it, or pack it again without compression."
-            ) from None
-        raise LookalikeError(f"`{shard}` is cut off or damaged ({error}).") from None
+        raise LookalikeError(f"`{shard}` is not a tar file, or it is cut off or damaged ({error}).") from None
     for key, member_name, offset, length in pictures:
         path = f"{shared['shard']}/{readable_name(member_name.removeprefix('./'))}"
         yield {"path": path, **shared, "offset": offset, "length": length, **sidecars.get(key, {})}
