@@ -220,6 +220,14 @@ def test_calibration_gives_probabilities_that_rise_with_the_score(tmp_path: Path
     assert hits[1].closer_than is not None and hits[1].closer_than > 0.8
 
 
+def test_a_filter_does_not_make_the_rest_look_near(made: Any) -> None:
+    plain = {hit.id: hit for hit in ask(made, "class-01/0.jpg", k=61)}
+    others = ask(made, "class-01/0.jpg", k=61, filters="label!=class-01")
+    assert plain[others[0].id].probability is not None
+    for hit in others:
+        assert hit.probability == pytest.approx(plain[hit.id].probability)
+
+
 def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) -> None:
     from lookalike.searching import index
 

@@ -137,11 +137,13 @@ def answer(
     begin = time.monotonic() if start is None else start
     examples = np.atleast_2d(positive)
     negatives = negative if negative is not None and len(negative) else None
-    conditions = [*where, Condition("content_id", tuple(without), negate=True)] if without else list(where)
-    found = _folded(index, examples, negatives, k, conditions, exact)
-    for hit in found:
+    others = [Condition("content_id", tuple(without), negate=True)] if without else []
+    found = _folded(index, examples, negatives, k, [*where, *others], exact)
+    # The neighbourhood is that of the whole index: a filter must not make what is left look near.
+    around = _folded(index, examples, negatives, 1, others, exact) if where else found
+    for hit in (*found, *around):
         hit.identical = hit.payload.get("_hash") in same
-    note = _weigh(index, found, alone=len(examples) == 1 and negatives is None)
+    note = _weigh(index, found, around, alone=len(examples) == 1 and negatives is None)
     return Hits(
         query=name,
         hits=found[:k],
@@ -183,10 +185,10 @@ def _fold(rows: Sequence[StoreHit]) -> list[Hit]:
     return list(found.values())
 
 
-def _weigh(index: Index, hits: list[Hit], *, alone: bool) -> str:
+def _weigh(index: Index, hits: list[Hit], around: list[Hit], *, alone: bool) -> str:
     """Give hits their probabilities, where the index has what it takes; a remark if they are only rough.
 
-    The neighbourhood is that of the other pictures: the query itself, found again, says nothing about it.
+    The query itself, found again, says nothing about its neighbourhood and is left out of it.
     """
     scores = np.array([hit.score for hit in hits])
     if index.scores.background is not None:
@@ -195,8 +197,8 @@ def _weigh(index: Index, hits: list[Hit], *, alone: bool) -> str:
     calibration = index.scores.calibration
     if calibration is None or not hits:
         return ""
-    others = np.array([hit.score for hit in hits if not hit.identical])
-    level = calibration.mean_score(others if len(others) else scores)
+    near = [hit.score for hit in around if not hit.identical] or [hit.score for hit in around]
+    level = calibration.mean_score(np.array(near))
     spread = 0.0 if alone else SEVERAL
     for hit, p, low, high in zip(hits, *calibration.probability(scores, level), strict=True):
         hit.probability, hit.low, hit.high = float(p), max(float(low) - spread, 0.0), min(float(high) + spread, 1.0)

@@ -25,7 +25,7 @@ export function pair(answer, id, act) {
   const button = (/** @type {string} */ symbol, /** @type {string} */ name, /** @type {() => void} */ go, off = false) =>
     h("button", { type: "button", class: "quiet icon", title: name, "aria-label": name, onclick: go, disabled: off }, icon(symbol));
   /** @type {any} */
-  const dialog = h("dialog", { class: "pair", "aria-label": title(hit), "data-open": id }, h("div", { class: "inside" },
+  const dialog = h("dialog", { class: "pair", "aria-label": title(hit), "data-open": id, tabindex: -1 }, h("div", { class: "inside" },
     h("div", { class: "head" },
       button("left", "Previous (←)", () => step(-1), place === 0),
       h("span", { class: "kept" }, `${place + 1} of ${answer.hits.length}`),
@@ -50,7 +50,7 @@ export function pair(answer, id, act) {
   dialog.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "ArrowRight") step(1);
     else if (event.key === "ArrowLeft") step(-1);
-    else if (event.key === " " && asked && !(event.target instanceof HTMLButtonElement)) dialog.classList.toggle("swapped");
+    else if (event.key === " " && asked && event.target === dialog) dialog.classList.toggle("swapped");
     else return;
     event.preventDefault();
   });

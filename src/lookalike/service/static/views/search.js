@@ -261,6 +261,7 @@ function showPair(state) {
   if (before?.classList.contains("swapped")) view.dialog.classList.add("swapped");
   document.body.append(view.dialog);
   view.dialog.showModal();
+  view.dialog.focus(); // not its first button: Space means "swap" here
 }
 
 function closePair(refocus = false) {
