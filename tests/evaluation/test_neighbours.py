@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation import neighbours
+from lookalike.evaluation import lists
 from lookalike.evaluation.neighbours import top_k
 from tests.naive import evaluation as naive
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("block", [1, 64 << 20])
-def test_agrees_with_the_loops(seed, block, monkeypatch):
-    monkeypatch.setattr(neighbours, "BLOCK_BYTES", block)
+@pytest.mark.parametrize("block", [1, 32 << 20])
+@pytest.mark.parametrize("large", [1, 16_384])
+def test_agrees_with_the_loops(seed, block, large, monkeypatch):
+    monkeypatch.setattr(lists, "BLOCK_BYTES", block)
+    monkeypatch.setattr(lists, "LARGE", large)
+    monkeypatch.setenv("LOOKALIKE_THREADS", "2")
     rng = np.random.default_rng(seed)
     gallery = (rng.integers(-3, 4, size=(50, 4)) / 4).astype(np.float32)  # many ties
     queries, own = gallery[10:30], np.arange(10, 30)
@@ -21,6 +24,22 @@ def test_agrees_with_the_loops(seed, block, monkeypatch):
     for row, expected in enumerate(naive.top_k(queries, gallery, 7, own)):
         assert index[row].tolist() == [place for _, place in expected]
         np.testing.assert_allclose(scores[row], [score for score, _ in expected], atol=1e-6)
+
+
+@pytest.mark.parametrize("large", [1, 16_384])
+def test_equal_rows_tie_whatever_the_product_does(large, monkeypatch):
+    monkeypatch.setattr(lists, "LARGE", large)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 37)).astype(np.float32)
+    gallery = rows[np.tile(np.arange(40), 25)]  # every row 25 times
+    _, index = top_k(rows, gallery, 25)
+    np.testing.assert_array_equal(index, np.arange(40)[:, None] + 40 * np.arange(25))
+
+
+def test_equal_rows_are_found():
+    rows = np.array([[1, 0], [2, 3], [1, -0.0], [2, 3], [3, 2]], np.float32)
+    copies, originals = lists.equal_rows(rows)
+    assert copies.tolist() == [2, 3] and originals.tolist() == [0, 1]
 
 
 def test_more_wanted_than_there_is():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
+from lookalike.evaluation import counting, lists, ranks, screening
 from lookalike.evaluation.retrieval import retrieval
 from tests.naive import evaluation as naive
 
@@ -20,6 +21,20 @@ def unit_rows(rng, count, dim):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+@pytest.fixture(params=["lists", "short lists", "counting", "counting, bfloat16"])
+def way(request, monkeypatch):
+    """Every way to the ranks, cut so small that tiles, blocks, cells and samples all have edges."""
+    monkeypatch.setenv("LOOKALIKE_THREADS", "2")
+    monkeypatch.setattr(lists, "LARGE", 1 if request.param == "short lists" else 1 << 30)
+    monkeypatch.setattr(lists, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(ranks, "MANY", 0 if "counting" in request.param else 1 << 62)
+    for name, value in {"ROWS": 8, "COLUMNS": 16, "SAMPLE": 6, "CELLS": 16, "BATCH": 5}.items():
+        monkeypatch.setattr(counting, name, value)
+    screen = screening.HalfScreen if "bfloat16" in request.param else screening.Screen
+    monkeypatch.setattr(counting, "choose_screen", screen)
+    return request.param
+
+
 def agree(result, expected, skipped):
     assert result.query_index.tolist() == sorted(expected)
     assert result.skipped.tolist() == skipped
@@ -31,19 +46,53 @@ def agree(result, expected, skipped):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("make", [grid_rows, unit_rows])
-def test_leave_one_out_agrees_with_the_loops(seed, make):
+def test_leave_one_out_agrees_with_the_loops(seed, make, way):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 60))
     rows = make(rng, count, 5)
     rows[rng.integers(count, size=count // 4)] = rows[0]  # duplicates
-    labels = rng.integers(0, max(2, count // 4), size=count)
+    labels = rng.integers(-1, max(2, count // 4), size=count)
+    result = retrieval(rows, labels, recall_at=KS, top=7)
+    agree(result, *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=7))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wider_classes_agree_with_the_loops(seed):
+    rng = np.random.default_rng(seed)
+    rows = grid_rows(rng, 50, 5)
+    labels = rng.integers(0, 12, size=50)
     coarse = labels // 3
     result = retrieval(rows, labels, coarse=coarse, recall_at=KS, top=7)
     agree(result, *naive.retrieval(rows, labels.tolist(), coarse=coarse.tolist(), recall_at=KS, top=7))
 
 
+def test_some_classes_are_counted_and_large_ones_listed(way, monkeypatch):
+    monkeypatch.setattr(ranks, "FEW", 4)
+    rng = np.random.default_rng(0)
+    labels = np.concatenate([np.zeros(12, np.int64), rng.integers(1, 15, size=48)])[rng.permutation(60)]
+    rows = unit_rows(rng, 60, 6)
+    agree(retrieval(rows, labels, recall_at=KS, top=9), *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=9))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 30.0])
+def test_close_scores_and_rows_of_any_length(way, scale):
+    """Nearly equal rows: the screens can tell nothing, and everything is compared again."""
+    rng = np.random.default_rng(0)
+    rows = (1 + 1e-6 * rng.standard_normal((40, 8))).astype(np.float32) * np.float32(scale)
+    labels = rng.integers(0, 12, size=40)
+    agree(retrieval(rows, labels, recall_at=KS, top=5), *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=5))
+
+
+def test_giving_up_wrongly_is_noticed(way, monkeypatch):
+    """A sample that promises too much: what it made us give up is listed after all."""
+    monkeypatch.setattr(counting, "_limits", lambda screen, depth: np.full(len(screen.left), 0.9))
+    rng = np.random.default_rng(0)
+    rows, labels = unit_rows(rng, 50, 3), rng.integers(0, 12, size=50)
+    agree(retrieval(rows, labels, recall_at=KS, top=20), *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=20))
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_query_and_gallery_agree_with_the_loops(seed):
+def test_query_and_gallery_agree_with_the_loops(seed, way):
     rng = np.random.default_rng(seed)
     rows = grid_rows(rng, 40, 4)
     labels = rng.integers(-1, 6, size=40)

@@ -67,4 +67,6 @@ def as_index(chosen: Any, count: int, what: str) -> Ints:
     index = values.astype(np.int64).reshape(-1)
     if len(index) and (index.min() < 0 or index.max() >= count):
         raise LookalikeError(f"`{what}` names rows outside 0 to {count - 1}.")
+    if len(np.unique(index)) < len(index):
+        raise LookalikeError(f"`{what}` names a row more than once.")
     return index

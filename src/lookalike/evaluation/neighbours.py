@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.arrays import Floats, Ints, as_rows
-
-BLOCK_BYTES = 64 << 20
+from lookalike.evaluation.arrays import Doubles, Floats, Ints, as_rows
 
 
 def top_k(queries: Any, gallery: Any, k: int, *, exclude: Any = None) -> tuple[Floats, Ints]:
@@ -23,20 +21,19 @@ def top_k(queries: Any, gallery: Any, k: int, *, exclude: Any = None) -> tuple[F
         raise LookalikeError(f"Queries have {asked.shape[1]} dimensions and the gallery {rows.shape[1]}.")
     if k < 1:
         raise LookalikeError(f"`k` is {k}; it must be at least 1.")
-    own = None if exclude is None else np.asarray(exclude, dtype=np.int64)
+    own = np.full(len(asked), -1, np.int64) if exclude is None else np.asarray(exclude, dtype=np.int64)
     scores = np.full((len(asked), k), -np.inf, np.float32)
     index = np.full((len(asked), k), -1, np.int64)
-    wanted = min(k, len(rows))
-    vectors = rows.astype(np.float64).T
-    step = max(1, BLOCK_BYTES // max(1, 8 * len(rows)))
-    for start in range(0, len(asked) if wanted else 0, step):
-        part = slice(start, min(start + step, len(asked)))
-        block = asked[part].astype(np.float64) @ vectors
-        if own is not None:
-            at = np.flatnonzero(own[part] >= 0)
-            block[at, own[part][at]] = -np.inf
-        order = np.argsort(-block, axis=1, kind="stable")[:, :wanted]
-        best = np.take_along_axis(block, order, axis=1)
-        scores[part, :wanted] = best
-        index[part, :wanted] = np.where(np.isneginf(best), -1, order)
+
+    def take(query: int, columns: Ints, values: Doubles) -> None:
+        scores[query, : len(columns)] = values
+        index[query, : len(columns)] = columns
+
+    def left_out(part: slice) -> tuple[Ints, Ints]:
+        at = np.flatnonzero(own[part] >= 0)
+        return at, own[part][at]
+
+    from lookalike.evaluation.lists import first_items
+
+    first_items(asked, rows, np.full(len(asked), k), take, left_out=left_out)
     return scores, index

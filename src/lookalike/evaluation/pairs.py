@@ -10,15 +10,19 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Bools, Doubles, Floats, Ints
 
-CHUNK = 4096
+CHUNK = 512
 
 
-def pair_scores(rows: Floats, left: Ints, right: Ints) -> Doubles:
-    """Dot products in double precision, each summed in the same order: equal rows give equal bits."""
-    out = np.empty(len(left), np.float64)
-    for start in range(0, len(left), CHUNK):
+def pair_scores(rows: Floats, i: Ints, j: Ints, others: Floats | None = None) -> Doubles:
+    """Dot products of rows i with rows (or `others`) j in double precision.
+
+    Each is summed in the same order whatever its company, so equal rows give equal bits.
+    """
+    others = rows if others is None else others
+    out = np.empty(len(i), np.float64)
+    for start in range(0, len(i), CHUNK):
         part = slice(start, start + CHUNK)
-        out[part] = np.einsum("ij,ij->i", rows[left[part]].astype(np.float64), rows[right[part]].astype(np.float64))
+        out[part] = np.einsum("ij,ij->i", rows[i[part]].astype(np.float64), others[j[part]].astype(np.float64))
     return out
 
 

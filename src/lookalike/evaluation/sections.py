@@ -107,7 +107,7 @@ def table_section(models: Sequence[Measured]) -> s.Section:
     label = f"{models[-1].name} − {models[0].name}"
     for key, row in zip(keys, rows, strict=True):
         c = changes[key]
-        row += [s.Value(value=c.difference, low=c.low, high=c.high, signed=True), p_text(c.p)]
+        row += [s.Value(value=c.difference, low=c.low, high=c.high, signed=True), c.p]
     note += f" The difference is {label}, paired by query; p by flipping the signs of classes."
     grid = s.Grid(columns=[*columns, "difference", "p"], rows=rows, whisker="difference", note=note)
     return s.Section(title="How good it is", order=s.TABLE, blocks=[grid])
