@@ -16,7 +16,7 @@ BLOCK_BYTES = 64 << 20
 def nmi(embeddings: Any, labels: Any, *, clusters: int | None = None, iterations: int = 20, seed: int = 0) -> float:
     """Mutual information of clusters and classes over the arithmetic mean of their entropies.
 
-    k-means with as many clusters as there are classes among the rows, 20 iterations (specs/oodml.md, section 4).
+    k-means with as many clusters as there are classes among the rows, 20 iterations.
     """
     rows = as_rows(embeddings)
     codes = as_codes(labels, len(rows))

@@ -127,7 +127,7 @@ def _authors(found: Ranks, top: int) -> Doubles:
     """The authors drop the first neighbour blindly and divide by the class size with the query in it.
 
     When a copy of the query stands before it, the copy is dropped and the query itself counts as a hit
-    (specs/oodml.md, section 4; decision 0041 says what is not imitated).
+    Decision 0041 says what is not imitated.
     """
     count = len(found.relevant)
     moved = found.ahead > 0
