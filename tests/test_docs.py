@@ -1,7 +1,7 @@
 """The documents: generated parts are current, links lead somewhere, and commands tagged `run` work.
 
 A block that starts with ```sh run or ```python run is run here, in the order of its page and in one folder, which
-holds generated pictures: `birds/` (one subfolder a class), `photos/` (no classes) and `query.jpg`. In `sh` blocks
+holds generated pictures: `birds/class-00/000.jpg` …, `photos/` (no classes) and `query.jpg`. In `sh` blocks
 only `lookalike …` lines are allowed; they run in this process, because importing torch takes seconds each time.
 """
 
@@ -76,10 +76,10 @@ def test_commands_in_the_documents_work(
     blocks = BLOCK.findall(path.read_text(encoding="utf-8"))
     if blocks:
         pictures(tmp_path / "birds", classes=8, images=8)
-        pictures(tmp_path / "flat", classes=1, images=6, seed=7)
-        (tmp_path / "flat" / "class-00").rename(tmp_path / "photos")
-        shutil.rmtree(tmp_path / "flat")
-        shutil.copy(tmp_path / "birds" / "class-00" / "0.jpg", tmp_path / "query.jpg")
+        for file in tmp_path.rglob("*.jpg"):
+            file.rename(file.with_name(f"{int(file.stem):03d}.jpg"))
+        shutil.copytree(tmp_path / "birds" / "class-03", tmp_path / "photos")
+        shutil.copy(tmp_path / "birds" / "class-00" / "000.jpg", tmp_path / "query.jpg")
     space: dict[str, Any] = {"__name__": "__main__"}
     for kind, text in blocks:
         if kind == "python":

@@ -21,15 +21,16 @@ VERBS = [name for names in PANELS.values() for name in names]
 
 
 def test_help_answers_in_half_a_second() -> None:
-    """Best of five: the machine may be busy, the imports are what is measured."""
+    """Processor time, best of five: other tests run beside this one, and it is the imports that count."""
     took = []
     for _ in range(5):
-        start_time = time.perf_counter()
+        before = os.times()
         answer = lookalike("--help")
-        took.append(time.perf_counter() - start_time)
+        after = os.times()
+        took.append(sum(after[2:4]) - sum(before[2:4]))
         assert answer.code == 0
     assert all(verb in answer.out for verb in VERBS)
-    assert min(took) < 0.5
+    assert 0 < min(took) < 0.4
 
 
 def test_help_imports_nothing_heavy() -> None:

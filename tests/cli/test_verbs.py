@@ -171,7 +171,9 @@ def test_recipes_are_listed_shown_and_copied(cli) -> None:
         == cli("recipes", "show", "default", "--json").json["text"].rstrip() + "\n"
     )
     assert cli("recipes", "copy", "default", "--to", "mine.yaml").code == 0
-    assert Path("mine.yaml").exists()
+    assert cli("recipes", "copy", "default", "yours.yaml").code == 0
+    assert Path("mine.yaml").read_text() == Path("yours.yaml").read_text()
+    assert cli("recipes", "copy", "default", "mine.yaml").code == 2
     assert "did you mean `default`" in cli("recipes", "show", "defualt").err
 
 

@@ -21,6 +21,10 @@ Top = Annotated[int, typer.Option("--top", help="How many hits count for mAP.")]
 LeaveOutCopies = Annotated[
     bool, typer.Option("--leave-out-copies", help="Pictures of equal pixels are no hits for each other.")
 ]
+Size = Annotated[int | None, typer.Option("--size", help="Pixels fed to the network; the model's own otherwise.")]
+Pooling = Annotated[
+    str | None, typer.Option("--pooling", help="avg, max, avgmax, gem or cls; the model's own otherwise.")
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Pictures embedded at once.")]
 Runtime = Annotated[str, typer.Option("--runtime", help="auto, torch, openvino or onnx.")]
 RunOut = Annotated[Path | None, typer.Option("--out", help="Keep it as a run, for a report.")]

@@ -46,11 +46,12 @@ def show(name: Name) -> Answer:
 @verb
 def copy(
     name: Name,
-    to: Annotated[Path | None, typer.Option("--to", help="The file to write; NAME.yaml here otherwise.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to; NAME.yaml here otherwise.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="The same, as an option.")] = None,
 ) -> Answer:
     """Copy a recipe to a file of your own."""
     import lookalike
 
-    path = lookalike.recipes(copy=name, to=to)
+    path = lookalike.recipes(copy=name, to=to or file)
     lines = show_lines.rows([("Copied", show_lines.link(path)), ("Next", f"lookalike train FOLDER --recipe {path}")])
     return Answer({"name": name, "path": path}, lines)
