@@ -217,6 +217,7 @@ def test_few_missing_files_are_left_out_and_named_many_are_an_error(
     assert "1 of 41 pictures listed in" in capsys.readouterr().err
     for name in names[:3]:
         (tmp_path / name).unlink()
+    (tmp_path / names[0]).mkdir()  # a folder is no picture
     with pytest.raises(LookalikeError, match=r"lists 41 pictures, and 4 of them are not there .*first: `0.jpg`"):
         read_table(tmp_path / "t.csv")
 

@@ -7,13 +7,11 @@ import sys
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.data.places import touch
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_file
-from lookalike.data import compare_scans, read_table
+from lookalike.data import read_table
 from lookalike.data import scan as scanning
 
 
@@ -178,29 +176,6 @@ def test_folders_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pyte
     assert table.notes["sentences"] == ["1 folder is not readable and left out: `secret`."]
     with pytest.raises(LookalikeError, match="cannot be read"):
         read_table(tmp_path / "secret", layout="folder")
-
-
-def test_changed_means_size_and_time_and_then_hash(tmp_path: Path) -> None:
-    touch(tmp_path, "same.jpg", "touched.jpg", "other.jpg", "gone.jpg", "stealthy.jpg")
-    before = read_table(tmp_path, name="t")
-    ids = [hash_file(before.file(i) or "") for i in range(len(before))]
-    (tmp_path / "gone.jpg").unlink()
-    touch(tmp_path, "new.jpg")
-    os.utime(tmp_path / "touched.jpg", ns=(1, 1))
-    (tmp_path / "other.jpg").write_bytes(b"yy")
-    now = read_table(tmp_path, name="t")
-
-    def names(pairs: np.ndarray) -> list[str]:
-        return now.take(pairs[:, 1]).column("path").tolist()
-
-    changes = compare_scans(before, now)
-    assert names(changes.changed) == ["other.jpg", "touched.jpg"]
-    assert names(changes.same) == ["same.jpg", "stealthy.jpg"]
-    assert now.take(changes.new).column("path").tolist() == ["new.jpg"]
-    assert before.take(changes.gone).column("path").tolist() == ["gone.jpg"]
-    hashed = compare_scans(before.with_column("file_id", ids), now)
-    assert names(hashed.changed) == ["other.jpg"]
-    assert before.take(hashed.same[:, 0]).column("path").tolist() == names(hashed.same)
 
 
 def fill(root: Path, count: int, folders: int = 200) -> None:

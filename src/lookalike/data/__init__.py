@@ -18,7 +18,6 @@ _LAZY = {
     "UnreadableImage": "decode",
     "audit": "audit",
     "check_classes": "classes",
-    "compare_scans": "scan",
     "content_id": "decode",
     "decode": "decode",
     "layouts": "readers",
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from lookalike.data.classes import check_classes, retrieval_split
     from lookalike.data.decode import Preprocess, UnreadableImage, content_id, decode, prepare
     from lookalike.data.readers import layouts, read_table
-    from lookalike.data.scan import compare_scans
     from lookalike.data.shelf import make_shelf
     from lookalike.data.table import Table
     from lookalike.data.thumbs import thumbnail
@@ -51,7 +49,6 @@ __all__ = [
     "UnreadableImage",
     "audit",
     "check_classes",
-    "compare_scans",
     "content_id",
     "decode",
     "layouts",

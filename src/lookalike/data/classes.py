@@ -58,7 +58,8 @@ def retrieval_split(table: Table) -> Table:
         train = table.column("class_id") <= _HALVES[layout]
     else:
         train = codes < (len(names) + 1) // 2
-    split = np.where(codes < 0, None, np.where(train, "train", "test").astype(object))
+    split = np.where(train, "train", "test").astype(object)
+    split[codes < 0] = None
     if table.has("split"):
         table = table.with_column("official_split", table.arrow["split"])
     return table.with_column("split", split)

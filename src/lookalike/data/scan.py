@@ -1,4 +1,4 @@
-"""Folders of pictures, read as a stream: what is there, what was passed over, what has changed.
+"""Folders of pictures, read as a stream: what is there, and what was passed over.
 
 Nothing is opened and nothing is written: one `scandir` a folder, one `stat` a picture. A million
 files take a few seconds, so a scan is simply done again instead of being cached.
@@ -24,9 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookalike.core.files import hash_file
 from lookalike.core.progress import Progress
-from lookalike.data.table import Table
 
 _PICTURES = "jpg jpeg jpe jfif png apng webp avif bmp dib gif tif tiff jp2 mpo pbm pgm pnm ppm"
 _KINDS = {
@@ -265,34 +263,3 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     columns["mtime_ns"] = np.frombuffer(mtimes, np.int64)[rows] if count else np.zeros(0, np.int64)
     folder_codes = np.frombuffer(codes, np.int32)[rows] if count else np.zeros(0, np.int32)
     return Scan(columns, folder_codes, folders, dict(walk.skipped), walk.unreadable)
-
-
-@dataclasses.dataclass(frozen=True)
-class Changes:
-    """Rows of two tables of one folder, by index: what is new, what is gone, what has other pixels now."""
-
-    same: np.ndarray  # (n, 2): row before, row now
-    changed: np.ndarray  # (n, 2)
-    new: np.ndarray
-    gone: np.ndarray
-
-
-def compare_scans(before: Table, now: Table) -> Changes:
-    """Changed means another size or time, and then another hash, where `before` has a column `file_id`."""
-    places = {row_id: i for i, row_id in enumerate(before.column("row_id"))}
-    old = np.array([places.get(row_id, -1) for row_id in now.column("row_id")], np.int64)
-    new = np.flatnonzero(old < 0)
-    gone = np.setdiff1d(np.arange(len(before)), old)
-    rows = np.flatnonzero(old >= 0)
-    pairs = np.stack([old[rows], rows], axis=1)
-    moved = np.zeros(len(pairs), bool)
-    for name in ("size", "mtime_ns", "offset", "length"):
-        if name in before.names and name in now.names:
-            was, is_now = (t.arrow[name].fill_null(-1).to_numpy() for t in (before, now))
-            moved |= was[pairs[:, 0]] != is_now[pairs[:, 1]]
-    if "file_id" in before.names:
-        ids = before.column("file_id")
-        for i in np.flatnonzero(moved):
-            file = now.file(int(pairs[i, 1]))
-            moved[i] = file is None or hash_file(file) != ids[pairs[i, 0]]
-    return Changes(pairs[~moved], pairs[moved], new, gone)

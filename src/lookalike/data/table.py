@@ -191,7 +191,7 @@ class Table:
     def box(self, i: int) -> tuple[int, int, int, int] | None:
         """(x1, y1, x2, y2) of the part of the picture that the row is about, if it is not the whole."""
         corners = tuple(self._value(name, i) for name in BOX)
-        return None if None in corners else corners  # type: ignore[return-value]
+        return None if None in corners else corners
 
     def fingerprint(self) -> str:
         """A name for what the pictures are: row ids, sizes, times and boxes."""

@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import os
 import posixpath
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.scan import Scan, readable_name, scan
+from lookalike.data.scan import readable_name, scan
 from lookalike.data.table import BOX, Table
 
 Columns = dict[str, Any]
@@ -45,7 +46,7 @@ class Layout:
     title: str
     marks: tuple[tuple[str, ...], ...]  # each a set of files that are all there; any one set will do
     inside: tuple[str, ...]  # where it often lies below the folder that a user names
-    read: Callable[[Path], Columns | Scan]
+    read: Callable[[Path], Columns]
 
     def base(self, root: Path) -> Path | None:
         """The folder at or below `root` where the marks are."""
@@ -88,11 +89,11 @@ class Finder:
     def __call__(self, path: str) -> tuple[str, os.stat_result] | None:
         """The name as the disk has it, and its status; None if there is no such file."""
         try:
-            return path, os.stat(os.path.join(self.root, path))
+            status = os.stat(os.path.join(self.root, path))
+            return (path, status) if stat.S_ISREG(status.st_mode) else None
         except (OSError, ValueError):
-            pass
-        if path.isascii():
-            return None
+            if path.isascii():
+                return None
         found = ""
         for part in path.split("/"):
             name = self._names(found).get(readable_name(part))

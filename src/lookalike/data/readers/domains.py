@@ -18,7 +18,7 @@ def read_pacs(root: Path) -> Columns:
     parts = [path.split("/") for path in columns["path"].to_pylist()]
     columns["domain"] = [p[0] for p in parts]
     columns["label"] = [p[1] if len(p) > 2 else None for p in parts]
-    splits = {}
+    splits: dict[str, str] = {}
     for place in (root, root / "pacs_label", root / "splits", root / "image_list"):
         for domain in _PACS:
             for name, split in (("train", "train"), ("crossval", "val")):

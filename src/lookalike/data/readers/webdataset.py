@@ -72,7 +72,7 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
     try:
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar, shard.open("rb") as side:
             for member in tar:
-                tar.members = []  # else every header stays in memory
+                tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
                 folder, _, base = member.name.rpartition("/")
                 if not member.isreg() or not base or passed_over(base):
                     continue
