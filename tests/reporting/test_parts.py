@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lookalike.core.sections import Value
 from lookalike.reporting.markup import Html, data_block, h, name
 from lookalike.reporting.scale import Scale, envelope, padded, thin
-from lookalike.reporting.words import cell, digits_for, p_value, per_cent, plain, span
+from lookalike.reporting.words import cell, digits_for, digits_shown, is_number, p_value, per_cent, plain, span
 from tests.reporting.reading import read
 
 
@@ -120,3 +120,17 @@ def test_an_envelope_keeps_the_peaks():
     y[1234], y[4321] = 9.0, -9.0
     kept = envelope(y, 100)
     assert {0, 1234, 4321, 4999} <= set(kept) and len(kept) <= 110
+
+
+def test_digits_follow_the_interval():
+    assert [digits_shown(v) for v in ([1.95, 2.0], [0.025], [0.12, 0.5], [0.0], [])] == [1, 3, 2, 3, 3]
+
+
+def test_what_is_set_flush_right():
+    assert all(is_number(v) for v in (1, 0.5, Value(value=1), "40.0 %", "–", "< 0.001", "1,135"))
+    assert not any(is_number(v) for v in (True, None, "gull", "3 gulls", ""))
+
+
+def test_long_names_break_where_they_were_joined():
+    assert name("104.American_Pipit") == "<bdi>104.<wbr>American_<wbr>Pipit</bdi>"
+    assert name("a_b") == "<bdi>a_b</bdi>"

@@ -56,8 +56,8 @@ def facts(block: Facts, context: Context) -> Html:
 
 def grid(block: Grid, context: Context) -> Html:
     shown = block.rows[:GRID_ROWS]
-    numeric = [any(is_number(row[i]) for row in shown) and not any(isinstance(row[i], str) for row in shown)
-               for i in range(len(block.columns))]  # fmt: skip
+    columns = range(len(block.columns))
+    numeric = [i > 0 and all(is_number(row[i]) or row[i] is None for row in shown) for i in columns]
     drawn = block.columns.index(block.whisker) if block.whisker else None
     values = [v for row in shown if isinstance(v := row[drawn], Value)] if drawn is not None else []
     scale = None
@@ -65,7 +65,7 @@ def grid(block: Grid, context: Context) -> Html:
         ends = [v for x in values for v in (x.value, x.low, x.high) if v is not None]
         if any(x.signed for x in values):
             ends.append(0.0)
-        scale = Scale.cover(ends, ticks=4)
+        scale = Scale.cover(ends, ticks=3)
     reference = 0.0 if scale is not None and scale.low <= 0 <= scale.high else None
 
     # On a phone a row of many numbers becomes a card; a long or narrow table stays one.
@@ -148,7 +148,9 @@ def _cell(context: Context, picture: Picture, alt: str, badge: Html | None = Non
 
 def _hit(hit: Hit, context: Context) -> Html:
     word = {True: "right", False: "wrong", None: ""}[hit.ok]
-    said = per_cent(hit.probability) if hit.probability is not None else number(hit.score, 2)
+    sure = hit.probability is not None
+    similarity = h("span", "similarity ", class_="wide")
+    said = per_cent(hit.probability) if hit.probability is not None else join([similarity, number(hit.score, 2)])
     label = hit.picture.label or hit.picture.alt
     alt = ", ".join(part for part in (hit.picture.alt, word) if part)
     badge = {True: TICK, False: CROSS, None: None}[hit.ok]
@@ -156,7 +158,14 @@ def _hit(hit: Hit, context: Context) -> Html:
     return h(
         "li",
         _cell(context, hit.picture, alt, badge),
-        h("p", inline, h("span", said, class_="score"), " ", name(label, 80), class_="caption"),
+        h(
+            "p",
+            inline,
+            h("span", said, class_="score" if sure else "score muted"),
+            " ",
+            name(label, 80),
+            class_="caption",
+        ),
         class_=word or None,
         title=f"{label}\nsimilarity {number(hit.score, 3)}",
     )

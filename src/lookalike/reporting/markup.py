@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-VOID = frozenset({"img", "meta", "br", "col"})
+VOID = frozenset({"img", "meta", "wbr"})
 SVG_VOID = frozenset({"path", "line", "circle", "rect", "use", "image"})
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
+
+_JOINT = re.compile(r"(?<=\w[_/.\\-])(?=\w)")
 
 
 class Html(str):
@@ -65,7 +67,9 @@ def name(text: object, limit: int = 160) -> Html:
     if not whole.strip():
         return h("span", "(no name)", class_="muted")
     short = whole if len(whole) <= limit else whole[: limit - 1] + "…"
-    return h("bdi", short, title=whole[:1000] if short != whole else None)
+    # A long name may be broken where its maker joined it: 104.American_Pipit, sea/IMG_1.jpg.
+    parts = _JOINT.split(short) if len(short) > 12 else [short]
+    return h("bdi", join(parts, "<wbr>"), title=whole[:1000] if short != whole else None)
 
 
 def column(text: object, **attributes: Any) -> Html:

@@ -8,7 +8,7 @@ from lookalike.core.sections import Arrow, Arrows, Bars, Value, Whiskers, number
 from lookalike.reporting.context import Context, chart_label, folded, svg_label
 from lookalike.reporting.markup import Html, column, esc, h, join, name
 from lookalike.reporting.scale import Scale, pct
-from lookalike.reporting.words import digits_for, plain, span
+from lookalike.reporting.words import digits_for, digits_shown, plain, span
 
 ENDS = 30  # arrows drawn at either end; the rest is folded
 FOLDED = 400  # rows in a fold
@@ -56,7 +56,8 @@ def whiskers(block: Whiskers, context: Context) -> Html:
     ends = [v for r in block.rows for v in (r.value, r.low, r.high, block.reference) if v is not None]
     scale = Scale.cover(ends)
     said = "; ".join(f"{r.name} {plain(r.value)}" for r in block.rows[:12])
-    digits = digits_for(ends)
+    widths = [r.high - r.low for r in block.rows if r.low is not None and r.high is not None]
+    digits = digits_shown(widths) if widths else digits_for(ends)
     rows = []
     for r in block.rows:
         value = Value(value=r.value, low=r.low, high=r.high, signed=block.reference == 0, digits=digits)
@@ -106,7 +107,8 @@ def arrows(block: Arrows, context: Context) -> Html:
 
     def part(title: str, some: Sequence[Arrow]) -> Html:
         head = axis(scale, context.key("chart"), f"{block.title or block.label or 'Change'}: {title}", said)
-        return _table([title, f"{block.before} → {block.after}"], head, [_arrow_row(r, scale) for r in some])
+        counted = f"{title} (with their pictures)" if any(r.count for r in some) else title
+        return _table([counted, f"{block.before} → {block.after}"], head, [_arrow_row(r, scale) for r in some])
 
     intro = h("p", said, class_="muted")
     if len(rows) <= 2 * ENDS:

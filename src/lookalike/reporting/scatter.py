@@ -36,8 +36,10 @@ def scatter(block: Scatter, context: Context) -> Html:
     codes = codes[keep]
     dots = colour[codes]
     key = context.key("map")
-    places = [_quantised(panel, keep) for panel in block.panels]
-    frames = [_panel(p.title, xy, dots, block.names, counts) for p, xy in zip(block.panels, places, strict=True)]
+    aspect = shape(block.panels)
+    places = [_quantised(panel, keep, aspect) for panel in block.panels]
+    total = len(block.codes)
+    frames = [_panel(p.title, xy, dots, aspect, total) for p, xy in zip(block.panels, places, strict=True)]
     cut = f"{len(keep):,} of {len(block.codes):,} pictures, drawn by lot. " if len(keep) < len(block.codes) else ""
     position = {int(old): new for new, old in enumerate(keep)}
     thumbs = {}
@@ -80,12 +82,19 @@ def _colours(counts: Counter[int], names: int) -> np.ndarray:
     return colour
 
 
-def _quantised(panel: Panel, keep: np.ndarray) -> np.ndarray:
-    """Places as u16 in a square with one scale for both axes and a margin of 3 %."""
+def shape(panels: list[Panel]) -> float:
+    """Height over width of the fields: a flat map does not get a square of empty paper."""
+    reaches = [(max(p.x) - min(p.x) or 1.0, max(p.y) - min(p.y) or 1.0) for p in panels]
+    return min(1.0, max(0.6, max(high / wide for wide, high in reaches)))
+
+
+def _quantised(panel: Panel, keep: np.ndarray, aspect: float) -> np.ndarray:
+    """Places as u16 across the field's width and height, one scale for both axes, with a margin of 3 %."""
     xy = np.stack([panel.x, panel.y], axis=1)[keep]
     low, high = xy.min(axis=0), xy.max(axis=0)
-    reach = float((high - low).max()) or 1.0
-    unit = (xy - (low + high) / 2) / reach * 0.94 + 0.5
+    wide, tall = high - low
+    reach = max(float(wide), float(tall) / aspect) or 1.0
+    unit = (xy - (low + high) / 2) / (reach * np.array([1.0, aspect])) * 0.94 + 0.5
     unit[:, 1] = 1 - unit[:, 1]
     return np.asarray(np.round(unit * 65535), dtype=np.uint16)
 
@@ -94,14 +103,16 @@ def _pack(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def still(xy: np.ndarray, dots: np.ndarray) -> bytes:
-    """The panel as a transparent PNG, painted as the script paints it: opaque squares, the rare colours last."""
+def still(xy: np.ndarray, dots: np.ndarray, aspect: float = 1.0) -> bytes:
+    """The panel as a transparent PNG, painted as the script paints it: opaque squares, the grey ones below."""
     from PIL import Image
 
     size = 3 if len(xy) > 4000 else 5
-    image = np.full((SIDE, SIDE), 255, dtype=np.uint8)
-    at = np.clip(np.round(xy / 65535 * (SIDE - 1)).astype(np.int64) - size // 2, 0, SIDE - size)
-    order = np.argsort(dots != OTHER, kind="stable")  # the grey ones lie below
+    high = round(SIDE * aspect)
+    image = np.full((high, SIDE), 255, dtype=np.uint8)
+    ends = np.array([SIDE, high])
+    at = np.clip(np.round(xy / 65535 * (ends - 1)).astype(np.int64) - size // 2, 0, ends - size)
+    order = np.argsort(dots != OTHER, kind="stable")
     for dy in range(size):
         for dx in range(size):
             image[at[order, 1] + dy, at[order, 0] + dx] = dots[order]
@@ -113,10 +124,10 @@ def still(xy: np.ndarray, dots: np.ndarray) -> bytes:
     return out.getvalue()
 
 
-def _panel(title: str, xy: np.ndarray, dots: np.ndarray, names: list[str], counts: Counter[int]) -> Html:
-    address = f"data:image/png;base64,{base64.b64encode(still(xy, dots)).decode()}"
-    alt = f"Map of {sum(counts.values()):,} pictures, {title}"
-    picture = h("img", src=address, width=SIDE, height=SIDE, alt=alt)
+def _panel(title: str, xy: np.ndarray, dots: np.ndarray, aspect: float, total: int) -> Html:
+    address = f"data:image/png;base64,{base64.b64encode(still(xy, dots, aspect)).decode()}"
+    alt = f"Map of {total:,} pictures, {title}"
+    picture = h("img", src=address, width=SIDE, height=round(SIDE * aspect), alt=alt)
     return h("figure", h("figcaption", name(title, 80)), h("div", picture, class_="field"))
 
 

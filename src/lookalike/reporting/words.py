@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 
 from lookalike.core.sections import Cell, Value, number
@@ -28,6 +30,12 @@ def digits_for(values: Sequence[float]) -> int:
         return 0
     size = max(abs(v) for v in values)
     return 1 if size >= 100 else 2 if size >= 10 else 3
+
+
+def digits_shown(widths: Sequence[float]) -> int:
+    """Digits for values with intervals: two that mean something in the narrowest of them."""
+    narrowest = min((w for w in widths if w > 0), default=0.0)
+    return min(5, max(0, math.ceil(-math.log10(narrowest)) + 1)) if narrowest else 3
 
 
 def p_value(p: float) -> str:
@@ -61,10 +69,16 @@ def cell(value: Cell, column: str = "") -> Html:
         return esc([shown, " ", h("span", interval, class_="span")]) if interval else shown
     if isinstance(value, (int, float)):
         return esc(p_value(value) if column.strip().lower() == "p" else plain(value))
-    return name(value, 400)
+    return h("span", value, class_="nowrap") if 0 < len(value) <= 12 else name(value, 400)
+
+
+_NUMBER = re.compile(r"[<>≈+−-]? ?[\d.,]+( ?(%|s|ms|MB|points))?|–")
 
 
 def is_number(value: Cell) -> bool:
+    """What is set flush right: numbers, and text that is one."""
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value) is not None
     return isinstance(value, (int, float, Value)) and not isinstance(value, bool)
 
 

@@ -28,7 +28,8 @@ export function map(root) {
     const ring = svg("circle", { r: 8, class: "halo" });
     const over = svg("svg", { "aria-hidden": "true" }, ring);
     over.style.setProperty("display", "none");
-    still.hidden = true;
+    still.classList.add("under");
+    still.setAttribute("aria-hidden", "true");
     field.append(canvas, over);
     return { field, canvas, context: canvas.getContext("2d"), places: unpack(data.panels[i]), ring, over };
   });
@@ -40,10 +41,12 @@ export function map(root) {
       return code === chosen ? palette[data.colours[code]] : dim;
     });
     for (const panel of panels) {
-      const side = Math.round(panel.field.clientWidth * Math.min(2, devicePixelRatio || 1));
-      if (!side) continue;
-      panel.canvas.width = panel.canvas.height = side;
-      const size = Math.max(2, Math.round((codes.length > 4000 ? 3 : 5) * (side / 640)));
+      const dense = Math.min(2, devicePixelRatio || 1);
+      const wide = Math.round(panel.field.clientWidth * dense);
+      if (!wide) continue;
+      panel.canvas.width = wide;
+      panel.canvas.height = Math.round(panel.field.clientHeight * dense);
+      const size = Math.max(2, Math.round((codes.length > 4000 ? 3 : 5) * (wide / 640)));
       paint(panel.context, panel.places, colours, size, chosen < 0 ? palette[grey] : dim, chosen < 0 ? 1 : 1.5);
     }
   }
@@ -72,8 +75,9 @@ export function map(root) {
   for (const panel of panels) {
     const find = (event) => {
       const area = panel.canvas.getBoundingClientRect();
-      const unit = 65535 / area.width;
-      return nearest(panel.places, (event.clientX - area.left) * unit, (event.clientY - area.top) * unit, 14 * unit);
+      const unit = 65535 / area.width, up = 65535 / area.height;
+      const x = (event.clientX - area.left) * unit, y = (event.clientY - area.top) * up;
+      return nearest(panel.places, x, y, 14 * unit, unit / up);
     };
     panel.canvas.addEventListener("pointermove", (event) => point(find(event), event));
     panel.canvas.addEventListener("pointerleave", () => point(-1));

@@ -37,11 +37,14 @@ export function paint(context, places, colours, size, dim = -1, shrink = 1) {
   context.putImageData(image, 0, 0);
 }
 
-/** The point nearest to a place (0 to 65535), none farther than `reach`: −1. Fine up to 50,000 points. */
-export function nearest(places, x, y, reach) {
+/**
+ * The point nearest to a place (0 to 65535), or −1 if none is within `reach` of it. Fine up to 50,000 points.
+ * @param {number} aspect height over width of the canvas: what a step down is worth in steps across
+ */
+export function nearest(places, x, y, reach, aspect = 1) {
   let best = -1, least = reach * reach;
   for (let i = 0; i < places.length; i += 2) {
-    const dx = places[i] - x, dy = places[i + 1] - y, square = dx * dx + dy * dy;
+    const dx = places[i] - x, dy = (places[i + 1] - y) * aspect, square = dx * dx + dy * dy;
     if (square < least) { least = square; best = i >> 1; }
   }
   return best;
