@@ -76,10 +76,9 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     seen = seen.take(good)
     clean = table.take(good).with_column("content_id", seen["content_id"])
 
-    codes, names = clean.labels("content_id")
+    codes = clean.arrow["content_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     exact = _same(codes)
-    first = np.full(len(names), -1)
-    first[codes[::-1]] = np.arange(len(clean))[::-1]  # one row a content is enough for the search
+    first = np.unique(codes, return_index=True)[1]  # one row a content is enough for the search
     pairs: list[tuple[int, int, float]] = []
     even, unsearched = 0, 0
     if near and len(clean):
