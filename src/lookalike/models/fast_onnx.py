@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import warnings
 from collections import OrderedDict
@@ -59,12 +60,16 @@ class OnnxRuntime:
         if precision != "f32":
             raise RuntimeUnavailable("ONNX Runtime runs in f32 here: take runtime `openvino` or `torch` for bf16.")
         self.layer = layer
-        self.path = prepare(model, layer)
+        path = prepare(model, layer)
+        try:
+            self.session = open_session(path)
+        except RuntimeError:  # a damaged entry
+            shutil.rmtree(path, ignore_errors=True)
+            self.session = open_session(prepare(model, layer))
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        session = open_session(self.path)
         for batch in batches:
-            yield finish(session.run(None, {"pixels": batch})[0], self.layer)
+            yield finish(self.session.run(None, {"pixels": batch})[0], self.layer)
 
 
 def open_session(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import warnings
 from collections import OrderedDict, deque
@@ -84,19 +85,23 @@ class OpenVINORuntime:
 
     def __init__(self, model: Embedder, layer: str, precision: str = "f32", largest: int = BLOCK) -> None:
         self.layer, self.precision = layer, precision
-        self.path = prepare(model, layer)
         # A few pictures run as they come; many run in blocks of one fixed shape, which is faster.
         self.block = BLOCK if largest >= BLOCK else None
+        path = prepare(model, layer)
+        try:
+            self.compiled = compile_model(path, self.block, precision)
+        except RuntimeError:  # a damaged entry
+            shutil.rmtree(path, ignore_errors=True)
+            self.compiled = compile_model(prepare(model, layer), self.block, precision)
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        compiled = compile_model(self.path, self.block, self.precision)
         flying: deque[tuple[Any, int]] = deque()
         taken: list[Any] = []
         width = threads() + 1
         try:
             for block in self._blocks(batches):
                 if len(flying) < width:
-                    request = compiled.take()
+                    request = self.compiled.take()
                     taken.append(request)
                 else:
                     request, rows = self._land(flying)
@@ -108,7 +113,7 @@ class OpenVINORuntime:
         finally:
             for request, _ in flying:  # left early: nobody may get a request that still runs
                 request.wait()
-            compiled.idle.extend(taken)
+            self.compiled.idle.extend(taken)
 
     def _blocks(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for batch in batches:

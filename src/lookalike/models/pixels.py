@@ -24,6 +24,8 @@ def square(pixels: np.ndarray, pre: Preprocess) -> np.ndarray:
     region = pixels[top : top + side, left : left + side]
     if side == pre.size:
         return region
+    if not region.flags.writeable:  # torch would warn
+        region = region.copy()
     x = torch.from_numpy(region)[None].permute(0, 3, 1, 2)  # in this order torch sees channels last: twice as fast
     y = F.interpolate(x, size=(pre.size, pre.size), mode=pre.interpolation, antialias=True, align_corners=False)
     return y[0].permute(1, 2, 0).numpy()

@@ -1,0 +1,133 @@
+"""Feature caches: found when nothing changed, never when anything did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lookalike import LookalikeError
+from lookalike.core import folders
+from lookalike.data import CentreView, RandomView, Table, read_table
+from lookalike.models import Embedder, cache, features_for
+
+
+@pytest.fixture
+def table(files: list[Path]) -> Table:
+    return read_table(files[0].parent.parent)
+
+
+def entries() -> list[Path]:
+    return list(folders.cache("features").iterdir())
+
+
+def test_views_by_rows_by_features(model: Embedder, table: Table, files: list[Path], home: Path) -> None:
+    views = [CentreView(model.preprocess), RandomView(model.preprocess), RandomView(model.preprocess)]
+    got = features_for(model, table, views=views, seed=3)
+    assert got.shape == (3, 12, model.feature_dim)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got[0], model.features(table, runtime="torch"), atol=1e-6)
+    assert np.abs(got[1] - got[2]).max() > 1e-3  # equal views are drawn apart
+    np.testing.assert_array_equal(got[:1], features_for(model, table))
+    with pytest.raises(ValueError, match="read-only"):
+        got[0, 0, 0] = 1
+
+
+def test_the_second_time_nothing_is_computed(
+    model: Embedder, table: Table, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = np.array(features_for(model, table))
+    monkeypatch.setattr(cache, "_make", lambda *_: pytest.fail("computed again"))
+    np.testing.assert_array_equal(features_for(model, table), first)
+    model.set_random_head(4)  # above the layer
+    np.testing.assert_array_equal(features_for(model, table), first)
+
+
+def test_anything_that_changes_makes_a_new_entry(
+    make: Callable[..., Embedder], table: Table, files: list[Path], home: Path
+) -> None:
+    model = make()
+    random = RandomView(model.preprocess)
+
+    def is_new(model: Embedder, table: Table, **options: object) -> bool:
+        before = len(entries())
+        features_for(model, table, **options)
+        return len(entries()) == before + 1
+
+    assert is_new(model, table)
+    assert not is_new(model, table)
+    assert is_new(model, table, layer="stage1")
+    assert is_new(model, table, views=[random])
+    assert is_new(model, table, views=[random], seed=1)
+    assert is_new(model, table, views=[random, random])
+    assert is_new(model, table, views=[RandomView(model.preprocess, flip=False)])
+    assert is_new(model, table.take(range(6)))
+    assert is_new(make(pooling="avg"), table)
+    with torch.no_grad():
+        model.backbone.conv_head.weight.add_(0.1)
+    assert is_new(model, table)
+    assert not is_new(model, table, layer="stage1")  # what changed lies above
+    with torch.no_grad():
+        model.backbone.conv_stem.weight.add_(0.1)
+    assert is_new(model, table, layer="stage1")
+    os.utime(files[0], ns=(1, 1))
+    assert is_new(model, read_table(table.root))
+
+
+def test_a_damaged_entry_is_made_again(model: Embedder, table: Table, home: Path) -> None:
+    wanted = np.array(features_for(model, table))
+    (entry,) = entries()
+    (entry / "features.npy").write_bytes((entry / "features.npy").read_bytes()[:-8])
+    np.testing.assert_array_equal(features_for(model, table), wanted)
+    (entry / "info.json").write_text("{")
+    np.testing.assert_array_equal(features_for(model, table), wanted)
+
+
+def test_a_failure_leaves_nothing(model: Embedder, table: Table, files: list[Path], home: Path) -> None:
+    files[5].write_bytes(b"broken")
+    with pytest.raises(LookalikeError, match="cannot be read"):
+        features_for(model, table)
+    assert not entries()
+
+
+def test_entries_are_the_owners_alone_and_marked_as_used(model: Embedder, table: Table, home: Path) -> None:
+    features_for(model, table)
+    (entry,) = entries()
+    assert entry.stat().st_mode & 0o077 == 0
+    os.utime(entry, (1, 1))
+    features_for(model, table)
+    assert entry.stat().st_mtime > 1000
+
+
+def test_blocks_change_nothing(model: Embedder, table: Table, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = np.array(features_for(model, table))
+    monkeypatch.setattr(cache, "BLOCK", 5)
+    monkeypatch.setattr(cache, "_open", _forgetful(cache._open))
+    np.testing.assert_allclose(features_for(model, table), wanted, atol=1e-6)
+
+
+def _forgetful(real: Callable[..., np.ndarray | None]) -> Callable[..., np.ndarray | None]:
+    """Finds nothing the first time it is asked."""
+    asked: list[int] = []
+
+    def find(*arguments: object) -> np.ndarray | None:
+        asked.append(1)
+        return None if len(asked) == 1 else real(*arguments)
+
+    return find
+
+
+def test_the_runtime_depends_on_the_call_alone(model: Embedder, table: Table, home: Path) -> None:
+    """Whatever else was compiled meanwhile: the same call gives the same bits."""
+    assert cache._runtime(model, "pooled", 10) == "torch"
+    assert cache._runtime(model, "pooled", 10_000) == "openvino"
+    assert cache._runtime(model, "pooled", 10) == "torch"
+
+
+def test_no_rows(model: Embedder, table: Table) -> None:
+    with pytest.raises(LookalikeError, match="no rows"):
+        features_for(model, table.take([]))

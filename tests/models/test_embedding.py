@@ -1,0 +1,88 @@
+"""The verb `embed`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from lookalike import LookalikeError, embed
+from lookalike.core import files as core_files
+from lookalike.data import read_table
+from lookalike.models import Embedder, embedding
+
+
+def test_parquet(model: Embedder, files: list[Path], tmp_path: Path) -> None:
+    folder = files[0].parent.parent
+    done = embed(source=folder, out=tmp_path / "v.parquet", model=model)
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table.column_names[:2] == ["row_id", "path"]
+    rows = np.stack(table["vector"].to_pylist()).astype(np.float32)
+    wanted = model.encode([folder / path for path in table["path"].to_pylist()])
+    np.testing.assert_allclose(rows, wanted, atol=1e-6)
+    assert json.loads(table.schema.metadata[b"lookalike"])["fingerprint"] == model.fingerprint()
+    assert (done.count, done.dim, done.failures) == (12, model.dim, [])
+    assert json.loads(json.dumps(done.to_json()))["count"] == 12
+
+
+def test_npy_with_the_names_beside(model: Embedder, files: list[Path], tmp_path: Path) -> None:
+    folder = files[0].parent.parent
+    embed(source=read_table(folder), out=tmp_path / "v.npy", model=model)
+    names = json.loads((tmp_path / "v.json").read_text())
+    rows = np.load(tmp_path / "v.npy")
+    np.testing.assert_allclose(rows, model.encode([folder / path for path in names["path"]]), atol=1e-6)
+    assert rows.dtype == np.float32
+
+
+@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+def test_unreadable_pictures_are_left_out_and_listed(
+    model: Embedder, files: list[Path], tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "BLOCK", 5)  # failures in several blocks
+    for number in (1, 7, 11):
+        files[number].write_bytes(b"broken")
+    folder = files[0].parent.parent
+    done = embed(source=folder, out=tmp_path / f"v.{suffix}", model=model)
+    assert [failure.index for failure in done.failures] == [1, 7, 11]
+    assert done.count == 9
+    if suffix == "npy":
+        rows = np.load(tmp_path / "v.npy")
+        paths = json.loads((tmp_path / "v.json").read_text())["path"]
+    else:
+        table = pq.read_table(tmp_path / "v.parquet")
+        rows, paths = np.stack(table["vector"].to_pylist()), table["path"].to_pylist()
+    np.testing.assert_allclose(rows, model.encode([folder / path for path in paths]), atol=1e-6)
+    with pytest.raises(LookalikeError, match="cannot be read"):
+        embed(source=folder, out=tmp_path / "w.npy", model=model, on_error="raise")
+    assert not (tmp_path / "w.npy").exists()
+
+
+def test_dry_run_writes_nothing(model: Embedder, files: list[Path], tmp_path: Path) -> None:
+    done = embed(source=files[0].parent.parent, out=tmp_path / "v.npy", model=model, dry_run=True)
+    assert done.dry_run
+    assert done.bytes >= 12 * model.dim * 4
+    assert not (tmp_path / "v.npy").exists()
+
+
+def test_no_room_is_said_before_the_work(
+    model: Embedder, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_files, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(model, "encode", lambda *_, **__: pytest.fail("worked before asking"))
+    with pytest.raises(LookalikeError, match="are free"):
+        embed(source=files[0].parent.parent, out=tmp_path / "v.npy", model=model)
+
+
+def test_bad_input(model: Embedder, files: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(LookalikeError, match=r"neither in \.npy nor in \.parquet"):
+        embed(source=files[0].parent, out=tmp_path / "v.csv", model=model)
+    with pytest.raises(LookalikeError):
+        embed(source=tmp_path / "nowhere", out=tmp_path / "v.npy", model=model)
+    for file in files:
+        file.write_bytes(b"broken")
+    with pytest.raises(LookalikeError, match="None of the 12 pictures"):
+        embed(source=files[0].parent.parent, out=tmp_path / "v.npy", model=model)
+    assert not list(tmp_path.glob("v.*"))

@@ -1,0 +1,165 @@
+"""Model folders: written whole, read back the same, and answered with one sentence when broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lookalike import LookalikeError
+from lookalike.core.formats import CURRENT
+from lookalike.core.run import Run
+from lookalike.models import Embedder
+from tests.helpers import picture
+
+
+@pytest.fixture
+def saved(model: Embedder, tmp_path: Path) -> Path:
+    model.set_random_head(8, 1)
+    model.save_pretrained(
+        tmp_path / "saved", card={"results": {"recall@1": 0.75, "map@r": {"value": 0.5, "low": 0.4, "high": 0.6}}}
+    )
+    return tmp_path / "saved"
+
+
+def test_round_trip(model: Embedder, saved: Path) -> None:
+    again = Embedder.from_pretrained(saved)
+    assert again.fingerprint() == model.fingerprint()
+    assert (again.name, again.dim, again.pooling.name) == (model.name, 8, "gem")
+    assert again.preprocess == model.preprocess
+    assert not again.training
+    pictures = [picture(seed) for seed in range(3)]
+    assert np.array_equal(again.encode(pictures, runtime="torch"), model.encode(pictures, runtime="torch"))
+
+
+def test_classifier_prototypes_and_parent_survive(make: Callable[..., Embedder], tmp_path: Path) -> None:
+    model = make()
+    model.classifier = torch.nn.Linear(model.dim, 5)
+    model.prototypes = torch.rand(5, model.dim)
+    model.parent = "abc"
+    name = model.fingerprint()
+    model.save_pretrained(tmp_path / "m")
+    again = Embedder.from_pretrained(tmp_path / "m")
+    assert torch.equal(again.prototypes, model.prototypes)
+    assert torch.equal(again.classifier.weight, model.classifier.weight)
+    assert again.parent == "abc"
+    assert again.fingerprint() == name  # they say nothing about the embedding
+
+
+def test_the_folder(saved: Path) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    config = json.loads((saved / "config.json").read_text())
+    assert (config["format"], config["kind"]) == (CURRENT["model"], "model")
+
+
+def test_the_card_holds_results_and_licence(saved: Path) -> None:
+    card = (saved / "README.md").read_text()
+    assert "| recall@1 | 0.7500 |" in card
+    assert "| map@r | 0.5000 (0.4000 to 0.6000) |" in card
+    assert "## Licence" in card
+    assert "48 × 48 px" in card
+
+
+def test_every_card_of_the_default_weights_says_what_is_known_of_their_licence(tmp_path: Path) -> None:
+    model = Embedder.from_pretrained("efficientnet_lite0")
+    model.save_pretrained(tmp_path / "m")
+    again = Embedder.from_pretrained(tmp_path / "m")
+    again.save_pretrained(tmp_path / "n", card={"results": []})
+    for name in ("m", "n"):
+        card = (tmp_path / name / "README.md").read_text()
+        assert "state no licence" in card
+        assert "Apache" in card
+        assert "weights=" in card
+
+
+def test_saving_again_replaces_the_whole(model: Embedder, saved: Path) -> None:
+    (saved / "stray").write_text("x")
+    model.save_pretrained(saved)
+    assert not (saved / "stray").exists()
+
+
+def test_pooling_and_size_can_be_changed(saved: Path) -> None:
+    other = Embedder.from_pretrained(saved, pooling="avg", size=64)
+    assert (other.pooling.name, other.preprocess.size) == ("avg", 64)
+
+
+def test_a_run_stands_for_its_model(model: Embedder, tmp_path: Path) -> None:
+    run = Run.create("test", {}, path=tmp_path / "run")
+    with pytest.raises(LookalikeError, match="no model yet"):
+        Embedder.from_pretrained(run.path)
+    model.save_pretrained(run.model)
+    assert Embedder.from_pretrained(run.path).fingerprint() == model.fingerprint()
+
+
+def test_a_run_is_found_by_name(model: Embedder) -> None:
+    run = Run.create("test", {})
+    model.save_pretrained(run.model)
+    assert Embedder.from_pretrained(run.path.name).fingerprint() == model.fingerprint()
+
+
+def test_a_folder_named_like_a_default_does_not_hide_it(tmp_path: Path) -> None:
+    (tmp_path / "efficientnet_lite0").mkdir()
+    assert Embedder.from_pretrained("efficientnet_lite0").dim == 1280
+
+
+def broken(saved: Path, how: str) -> str:
+    config = json.loads((saved / "config.json").read_text())
+    if how == "no format":
+        del config["format"]
+    elif how == "newer":
+        config["format"] += 1
+    elif how == "another head":
+        config["head"] = 9
+    elif how == "a key gone":
+        del config["preprocess"]
+    (saved / "config.json").write_text(json.dumps(config))
+    weights = saved / "model.safetensors"
+    if how == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif how == "header cut":
+        weights.write_bytes(weights.read_bytes()[:20])
+    elif how == "no weights":
+        weights.unlink()
+    elif how == "torn config":
+        (saved / "config.json").write_text('{"format": 1,')
+    elif how == "no config":
+        (saved / "config.json").unlink()
+    return how
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("no format", "no format number"),
+        ("newer", "update lookalike"),
+        ("another head", "do not fit together"),
+        ("a key gone", "do not fit together"),
+        ("truncated", "cut short"),
+        ("header cut", "cut short"),
+        ("no weights", "is missing"),
+        ("torn config", "not whole JSON"),
+        ("no config", "not a model"),
+    ],
+)
+def test_broken_folders(saved: Path, how: str, sentence: str) -> None:
+    broken(saved, how)
+    with pytest.raises(LookalikeError, match=sentence) as caught:
+        Embedder.from_pretrained(saved)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_folder_there(tmp_path: Path) -> None:
+    with pytest.raises(LookalikeError, match="no model folder"):
+        Embedder.from_pretrained(tmp_path / "nothing")
+    (tmp_path / "w.pth").write_bytes(b"x")
+    with pytest.raises(LookalikeError, match="is a file"):
+        Embedder.from_pretrained(tmp_path / "w.pth")
+
+
+def test_weights_for_a_folder_are_refused(saved: Path) -> None:
+    with pytest.raises(LookalikeError, match="leave `weights` out"):
+        Embedder.from_pretrained(saved, weights="random")
