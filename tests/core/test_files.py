@@ -112,6 +112,12 @@ def test_private_files_are_for_their_owner_only(tmp_path: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o666 & ~mask
+    for private in (True, False):
+        with files.atomic_folder(tmp_path / "model", private=private) as part:
+            (part / "weights").touch(mode=0o600)
+        wanted = (0o700, 0o600) if private else (0o777 & ~mask, 0o666 & ~mask)
+        found = [stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "model", tmp_path / "model" / "weights")]
+        assert tuple(found) == wanted
 
 
 def test_json_round_trip_and_damage(tmp_path: Path) -> None:

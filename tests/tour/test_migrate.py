@@ -63,6 +63,21 @@ def test_tables_carry_their_format_inside(tmp_path: Path, monkeypatch: pytest.Mo
     assert Table.load(tmp_path / "t.parquet").column("path").tolist() == ["a.jpg", "b.jpg"]
 
 
+def test_checkpoints_are_rewritten_with_their_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from lookalike.training import checkpoint
+
+    checkpoint.write(tmp_path / "last.pt", {"step": 3, "model": {"w": torch.arange(4.0)}})
+    torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
+    monkeypatch.setitem(formats.CURRENT, "checkpoint", 2)
+    monkeypatch.setattr(formats, "_MIGRATIONS", {("checkpoint", 1): lambda d: {**d, "step": d["step"] + 100}})
+    assert [c.path.name for c in migrate(folder=tmp_path).changes] == ["last.pt"]
+    found = torch.load(tmp_path / "last.pt", weights_only=True)
+    assert (found["format"], found["step"], found["model"]["w"].tolist()) == (2, 103, [0.0, 1.0, 2.0, 3.0])
+    assert migrate(folder=tmp_path).changes == []
+
+
 def test_a_folder_without_anything_of_ours(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.parquet").write_text("not Parquet")

@@ -77,6 +77,7 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         old = path.parent / f".{path.name}.old"
         try:
             yield part
+            mask = None
             if not private and os.name != "nt":
                 mask = os.umask(0)
                 os.umask(mask)
@@ -85,6 +86,8 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
                 for name in names:
                     with Path(folder, name).open("rb+") as file:
                         os.fsync(file.fileno())
+                    if mask is not None:  # some libraries write files that only their owner can read
+                        Path(folder, name).chmod(0o666 & ~mask)
                 _sync_folder(Path(folder))
             if path.exists():
                 path.rename(old)

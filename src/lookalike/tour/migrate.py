@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.formats import CURRENT, upgrade
@@ -35,9 +38,9 @@ class Migration:
 
 
 def migrate(*, folder: str | Path, dry_run: bool = False) -> Migration:
-    """Rewrite every model, run, index, checkpoint, split or table under `folder` that has an older format.
+    """Rewrite every model, run, index, checkpoint or table under `folder` that has an older format.
 
-    One that cannot be read stops it before anything is changed.
+    One that cannot be read stops it before anything is changed. Caches are made anew instead.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -46,13 +49,10 @@ def migrate(*, folder: str | Path, dry_run: bool = False) -> Migration:
     if not found:
         raise LookalikeError(f"`{folder}` holds no model, run, index or table of lookalike.")
     old = [Change(path, kind, number, CURRENT[kind]) for path, kind, number in found if number != CURRENT[kind]]
-    documents = {c.path: _upgraded(c) for c in old}
+    documents = [(change.path, _upgraded(change)) for change in old]
     if not dry_run:
-        for path, document in documents.items():
-            if path.suffix == ".parquet":
-                document.save(path)
-            else:
-                write_json(path, document)
+        for path, document in documents:
+            _write(path, document)
     return Migration(old, len(found) - len(old))
 
 
@@ -63,7 +63,7 @@ def _files(folder: Path) -> list[Path]:
         Path(place, name)
         for place, _, names in os.walk(folder)
         for name in names
-        if name.endswith((".json", ".parquet")) and not name.startswith(".")
+        if name.endswith((".json", ".parquet", ".pt")) and not name.startswith(".")
     )
 
 
@@ -77,10 +77,19 @@ def stamp_of(path: Path) -> tuple[str, int] | None:
 
 
 def _heads(path: Path) -> list[bytes]:
-    """Where a stamp may stand: the start of a document, or a Parquet file's own notes."""
-    if path.suffix != ".parquet":
+    """Where a stamp may stand: the start of a document, a checkpoint's first fields, a Parquet file's own notes."""
+    if path.suffix == ".json":
         with path.open("rb") as file:
             return [file.read(256)]
+    if path.suffix == ".pt":
+        import torch
+
+        try:
+            document = torch.load(path, map_location=CPU, weights_only=True, mmap=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError):
+            return []  # somebody else's
+        stamp = {name: document.get(name) for name in ("format", "kind")} if isinstance(document, dict) else {}
+        return [json.dumps(stamp).encode()]
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -96,4 +105,19 @@ def _upgraded(change: Change) -> Any:
         from lookalike.data import Table
 
         return Table.load(change.path)
+    if change.path.suffix == ".pt":
+        from lookalike.training import checkpoint
+
+        return checkpoint.read(change.path)
     return upgrade(change.kind, read_json(change.path, change.kind), change.path)
+
+
+def _write(path: Path, document: Any) -> None:
+    if path.suffix == ".parquet":
+        document.save(path)
+    elif path.suffix == ".pt":
+        from lookalike.training import checkpoint
+
+        checkpoint.write(path, document)
+    else:
+        write_json(path, document)
