@@ -69,7 +69,7 @@ def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, 
 def test_moved_and_touched_pictures_are_not_embedded_again(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index(folder=folder, model=model, index=tmp_path / "index", progress=False)
+    index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
     (folder / "class-02").rename(folder / "class-09")
     for file in (folder / "class-00").iterdir():
         os.utime(file)
@@ -87,7 +87,7 @@ def test_new_labels_in_a_table_need_no_embedding(folder: Path, model: Path, tmp_
     table = folder / "table.csv"
     table.write_text("\n".join(lines))
     place = tmp_path / "index"
-    index(folder=table, model=model, index=place, progress=False)
+    index(folder=table, model=model, index=place, store="exact", progress=False)
     table.write_text("\n".join(lines).replace("class-01", "kestrel", 0).replace(",class-01,2020", ",kestrel,1999"))
     done = index(folder=table, index=place, progress=False)
     assert done.relabelled == 6 and done.new == done.changed == 0
@@ -103,7 +103,7 @@ def test_unreadable_pictures_are_named_and_the_rest_is_indexed(folder: Path, mod
     for number in range(5):
         (folder / "class-00" / f"bad{number}.jpg").write_bytes(b"\xff\xd8 not a picture" * number)
     place = tmp_path / "index"
-    done = index(folder=folder, model=model, index=place, progress=False)
+    done = index(folder=folder, model=model, index=place, store="exact", progress=False)
     assert done.pictures == 24 and len(done.unreadable) == 5
     text = str(done)
     assert text.count("Unreadable ") == 3 and "and 2 more" in text
@@ -134,22 +134,22 @@ def test_an_index_knows_its_model(
     folder: Path, models: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "index"
-    index(folder=folder, model=models / "first", index=place, progress=False)
+    index(folder=folder, model=models / "first", index=place, store="exact", progress=False)
     sentence = r"This index was made with model \w{4} \(first\), not \w{4} \(second\): run `lookalike index FOLDER"
     with pytest.raises(LookalikeError, match=sentence):
-        index(folder=folder, model=models / "second", index=place, progress=False)
+        index(folder=folder, model=models / "second", index=place, store="exact", progress=False)
     with pytest.raises(LookalikeError, match=sentence):
         search(query=folder / "class-00" / "0.jpg", index=place, model=models / "second")
     assert len(search(query=folder / "class-00" / "0.jpg", index=place, model=models / "first", k=3)) == 3
 
     # Without a name, another model's vectors go beside the old ones, and answer when they are complete.
-    one = index(folder=folder, model=models / "first", progress=False)
-    two = index(folder=folder, model=models / "second", progress=False)
+    one = index(folder=folder, model=models / "first", store="exact", progress=False)
+    two = index(folder=folder, model=models / "second", store="exact", progress=False)
     assert one.path == two.path and two.new == 24
     with Index.open(folder) as opened:
         assert opened.generation.number == 2 and opened.generation.dim == 32
         assert opened.manifest.of_model(Index.open(place).generation.model.fingerprint).number == 1
-    back = index(folder=folder, model=models / "first", progress=False)
+    back = index(folder=folder, model=models / "first", store="exact", progress=False)
     assert back.unchanged == 24
     with Index.open(folder) as opened:
         assert opened.generation.number == 1
@@ -157,9 +157,9 @@ def test_an_index_knows_its_model(
 
 def test_a_dry_run_changes_nothing(folder: Path, model: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
-    plan = index(folder=folder, model=model, index=place, dry_run=True, progress=False)
+    plan = index(folder=folder, model=model, index=place, dry_run=True, store="exact", progress=False)
     assert plan.new == 24 and not place.exists()
-    index(folder=folder, model=model, index=place, progress=False)
+    index(folder=folder, model=model, index=place, store="exact", progress=False)
     (folder / "class-00" / "0.jpg").unlink()
     plan = index(folder=folder, index=place, dry_run=True, progress=False)
     assert (plan.deleted, plan.unchanged) == (1, 23)
@@ -259,6 +259,40 @@ def test_an_index_of_a_newer_version_is_refused(made: Any, tmp_path: Path) -> No
     (tmp_path / "newer" / "index.json").write_text(json.dumps({**document, "format": 99}))
     with pytest.raises(LookalikeError, match="update lookalike"):
         Index.open(tmp_path / "newer")
+
+
+def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -> None:
+    """Whatever the table says of where a picture is, its row finds it again."""
+    import tarfile
+
+    from lookalike.data import decode
+
+    folder = helpers.pictures(tmp_path / "pictures", classes=1, images=2)
+    odd = os.fsencode(folder / "class-00") + b"/caf\xe9.jpg"
+    (folder / "class-00" / "0.jpg").rename(os.fsdecode(odd))
+    index(folder=folder, model=model, index=tmp_path / "one", store="exact", progress=False)
+    with Index.open(tmp_path / "one") as opened:
+        records = [record for part in opened.store.scan() for record in part]
+        assert len(records) == 2
+        assert Path(os.fsdecode(odd)).read_bytes() in [opened.open_bytes(record) for record in records]
+
+    (folder / "boxes.csv").write_text(
+        "path,label,x_1,y_1,x_2,y_2\nclass-00/1.jpg,left,0,0,32,48\nclass-00/1.jpg,right,32,0,64,48\n"
+    )
+    done = index(folder=folder / "boxes.csv", model=model, index=tmp_path / "two", store="exact", progress=False)
+    assert done.pictures == 2
+    right = decode(folder / "class-00" / "1.jpg", box=(32, 0, 64, 48))
+    hits = search(query=right, index=tmp_path / "two", k=2)
+    assert (
+        hits[0].label == "right" and hits[0].score > 0.99 and hits[0].payload["_ratio"] == pytest.approx(32 / 48, 0.01)
+    )
+
+    with tarfile.open(tmp_path / "shard-000.tar", "w") as tar:
+        tar.add(folder / "class-00" / "1.jpg", "a/1.jpg")
+    index(folder=tmp_path / "shard-000.tar", model=model, index=tmp_path / "three", store="exact", progress=False)
+    with Index.open(tmp_path / "three") as opened:
+        record = next(iter(opened.store.scan()))[0]
+        assert opened.open_bytes(record) == (folder / "class-00" / "1.jpg").read_bytes()
 
 
 KILLED = """

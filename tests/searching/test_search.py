@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,18 @@ def test_the_index_can_be_named_in_several_ways(
     assert named.path == home / "indexes" / "holiday" and Index.open("holiday").name == "holiday"
     with pytest.raises(LookalikeError, match="did you mean `holiday`"):
         Index.open("holliday")
+
+
+def test_a_run_leads_to_its_index(made: Any, tmp_path: Path) -> None:
+    from lookalike.core.run import Run
+
+    run = Run.create("demo", {}, path=tmp_path / "demo")
+    with pytest.raises(LookalikeError, match="has no index"):
+        Index.open(run.path)
+    shutil.copytree(made[1], tmp_path / "demo-index")
+    assert Index.open(run.path).path == tmp_path / "demo-index"
+    shutil.copytree(made[1], run.path / "index")
+    assert Index.open(run.path).path == run.path / "index"
 
 
 def test_bad_questions(made: Any, tmp_path: Path) -> None:

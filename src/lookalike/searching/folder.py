@@ -174,8 +174,11 @@ def find(where: str | os.PathLike[str] | None) -> Path:
     for candidate in (path, folders.indexes() / Path(where).name if len(Path(where).parts) == 1 else path):
         if is_index(candidate):
             return candidate
-    if Run.is_run(path) and is_index(path / "index"):
-        return path / "index"
+    if Run.is_run(path):
+        for candidate in (path / "index", path.with_name(f"{path.name}-index")):
+            if is_index(candidate):
+                return candidate
+        raise LookalikeError(f"The run `{where}` has no index: `lookalike index FOLDER --model {where}` makes one.")
     for candidate in indexes():
         if Path(manifests.read(candidate).source) == path.resolve():
             return candidate

@@ -31,9 +31,11 @@ DEFAULT_STORE = "qdrant"
 class Writer:
     """A generation opened for writing; the caller holds the index's lock."""
 
-    def __init__(self, path: Path, manifest: Manifest, generation: Generation, store: Store) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, generation: Generation, store: Store, embedder: Embedder | None = None
+    ) -> None:
         self.path, self.manifest, self.generation, self.store = path, manifest, generation, store
-        self._given: Embedder | None = None
+        self._given = embedder
 
     @property
     def folder(self) -> Path:
@@ -85,25 +87,24 @@ def open_writer(
     manifest = _manifest(path, source)
     given = None if model is None and manifest.generations else _embedder(model)
     generation = manifest.generation() if given is None else manifest.of_model(given.fingerprint())
-    if generation is None and given is not None:
+    if generation is None:
+        embedder = given or _embedder(model)
         if manifest.generations and explicit:
-            raise foreign(manifest.generation().model, ModelMark(name=_name(model), fingerprint=given.fingerprint()))
-        generation = _new_generation(manifest, given, _name(model), store or DEFAULT_STORE)
+            wanted = ModelMark(name=_name(model), fingerprint=embedder.fingerprint())
+            raise foreign(manifest.generation().model, wanted)
+        generation = _new_generation(manifest, embedder, _name(model), store or DEFAULT_STORE)
         if dry_run:
             yield Writer(path, manifest, generation, _Nothing(generation.dim))  # type: ignore[arg-type]
             return
-        _create(path, manifest, generation, given)
-    assert generation is not None
-    if store is not None and store != generation.store:
+        _create(path, manifest, generation, embedder)
+    elif store is not None and store != generation.store:
         raise LookalikeError(
             f"The index `{manifest.name}` keeps its vectors in the store `{generation.store}`, not in `{store}`: "
             "leave out --store, or choose another --index."
         )
     opened = store_class(generation.store).open(_store_place(path, generation), write=True)
-    writer = Writer(path, manifest, generation, opened)
-    writer._given = given
     try:
-        yield writer
+        yield Writer(path, manifest, generation, opened, given)
     finally:
         opened.close()
 
