@@ -300,3 +300,13 @@ def test_it_opens_in_the_browser_when_asked(tmp_path, monkeypatch):
     monkeypatch.setattr("webbrowser.open", seen.append)
     path = report(run=small_run(tmp_path / "run", s.Text(text="a")), open=True)
     assert seen == [path.absolute().as_uri()]
+
+
+def test_one_list_is_named_once(tmp_path):
+    run = Run.create("x", {}, path=tmp_path / "run")
+    make = factory.Factory(run)
+    rows = [make.row(k, {"my model": [True]}, seed=k) for k in range(3)]
+    run.write_section("hits", s.Section(title="H", order=30, blocks=[s.Hits(rows=rows)]))
+    drawn = read(render(run))
+    assert [e.text for e in drawn.all("p", class_="muted")] == ["Hits of my model"]
+    assert not drawn.all("p", class_="label")

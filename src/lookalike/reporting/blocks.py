@@ -118,14 +118,17 @@ def hits(block: Hits, context: Context) -> Html:
         return h("p", "There are none.", class_="muted")
     keep = max(1, math.ceil(len(block.rows) * context.rows))
     look = "hits" if context.pictures.shown else "hits bare"
-    rows = h("ol", *(_hit_row(row, context) for row in block.rows[:keep]), class_=look)
+    names = {tuple(found.name for found in row.lists) for row in block.rows}
+    only = next(iter(names))[0] if len(names) == 1 and all(len(n) == 1 for n in names) else ""
+    whose = h("p", "Hits of ", name(only, 80), class_="muted") if only else None
+    rows = join([whose, h("ol", *(_hit_row(row, context, not only) for row in block.rows[:keep]), class_=look)])
     if keep == len(block.rows):
         return rows
     cut = f"{keep} of {len(block.rows)} rows are shown, to keep this file small enough to send."
     return join([rows, h("p", cut, class_="muted")])
 
 
-def _hit_row(row: HitRow, context: Context) -> Html:
+def _hit_row(row: HitRow, context: Context, labelled: bool) -> Html:
     query = h(
         "div",
         _cell(context, row.query, f"Query: {row.query.alt}"),
@@ -137,7 +140,12 @@ def _hit_row(row: HitRow, context: Context) -> Html:
     for found in row.lists:
         cells = h("ol", *(_hit(hit, context) for hit in found.hits))
         lists.append(
-            h("div", h("p", name(found.name, 40), class_="label") if found.name else None, cells, class_="found")
+            h(
+                "div",
+                h("p", name(found.name, 40), class_="label") if found.name and labelled else None,
+                cells,
+                class_="found",
+            )
         )
     return h("li", query, h("div", *lists, class_="lists"))
 

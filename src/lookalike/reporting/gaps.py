@@ -112,7 +112,7 @@ def settings(run: Run) -> Section:
     for name in ("versions", "machine"):
         if isinstance(known.get(name), Mapping):
             about += flat(known[name])
-    blocks.append(Facts(title="Versions and machine", rows=about))
+    blocks.append(Facts(title="The run", rows=about))
     rows = list(flat(run.config))
     if rows:
         blocks.append(Facts(title="Settings", rows=rows))

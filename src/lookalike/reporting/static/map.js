@@ -106,7 +106,7 @@ export function map(root) {
   label.append(select);
   const bar = document.createElement("div");
   bar.className = "map-bar";
-  bar.append(label, line("Point at a picture to find it in both; click to light up its kind.", "span"));
+  bar.append(label, line(`Point at a picture to ${panels.length > 1 ? "find it in both" : "see it"}; click to light up its kind.`, "span"));
   bar.lastChild.className = "muted";
   root.before(bar);
   legend.dataset.live = "";
