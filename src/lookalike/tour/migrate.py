@@ -86,7 +86,7 @@ def _heads(path: Path) -> list[bytes]:
 
         try:
             document = torch.load(path, map_location=CPU, weights_only=True, mmap=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError):
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError):
             return []  # somebody else's
         stamp = {name: document.get(name) for name in ("format", "kind")} if isinstance(document, dict) else {}
         return [json.dumps(stamp).encode()]

@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, Any]:
         raise LookalikeError(f"There is no checkpoint at `{path}`.")
     try:
         document = torch.load(path, map_location=CPU, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
         raise LookalikeError(
             f"The checkpoint `{path}` is damaged: it is cut off or not one of ours. "
             "Start the run again, or put a whole copy in its place."

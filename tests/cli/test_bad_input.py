@@ -1,0 +1,168 @@
+"""What goes wrong for users: one clear sentence each, nothing half-written left behind, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers import ROOT, Answer, pictures
+
+Cli = Callable[..., Answer]
+MODEL = ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
+
+
+def listing(folder: Path) -> list[tuple[str, int, int]]:
+    return sorted((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*"))
+
+
+@pytest.fixture(autouse=True)
+def _own_home(home: Path) -> None:
+    """Indexes are counted here."""
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    return pictures(tmp_path / "birds", classes=4, images=4, width=32, height=32)
+
+
+def refused(answer: Answer, *words: str) -> None:
+    assert answer.code == 2, answer.err
+    assert answer.out == ""
+    sentence = answer.err.strip().splitlines()[-1]
+    assert sentence[-1] in ".?", sentence
+    assert all(word in sentence for word in words), sentence
+    assert "Traceback" not in answer.err
+
+
+COMMANDS = [
+    ["index", "{}", "--model", MODEL],
+    ["embed", "{}", "--out", "v.npy", "--model", MODEL],
+    ["train", "{}", "--model", MODEL],
+    ["evaluate", "{}", "--model", MODEL],
+    ["demo", "--images", "{}", "--model", MODEL],
+]
+
+
+def filled(words: list[Any], folder: str) -> list[str]:
+    return [folder if word == "{}" else str(word) for word in words]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_missing_folder(words: list[Any], cli: Cli, tmp_path: Path) -> None:
+    refused(cli(*filled(words, "nowhere")), "nowhere")
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_an_empty_folder(words: list[Any], cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(cli(*filled(words, "empty")), "empty")
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+def test_one_class_only(cli: Cli, tmp_path: Path) -> None:
+    pictures(tmp_path / "birds", classes=1, images=6)
+    refused(cli("train", "birds", "--model", MODEL), "birds", "1 class")
+    assert [p.name for p in tmp_path.iterdir()] == ["birds"]
+
+
+def test_classes_of_one_picture(cli: Cli, tmp_path: Path) -> None:
+    pictures(tmp_path / "birds", classes=6, images=1)
+    refused(cli("train", "birds", "--model", MODEL), "birds")
+    refused(cli("evaluate", "birds", "--model", MODEL), "birds", "at least 2")
+
+
+def test_misspelt_settings_methods_and_devices(cli: Cli, birds: Path) -> None:
+    refused(cli("train", birds, "--set", "optimiser.rat=1"), "`optimiser.rat`", "did you mean `rate`?")
+    refused(cli("train", birds, "--method", "supconn"), "did you mean `supcon`?")
+    refused(cli("train", birds, "--recipe", "defaullt"), "did you mean `default`?")
+    refused(cli("embed", birds, "--out", "v.npy", "--device", "cudda"), "did you mean `cuda`?")
+    refused(cli("embed", birds, "--out", "v.npy", "--model", "efficientnet_lite00"), "efficientnet_lite0")
+    assert not Path("runs").exists() and not Path("v.npy").exists()
+
+
+def test_an_index_of_another_model(cli: Cli, birds: Path, tmp_path: Path) -> None:
+    import lookalike as la
+
+    other = la.Embedder.from_pretrained(MODEL, pooling="max")
+    other.save_pretrained(tmp_path / "other")
+    assert cli("index", birds, "--model", MODEL, "--index", "here", "--store", "exact").code == 0
+    query = birds / "class-00" / "0.jpg"
+    refused(cli("search", query, "--index", "here", "--model", tmp_path / "other"), "This index was made with model")
+    assert cli("search", query, "--index", "here", "--json").json["hits"][0]["identical"] is True
+
+
+def test_a_truncated_checkpoint(cli: Cli, birds: Path) -> None:
+    words = ["train", birds, "--model", MODEL, "--steps", "2", "--out", "run", "--no-report"]
+    assert cli(*words, "--set", "head.dim=8", "--set", "logs.tensorboard=false").code == 0
+    last = Path("run/checkpoints/last.pt")
+    last.write_bytes(last.read_bytes()[:-2000])
+    Path("run/result.json").unlink()  # as if it had been killed before its end
+    model = Path("run/model/model.safetensors").read_bytes()
+    refused(cli("train", "--resume", "run"), "last.pt", "damaged")
+    assert Path("run/model/model.safetensors").read_bytes() == model
+
+
+def test_a_truncated_model(cli: Cli, birds: Path, tmp_path: Path) -> None:
+    shutil.copytree(MODEL, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    refused(cli("embed", birds, "--model", "model", "--out", "v.npy"), "model", "damaged")
+
+
+@pytest.mark.parametrize(
+    "words", [["embed", "{}", "--out", "v.npy"], ["index", "{}", "--store", "exact"]], ids=["embed", "index"]
+)
+def test_a_full_disk(words: list[str], cli: Cli, birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        refused(cli(*filled(words, str(birds)), "--model", MODEL), "is full")
+    left = [p for p in tmp_path.rglob("*") if p.is_file() and birds not in p.parents]
+    assert left == []
+    assert cli(*filled(words, str(birds)), "--model", MODEL).code == 0, "with space again, it works"
+
+
+def test_ctrl_c_in_the_middle_of_an_index(
+    cli: Cli, birds: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.models import Embedder
+
+    def stopped(self: Embedder, *pictures: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Embedder, "encode", stopped)
+        answer = cli("index", birds, "--model", MODEL, "--store", "exact")
+    assert answer.code == 130
+    assert answer.err.strip().splitlines()[-1].startswith("Stopped.")
+    done = cli("index", birds, "--model", MODEL, "--store", "exact", "--json").json
+    assert done["pictures"] == 16
+    assert not list(home.rglob("*.part"))
+
+
+def test_nothing_is_written_into_the_picture_folder(cli: Cli, birds: Path) -> None:
+    before = listing(birds)
+    for words in COMMANDS[:2] + COMMANDS[3:4]:
+        assert cli(*filled(words, str(birds))).code == 0
+    assert listing(birds) == before
+
+
+def test_unreadable_pictures_are_named_and_the_rest_goes_on(cli: Cli, birds: Path) -> None:
+    (birds / "class-00" / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    (birds / "class-01" / "2.jpg").write_bytes((birds / "class-01" / "2.jpg").read_bytes()[:300])
+    answer = cli("embed", birds, "--out", "v.npy", "--model", MODEL, "--json")
+    assert answer.code == 0
+    names = {Path(failure["name"]).name for failure in answer.json["failures"]}
+    assert names == {"broken.jpg", "2.jpg"}
+    assert len(json.loads(Path("v.json").read_text())["path"]) == 15
+    refused(cli("embed", birds, "--out", "w.npy", "--model", MODEL, "--on-error", "raise"), ".jpg")
+    assert not Path("w.npy").exists() and not list(Path().glob(".w*"))
