@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import urllib.request
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,28 @@ def test_it_runs_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_runs_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
-    done = outside([installed / "lookalike", "demo"], tmp_path, LOOKALIKE_HOME=str(tmp_path / "home"))
+def test_the_demo_runs_and_is_served_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    done = outside([installed / "lookalike", "demo"], tmp_path, LOOKALIKE_HOME=home)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.rglob("report.html"))
+    last = done.stdout.strip().splitlines()[-1]
+    words = last[last.index("lookalike serve") :].split()
+    server = subprocess.Popen(
+        [installed / "lookalike", *words[1:], "--port", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "LOOKALIKE_HOME": home},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr is not None
+        address = next(word for line in server.stderr for word in line.split() if word.startswith("http://"))
+        with urllib.request.urlopen(address) as page:
+            assert b"<title>" in page.read()
+    finally:
+        server.terminate()
+        server.wait()
 
 
 PLUGIN = """
