@@ -29,4 +29,6 @@ def demo(
     import lookalike
 
     done = lookalike.demo(images=images, out=out, model=model, seed=seed, device=device)
-    return Answer(done, show.rows(done.lines))
+    search = f"lookalike search {show.short(done.hits.query)} --index {show.short(done.index)}"
+    found = [f"  {line}" for line in str(done.hits).splitlines()[:4]]
+    return Answer(done, [f"$ {search}", *found, *show.rows(done.lines)])
