@@ -74,6 +74,7 @@ def test_a_verb_is_one_python_function_with_the_same_options(verb: str) -> None:
         ("search q.jpg --box 1 2 30 40 --all", {"box": (1.0, 2.0, 30.0, 40.0), "all": True}),
         ("search q.jpg --more a.jpg --less b.jpg", {"more": [Path("a.jpg")], "less": [Path("b.jpg")]}),
         ("train d --set optimiser.rate=3e-4 --set clip=1", {"settings": {"optimiser": {"rate": 3e-4}, "clip": 1}}),
+        ("train d --learning-rate 1e-4", {"learning_rate": 1e-4}),
         ("train d --steps 5 --seed 7 --dry-run", {"steps": 5, "seed": 7, "dry_run": True}),
         ("train --resume runs/x --device cuda", {"data": None, "resume": Path("runs/x"), "device": "cuda"}),
         ("evaluate d --model m --recall-at 1,5 --nmi", {"recall_at": (1, 5), "nmi": True, "model": "m"}),

@@ -25,6 +25,9 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", help="Start of all random numbers.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="Rate of the optimiser; the recipe knows one.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.rate=1e-4; may be given again."),
@@ -53,6 +56,7 @@ def train(
         seed=seed,
         device=device,
         steps=steps,
+        learning_rate=learning_rate,
         settings=parse_set(settings or []),
         processes=processes,
         dry_run=dry_run,

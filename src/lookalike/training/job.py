@@ -39,6 +39,7 @@ def train(
     seed: int | None = None,
     device: str | None = None,
     steps: int | None = None,
+    learning_rate: float | None = None,
     settings: Mapping[str, Any] | None = None,
     processes: int | None = None,
     dry_run: bool = False,
@@ -51,7 +52,7 @@ def train(
     `dry_run` gives the settings and what the run would cost as a `Plan`, and does nothing.
     `report=False` leaves out the pictures and maps of the report.
     """
-    given = _given(data, method, model, seed, device, steps, processes)
+    given = _given(data, method, model, seed, device, steps, learning_rate, processes)
     if resume is not None:
         run = find_run(resume)
         chosen = _resumed(run, recipe, merge(settings or {}, given))
@@ -94,6 +95,7 @@ def _given(
     seed: int | None,
     device: str | None,
     steps: int | None,
+    rate: float | None,
     count: int | None,
 ) -> dict[str, Any]:
     """The plain arguments as settings; what was not given is left out."""
@@ -103,6 +105,8 @@ def _given(
         out["data"] = {"source": str(data) if isinstance(data, (str, Path)) else data.name}
     if model is not None:
         out["model"] = {"name": str(model)}
+    if rate is not None:
+        out["optimiser"] = {"rate": rate}
     return out
 
 
