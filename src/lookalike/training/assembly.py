@@ -109,15 +109,21 @@ class Assembly:
         )
 
 
+def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
+    """The model a run starts from; seeded, so that an untrained one is the same each time."""
+    seed_everything(settings.seed)
+    chosen = settings.model
+    return Embedder.from_pretrained(
+        chosen.name, device=device, pooling=chosen.pooling, size=chosen.size, weights=chosen.weights
+    )
+
+
 def assemble(settings: TrainSettings, table: Table, division: Division, run: Run) -> Assembly:
     """Load the model, give it its head, freeze what stays; the head's start is kept in the run."""
     device = resolve(settings.device)
     if device.type != CPU and processes.world() > 1:
         device = torch.device(device.type, processes.rank())
-    seed_everything(settings.seed)
-    model = Embedder.from_pretrained(
-        settings.model.name, device=device, pooling=settings.model.pooling, size=settings.model.size
-    )
+    model = starting_model(settings, device)
     parent = model.fingerprint()
     centre = [CentreView(model.preprocess)]
     show = processes.is_main()

@@ -292,11 +292,9 @@ def _save_model(run: Run, settings: TrainSettings, parts: Assembly, outcome: Any
 
     model = parts.model
     if outcome.kept == FROZEN:
-        from lookalike.models import Embedder
+        from lookalike.training.assembly import starting_model
 
-        model = Embedder.from_pretrained(
-            settings.model.name, device=parts.device, pooling=settings.model.pooling, size=settings.model.size
-        )
+        model = starting_model(settings, parts.device)
     else:
         model = model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         model.requires_grad_(True)

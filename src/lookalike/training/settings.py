@@ -35,6 +35,8 @@ class DataSettings(Settings):
 class ModelSettings(Settings):
     name: str = "efficientnet_lite0"
     """The starting model: a model or run folder, a default name, or any timm name."""
+    weights: str | None = None
+    """A local weight file for a timm name, or `random` for an untrained network; null: the model's own."""
     pooling: str | None = None
     """avg, max, avgmax, gem, cls; null: as the model comes."""
     size: PositiveInt | None = None
