@@ -129,6 +129,9 @@ def test_the_index_can_be_named_in_several_ways(
         assert Index.open(name).path == done.path
     named = index(folder=folder, model=model, index="holiday", store="exact", progress=False)
     assert named.path == home / "indexes" / "holiday" and Index.open("holiday").name == "holiday"
+    monkeypatch.chdir(folder.parent)  # a name is a name, also beside a folder called the same
+    same = index(folder=folder, model=model, index=folder.name, store="exact", progress=False)
+    assert same.path == home / "indexes" / folder.name == Index.open(folder.name).path
     with pytest.raises(LookalikeError, match="did you mean `holiday`"):
         Index.open("holliday")
 

@@ -13,20 +13,27 @@ import pytest
 
 from tests.searching.conftest import _made, made, model, models  # noqa: F401 (fixtures)
 
+_LOADED: dict[Path, Any] = {}
+
 
 def build(place: Path, runs: Path, **options: Any) -> Any:
+    """A service over an index; its model is loaded once for all tests."""
     from lookalike.searching import Index
     from lookalike.service.state import Service
 
-    return Service(Index.open(place), [runs], **options)
+    index = Index.open(place)
+    if place not in _LOADED:
+        _LOADED[place] = index.embedder
+    index._embedder = _LOADED[place]
+    return Service(index, [runs], **options)
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """Two runs with reports, one without, and a file that is none."""
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs with reports, one without, and a folder that is none."""
     from lookalike.core.run import Run
 
-    folder = tmp_path / "runs"
+    folder = tmp_path_factory.mktemp("service") / "runs"
     for name, verdict in (("first", "Training did not help."), ("second", "Training raised recall@1.")):
         run = Run.create("supcon", {}, path=folder / name)
         (run.path / "report.html").write_text(f"<!doctype html><title>{name}</title><p>{verdict}</p>")
@@ -89,11 +96,13 @@ class Live:
         return f"http://127.0.0.1:{self.port}"
 
 
-@pytest.fixture
-def live(made: Any, runs: Path, home: Path) -> Iterator[Live]:  # noqa: F811
-    opened = Live(lambda: build(made[1], runs))
-    yield opened
-    opened.stop()
+@pytest.fixture(scope="module")
+def live(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:  # noqa: F811
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("home")))
+        opened = Live(lambda: build(_made[1], runs))
+        yield opened
+        opened.stop()
 
 
 def sentence(response: Any) -> str:

@@ -163,6 +163,15 @@ def test_filters(screen: Any, made: Any) -> None:
     assert "f=" not in screen.url
 
 
+def test_filters_that_leave_nothing(screen: Any) -> None:
+    screen.locator("a.shot").first.click()
+    screen.locator(".results .cell").first.wait_for()
+    screen.goto(f"{screen.url}&f=label:nobody")
+    screen.get_by_text("No picture has label: nobody.").wait_for()
+    screen.get_by_role("button", name="Search without filters").click()
+    screen.locator(".results .cell").first.wait_for()
+
+
 def test_a_link_shows_the_same_to_somebody_else(screen: Any, made: Any, browser: Any) -> None:
     choose(screen, made[0] / "class-04" / "2.jpg")
     wanted = screen.locator("a.shot").evaluate_all("links => links.map((a) => a.dataset.id)")

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.core.files import hash_bytes
+from lookalike.core.locks import Locked
 from lookalike.core.run import Run
 from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
 from lookalike.searching.calibrating import Scores
-from lookalike.searching.manifest import Manifest
+from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.rows import open_picture
 from lookalike.store import Record, Store, store_class
 
@@ -74,9 +75,7 @@ class Index:
     def store(self) -> Store:
         with self._guard:
             if self._store is None:
-                kind = store_class(self.generation.store)
-                place = self.generation.store if "://" in self.generation.store else str(self.folder / "store")
-                self._store = self._whole(kind.open(place))
+                self._store = self._whole(open_store(self.path, self.generation))
             return self._store
 
     def _whole(self, store: Store) -> Store:
@@ -138,6 +137,21 @@ class Index:
 
 def generation_folder(path: Path, number: int) -> Path:
     return path / "generations" / str(number)
+
+
+def store_place(path: Path, generation: Generation) -> str:
+    """The folder of an embedded store; a server's address stands for itself."""
+    embedded = generation_folder(path, generation.number) / "store"
+    return generation.store if "://" in generation.store else str(embedded)
+
+
+def open_store(path: Path, generation: Generation, *, write: bool = False) -> Store:
+    try:
+        return store_class(generation.store).open(store_place(path, generation), write=write)
+    except Locked as error:
+        raise Locked(
+            f"Another process has the index `{path.name}` open (`lookalike serve`?): wait for it to end, or stop it."
+        ) from error
 
 
 def load_model(name: str | os.PathLike[str]) -> Embedder:

@@ -81,7 +81,7 @@ def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
         place = default_path(source)
     else:
         place = Path(index).expanduser()
-        named = len(place.parts) == 1 and not place.exists()
+        named = len(place.parts) == 1 and not is_index(place.absolute())
         place = folders.indexes() / place if named else place.absolute()
     if place.exists() and not place.is_dir():
         raise LookalikeError(f"`{place}` is a file; an index is a folder.")

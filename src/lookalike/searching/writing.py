@@ -17,7 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
-from lookalike.searching.folder import generation_folder, is_index, load_model
+from lookalike.searching.folder import generation_folder, is_index, load_model, open_store, store_place
 from lookalike.searching.manifest import Generation, Manifest, ModelMark
 from lookalike.store import Record, Store, store_class
 
@@ -102,7 +102,7 @@ def open_writer(
             f"The index `{manifest.name}` keeps its vectors in the store `{generation.store}`, not in `{store}`: "
             "leave out --store, or choose another --index."
         )
-    opened = store_class(generation.store).open(_store_place(path, generation), write=True)
+    opened = open_store(path, generation, write=True)
     try:
         yield Writer(path, manifest, generation, opened, given)
     finally:
@@ -177,17 +177,11 @@ def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Em
     folder = generation_folder(path, generation.number)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill before the manifest's writing left
     embedder.save_pretrained(folder / "model")
-    store_class(generation.store).create(_store_place(path, generation), generation.dim).close()
+    store_class(generation.store).create(store_place(path, generation), generation.dim).close()
     manifest.generations.append(generation)
     if len(manifest.generations) == 1:
         manifest.live = generation.number
     manifest.write(path)
-
-
-def _store_place(path: Path, generation: Generation) -> str:
-    if "://" in generation.store:
-        return generation.store
-    return str(generation_folder(path, generation.number) / "store")
 
 
 class _Nothing:

@@ -15,7 +15,7 @@ export function pair(answer, id, act) {
   const view = { x: 0, y: 0, z: 1 };
   const stage = h("div", { class: "stage" });
   const asked = question(answer);
-  const frames = [asked && frame(asked.src, asked.alt, "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), "This hit")];
+  const frames = [asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), "This hit")];
   fill(stage, frames);
   zooming(stage, view);
   const step = (/** @type {number} */ by) => {

@@ -209,7 +209,7 @@ function kept(query) {
 
 /** @param {any} answer @param {any} state */
 function groups(answer, state) {
-  if (!answer.hits.length) return h("p", { class: "empty" }, state.f.length ? "No picture passes these filters." : "Nothing found.");
+  if (!answer.hits.length) return nothing(state);
   const act = actions(state);
   const make = (/** @type {any} */ hit, /** @type {number} */ n) => cell(hit, {
     href: address({ ...state, open: hit.id }), eager: n < 6,
@@ -223,6 +223,15 @@ function groups(answer, state) {
     return h("section", { class: `group ${name}` }, h("h2", null, h("b", null, words), h("span", null, String(hits.length))),
       grid(sorted(hits, state.sort).map(make), { label: words, weak: name === "similar" }));
   });
+}
+
+/** @param {any} state */
+function nothing(state) {
+  if (!state.f.length) return h("p", { class: "empty" }, "Nothing found.");
+  const words = state.f.map((/** @type {string} */ f) => facets.parts(f)).map((/** @type {any} */ p) => `${p.column}: ${readable(p.value)}`);
+  const clear = () => go(address({ ...state, f: [], open: "" }));
+  return h("div", { class: "empty" }, h("p", null, `No picture has ${words.join(" and ")}.`),
+    h("p", null, h("button", { type: "button", onclick: clear }, "Search without filters")));
 }
 
 /** @param {any[]} hits @param {string} sort */
