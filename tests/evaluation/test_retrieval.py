@@ -28,7 +28,7 @@ def way(request, monkeypatch):
     monkeypatch.setattr(lists, "LARGE", 1 if request.param == "short lists" else 1 << 30)
     monkeypatch.setattr(lists, "BLOCK_BYTES", 500)
     monkeypatch.setattr(ranks, "MANY", 0 if "counting" in request.param else 1 << 62)
-    for name, value in {"ROWS": 8, "COLUMNS": 16, "SAMPLE": 6, "CELLS": 16, "BATCH": 5}.items():
+    for name, value in {"ROWS": 8, "COLUMNS": 16, "SAMPLE": 6, "CELLS": 16}.items():
         monkeypatch.setattr(counting, name, value)
     screen = screening.HalfScreen if "bfloat16" in request.param else screening.Screen
     monkeypatch.setattr(counting, "choose_screen", screen)

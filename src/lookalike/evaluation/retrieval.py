@@ -126,7 +126,7 @@ def _measures(found: Ranks, recall_at: Sequence[int], top: int) -> dict[str, Dou
 def _authors(found: Ranks, top: int) -> Doubles:
     """The authors drop the first neighbour blindly and divide by the class size with the query in it.
 
-    When a copy of the query stands before it, the copy is dropped and the query itself counts as a hit
+    When a copy of the query stands before it, the copy is dropped and the query itself counts as a hit.
     Decision 0041 says what is not imitated.
     """
     count = len(found.relevant)
