@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,7 @@ def demo(
     else:
         lines.append(("Model", f"{model or MODEL}, not trained: {why}"))
 
-    place = path.with_name(f"{path.name}-index")
+    place = path / "index"
     chosen: str | Path = run.model if run else model or MODEL
     say("Indexing every picture with the kept model.")
     index(folder=source, model=chosen, index=place)
@@ -83,15 +84,15 @@ def demo(
         report = draw(run=run)
         lines.append(("Report", str(_short(report))))
     lines.append(("Time", f"{time.monotonic() - start:.0f} s"))
-    lines.append(("Look", f"lookalike serve {_short(place)}"))
+    lines.append(("Look", f"lookalike serve {shlex.quote(str(_short(path if run else place)))}"))
     return Demo(len(table), run.path if run else None, place, report, hits, lines)
 
 
 def _pictures(images: str | Path | None, seed: int) -> tuple[Path, Table, str]:
     """The source, its table, and what to say of it."""
-    from lookalike.data import make_shelf, read_table
-
     if images is None:
+        from lookalike.data import make_shelf
+
         shelf = folders.runs() / "shelf"
         table = make_shelf(shelf, classes=CLASSES, images=IMAGES, seed=seed, progress=True)
         styles = len(set(table.column("domain")))
@@ -100,6 +101,8 @@ def _pictures(images: str | Path | None, seed: int) -> tuple[Path, Table, str]:
             table,
             f"{len(table):,} generated, {CLASSES} classes, {styles} styles",
         )
+    from lookalike.data import read_table
+
     source = Path(images).expanduser()
     table = read_table(source, progress=True)
     names = table.labels()[1] if table.has("label") else []
