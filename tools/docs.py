@@ -81,7 +81,7 @@ def _fields(model: Any, before: str = "") -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        if hasattr(default, "model_fields"):
+        if hasattr(type(default), "model_fields"):
             rows += _fields(type(default), f"{before}{name}.")
         else:
             shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
