@@ -95,9 +95,10 @@ class OpenVINORuntime:
             self.compiled = compile_model(prepare(model, layer), self.block, precision)
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        flying: deque[tuple[Any, int]] = deque()
+        flying: deque[tuple[Any, np.ndarray, int]] = deque()  # a request reads its pixels while it flies
         taken: list[Any] = []
-        width = threads() + 1
+        width = 2 * threads()  # every stream finds its next block waiting
+        tensor = import_openvino().Tensor
         try:
             for block in self._blocks(batches):
                 if len(flying) < width:
@@ -106,12 +107,14 @@ class OpenVINORuntime:
                 else:
                     request, rows = self._land(flying)
                     yield rows
-                request.start_async({0: self._padded(block)}, share_inputs=True)
-                flying.append((request, len(block)))
+                pixels = self._padded(block)
+                request.set_input_tensor(0, tensor(pixels, shared_memory=True))
+                request.start_async()
+                flying.append((request, pixels, len(block)))
             while flying:
                 yield self._land(flying)[1]
         finally:
-            for request, _ in flying:  # left early: nobody may get a request that still runs
+            for request, *_ in flying:  # left early: nobody may get a request that still runs
                 request.wait()
             self.compiled.idle.extend(taken)
 
@@ -123,11 +126,13 @@ class OpenVINORuntime:
 
     def _padded(self, block: np.ndarray) -> np.ndarray:
         if self.block is None or len(block) == self.block:
-            return block
-        return np.concatenate([block, np.zeros((self.block - len(block), *block.shape[1:]), block.dtype)])
+            return np.ascontiguousarray(block)
+        full = np.zeros((self.block, *block.shape[1:]), block.dtype)
+        full[: len(block)] = block
+        return full
 
-    def _land(self, flying: deque[tuple[Any, int]]) -> tuple[Any, np.ndarray]:
-        request, count = flying.popleft()
+    def _land(self, flying: deque[tuple[Any, np.ndarray, int]]) -> tuple[Any, np.ndarray]:
+        request, _, count = flying.popleft()
         request.wait()
         rows = np.array(request.get_output_tensor(0).data[:count])  # a copy: the request will be used again
         return request, finish(rows, self.layer, self.precision)

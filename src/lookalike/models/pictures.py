@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
+from lookalike.data.decode import MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def stream(pictures: Any) -> Stream:
 
 def _picture(index: int, item: Any) -> Picture:
     if isinstance(item, (str, os.PathLike)):
-        return Picture(index, os.fspath(item), lambda: item)
+        return Picture(index, os.fspath(item), lambda: read(item))
     if isinstance(item, (bytes, bytearray, memoryview)):
         return Picture(index, f"picture {index}", lambda: bytes(item))
     if isinstance(item, (np.ndarray, Image.Image)):
@@ -87,6 +88,14 @@ def _rows(table: Any) -> Iterator[Picture]:
 
 def _opener(table: Any, index: int) -> Callable[[], bytes]:
     return lambda: table.open_bytes(index)
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """A file's bytes, without what `Path.read_bytes` does besides."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(f"larger than {MAX_BYTES // 10**9} GB")
+        return file.read()
 
 
 def peek(items: Iterator[Picture], count: int) -> tuple[bool, Iterator[Picture]]:
