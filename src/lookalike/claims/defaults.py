@@ -1,7 +1,7 @@
 """Why the default recipe is what it is: methods, rates and views compared on validation classes.
 
 Only the training halves of CUB, Cars and Grocery are looked at. Each is treated as a data set of its own: the
-product's own `train` holds out 30 % of its classes and measures on them, and 15 % of the rest choose the step.
+product's own `train` holds out 30 % of its classes and measures on them, and 10 % of the rest choose the step.
 The test halves are never opened here, but for the claim about Cars, which changes nothing.
 """
 

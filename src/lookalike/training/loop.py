@@ -49,14 +49,24 @@ class Progressed:
     best_step: int = 0
     best_score: float | None = None
     scores: list[list[float]] = field(default_factory=list)
-    """[step, score] of every evaluation."""
+    """[step, score, MAP@R] of every evaluation."""
     finished: bool = False
     stopped_early: bool = False
 
     @property
     def stale(self) -> int:
         """Evaluations since the best one."""
-        return sum(step > self.best_step for step, _ in self.scores)
+        return sum(step > self.best_step for step, *_ in self.scores)
+
+    def note(self, step: int, score: float, second: float) -> bool:
+        """Whether this is the best so far. Of equal scores the one with the better MAP@R wins: on an easy set
+        recall@1 is full from the start."""
+        rank = max((tuple(row[1:]) for row in self.scores), default=None)
+        self.scores.append([step, score, second])
+        if rank is not None and (score, second) <= rank:
+            return False
+        self.best_step, self.best_score = step, score
+        return True
 
 
 class Loop:
@@ -220,11 +230,7 @@ class Loop:
         else:
             rows = self.parts.validation
             found = retrieval(self.embed(rows).cpu().numpy(), self.parts.labels[rows], recall_at=(1,), top=100).mean()
-            score = found[self.settings.metric]
-            done.scores.append([step, score])
-            best = done.best_score is None or score > done.best_score
-            if best:
-                done.best_step, done.best_score = step, score
+            best = done.note(step, found[self.settings.metric], found["map@r"])
             logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
         if best and processes.is_main():
             state = {"step": step, "model": checkpoint.moving_state(self.model)}

@@ -6,7 +6,7 @@ and a trained head must not pass for better than the features it was made from (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,19 +35,15 @@ class Outcome:
     """The rows of the table that were measured on."""
     side: str
     """`test`, or `validation` when there is no test side."""
+    differences: dict[str, dict[str, Paired]]
+    """Trained against the two others by name, paired by query, whole classes drawn."""
     kept: str
     sentence: str
 
     @property
     def better(self) -> bool:
         """Trained is better than the starting model and than step 0, beyond chance."""
-        changes = [self.against(name)["recall@1"] for name in (FROZEN, START)] if self.measured else []
-        return bool(changes) and all(change.better for change in changes)
-
-    def against(self, name: str) -> dict[str, Paired]:
-        """Trained against another, paired by query, whole classes drawn."""
-        before, after = self.measured[name].result, self.measured[TRAINED].result
-        return {k: paired(before.per_query[k], after.per_query[k], groups=before.labels) for k in MEASURES}
+        return bool(self.differences) and all(found["recall@1"].better for found in self.differences.values())
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"kept": self.kept, "better": self.better, "verdict": self.sentence, "side": self.side}
@@ -57,7 +53,7 @@ class Outcome:
                 "queries": len(result.query_index),
                 "test_classes": len(np.unique(result.labels)),
                 "measured": {name: {k: m.intervals[k] for k in MEASURES} for name, m in self.measured.items()},
-                "differences": {name: self.against(name) for name in (FROZEN, START)},
+                "differences": self.differences,
             }
         return out
 
@@ -80,22 +76,32 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
         labels = parts.labels[rows]
         for name, found in vectors.items():
             measured[name] = Measured(name, found, retrieval(found, labels, **how))
-    outcome = Outcome(measured, rows, side, TRAINED, "")
-    kept = TRAINED if parts.settings.keep == "trained" or outcome.better or not measured else FROZEN
-    if done.best_step == 0 and parts.settings.keep != "trained":
-        kept = FROZEN
-    return Outcome(measured, rows, side, kept, _sentence(outcome, done, kept, parts.settings.steps))
+    outcome = Outcome(measured, rows, side, _differences(measured), TRAINED, "")
+    if parts.settings.keep == "better" and (done.best_step == 0 or not outcome.better) and measured:
+        outcome = replace(outcome, kept=FROZEN)
+    return replace(outcome, sentence=_sentence(outcome, done, parts.settings.steps))
 
 
-def _sentence(outcome: Outcome, done: Progressed, kept: str, steps: int) -> str:
+def _differences(measured: dict[str, Measured]) -> dict[str, dict[str, Paired]]:
+    if not measured:
+        return {}
+    after = measured[TRAINED].result
+
+    def against(name: str, key: str) -> Paired:
+        return paired(measured[name].result.per_query[key], after.per_query[key], groups=after.labels)
+
+    return {name: {key: against(name, key) for key in MEASURES} for name in (FROZEN, START)}
+
+
+def _sentence(outcome: Outcome, done: Progressed, steps: int) -> str:
     if not outcome.measured:
         return "There are no labelled pictures to measure on; the trained model is kept unmeasured."
-    end = "" if kept == TRAINED else " The starting model is kept."
+    end = "" if outcome.kept == TRAINED else " The starting model is kept."
     if done.best_step == 0 and steps:
         return f"Step 0 was the best on the validation pictures: training did not help.{end}"
     parts = []
     for name in (FROZEN, START):
-        change = outcome.against(name)["recall@1"]
+        change = outcome.differences[name]["recall@1"]
         low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
         parts.append(
             f"{value} points ({low} to {high}) over the {name}"

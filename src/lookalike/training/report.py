@@ -56,7 +56,7 @@ def table_section(outcome: Outcome) -> s.Section:
     section = measured.table_section([outcome.measured[name] for name in (FROZEN, START, TRAINED)])
     rows = []
     for name in (FROZEN, START):
-        change = outcome.against(name)["recall@1"]
+        change = outcome.differences[name]["recall@1"]
         values = {k: 100 * getattr(change, k) for k in ("low", "high")}
         rows.append(s.Whisker(name=f"trained − {name}", value=100 * change.difference, **values))
     section.blocks.append(

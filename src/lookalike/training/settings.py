@@ -22,7 +22,7 @@ class DataSettings(Settings):
     of every class. `auto`: the table's split if it has one, else `classes`, else, with too few classes, `pictures`."""
     test: float = Field(default=0.3, ge=0.0, lt=1.0)
     """Share of the classes (or pictures) kept for the test, where it is drawn at random."""
-    validation: float = Field(default=0.15, ge=0.0, lt=1.0)
+    validation: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the training classes held out to choose the best step; 0: the last step is taken."""
     split_seed: int = 0
     """The draw of both; apart from the seed of the training."""
@@ -152,7 +152,7 @@ class TrainSettings(Settings):
     evaluate_every: PositiveInt = 50
     """Steps between two evaluations on the validation classes; a checkpoint is written at each."""
     metric: Literal["recall@1", "map@r", "r_precision"] = "recall@1"
-    """What chooses the best step."""
+    """What chooses the best step; of equal ones the better MAP@R."""
     early_stopping: PositiveInt | None = None
     """Stop after so many evaluations without a better one; null: never."""
     keep: Literal["better", "trained"] = "better"
