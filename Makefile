@@ -21,13 +21,13 @@ demo: ## from pictures to a trained, measured search; IMAGES=folder takes your o
 test: ## the test suite
 	@tools/setup dev
 	@tools/chromium
-	@$(BIN)/python -m pytest -n $(JOBS) $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
 
 test-all: ## the test suite with the long forms
 	@tools/setup dev
 	@tools/setup bench
 	@tools/chromium
-	@$(BIN)/python -m pytest -n $(JOBS) --slow $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --slow $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
 
 check: ## lint, types, layers, security, and documents that are up to date
 	@tools/setup dev

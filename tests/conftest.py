@@ -11,6 +11,7 @@ A test that cannot run here is listed at the very end of the session:
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 from collections import Counter
@@ -26,6 +27,8 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_COLOR"] = "1"
 os.environ.pop("LOOKALIKE_DATA", None)
+# A job in the background of a shell ignores Ctrl-C, and so do its children; tests send it to theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 

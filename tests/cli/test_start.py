@@ -145,7 +145,7 @@ def test_ctrl_c_twice_always_ends(body: str) -> None:
 
 
 def test_completion_is_offered() -> None:
-    answer = lookalike("--show-completion", "bash")
+    answer = lookalike(env={"_LOOKALIKE_COMPLETE": "source_bash"})
     assert answer.code == 0
     assert "_LOOKALIKE_COMPLETE=complete_bash" in answer.out
     words = {"_LOOKALIKE_COMPLETE": "complete_bash", "COMP_WORDS": "lookalike do", "COMP_CWORD": "1"}
