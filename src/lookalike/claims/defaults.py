@@ -102,7 +102,7 @@ def settings_of(method: str, rate: float, views: int) -> dict[str, Any]:
         "model": MODEL,
         "data": {"split": "classes", "test": 0.3, "near": False},
         "method": method,
-        "optimiser": {"rate": rate, "loss_rate": None},
+        "optimiser": {"rate": rate},
         "views": {"count": views},
         "keep": "trained",
         "logs": {"tensorboard": False},

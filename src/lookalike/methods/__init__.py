@@ -34,7 +34,7 @@ def find(name: str) -> type[Method]:
         return _REGISTERED[name]
     point = next(p for p in entry_points(group=GROUP) if p.name == name)
     try:
-        found = point.load()
+        found: type[Method] = point.load()
     except (ImportError, AttributeError) as error:
         raise LookalikeError(f"The method `{name}` ({point.value}) cannot be loaded: {error}.") from error
     return found

@@ -157,4 +157,5 @@ class LossMethod(Method):
         raise NotImplementedError
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
-        return self.criterion(embeddings["z"], batch.labels)
+        value: Tensor = self.criterion(embeddings["z"], batch.labels)
+        return value

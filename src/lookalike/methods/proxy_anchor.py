@@ -22,7 +22,7 @@ class ProxyAnchorSettings(Settings):
 class ProxyAnchor(LossMethod):
     name = "proxy_anchor"
     Settings = ProxyAnchorSettings
-    suits: ClassVar = {"optimiser": {"rate": 1e-3, "loss_rate": 1e-2}}
+    suits: ClassVar = {"optimiser": {"rate": 1e-3}}
     settings: ProxyAnchorSettings
 
     def make_loss(self) -> nn.Module:

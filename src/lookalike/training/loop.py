@@ -71,8 +71,6 @@ class Progressed:
 
 class Loop:
     def __init__(self, settings: TrainSettings, parts: Assembly, run: Run) -> None:
-        from lightning_fabric import Fabric
-
         self.settings, self.parts, self.run_folder = settings, parts, run
         self.model = parts.model
         self.device = parts.device
@@ -81,12 +79,7 @@ class Loop:
             raise LookalikeError(
                 f"A joint batch of {self.sampler.size} cannot be shared by {processes.world()} processes."
             )
-        self.fabric = Fabric(
-            accelerator=self.device.type,
-            devices=1 if self.device.index is None else [self.device.index],
-            precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
-        )
-        self.fabric.launch()
+        self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.model)
         self.context = Context(
@@ -273,6 +266,22 @@ class Loop:
             torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
         if processes.is_main():
             self.run_folder.cut_log(self.done.step)
+
+
+def _fabric(device: torch.device, precision: str) -> Any:
+    """Fabric for one device of this process: precision, scaling, clipping. Processes are ours (decision 0055)."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.accelerators import ACCELERATOR_REGISTRY
+
+    known = ACCELERATOR_REGISTRY.available_accelerators()
+    if device.type not in known:
+        raise LookalikeError(
+            f"Training cannot use the device `{device.type}`: Lightning Fabric knows {', '.join(known)}."
+        )
+    devices = 1 if device.index is None else [device.index]
+    fabric = Fabric(accelerator=device.type, devices=devices, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    fabric.launch()
+    return fabric
 
 
 def _device_random(device: torch.device) -> Tensor | None:
