@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation import counting, lists, ranks, screening
+from lookalike.evaluation import counting, lists, ranks, screening, tally
 from lookalike.evaluation.retrieval import retrieval
 from tests.naive import evaluation as naive
 
@@ -28,8 +28,10 @@ def way(request, monkeypatch):
     monkeypatch.setattr(lists, "LARGE", 1 if request.param == "short lists" else 1 << 30)
     monkeypatch.setattr(lists, "BLOCK_BYTES", 500)
     monkeypatch.setattr(ranks, "MANY", 0 if "counting" in request.param else 1 << 62)
-    for name, value in {"ROWS": 8, "COLUMNS": 16, "SAMPLE": 6, "CELLS": 16}.items():
+    for name, value in {"ROWS": 8, "COLUMNS": 16, "SAMPLE": 6}.items():
         monkeypatch.setattr(counting, name, value)
+    for name, value in {"CELLS": 16, "PART": 7}.items():
+        monkeypatch.setattr(tally, name, value)
     screen = screening.HalfScreen if "bfloat16" in request.param else screening.Screen
     monkeypatch.setattr(counting, "choose_screen", screen)
     return request.param

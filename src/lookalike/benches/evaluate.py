@@ -162,27 +162,21 @@ def _peer(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict
 
 def _bare(rows: np.ndarray, who: str) -> dict[str, Any]:
     """The product alone, tile by tile in threads, nothing done with it."""
-    from concurrent.futures import ThreadPoolExecutor
+    import threading
 
-    import torch
-
-    from lookalike.core.device import threads
     from lookalike.evaluation import counting, screening
+    from lookalike.evaluation.parallel import in_threads
 
     kind = screening.HalfScreen if "bfloat16" in who else screening.Screen
-    screen = kind(rows, rows)
-    tiles = iter(counting.tiles(len(rows), len(rows), who != "product"))
+    screen, local = kind(rows, rows), threading.local()
 
-    def work() -> None:
-        out = screen.block(counting.ROWS, counting.COLUMNS)
-        for i, j, _ in tiles:
-            screen.product(i, j, out)
+    def multiply(tile: counting.Tile) -> None:
+        if not hasattr(local, "block"):
+            local.block = screen.block(counting.ROWS, counting.COLUMNS)
+        screen.product(tile[0], tile[1], local.block)
 
-    torch.set_num_threads(1)
     start = time.perf_counter()
-    with ThreadPoolExecutor(threads()) as pool:
-        for done in [pool.submit(work) for _ in range(threads())]:
-            done.result()
+    in_threads(multiply, counting.tiles(len(rows), len(rows), who != "product"))
     return {"seconds": round(time.perf_counter() - start, 2)}
 
 

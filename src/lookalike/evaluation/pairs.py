@@ -26,6 +26,17 @@ def pair_scores(rows: Floats, i: Ints, j: Ints, others: Floats | None = None) ->
     return out
 
 
+def equal_pairs(left: Ints, right: Ints) -> tuple[Ints, Ints]:
+    """Every (i, j) with left[i] == right[j] ≥ 0, in the order of i and then j."""
+    order = np.argsort(right, kind="stable")
+    ranked = right[order]
+    first, last = np.searchsorted(ranked, left, "left"), np.searchsorted(ranked, left, "right")
+    count = np.where(left >= 0, last - first, 0)
+    i = np.repeat(np.arange(len(left)), count)
+    place = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+    return i, order[np.repeat(first, count) + place]
+
+
 @dataclass(frozen=True)
 class Pairs:
     left: Ints

@@ -14,7 +14,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows
-from lookalike.evaluation.ranks import Ranks, Task, find_ranks
+from lookalike.evaluation.ranks import Found, Task, find_ranks
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ def retrieval(
         as_index(gallery, len(rows), "gallery"),
         ids=None if ids is None else as_codes(ids, len(rows), "ids"),
         coarse=None if coarse is None else as_codes(coarse, len(rows), "coarse labels"),
+        top=top,
         depth=max(top, *recall_at),
     )
     found = find_ranks(task)
     asked = found.relevant > 0
-    measures = _measures(found, recall_at, top)
+    measures = _measures(found, recall_at, top, coarse is not None)
     if query is None and gallery is None and ids is None:
-        measures[f"map@{top}_authors"] = _authors(found, top)
+        measures[f"map@{top}_authors"] = found.authors / (found.relevant + 1)
     kept = task.query[asked]
     return Retrieval(
         {name: values[asked] for name, values in measures.items()},
@@ -99,47 +100,12 @@ def retrieval(
     )
 
 
-def _measures(found: Ranks, recall_at: Sequence[int], top: int) -> dict[str, Doubles]:
-    count = len(found.relevant)
-    # Ranks stand in rising order within a query, so a hit's number is its place in the query's run.
-    starts = np.searchsorted(found.owner, np.arange(count))
-    precision = (np.arange(len(found.ranks)) - starts[found.owner] + 1) / found.ranks
-    first = np.full(count, np.iinfo(np.int64).max)
-    has = np.bincount(found.owner, minlength=count) > 0
-    first[has] = found.ranks[starts[has]]
+def _measures(found: Found, recall_at: Sequence[int], top: int, coarse: bool) -> dict[str, Doubles]:
     total = np.maximum(found.relevant, 1)
-
-    def summed(limit: int | Ints, weights: Doubles | None = None) -> Doubles:
-        near = found.ranks <= (limit if isinstance(limit, int) else limit[found.owner])
-        return np.bincount(found.owner[near], None if weights is None else weights[near], count).astype(np.float64)
-
-    out: dict[str, Doubles] = {f"recall@{k}": (first <= k).astype(np.float64) for k in recall_at}
-    out[f"map@{top}"] = summed(top, precision) / np.minimum(total, top)
-    out["map@r"] = summed(found.relevant, precision) / total
-    out["r_precision"] = summed(found.relevant) / total
-    if found.coarse is not None:
-        for k in recall_at:
-            out[f"coarse_recall@{k}"] = ((found.coarse > 0) & (found.coarse <= k)).astype(np.float64)
+    out = {f"recall@{k}": (found.first <= k).astype(np.float64) for k in recall_at}
+    out[f"map@{top}"] = found.precision / np.minimum(total, top)
+    out["map@r"] = found.precision_r / total
+    out["r_precision"] = found.hits_r / total
+    if coarse:
+        out |= {f"coarse_recall@{k}": (found.coarse <= k).astype(np.float64) for k in recall_at}
     return out
-
-
-def _authors(found: Ranks, top: int) -> Doubles:
-    """The authors drop the first neighbour blindly and divide by the class size with the query in it.
-
-    When a copy of the query stands before it, the copy is dropped and the query itself counts as a hit.
-    Decision 0041 says what is not imitated.
-    """
-    count = len(found.relevant)
-    moved = found.ahead > 0
-    owner, ranks = found.owner, found.ranks
-    # Without its first item a list moves up by one, and the query stands at the place `ahead`; what was
-    # behind the query keeps its rank, for the query now fills the gap.
-    ranks = np.where(moved[owner] & (ranks <= found.ahead[owner]), ranks - 1, ranks)
-    kept = ranks > 0
-    owner = np.concatenate([owner[kept], np.flatnonzero(moved)])
-    ranks = np.concatenate([ranks[kept], found.ahead[moved]])
-    order = np.lexsort((ranks, owner))
-    owner, ranks = owner[order], ranks[order]
-    place = np.arange(len(owner)) - np.searchsorted(owner, np.arange(count))[owner] + 1
-    near = ranks <= top
-    return np.bincount(owner[near], (place / ranks)[near], count) / (found.relevant + 1)

@@ -82,9 +82,12 @@ class Screen:
         """The block as an array whose order is that of the scores."""
         return block.numpy()
 
-    def floors(self, values: Floats) -> Any:
-        """Keys that lie at or below these values."""
+    def floors(self, values: Floats, *, up: bool = False) -> Any:
+        """Keys that lie at or below these values, or with `up` at or above them."""
         return values
+
+    def expect(self, *keys: Any) -> None:
+        """What keys will be compared with from now on."""
 
     def values(self, keys: Any) -> Floats:
         """Scores from keys."""
@@ -103,18 +106,21 @@ class HalfScreen(Screen):
             bits ^= (bits >> 15) & 0x7FFF
         return bits
 
-    def floors(self, values: Floats) -> Any:
+    def floors(self, values: Floats, *, up: bool = False) -> Any:
         bits = values.view(np.int32)
-        keys = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> 16).astype(np.int16)
-        keys[keys < 0] -= 1  # cutting bits moves a negative number up
-        self.signed = bool((keys < 0).any())
-        return keys
+        ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+        # Cutting 16 bits goes down for positive numbers and up for negative ones; one more never hurts.
+        keys = (ordered >> 16).astype(np.int16)
+        return np.where(np.isinf(values), keys, keys + np.int16(up) - (keys < 0)).astype(np.int16)
+
+    def expect(self, *keys: Any) -> None:
+        self.signed = any(bool((k < 0).any()) for k in keys)
 
     def values(self, keys: Any) -> Floats:
         bits = keys ^ ((keys >> 15) & 0x7FFF)
         return np.asarray((bits.astype(np.int32) << 16).view(np.float32))
 
-    signed = True
+    signed = True  # whether keys below 0 are compared, and have to be put in order
 
 
 @functools.cache
