@@ -22,7 +22,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
     def run(context: benches.BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         bars = [Bar("ratio", 3.6, 3.5), Bar("memory", 1.2, 1.0, "lower"), Bar("gain", -0.1, 0.0)]
-        return {"ours": 720.0, "threads": context.threads, "data": context.data}, bars
+        return {"ours": 720.0, "threads": context.threads, "data": context.data, "nan": float("nan")}, bars
 
     module.run = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "toy_bench", module)
@@ -58,6 +58,7 @@ def test_the_result_has_the_promised_form(toy: object) -> None:
     assert document["bars"][0] == {"name": "ratio", "value": 3.6, "bound": 3.5, "better": "higher", "ok": True}
     assert [bar["ok"] for bar in document["bars"]] == [True, False, False]
     assert document["figures"]["threads"] == 1
+    assert document["figures"]["nan"] is None
 
 
 def test_a_busy_machine_is_refused_and_force_trusts_nothing(toy: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,11 @@ def test_json_round_trip_and_damage(tmp_path: Path) -> None:
         files.write_json(path, {"x": object()})
 
 
+def test_numbers_that_are_not_finite_become_null() -> None:
+    found = files.plain({"a": [float("nan"), np.float32("inf"), 1.5], "p": Path("x"), "t": (1, 2)})
+    assert found == {"a": [None, None, 1.5], "p": "x", "t": [1, 2]}
+
+
 def test_hashes_see_where_one_part_ends(tmp_path: Path) -> None:
     assert files.hash_bytes("ab", "c") != files.hash_bytes("a", "bc")
     assert files.hash_bytes("a") == files.hash_bytes(b"a")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from lookalike.core import machine, progress
 from lookalike.core.device import threads
 from lookalike.core.errors import choose
-from lookalike.core.files import write_json
+from lookalike.core.files import plain, write_json
 from lookalike.core.proof import data_folder, data_set, provenance
 
 # Name -> module; add a line for a new benchmark.
@@ -91,7 +91,7 @@ def bench(
     start = time.monotonic()
     figures, bars = run(context)
     rows = [{**asdict(bar), "ok": bar.ok and not force} for bar in bars]
-    result = BenchResult(name, around, figures, rows)
+    result = BenchResult(name, around, plain(figures), plain(rows))
     if out is not None:
         seconds = round(time.monotonic() - start, 1)
         write_json(Path(out) / f"bench-{name}.json", {**result.to_json(), **provenance(), "seconds": seconds})

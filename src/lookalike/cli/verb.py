@@ -69,9 +69,9 @@ def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
 
 def _print(answer: Answer, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        from lookalike.core.files import to_json
+        from lookalike.core.files import plain
 
-        print(json.dumps(answer.document, default=to_json, ensure_ascii=False, allow_nan=False, indent=1))
+        print(json.dumps(plain(answer.document), ensure_ascii=False, indent=1))
     elif answer.asked or not quiet:
         print("\n".join(answer.lines))
 

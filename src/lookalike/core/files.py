@@ -130,6 +130,11 @@ def to_json(document: Any) -> Any:
     raise TypeError(f"{type(document).__name__} cannot be written as JSON")
 
 
+def plain(document: Any) -> Any:
+    """A document as JSON knows it; numbers that are not finite become null, which JSON has a word for."""
+    return json.loads(json.dumps(document, default=to_json), parse_constant=lambda _: None)
+
+
 def write_json(path: str | Path, document: Any, *, private: bool = False) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False, default=to_json, allow_nan=False)
     write_text(path, text + "\n", private=private)
