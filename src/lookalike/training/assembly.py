@@ -15,11 +15,11 @@ from torch import nn
 
 from lookalike import methods
 from lookalike.core import processes
-from lookalike.core.device import CPU, resolve
+from lookalike.core.device import CPU, resolve, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import say
 from lookalike.core.run import Run
-from lookalike.core.seeds import seed_everything
+from lookalike.core.seeds import numpy_rng, seed_everything
 from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler
 from lookalike.data.table import Table
 from lookalike.data.views import CentreView, RandomView
@@ -31,6 +31,7 @@ from lookalike.training.source import CachedSource, PixelSource, Rows, Source
 from lookalike.training.split import Division
 
 VIEW_SEED = 0  # of the cached views: runs with different seeds share them
+PCA_ROWS = 50_000  # more do not move the directions, and need memory
 
 
 @dataclass
@@ -120,6 +121,7 @@ def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
 
 def assemble(settings: TrainSettings, table: Table, division: Division, run: Run) -> Assembly:
     """Load the model, give it its head, freeze what stays; the head's start is kept in the run."""
+    torch.set_num_threads(threads())
     device = resolve(settings.device)
     if device.type != CPU and processes.world() > 1:
         device = torch.device(device.type, processes.rank())
@@ -129,14 +131,14 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     show = processes.is_main()
     features = features_for(model, table, layer="pooled", views=centre, seed=VIEW_SEED, progress=show)[0]
     first_head = copy.deepcopy(model.head)
-    _start_head(model, settings, features[division.train], run)
+    _start_head(model, settings, features, division.train, run)
     frozen = freeze(model, settings)
     if settings.views.mode == "end_to_end":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Assembly(settings, table, division, table.labels()[0], model, device, parent, features, first_head, frozen)
 
 
-def _start_head(model: Embedder, settings: TrainSettings, features: np.ndarray, run: Run) -> None:
+def _start_head(model: Embedder, settings: TrainSettings, features: np.ndarray, rows: np.ndarray, run: Run) -> None:
     """PCA or random, once; afterwards the kept one. A model that has a head already goes on with it."""
     if isinstance(model.head, nn.Linear):
         if processes.is_main():
@@ -149,7 +151,9 @@ def _start_head(model: Embedder, settings: TrainSettings, features: np.ndarray, 
         checkpoint.put_back(model.head, checkpoint.read(path)["head"])
         return
     if settings.head.kind == "pca":
-        model.set_pca_head(features, dim)
+        if len(rows) > PCA_ROWS:
+            rows = np.sort(numpy_rng(settings.data.split_seed, "pca").choice(rows, PCA_ROWS, replace=False))
+        model.set_pca_head(features[rows], dim)
     else:
         model.set_random_head(dim, settings.seed)
     if processes.is_main():

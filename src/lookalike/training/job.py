@@ -104,7 +104,10 @@ def _given(
     if data is not None:
         out["data"] = {"source": str(data) if isinstance(data, (str, Path)) else data.name}
     if model is not None:
-        out["model"] = {"name": str(model)}
+        # A folder is still to be found when the run is resumed from elsewhere; a name stays a name.
+        place = Path(model)
+        folder = len(place.parts) > 1 or isinstance(model, Path)
+        out["model"] = {"name": str(place.absolute() if folder else model)}
     if rate is not None:
         out["optimiser"] = {"rate": rate}
     return out

@@ -82,6 +82,8 @@ class Loop:
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.model)
+        # Anew: how much was drawn so far depends on what was cached. The same on every process.
+        seeds.seed_everything(settings.seed)
         self.context = Context(
             model=self.model,
             classes=parts.classes,
