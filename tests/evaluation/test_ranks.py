@@ -39,7 +39,7 @@ def test_counting_gives_what_listing_gives(screen, sides, monkeypatch):
     counted, unproved = ranks.counted(given)
     listed = ranks.listed(given)
     asked = ~unproved & (listed.relevant > 0)
-    assert (~unproved).mean() > 0.95
+    assert unproved.sum() <= 2
     for name in ("relevant", "first", "precision", "precision_r", "hits_r", "authors"):
         np.testing.assert_allclose(
             getattr(counted, name)[asked], getattr(listed, name)[asked], rtol=1e-12, err_msg=name

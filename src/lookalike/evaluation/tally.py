@@ -162,7 +162,7 @@ class Tally:
             many = np.where(share[part] < 1, met + 4 * np.sqrt(met) + 2, np.inf)
             beyond = self._beyond(part)
             i, k = self._kept(part)
-            before = beyond[i, self.cell(self.high[part][i, k], i + part.start) + 1] + k
+            before = beyond[i, self.cell(self.high[part][i, k], i + part.start) + 1]
             number = np.bincount(i[before < many[i]], minlength=len(many))
             fewer = np.flatnonzero(number < self.number[part])
             # Up to now everything above the slot given up was counted.
