@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Enough pictures for intervals that mean something, few enough for three minutes on two cores.
 CLASSES, IMAGES = 60, 40
 MODEL = "efficientnet_lite0"
+SIZE = 160  # pixels of the generated pictures, and what the network is fed with: more of them add nothing
 
 
 @dataclass
@@ -66,7 +67,7 @@ def demo(
     lines = [("Pictures", what)]
     run, why = None, _not_trainable(table)
     if why is None:
-        run = _trained(source, table, path, model, seed, device)
+        run = _trained(source, table, path, model, seed, device, None if images else SIZE)
         lines += _told(run)
     else:
         lines.append(("Model", f"{model or MODEL}, not trained: {why}"))
@@ -94,7 +95,7 @@ def _pictures(images: str | Path | None, seed: int) -> tuple[Path, Table, str]:
         from lookalike.data import make_shelf
 
         shelf = folders.runs() / "shelf"
-        table = make_shelf(shelf, classes=CLASSES, images=IMAGES, seed=seed, progress=True)
+        table = make_shelf(shelf, classes=CLASSES, images=IMAGES, seed=seed, size=SIZE, progress=True)
         styles = len(set(table.column("domain")))
         return (
             shelf / "table.csv",
@@ -122,7 +123,9 @@ def _not_trainable(table: Table) -> str | None:
     return None
 
 
-def _trained(source: Path, table: Table, path: Path, model: str | None, seed: int, device: str) -> Run:
+def _trained(
+    source: Path, table: Table, path: Path, model: str | None, seed: int, device: str, size: int | None
+) -> Run:
     """The finished run at `path` if it is of these pictures and settings, a broken one resumed, else a new one."""
     from lookalike.training import train
 
@@ -137,7 +140,8 @@ def _trained(source: Path, table: Table, path: Path, model: str | None, seed: in
         raise LookalikeError(
             f"`{_short(path)}` is a run of other pictures or settings: choose another --out, or delete that folder."
         )
-    return _mark(train(data=source, model=model, out=path, seed=seed, device=device), wanted)
+    settings = {"model": {"size": size}} if size else {}
+    return _mark(train(data=source, model=model, out=path, seed=seed, device=device, settings=settings), wanted)
 
 
 def _mark(run: Any, wanted: dict[str, Any]) -> Run:

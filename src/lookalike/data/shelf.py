@@ -1,0 +1,138 @@
+"""The demo pictures: a shelf of generated things, so that the tool can be tried where there are no pictures.
+
+Every picture is drawn by this program; none is a photograph. The same settings give the same files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import PIL
+
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.files import atomic_folder, read_json, recover_folder, write_json
+from lookalike.core.progress import Progress
+from lookalike.core.seeds import numpy_rng
+
+if TYPE_CHECKING:
+    from lookalike.data.table import Table
+
+# Raise with every change that gives other pictures.
+DRAWING = 1
+
+_STAMP, _TABLE, _README = "shelf.json", "table.csv", "README.txt"
+_ABOUT = """These pictures are generated.
+
+They were drawn by lookalike for its demo: {classes} made-up things, {images} pictures of each,
+in the styles {styles}. No photograph was used.
+
+What makes a class is the form of a thing and its motif. Glaze, pose, light, surroundings and style
+differ from picture to picture, and other things may stand beside it or hide a part of it.
+
+{table} gives for each picture its path, label, split and style (as domain). The classes of the
+splits train and test do not overlap, so that what is measured is how well things never seen
+before are told apart.
+
+The folder can be deleted at any time; the same settings make the same files again.
+"""
+
+
+def make_shelf(
+    folder: str | Path,
+    *,
+    classes: int = 60,
+    images: int = 40,
+    styles: Sequence[str] = ("studio", "sketch", "night"),
+    seed: int = 0,
+    size: int = 160,
+    progress: bool = False,
+) -> Table:
+    """Fill a folder with generated pictures, or reuse it if it holds just these; their table."""
+    from lookalike.data.readers import read_table
+    from lookalike.data.shelf_scenes import STYLES
+
+    if classes < 2 or images < 1 or not 32 <= size <= 1024 or not styles:
+        raise LookalikeError(
+            f"A shelf of {classes} classes with {images} pictures of {size} pixels in {len(styles)} styles cannot be "
+            "made: it needs 2 classes, 1 picture, 32 to 1,024 pixels and 1 style."
+        )
+    for style in styles:
+        choose(style, STYLES, "a style of the shelf")
+    folder = Path(folder)
+    settings = {
+        "classes": classes,
+        "images": images,
+        "styles": list(styles),
+        "seed": seed,
+        "size": size,
+        "drawing": DRAWING,
+        "versions": {"numpy": np.__version__, "pillow": PIL.__version__},
+    }
+    if not _is_there(folder, settings):
+        with atomic_folder(folder) as part, Progress("Drawing", classes * images, shown=progress) as bar:
+            _fill(part, settings, bar)
+    return read_table(folder / _TABLE, name="shelf")
+
+
+def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether the folder holds just these pictures, all of them; a foreign folder is never written over."""
+    recover_folder(folder)
+    if not folder.exists() or not any(folder.iterdir()):
+        return False
+    stamp = folder / _STAMP
+    if not stamp.exists():
+        raise LookalikeError(f"`{folder}` holds files that are not generated pictures: choose another folder.")
+    known = read_json(stamp, "stamp of generated pictures")
+    if {k: v for k, v in known.items() if k != "files"} != settings:
+        return False
+    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in known["files"])
+
+
+def _fill(folder: Path, settings: dict[str, Any], bar: Progress) -> None:
+    from lookalike.data.shelf_designs import design
+
+    classes, images, styles, seed = (settings[k] for k in ("classes", "images", "styles", "seed"))
+    designs = [design(seed, number) for number in range(classes)]
+    # What stands beside a thing is never a thing of the shelf, so that no picture shows two classes.
+    others = [design(seed, 100_000 + number) for number in range(classes)]
+    rows, files = [], []
+    jobs = [(number, place) for number in range(classes) for place in range(images)]
+
+    def make(job: tuple[int, int]) -> tuple[dict[str, str], int]:
+        number, place = job
+        thing, style = designs[number], styles[place % len(styles)]
+        name = f"{thing.name}/{style}-{place:03d}.jpg"
+        data = _jpeg(thing, style, settings["size"], others, numpy_rng(seed, "shelf", "picture", number, place))
+        (folder / name).write_bytes(data)
+        split = "train" if number < classes // 2 else "test"
+        return {"path": name, "label": thing.name, "split": split, "domain": style}, len(data)
+
+    for thing in designs:
+        (folder / thing.name).mkdir()
+    with ThreadPoolExecutor(threads()) as pool:
+        for row, size in pool.map(make, jobs):
+            rows.append(row)
+            files.append((row["path"], size))
+            bar.advance()
+    with (folder / _TABLE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["path", "label", "split", "domain"])
+        writer.writeheader()
+        writer.writerows(rows)
+    told = {"classes": classes, "images": images, "styles": ", ".join(styles), "table": _TABLE}
+    (folder / _README).write_text(_ABOUT.format(**told), encoding="utf-8")
+    write_json(folder / _STAMP, {**settings, "files": files})
+
+
+def _jpeg(thing: Any, style: str, size: int, others: Sequence[Any], rng: np.random.Generator) -> bytes:
+    from lookalike.data.shelf_scenes import draw
+
+    out = io.BytesIO()
+    draw(thing, style, size, list(others), rng).save(out, "JPEG", quality=90)
+    return out.getvalue()
