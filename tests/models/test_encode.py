@@ -268,6 +268,30 @@ def test_decoding_goes_on_while_the_model_runs(model: Embedder) -> None:
     batches.close()
 
 
+def test_more_threads_decode_only_when_the_runtime_waits(model: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lookalike.models import pipeline
+    from lookalike.models.pictures import stream
+
+    def threads_used(slow_decoder: bool) -> int:
+        workers: set[int] = set()
+        real = pipeline.centre
+
+        def decode(*arguments: object) -> np.ndarray:
+            workers.add(threading.get_ident())
+            time.sleep(0.003 if slow_decoder else 0)
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "centre", decode)
+            source = stream([picture(0)] * 200)
+            for _ in pipeline.Decoder(model.preprocess).batches(source.items, 4, 3):
+                time.sleep(0 if slow_decoder else 0.02)
+        return len(workers)
+
+    assert threads_used(slow_decoder=True) == 3
+    assert threads_used(slow_decoder=False) == 1
+
+
 def test_views_are_seeded(model: Embedder, files: list[Path]) -> None:
     view = RandomView(model.preprocess)
 
