@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.processes import is_main
 from lookalike.core.progress import warn
 from lookalike.core.seeds import numpy_rng
 
@@ -48,7 +49,7 @@ class PKSampler:
                 f"Only {what} of {len(values)} has two pictures or more to train on; training needs at least 2."
             )
         self.classes, self.images, self.seed = min(classes, len(self.groups)), images, seed
-        if self.classes < classes:
+        if self.classes < classes and is_main():
             warn(f"{len(self.groups)} classes can be trained on: batches hold {self.classes} classes, not {classes}.")
         self.size = self.classes * images
         self.steps_per_epoch = max(1, round(sum(map(len, self.groups)) / self.size))

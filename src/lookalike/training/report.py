@@ -34,21 +34,23 @@ def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome
     if table.has("is_gallery") and result.gallery < len(table):
         gallery = np.flatnonzero(table.column("is_gallery").astype(bool))
     subject = Subject(table, run, labels, names, gallery)
-    frozen = outcome.measured[FROZEN]
-    found, why = calibrate(outcome.measured[outcome.kept].rows, labels, query=result.query_index, gallery=gallery)
-    after = outcome.measured[TRAINED]
-    kept = outcome.measured[outcome.kept]
-    shown = Measured(kept.name, kept.rows, kept.result, found, why)
+    frozen, after, kept = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.kept))
+    found, why = calibrate(kept.rows, labels, query=result.query_index, gallery=gallery)
+    kept = Measured(kept.name, kept.rows, kept.result, found, why)
     if outcome.kept == TRAINED:
-        after = shown
+        after = kept
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
-    run.write_section("verdict", measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line))
-    run.write_section("table", table_section(outcome))
-    run.write_section("changed", measured.changed_section(subject, frozen, after))
-    run.write_section("extremes", measured.extremes_section(subject, shown))
-    run.write_section("calibration", measured.calibration_section(shown))
-    run.write_section("classes", measured.classes_section(frozen, after, names))
-    run.write_section("map", measured.map_section(subject, [frozen, after]))
+    written = {
+        "verdict": measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line),
+        "table": table_section(outcome),
+        "changed": measured.changed_section(subject, frozen, after),
+        "extremes": measured.extremes_section(subject, kept),
+        "calibration": measured.calibration_section(kept),
+        "classes": measured.classes_section(frozen, after, names),
+        "map": measured.map_section(subject, [frozen, after]),
+    }
+    for name, section in written.items():
+        run.write_section(name, section)
 
 
 def table_section(outcome: Outcome) -> s.Section:
