@@ -36,6 +36,19 @@ def test_equal_rows_tie_whatever_the_product_does(large, monkeypatch):
     np.testing.assert_array_equal(index, np.arange(40)[:, None] + 40 * np.arange(25))
 
 
+def test_scores_too_close_to_screen(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = (1 + 1e-6 * rng.standard_normal((3000, 8))).astype(np.float32)
+    expected = top_k(rows[:20], rows, 5)
+    monkeypatch.setattr(lists, "LARGE", 1)
+    made = []
+    doubles = lists._Doubles
+    monkeypatch.setattr(lists, "_Doubles", lambda *sides: made.append(1) or doubles(*sides))
+    found = top_k(rows[:20], rows, 5)
+    assert made
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
 def test_equal_rows_are_found():
     rows = np.array([[1, 0], [2, 3], [1, -0.0], [2, 3], [3, 2]], np.float32)
     copies, originals = lists.equal_rows(rows)

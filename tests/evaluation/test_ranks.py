@@ -48,6 +48,18 @@ def test_counting_gives_what_listing_gives(screen, sides, monkeypatch):
     assert gone.mean() > 0.3  # most queries have a hopeless item, and this was noticed
 
 
+def test_scores_too_close_to_count_are_listed(monkeypatch):
+    monkeypatch.setattr(counting, "CROWD_FROM", 10_000)
+    monkeypatch.setattr(counting, "ROWS", 64)
+    monkeypatch.setattr(ranks, "MANY", 0)
+    rng = np.random.default_rng(0)
+    rows, labels = (1 + 1e-5 * rng.standard_normal((600, 8))).astype(np.float32), rng.integers(0, 150, size=600)
+    everyone = np.arange(600)
+    given = Task(rows, labels, everyone, everyone, top=50, depth=50)
+    assert ranks.counted(given)[1].all()
+    np.testing.assert_allclose(ranks.find_ranks(given).precision, ranks.listed(given).precision)
+
+
 def test_the_ranks_do_not_depend_on_the_order_of_the_rows():
     rng = np.random.default_rng(0)
     rows, labels = rng.standard_normal((800, 24)).astype(np.float32), rng.integers(0, 150, size=800)

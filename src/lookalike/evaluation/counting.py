@@ -24,6 +24,8 @@ from lookalike.evaluation.tally import Slots, Tally
 
 ROWS, COLUMNS = 512, 1024  # of a tile: the products of one fit the second-level cache
 SAMPLE = 512  # columns that tell at first what is hopeless
+CROWD = 0.05  # share of pairs compared again beyond which counting is no way
+CROWD_FROM = 1 << 22  # pairs that must have been met to say so
 STAGES = (1 / 32, 1 / 8, 1 / 3, 2 / 3, 1)  # shares of the work after which more is given up
 
 
@@ -67,7 +69,11 @@ def count_ranks(
     screen = choose_screen(left, right)
     wanted = np.maximum(depth, slots.relevant)
     tally = Tally(screen, slots, own, places, wanted, _limits(screen, wanted))
-    _Walk(screen, tally, _Forbidden(pairs, len(right)), left, right, order).run()
+    walk = _Walk(screen, tally, _Forbidden(pairs, len(right)), left, right, order)
+    walk.run()
+    if walk.crowded:  # scores lie so close together that the screen decides nothing
+        nothing = np.empty(0, np.int64)
+        return Counted(nothing, nothing, slots.relevant, nothing, np.ones(len(left), bool))
     owner, ranks = tally.finish()
     near = ranks <= wanted[owner]
     owner, ranks = owner[near], ranks[near]
@@ -148,6 +154,11 @@ class _Walk:
         self.screen, self.tally, self.forbidden, self.left, self.right = screen, tally, forbidden, left, right
         self.order = order  # place of each column in the gallery
         self.buffers = threading.local()
+        self.met = self.again = 0  # pairs, and those of them compared again
+
+    @property
+    def crowded(self) -> bool:
+        return self.met > CROWD_FROM and self.again > CROWD * self.met
 
     def run(self) -> None:
         work = tiles(len(self.left), len(self.right), self.left is self.right)
@@ -164,6 +175,8 @@ class _Walk:
     def serve(self, tile: Tile) -> None:
         """Multiply one tile, and count for its rows and, where it serves both, for its columns."""
         i, j, both = tile
+        if self.crowded:
+            return
         if not hasattr(self.buffers, "block"):
             self.buffers.block, self.buffers.above = self.screen.block(ROWS, COLUMNS), np.empty(ROWS * COLUMNS, bool)
         block = self.screen.product(i, j, self.buffers.block)
@@ -185,6 +198,7 @@ class _Walk:
         column = at - row * keys.shape[1]
         query = column + j.start if turned else row + i.start
         again, near = self.tally.add(self.screen.values(keys.reshape(-1)[at]), query)
+        self.met, self.again = self.met + keys.size, self.again + len(again)
         if len(again):
             row, column, query = row[again], column[again], query[again]
             scores = single_products(self.left[i], self.right[j], row, column)

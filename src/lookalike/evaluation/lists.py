@@ -7,6 +7,7 @@ computed in double precision. Long lists: everything in double precision at once
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from lookalike.evaluation.screening import Screen
 
 BLOCK_BYTES = 32 << 20  # of scores that a thread holds at a time
 HELD = 1 << 24  # numbers of a gallery that are kept in double precision (128 MB); more are converted as they are met
+CROWD = 8  # times the wanted items: where so many are candidates, everything is computed in double precision
 LARGE = 16_384  # rows from which computing candidates again is cheaper than everything in double precision
 
 Take = Callable[[int, Ints, Doubles], None]
@@ -43,37 +45,45 @@ def first_items(
             take(query, np.empty(0, np.int64), np.empty(0))
         return
     short = len(right) >= LARGE and int(depth.max(initial=0)) <= len(right) // 8
-    maker = _Screened(left, right) if short else _Doubles(left, right)
-    size = 4 if short else 8
-    step = int(np.clip(BLOCK_BYTES // (size * len(right)), 1, 256))
+    screened = _Screened(left, right) if short else None
+    doubles = functools.cache(lambda: _Doubles(left, right))
+    step = int(np.clip(BLOCK_BYTES // ((4 if short else 8) * len(right)), 1, 256))
 
-    def some(part: slice) -> None:
+    def serve(part: slice, maker: _Doubles | _Screened) -> int:
+        """Serve queries one by one; gives the first one that has too many candidates, or the end."""
         scores, guess = maker.block(part), -np.inf
         if left_out:
             scores[left_out(part)] = -np.inf
-        for row, query in enumerate(range(part.start, part.stop)):
-            guess = _one(maker, scores[row], query, int(depth[query]), guess, take)
+        for query in range(part.start, part.stop):
+            own, slack, wanted = scores[query - part.start], maker.slack(query), min(int(depth[query]), len(right))
+            columns, guess = _candidates(own, wanted, slack, guess)
+            if slack and len(columns) > CROWD * wanted + 1024:
+                return query
+            exact = maker.exact(own, query, columns)
+            order = _best_first(exact)[:wanted]
+            take(query, columns[order], exact[order])
+        return part.stop
+
+    def some(part: slice) -> None:
+        done = serve(part, screened) if screened else part.start
+        if done < part.stop:
+            serve(slice(done, part.stop), doubles())
 
     in_threads(some, parts(len(left), step))
 
 
-def _one(maker: _Doubles | _Screened, scores: Any, query: int, depth: int, guess: float, take: Take) -> float:
-    """Sort one query's candidates; gives the score that is tried first on the next query."""
-    wanted = min(depth, len(scores))
-    slack = maker.slack(query)
-    candidates = np.flatnonzero(scores > guess)
-    if not wanted <= len(candidates) <= 2 * wanted + 64:
+def _candidates(scores: Any, wanted: int, slack: float, guess: float) -> tuple[Ints, float]:
+    """The columns that may be among the first, from a guess of the last one's score; and a guess for the next query."""
+    columns = np.flatnonzero(scores > guess)
+    if not wanted <= len(columns) <= 2 * wanted + 64:
         place = len(scores) - min(len(scores), wanted + wanted // 4 + 16)
         guess = float(np.partition(scores, place)[place])
-        candidates = np.flatnonzero(scores >= guess)
-    if slack > 0:  # what might belong to the list although its screened score does not
-        last = float(np.partition(scores[candidates], len(candidates) - wanted)[len(candidates) - wanted])
-        candidates = np.flatnonzero(scores >= last - 2 * slack) if last - 2 * slack < guess else candidates
-    candidates = candidates[scores[candidates] > -np.inf]
-    exact = maker.exact(scores, query, candidates)
-    order = _best_first(exact)[:wanted]
-    take(query, candidates[order], exact[order])
-    return guess
+        columns = np.flatnonzero(scores >= guess)
+    if slack:
+        last = float(np.partition(scores[columns], len(columns) - wanted)[len(columns) - wanted])
+        if last - 2 * slack <= guess:  # items below the guess may belong to the list, for all the screen knows
+            columns = np.flatnonzero(scores >= last - 2 * slack)
+    return columns[scores[columns] > -np.inf], guess
 
 
 def _best_first(scores: Doubles) -> Ints:

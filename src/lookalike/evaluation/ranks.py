@@ -139,7 +139,8 @@ def counted(task: Task) -> tuple[Found, Bools]:
     ids = None if task.ids is None else (task.ids[task.query], task.ids[task.gallery])
     result = count_ranks(left, right, labels, task.places, ids, task.depth)
     found = Found(result.relevant, task.top)
-    found.put_many(result.owner, result.ranks, result.ahead)
+    if not result.unproved.all():
+        found.put_many(result.owner, result.ranks, result.ahead)
     return found, result.unproved
 
 

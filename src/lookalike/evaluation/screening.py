@@ -36,8 +36,8 @@ class Screen:
         own = self._errors(left, self.left)
         other = own if right is left else self._errors(right, self.right)
         self.slack = self._slack(own, other)  # of each left row
-        # What a single float32 product may be off by, for each left row.
-        self.single = float_error(left.shape[1]) * own[0] * other[0].max(initial=0.0)
+        # What a single float32 product may be off by, for each left row, and rounding a score to float32 beside it.
+        self.single = float_error(left.shape[1] + 4) * own[0] * other[0].max(initial=0.0)
 
     def _cast(self, rows: Floats) -> torch.Tensor:
         return torch.from_numpy(rows).to(self.dtype)
@@ -163,7 +163,7 @@ def _announce_sparse() -> None:
         torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.empty(0, dtype=torch.int64), torch.empty(0), size=(1, 1))
 
 
-def single_products(left: Floats, right: Floats, row: Ints, column: Ints) -> Doubles:
+def single_products(left: Floats, right: Floats, row: Ints, column: Ints) -> Floats:
     """float32 products of single pairs, the rows rising; each within `float_error` of the rows' lengths."""
     _announce_sparse()
     start = np.searchsorted(row, np.arange(len(left) + 1))
@@ -175,4 +175,4 @@ def single_products(left: Floats, right: Floats, row: Ints, column: Ints) -> Dou
         check_invariants=False,
     )
     found = torch.sparse.sampled_addmm(wanted, torch.from_numpy(left), torch.from_numpy(right).T, beta=0.0)
-    return found.values().numpy().astype(np.float64)
+    return np.asarray(found.values().numpy())

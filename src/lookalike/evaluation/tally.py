@@ -55,7 +55,9 @@ class Tally:
     ) -> None:
         count, width = slots.scores.shape
         self.screen, self.slots, self.own, self.own_place, self.depth = screen, slots, own, own_place, depth
-        self.by_slot = np.ascontiguousarray(slots.scores.T)
+        # What single products are compared with first: in their own precision, which adds to what they may be off by.
+        self.by_slot, self.own_single = slots.scores.T.astype(np.float32), own.astype(np.float32)
+        self.doubt = np.nextafter((1.01 * screen.single).astype(np.float32), np.float32(np.inf))
         self.low, self.high = screen.band(slots.scores, screen.slack[:, None])
         self.own_low = screen.band(own, screen.slack)[0]
         self.number = ((slots.places >= 0) & (slots.scores >= limit[:, None])).sum(axis=1)
@@ -128,17 +130,19 @@ class Tally:
         again = np.flatnonzero(near | (values >= self.own_low[query]))
         return again, near[again]
 
-    def settle(self, scores: Doubles, query: Ints, place: Ints, near: Bools, exact: Callable[[Ints], Doubles]) -> None:
+    def settle(self, scores: Floats, query: Ints, place: Ints, near: Bools, exact: Callable[[Ints], Doubles]) -> None:
         """Compare items with their query's relevant ones, and with the query itself, until there is no doubt.
 
         `scores` are good to the screen's `single` error; `exact(some)` gives some of them in double precision.
         `place` is where the item stands in the gallery.
         """
-        doubt, own, slots = self.screen.single[query], self.own[query], self.by_slot[:, query]
-        sure = (slots > scores + doubt).sum(axis=0, dtype=np.int8)
-        before = (slots >= scores - doubt).sum(axis=0, dtype=np.int8).astype(np.int64)  # slots before the item
-        before_own = scores > own + doubt
-        at = np.flatnonzero((sure != before) | (~before_own & (scores >= own - doubt)))
+        doubt, own, slots = self.doubt[query], self.own_single[query], self.by_slot[:, query]
+        low, high = scores - doubt, scores + doubt
+        sure = (slots > high).sum(axis=0, dtype=np.int8)
+        before = (slots >= low).sum(axis=0, dtype=np.int8)  # slots that stand before the item, for all we know
+        before_own = low > own
+        at = np.flatnonzero((sure != before) | (~before_own & (high >= own)))
+        before = before.astype(np.int64)
         if len(at):
             q, p, value = query[at], place[at], exact(at)
             table, where = self.slots.scores[q], self.slots.places[q]
