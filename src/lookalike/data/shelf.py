@@ -6,7 +6,7 @@ Every picture is drawn by this program; none is a photograph. The same settings 
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,57 +82,60 @@ def make_shelf(
 
 
 def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether the folder holds just these pictures, all of them; a foreign folder is never written over."""
+    """Whether the folder holds just these pictures, all of them; what is not ours is never written over."""
     recover_folder(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return False
-    stamp = folder / _STAMP
-    if not stamp.exists():
+    if not (folder / _STAMP).exists():
         raise LookalikeError(f"`{folder}` holds files that are not generated pictures: choose another folder.")
-    known = read_json(stamp, "stamp of generated pictures")
-    if {k: v for k, v in known.items() if k != "files"} != settings:
-        return False
-    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in known["files"])
+    known = read_json(folder / _STAMP, "stamp of generated pictures")
+    sizes: dict[str, int] = known.pop("files", {})
+    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    if known == settings and sizes.items() <= found.items():
+        return True
+    foreign = [name for name in found if name not in {*sizes, _STAMP} and not Path(name).name.startswith(".")]
+    if foreign:
+        raise LookalikeError(f"`{folder}` holds `{foreign[0]}`, which is no generated picture: choose another folder.")
+    return False
 
 
 def _fill(folder: Path, settings: dict[str, Any], bar: Progress) -> None:
     from lookalike.data.shelf_designs import design
+    from lookalike.data.shelf_scenes import draw
 
     classes, images, styles, seed = (settings[k] for k in ("classes", "images", "styles", "seed"))
     designs = [design(seed, number) for number in range(classes)]
     # What stands beside a thing is never a thing of the shelf, so that no picture shows two classes.
-    others = [design(seed, 100_000 + number) for number in range(classes)]
-    rows, files = [], []
-    jobs = [(number, place) for number in range(classes) for place in range(images)]
+    others = [design(seed, 100_000 + number) for number in range(60)]
 
-    def make(job: tuple[int, int]) -> tuple[dict[str, str], int]:
+    def make(job: tuple[int, int]) -> dict[str, str]:
         number, place = job
         thing, style = designs[number], styles[place % len(styles)]
-        name = f"{thing.name}/{style}-{place:03d}.jpg"
-        data = _jpeg(thing, style, settings["size"], others, numpy_rng(seed, "shelf", "picture", number, place))
-        (folder / name).write_bytes(data)
-        split = "train" if number < classes // 2 else "test"
-        return {"path": name, "label": thing.name, "split": split, "domain": style}, len(data)
+        rng = numpy_rng(seed, "shelf", "picture", number, place)
+        path = f"{thing.name}/{place:03d}-{style}.jpg"
+        draw(thing, style, settings["size"], others, rng).save(folder / path, "JPEG", quality=90)
+        return {
+            "path": path,
+            "label": thing.name,
+            "split": "train" if number < classes // 2 else "test",
+            "domain": style,
+        }
 
     for thing in designs:
         (folder / thing.name).mkdir()
-    with ThreadPoolExecutor(threads()) as pool:
-        for row, size in pool.map(make, jobs):
+    rows = []
+    pool = ThreadPoolExecutor(threads())
+    try:
+        for row in pool.map(make, itertools.product(range(classes), range(images))):
             rows.append(row)
-            files.append((row["path"], size))
             bar.advance()
+    finally:
+        pool.shutdown(cancel_futures=True)  # a stop does not wait for what is still to be drawn
     with (folder / _TABLE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["path", "label", "split", "domain"])
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    told = {"classes": classes, "images": images, "styles": ", ".join(styles), "table": _TABLE}
-    (folder / _README).write_text(_ABOUT.format(**told), encoding="utf-8")
-    write_json(folder / _STAMP, {**settings, "files": files})
-
-
-def _jpeg(thing: Any, style: str, size: int, others: Sequence[Any], rng: np.random.Generator) -> bytes:
-    from lookalike.data.shelf_scenes import draw
-
-    out = io.BytesIO()
-    draw(thing, style, size, list(others), rng).save(out, "JPEG", quality=90)
-    return out.getvalue()
+    about = _ABOUT.format(classes=classes, images=images, styles=", ".join(styles), table=_TABLE)
+    (folder / _README).write_text(about, encoding="utf-8", newline="\n")
+    files = [_TABLE, _README, *(row["path"] for row in rows)]
+    write_json(folder / _STAMP, {**settings, "files": {name: (folder / name).stat().st_size for name in files}})

@@ -1,7 +1,8 @@
 """What stands on the demo shelf: turned and thrown things, each class a design of its own.
 
-A design is a profile turned around an axis, a palette and a motif. All of it follows from a seed and a
-number, so class 7 of a shelf is the same thing however many classes there are.
+A design is a profile turned around an axis, and a motif. All of it follows from a seed and a number, so
+class 7 of a shelf is the same thing however many classes there are. Colours are no part of it: every piece
+has its own glaze.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from lookalike.core.seeds import numpy_rng
 
 STEPS = 1024  # of a profile, from foot to top
+STEEPEST = 1.4  # a profile's outward slope
 
 # Height and radius of a profile's corners, in heights of the thing; the last number is how much they vary.
 _PROFILES: dict[str, tuple[list[tuple[float, float]], float]] = {
@@ -91,7 +93,7 @@ class Design:
 def design(seed: int, number: int) -> Design:
     """Class `number` of the shelf with this seed."""
     rng = numpy_rng(seed, "shelf", "design", number)
-    # Kinds and palettes go round, so that every ten classes have each kind and sixteen each palette.
+    # Kinds go round: every ten classes have each kind once, so both halves of a shelf have all of them.
     kind = KINDS[int(numpy_rng(seed, "kinds", number // len(KINDS)).permutation(len(KINDS))[number % len(KINDS)])]
     motif = str(rng.choice(sorted(MOTIFS)))
     low, high = rng.uniform(0.06, 0.3), rng.uniform(0.68, 0.92)
@@ -126,7 +128,12 @@ def _profile(kind: str, rng: np.random.Generator) -> np.ndarray:
     gaps = np.minimum(np.diff(heights)[:-1], np.diff(heights)[1:])
     heights[inner] += rng.uniform(-0.35, 0.35, len(gaps)) * gaps
     radii = radii * np.exp(rng.normal(0, spread, len(radii))) * np.exp(rng.normal(0, spread / 2))
-    return np.asarray(PchipInterpolator(heights, radii)(np.linspace(0, 1, STEPS)), np.float32)
+    steps = np.linspace(0, 1, STEPS)
+    profile = PchipInterpolator(heights, radii)(steps)
+    # No ledge above the foot may hang over so far that the camera, which looks down, cannot see under it.
+    above = steps > 0.12
+    profile[above] = np.minimum.accumulate(profile[above] - STEEPEST * steps[above]) + STEEPEST * steps[above]
+    return np.asarray(profile, np.float32)
 
 
 # --- motifs: (turns around, height within the field 0..1, the design) → how much of the motif is there, 0..1 ---

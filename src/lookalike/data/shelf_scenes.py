@@ -27,8 +27,8 @@ class Shot:
     height: float
     x: float  # middle of the foot
     y: float
-    roll: float  # radians
-    tilt: float  # of the camera, downwards
+    roll: float  # of the camera, in radians
+    tilt: float  # and its look downwards
     spin: float  # turns
     side: int  # where the handle is
     light: np.ndarray  # direction to the lamp: right, up, towards the camera
@@ -38,6 +38,10 @@ class Shot:
     def lean(self) -> float:
         """Which side the lamp is on."""
         return 1.0 if self.light[0] > 0 else -1.0
+
+    def stand(self, other: Shot, away: float, y: float) -> None:
+        """Move to a place beside another thing, on the same board."""
+        self.x, self.y = other.x + away, y - away * float(np.tan(other.roll))
 
 
 @dataclass
@@ -70,11 +74,14 @@ def turn(d: Design, shot: Shot, canvas: int) -> Solid:
     index = (np.arange(top, bottom)[:, None] * canvas + np.arange(left, right)[None]).ravel()[near]
     x, y = x.ravel()[near], y.ravel()[near]
 
-    depth = np.sqrt(np.maximum(0.7 * widest * widest - x * x, 0))
-    for _ in range(4):  # the height under a pixel depends on the depth there, and that on the height
-        h = (y + depth * sin) / cos
+    # The height under a pixel depends on the depth there, and that on the height: halve the range seven times.
+    low, square = y / cos, x * x
+    high = low + np.sqrt(np.maximum(widest * widest - square, 0)) * (sin / cos)
+    for _ in range(7):
+        h = 0.5 * (low + high)
         r = d.radius.take(_place(h), mode="clip")
-        depth = 0.3 * depth + 0.7 * np.sqrt(np.maximum(r * r - x * x, 0))
+        under = h * cos - np.sqrt(np.maximum(r * r - square, 0)) * sin < y
+        low, high = np.where(under, h, low), np.where(under, high, h)
     cover = np.clip((r - np.abs(x)) * scale + 0.5, 0, 1) * np.clip(np.minimum(h, 1 - h) * scale + 0.5, 0, 1)
     mouth = float(d.radius[-1])
     across, deep = x / max(mouth, 1e-3), (y - cos) / max(mouth * sin, 1e-3)
@@ -181,10 +188,11 @@ def _hsv(h: float, s: float, v: float) -> Colour:
     return (v - v * s * np.clip(np.minimum(k, 4 - k), 0, 1)).astype(np.float32)
 
 
-def _grid(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """x and y from 0 to 1, as a row and a column."""
+def _grid(n: int, shot: Shot | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """x as a row and y as a column, from 0 to 1; with a shot, y is level with its board."""
     line = (np.arange(n, dtype=np.float32) + 0.5) / n
-    return line[None], line[:, None]
+    x, y = line[None], line[:, None]
+    return (x, y) if shot is None else (x, y + (x - shot.x) * float(np.tan(shot.roll)))
 
 
 def _image(array: np.ndarray) -> Image.Image:
@@ -204,17 +212,15 @@ def _enlarge(array: np.ndarray, canvas: int, blur: float = 0.0) -> np.ndarray:
 
 def studio(shot: Shot, n: int, rng: np.random.Generator) -> Style:
     """A wall and a board in soft light, perhaps with sun through a window."""
-    x, y = _grid(n)
+    x, y = _grid(n, shot)
     horizon = shot.y - rng.uniform(0.04, 0.16)
     warm, gain = rng.normal(0, 0.09), float(np.exp(rng.normal(0, 0.12)))
     tint = np.array([1 + warm, 1, 1 - warm], np.float32)
     fall = 1 - 0.3 * np.hypot(x - 0.5 - 0.4 * shot.lean, y - 0.2)
     if rng.random() < 0.5:
         slant = np.abs(x - rng.uniform(0.1, 0.7) + (y - 0.3) * rng.uniform(-0.8, 0.8))
-        panes = np.clip((rng.uniform(0.08, 0.2) - slant) * 20, 0, 1) * np.clip(
-            (np.mod(y * 3 + 0.2, 1) - 0.1) * 10, 0, 1
-        )
-        fall *= 1 + 0.28 * panes
+        bars = np.clip((np.mod(y * 3 + 0.2, 1) - 0.1) * 10, 0, 1)
+        fall *= 1 + 0.28 * bars * np.clip((rng.uniform(0.08, 0.2) - slant) * 20, 0, 1)
     out = fall[..., None] * _hsv(rng.random(), rng.uniform(0.05, 0.4), rng.uniform(0.6, 0.97) * gain)
     if rng.random() < 0.6:  # wood
         tone = _hsv(rng.uniform(0.05, 0.1), rng.uniform(0.25, 0.6), rng.uniform(0.4, 0.85) * gain)
@@ -228,7 +234,7 @@ def studio(shot: Shot, n: int, rng: np.random.Generator) -> Style:
 
 def night(shot: Shot, n: int, rng: np.random.Generator) -> Style:
     """One warm lamp, and the lights of a town far away."""
-    x, y = _grid(n)
+    x, y = _grid(n, shot)
     hue, warm, gain = rng.uniform(0.55, 0.75), rng.normal(0, 0.07), float(np.exp(rng.normal(0, 0.15)))
     lights = Image.new("RGB", (2 * n, 2 * n))
     pen = ImageDraw.Draw(lights)
@@ -275,7 +281,7 @@ def sketch(shot: Shot, n: int, rng: np.random.Generator) -> Style:
 
 def poster(shot: Shot, n: int, rng: np.random.Generator) -> Style:
     """Flat colours, three tones of light, a bold ground."""
-    x, y = _grid(n)
+    x, y = _grid(n, shot)
     hue, white = rng.random(), np.ones(3, np.float32)
     one, two = _hsv(hue, rng.uniform(0.2, 0.7), rng.uniform(0.6, 0.95)), _hsv(hue + rng.uniform(0.05, 0.2), 0.4, 0.9)
     if rng.random() < 0.5:
@@ -307,8 +313,7 @@ def draw(d: Design, style_name: str, size: int, others: list[Design], rng: np.ra
         other = others[int(rng.integers(len(others)))]
         beside = _pose(other, rng, shot)
         beside.height *= 0.8
-        beside.x = shot.x + rng.choice([-1, 1]) * rng.uniform(0.3, 0.5)
-        beside.y = style.horizon + rng.uniform(0.01, 0.05)
+        beside.stand(shot, rng.choice([-1, 1]) * rng.uniform(0.3, 0.5), style.horizon + rng.uniform(0.01, 0.05))
         _shadow(style, beside, other)
         solid = turn(other, beside, size)
         lay(style.ground, solid, shade(solid, beside, other, style))
@@ -316,7 +321,7 @@ def draw(d: Design, style_name: str, size: int, others: list[Design], rng: np.ra
     canvas = _enlarge(style.ground, size * OVER, style.blur)
     solid = turn(d, shot, size * OVER)
     lay(canvas, solid, shade(solid, shot, d, style))
-    if rng.random() < 0.3:
+    if rng.random() < 0.35:
         other = others[int(rng.integers(len(others)))]
         _lay_front(canvas, other, _pose(other, rng, shot), shot, style, size, rng)
     return _image(style.finish(canvas) if style.finish else canvas).reduce(OVER)
@@ -324,7 +329,7 @@ def draw(d: Design, style_name: str, size: int, others: list[Design], rng: np.ra
 
 def _pose(d: Design, rng: np.random.Generator, like: Shot | None = None) -> Shot:
     """How a thing stands, under the camera and lamp of another if there is one."""
-    height = min(rng.uniform(0.4, 0.8), rng.uniform(0.45, 0.85) / d.width)
+    height = min(rng.uniform(0.36, 0.78), rng.uniform(0.42, 0.84) / d.width)
     side = int(rng.choice([-1, 1]))
     azimuth, lift = rng.uniform(0.3, 1.25) * rng.choice([-1, 1]), rng.uniform(0.35, 1.0)
     light = np.array([np.sin(azimuth) * np.cos(lift), np.sin(lift), np.cos(azimuth) * np.cos(lift)], np.float32)
@@ -332,7 +337,7 @@ def _pose(d: Design, rng: np.random.Generator, like: Shot | None = None) -> Shot
         height=height,
         x=0.5 + rng.uniform(-0.1, 0.1) - (0.5 * side * height * d.handle[2] if d.handle else 0),
         y=0.5 + 0.48 * height + rng.uniform(-0.03, 0.07),
-        roll=0.0 if like else rng.normal(0, 0.14),
+        roll=like.roll if like else float(np.clip(rng.normal(0, 0.16), -0.4, 0.4)),
         tilt=like.tilt if like else rng.uniform(0.1, 0.5),
         spin=rng.random(),
         side=side,
@@ -343,7 +348,7 @@ def _pose(d: Design, rng: np.random.Generator, like: Shot | None = None) -> Shot
 
 def _shadow(style: Style, shot: Shot, d: Design) -> None:
     """Dark under the foot, long and faint away from the lamp; on the style's ground."""
-    x, y = _grid(len(style.ground))
+    x, y = _grid(len(style.ground), shot)
     foot, wide = max(float(d.radius[:40].max()), 0.12) * shot.height, float(d.radius.max()) * shot.height
     under = ((x - shot.x) / (foot * 1.3)) ** 2 + ((y - shot.y) / (foot * 0.38)) ** 2
     away = ((x - shot.x + shot.lean * wide * 1.2) / (wide * 1.7)) ** 2 + ((y - shot.y - 0.02) / (wide * 0.3)) ** 2
@@ -356,8 +361,8 @@ def _lay_front(
     canvas: np.ndarray, d: Design, front: Shot, shot: Shot, style: Style, size: int, rng: np.random.Generator
 ) -> None:
     """Something before the thing, out of focus, that hides a part of it."""
-    front.y = shot.y + rng.uniform(0.05, 0.2)
-    front.x = shot.x + rng.choice([-1, 1]) * (rng.uniform(0.6, 1.1) * d.width * front.height / 2 + 0.08)
+    away = rng.uniform(0.6, 1.1) * d.width * front.height / 2 + 0.08
+    front.stand(shot, rng.choice([-1, 1]) * away, shot.y + rng.uniform(0.05, 0.2))
     solid = turn(d, front, size)
     cover, colour = np.zeros((size, size), np.float32), np.zeros((size, size, 3), np.float32)
     cover.reshape(-1)[solid.index] = solid.cover
