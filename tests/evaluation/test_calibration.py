@@ -30,15 +30,22 @@ def fitted():
 def test_percentages_hold_on_other_classes(fitted):
     rows, labels = pictures(seed=1)
     pairs = hit_pairs(rows, labels, hits=20)
-    p, low, high = fitted.probability(pairs.scores)
+    p, low, high = fitted.probability(pairs.scores, pairs.level)
     assert abs(p.mean() - pairs.same.mean()) < 0.05
     for edge in (0.2, 0.5, 0.8):
         near = np.abs(p - edge) < 0.1
         assert near.sum() > 50 and abs(pairs.same[near].mean() - p[near].mean()) < 0.12
     assert ((low <= p) & (p <= high)).all() and (p > 0).all() and (p < 1).all()
     assert fitted.checked["ece"] < 0.08
-    assert fitted.within(fitted.mean_score(pairs.scores)).mean() > 0.9
+    assert fitted.within(pairs.level).mean() > 0.9
     assert not fitted.within(-0.9)
+
+
+def test_the_level_is_that_of_the_edge(fitted):
+    pairs = hit_pairs(*pictures(seed=1), hits=60, neighbours=50)
+    np.testing.assert_array_equal(fitted.level(pairs.scores), pairs.level)
+    assert fitted.level([0.9, 0.5]) == 0.5  # fewer hits than that: the last one known
+    np.testing.assert_array_equal(fitted.probability(pairs.scores)[0], fitted.probability(pairs.scores, pairs.level)[0])
 
 
 def test_p_rises_with_the_score_and_the_neighbourhood_matters(fitted):
@@ -51,7 +58,7 @@ def test_p_rises_with_the_score_and_the_neighbourhood_matters(fitted):
 def test_it_beats_the_score_alone_where_neighbourhoods_differ(fitted):
     rows, labels = pictures(seed=2)
     pairs = hit_pairs(rows, labels)
-    p = np.clip(fitted.probability(pairs.scores)[0], 1e-6, 1 - 1e-6)
+    p = np.clip(fitted.probability(pairs.scores, pairs.level)[0], 1e-6, 1 - 1e-6)
     flat = np.clip(np.full(p.shape, pairs.same.mean()), 1e-6, 1 - 1e-6)
 
     def loss(q):

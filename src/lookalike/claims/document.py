@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,26 @@ def _details(result: ClaimResult) -> Iterable[str]:
             f"{around['cpu']}): `{proof['command']}` with {versions}.\n"
         )
     rows = _flat(result.figures)
-    if rows:
-        yield "| figure | value |"
-        yield "|---|---|"
-        yield from (_row((name, _figure(value))) for name, value in rows)
-        yield ""
+    plain = [(name, value) for name, value in rows if not _is_table(value)]
+    if plain:
+        yield from _table(("figure", "value"), ((name, _figure(value)) for name, value in plain))
+    for name, value in rows:
+        if _is_table(value):
+            yield f"{name}:\n"
+            columns = list(dict.fromkeys(column for row in value for column in row))
+            yield from _table(columns, ([_figure(row.get(column, "")) for column in columns] for row in value))
     yield "</details>\n"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterable[str]:
+    yield _row(columns)
+    yield "|---" * len(columns) + "|"
+    yield from map(_row, rows)
+    yield ""
 
 
 def _flat(figures: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:

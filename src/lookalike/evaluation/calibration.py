@@ -1,8 +1,8 @@
 """P(same thing | score, neighbourhood of the query): what a score means, checked on held-out pairs.
 
 A score of 0.8 says little by itself: in a dense neighbourhood everything scores 0.8. So the score and its height
-above the query's own neighbourhood are joined by a logistic fit into one number, and a monotone curve over that
-number gives the probability (docs/decisions/0043). Pairs are (query, hit) as a user sees them.
+above the query's surroundings (its 50th hit) are joined by a logistic fit into one number, and a monotone curve over
+that number gives the probability (docs/decisions/0043). Pairs are (query, hit) as a user sees them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ KNOTS = 30
 class Calibration:
     """The fitted curve; `to_json` and `from_json` let a model or an index carry it."""
 
-    weights: tuple[float, float, float]  # of 1, the score, and the score less the neighbourhood's mean
-    neighbours: int
+    weights: tuple[float, float, float]  # of 1, the score, and the score less that of the neighbourhood's edge
+    neighbours: int  # the hit that is the edge
     knots: list[float]
     p: list[float]
     low: list[float]
@@ -42,17 +42,18 @@ class Calibration:
     def probability(self, scores: Any, level: Any = None) -> tuple[Doubles, Doubles, Doubles]:
         """p with its interval for the hits of queries: scores of shape (..., hits), best first, the query left out.
 
-        `level` is the neighbourhood's mean where more hits are known than are asked about (see `mean_score`).
+        `level` is that of the neighbourhood (see there) where more hits are known than are asked about.
         """
         values = np.asarray(scores, dtype=np.float64)
-        around = self.mean_score(values) if level is None else np.asarray(level, dtype=np.float64)
+        around = self.level(values) if level is None else np.asarray(level, dtype=np.float64)
         index = _features(values, around[..., None]) @ np.asarray(self.weights)
         p, low, high = (np.interp(index, self.knots, curve) for curve in (self.p, self.low, self.high))
         return p, low, high
 
-    def mean_score(self, scores: Any) -> Doubles:
-        """The neighbourhood of each query: the mean of its best scores."""
-        return np.asarray(scores, dtype=np.float64)[..., : self.neighbours].mean(axis=-1)
+    def level(self, scores: Any) -> Doubles:
+        """How near a query's surroundings are: the score at the edge of its neighbourhood, or the last one known."""
+        values = np.asarray(scores, dtype=np.float64)
+        return np.asarray(values[..., min(self.neighbours, values.shape[-1]) - 1])
 
     def within(self, level: Any) -> Bools:
         """Whether a query's neighbourhood is like those the curve was checked on."""
@@ -79,11 +80,22 @@ class HitPairs:
 
     scores: Doubles
     same: Bools
+    level: Doubles  # of each query's neighbourhood
     groups: Ints  # class of each query: what is drawn together and held out together
+
+    def of(self, queries: Bools) -> HitPairs:
+        return HitPairs(self.scores[queries], self.same[queries], self.level[queries], self.groups[queries])
 
 
 def hit_pairs(
-    embeddings: Any, labels: Any, *, query: Any = None, gallery: Any = None, ids: Any = None, hits: int = 20
+    embeddings: Any,
+    labels: Any,
+    *,
+    query: Any = None,
+    gallery: Any = None,
+    ids: Any = None,
+    hits: int = 20,
+    neighbours: int = 50,
 ) -> HitPairs:
     """Each labelled query's best hits in the gallery, and whether they show the same thing."""
     rows = as_rows(embeddings)
@@ -94,15 +106,17 @@ def hit_pairs(
     place = np.full(len(rows), -1, np.int64)
     place[where] = np.arange(len(where))
     extra = 0 if content is None else int(np.bincount(content[content >= 0]).max(initial=0))
-    scores, index = top_k(rows[asked], rows[where], hits + extra, exclude=place[asked])
+    scores, index = top_k(rows[asked], rows[where], max(hits, neighbours) + extra, exclude=place[asked])
     found = where[index] if len(where) else index
     kept = index >= 0
     if content is not None:
         kept &= (content[found] != content[asked, None]) | (content[asked, None] < 0)
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :hits]
+    order = np.argsort(~kept, axis=1, kind="stable")  # what is kept moves to the front
     kept, found = np.take_along_axis(kept, order, axis=1), np.take_along_axis(found, order, axis=1)
     values = np.where(kept, np.take_along_axis(scores, order, axis=1), -np.inf).astype(np.float64)
-    return HitPairs(values, (codes[found] == codes[asked, None]) & kept, codes[asked])
+    edge = np.maximum(np.minimum(kept.sum(axis=1), neighbours) - 1, 0)
+    same = (codes[found] == codes[asked, None]) & kept
+    return HitPairs(values[:, :hits], same[:, :hits], values[np.arange(len(asked)), edge], codes[asked])
 
 
 def calibrate(
@@ -113,12 +127,12 @@ def calibrate(
     gallery: Any = None,
     ids: Any = None,
     hits: int = 20,
-    neighbours: int = 10,
+    neighbours: int = 50,
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[Calibration | None, str]:
     """Fit the curve on held-out pictures; (None, why) where too little is known for a per cent."""
-    pairs = hit_pairs(embeddings, labels, query=query, gallery=gallery, ids=ids, hits=hits)
+    pairs = hit_pairs(embeddings, labels, query=query, gallery=gallery, ids=ids, hits=hits, neighbours=neighbours)
     real = np.isfinite(pairs.scores)
     positive = int(pairs.same.sum())
     if positive < FEWEST:
@@ -135,9 +149,7 @@ def _features(scores: Doubles, level: Doubles) -> Doubles:
 
 def _fit(pairs: HitPairs, neighbours: int, draws: int, seed: int) -> Calibration:
     real = np.isfinite(pairs.scores)
-    nearest = np.where(real, pairs.scores, 0)[:, :neighbours]
-    level = nearest.sum(axis=1) / np.maximum(real[:, :neighbours].sum(axis=1), 1)
-    features = _features(pairs.scores, level[:, None])[real]
+    features = _features(pairs.scores, pairs.level[:, None])[real]
     same = pairs.same[real]
     groups = np.broadcast_to(pairs.groups[:, None], real.shape)[real]
     weights = _logistic(features, same)
@@ -148,7 +160,7 @@ def _fit(pairs: HitPairs, neighbours: int, draws: int, seed: int) -> Calibration
     knots = np.bincount(place, index, count) / np.maximum(np.bincount(place, minlength=count), 1)
     kept = np.bincount(place, minlength=count) > 0
     curves = _curves(place, same, groups, count, draws, seed)[:, kept]
-    asked = level[real.any(axis=1)]
+    asked = pairs.level[real.any(axis=1)]
     return Calibration(
         tuple(float(w) for w in weights),  # type: ignore[arg-type]
         neighbours,
@@ -216,7 +228,7 @@ def _monotone(hits: Doubles, pairs: Doubles) -> Doubles:
 
 
 def check(
-    pairs: HitPairs, *, neighbours: int = 10, folds: int = 5, bins: int = 10, draws: int = 200, seed: int = 0
+    pairs: HitPairs, *, neighbours: int = 50, folds: int = 5, bins: int = 10, draws: int = 200, seed: int = 0
 ) -> dict[str, Any]:
     """How right the percentages are on classes that did not help to fit them.
 
@@ -230,19 +242,15 @@ def check(
         inside = int(pairs.same[~out].sum())
         if not out.any() or not 0 < inside < real.sum():
             continue
-        fitted = _fit(HitPairs(pairs.scores[~out], pairs.same[~out], pairs.groups[~out]), neighbours, draws, seed)
-        held = np.where(np.isfinite(pairs.scores[out]), pairs.scores[out], np.nan)
-        with np.errstate(invalid="ignore"):
-            level = _mean_of_known(held[:, :neighbours])
-            p[out], low[out], _ = fitted.probability(held, level)
+        fitted = _fit(pairs.of(~out), neighbours, draws, seed)
+        known = np.isfinite(pairs.scores[out])
+        held = fitted.probability(
+            np.where(known, pairs.scores[out], 0.0), np.where(known.any(axis=1), pairs.level[out], 0)
+        )
+        p[out], low[out] = (np.where(known, values, np.nan) for values in held[:2])
     real = np.isfinite(p)
     groups = np.broadcast_to(pairs.groups[:, None], p.shape)[real]
     return {**_reliability(p[real], pairs.same[real], groups, bins, seed), **_wrong(p, low, pairs.same)}
-
-
-def _mean_of_known(scores: Doubles) -> Doubles:
-    known = np.isfinite(scores)
-    return np.where(known, scores, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
 
 
 def _reliability(p: Doubles, same: Bools, groups: Ints, bins: int, seed: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lookalike.store import Hit as StoreHit
 
 MOST = 1000  # hits of one answer
-NEIGHBOURS = 12  # how many more are fetched, for the query's neighbourhood
+NEIGHBOURS = 52  # how many more are fetched, for the edge of the query's neighbourhood (the calibration's 50th hit)
 SEVERAL = 0.05  # added to each side of the interval when several pictures ask: they were not checked for that
 
 
@@ -198,7 +198,7 @@ def _weigh(index: Index, hits: list[Hit], around: list[Hit], *, alone: bool) -> 
     if calibration is None or not hits:
         return ""
     near = [hit.score for hit in around if not hit.identical] or [hit.score for hit in around]
-    level = calibration.mean_score(np.array(near))
+    level = calibration.level(np.array(near))
     spread = 0.0 if alone else SEVERAL
     for hit, p, low, high in zip(hits, *calibration.probability(scores, level), strict=True):
         hit.probability, hit.low, hit.high = float(p), max(float(low) - spread, 0.0), min(float(high) + spread, 1.0)
