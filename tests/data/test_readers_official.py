@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,23 @@ def check_domainnet_splits(table: Table) -> None:
     }
 
 
+def domainnet_lists_apart(root: Path) -> Path:
+    domainnet(root)
+    (root / "image_list").mkdir()
+    for file in root.glob("*.txt"):
+        shutil.move(file, root / "image_list")
+    return root
+
+
+def domainnet_folders(root: Path) -> Path:
+    return touch(root, *(f"{d}/{c}/1.jpg" for d in ("clipart", "painting", "real", "sketch") for c in ("bus", "zebra")))
+
+
+def check_domainnet_folders(table: Table) -> None:
+    assert table.labels()[1] == ["bus", "zebra"]
+    assert by_path(table, "domain", "label")["painting/zebra/1.jpg"] == ("painting", "zebra")
+
+
 def visda(root: Path) -> Path:
     touch(root, "train/aeroplane/src_1.png", "validation/aeroplane/1.jpg", "test/trunk00/2.jpg")
     return write(
@@ -296,6 +314,23 @@ def check_imagenet_kaggle(table: Table) -> None:
     assert by_path(table, "label", "split", "words") == {
         f"{base}/train/n01440764/n01440764_18.JPEG": ("n01440764", "train", "tench, Tinca tinca"),
         f"{base}/val/ILSVRC2012_val_1.JPEG": ("n01751748", "val", "sea snake"),
+    }
+
+
+def imagenet_kit(root: Path) -> Path:
+    touch(root, "train/n01440764/n01440764_18.JPEG", *(f"val/ILSVRC2012_val_0000000{i}.JPEG" for i in (1, 2)))
+    kit = root / "ILSVRC2012_devkit_t12" / "data"
+    kit.mkdir(parents=True)
+    rows = [{"ILSVRC2012_ID": i, "WNID": wnid} for i, wnid in ((1, "n01440764"), (2, "n01751748"))]
+    savemat(kit / "meta.mat", {"synsets": _annotations(rows).reshape(-1, 1)})
+    return write(kit, {"ILSVRC2012_validation_ground_truth.txt": "2\n1\n"})
+
+
+def check_imagenet_kit(table: Table) -> None:
+    assert by_path(table, "label", "split") == {
+        "train/n01440764/n01440764_18.JPEG": ("n01440764", "train"),
+        "val/ILSVRC2012_val_00000001.JPEG": ("n01751748", "val"),
+        "val/ILSVRC2012_val_00000002.JPEG": ("n01440764", "val"),
     }
 
 
@@ -442,9 +477,18 @@ OFFICIAL = {
     "in-shop": [(in_shop, check_in_shop)],
     "deepfashion2": [(deepfashion2, check_deepfashion2)],
     "pacs": [(pacs, check_pacs)],
-    "domainnet": [(domainnet, check_domainnet), (domainnet_splits, check_domainnet_splits)],
+    "domainnet": [
+        (domainnet, check_domainnet),
+        (domainnet_lists_apart, check_domainnet),
+        (domainnet_splits, check_domainnet_splits),
+        (domainnet_folders, check_domainnet_folders),
+    ],
     "visda": [(visda, check_visda), (visda_lists, check_visda)],
-    "imagenet": [(imagenet_folders, check_imagenet_folders), (imagenet_kaggle, check_imagenet_kaggle)],
+    "imagenet": [
+        (imagenet_folders, check_imagenet_folders),
+        (imagenet_kaggle, check_imagenet_kaggle),
+        (imagenet_kit, check_imagenet_kit),
+    ],
     "tiny-imagenet": [(tiny, check_tiny), (tiny_folders, check_tiny_folders)],
     "voc07": [(voc07, check_voc07)],
     "aircraft": [(aircraft, check_aircraft)],
@@ -481,6 +525,7 @@ def test_every_layout_has_its_case() -> None:
         ("voc07", "VOCdevkit/VOC2007", voc07),
         ("aircraft", "data", aircraft),
         ("sop", "Stanford_Online_Products", sop),
+        ("pacs", "PACS/kfold", pacs),
     ],
 )
 def test_a_data_set_one_folder_further_in(tmp_path: Path, name: str, inside: str, make: Any) -> None:
@@ -527,3 +572,55 @@ def test_in_shop_without_boxes_has_whole_pictures(tmp_path: Path) -> None:
     in_shop(tmp_path)
     shutil.rmtree(tmp_path / "Anno")
     assert read_table(tmp_path).box(0) is None
+
+
+def test_in_shop_with_a_box_missing_keeps_the_others(tmp_path: Path) -> None:
+    in_shop(tmp_path)
+    file = tmp_path / "Anno/list_bbox_inshop.txt"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    table = read_table(tmp_path)
+    assert [table.box(i) for i in range(3)] == [(5, 10, 200, 250), (5, 10, 200, 251), None]
+
+
+def test_voc_with_one_list_for_train_and_val(tmp_path: Path) -> None:
+    voc07(tmp_path)
+    for name in ("train", "val"):
+        (tmp_path / f"ImageSets/Main/{name}.txt").unlink()
+    assert column(read_table(tmp_path), "split") == ["train", "train", "test"]
+    for name in ("trainval", "test"):
+        (tmp_path / f"ImageSets/Main/{name}.txt").unlink()
+    with pytest.raises(LookalikeError, match="its lists name no pictures"):
+        read_table(tmp_path)
+
+
+def test_a_split_may_be_called_as_its_publishers_do(tmp_path: Path) -> None:
+    assert column(read_table(tiny(tmp_path), split="validation"), "split") == ["val"]
+
+
+@pytest.mark.parametrize(
+    ("make", "file", "old", "new", "sentence"),
+    [
+        (cub, "image_class_labels.txt", "1 1\n", "", "image_class_labels.txt` has no line for `1`"),
+        (cub, "train_test_split.txt", "2 1\n", "", "train_test_split.txt` has no line for `2`"),
+        (cars_folders, "split.csv", "official_split", "part", "KeyError: 'official_split'"),
+        (sop, "Ebay_train.txt", " bicycle_final/1_1.JPG", "", "laid out as Stanford Online Products, but one of its"),
+        (in_shop, "Eval/list_eval_partition.txt", " train", "", "laid out as In-Shop"),
+        (deepfashion2, "train/annos/000001.json", '"pair_id"', '"pair"', "KeyError: 'pair_id'"),
+        (grocery, "train.txt", ", 1, 0", "", "laid out as Grocery Store"),
+    ],
+)
+def test_a_shortened_list_is_answered_in_one_sentence(
+    tmp_path: Path, make: Any, file: str, old: str, new: str, sentence: str
+) -> None:
+    path = make(tmp_path) / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(LookalikeError, match=re.escape(sentence)):
+        read_table(tmp_path)
+
+
+def test_a_list_that_is_missing_is_named(tmp_path: Path) -> None:
+    cub(tmp_path)
+    (tmp_path / "classes.txt").unlink()
+    with pytest.raises(LookalikeError, match=r"classes\.txt` is missing"):
+        read_table(tmp_path)

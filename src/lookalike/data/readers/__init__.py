@@ -9,7 +9,7 @@ from typing import Any
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
 from lookalike.data.readers import aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, shops, voc
-from lookalike.data.readers.base import LAYOUTS, Columns, locate, unique_rows
+from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
 from lookalike.data.readers.folder import read_folder
 from lookalike.data.readers.tables import IN_FOLDER, has_paths, read_file, read_list
 from lookalike.data.readers.webdataset import looks_like_shards, read_shards
@@ -100,11 +100,11 @@ def _read_folder(
             raise LookalikeError(
                 f"`{shown}` is not laid out as {LAYOUTS[layout].title}: there is no `{missing}` in it."
             )
-        return base, LAYOUTS[layout].read(base), {"layout": layout}
+        return base, LAYOUTS[layout].columns(base), {"layout": layout}
     if layout == "auto":
         for known in LAYOUTS.values():
             if base := known.base(path):
-                return base, known.read(base), {"layout": known.name}
+                return base, known.columns(base), {"layout": known.name}
     if layout in ("auto", "table"):
         for name in (*IN_FOLDER, f"{path.resolve().name}.csv"):
             if (path / name).is_file() and has_paths(path / name):
@@ -159,4 +159,5 @@ def _only(table: Table, split: str | None, shown: str) -> Table:
     if not table.has("split"):
         raise LookalikeError(f"`{shown}` has no splits, so there is no `{split}` in it.")
     there = table.labels("split")[1]
+    split = split if split in there else SPLITS.get(split.lower(), split)  # tables call theirs `validation` too
     return table.where("split", choose(split, there, f"a split of `{shown}`"))

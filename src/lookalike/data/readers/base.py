@@ -55,6 +55,21 @@ class Layout:
                 return root / place if place else root
         return None
 
+    def columns(self, base: Path) -> Columns:
+        """What the reader reads there; lists that are not as they were published end in one sentence."""
+        try:
+            columns = self.read(base)
+        except FileNotFoundError as error:
+            raise LookalikeError(f"`{base}` is laid out as {self.title}, but `{error.filename}` is missing.") from None
+        except (KeyError, IndexError, ValueError) as error:
+            raise LookalikeError(
+                f"`{base}` is laid out as {self.title}, but one of its lists is not as it was published "
+                f"({type(error).__name__}: {error})."
+            ) from error
+        if not len(columns["path"]):
+            raise LookalikeError(f"`{base}` is laid out as {self.title}, but its lists name no pictures.")
+        return columns
+
     def missing(self, root: Path) -> str:
         """The first mark that is not there, for the error."""
         return next(mark for mark in self.marks[0] if not _exists(root, mark))
@@ -211,12 +226,23 @@ def lines(path: Path, *, skip: int = 0) -> Iterator[str]:
                 yield line.rstrip("\r\n")
 
 
-def pairs(path: Path) -> dict[str, str]:
+class Listed(dict[str, str]):
+    """A list by key; a key it lacks is the mistake of whoever shortened the list."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __missing__(self, key: str) -> str:
+        raise LookalikeError(f"`{self.path}` has no line for `{key}`: take the list as it was published.")
+
+
+def pairs(path: Path) -> Listed:
     """`id value` a line, the value running to the end of the line."""
-    out = {}
+    out = Listed(path)
     for line in lines(path):
-        key, _, value = line.strip().partition(" ")
-        out[key] = value.strip()
+        key, *value = line.split(maxsplit=1)
+        out[key] = value[0].strip() if value else ""
     return out
 
 
@@ -231,10 +257,10 @@ def path_label(path: Path) -> Iterator[tuple[str, str]]:
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file, skipinitialspace=True))
 
 
-def boxes(rows: Iterable[Sequence[int | float]]) -> Columns:
-    """Columns of boxes given as (x1, y1, x2, y2)."""
-    corners = np.asarray(list(rows), float).round().astype(np.int32).reshape(-1, 4)
-    return {name: corners[:, i] for i, name in enumerate(BOX)}
+def boxes(rows: Iterable[Sequence[int | float] | None]) -> Columns:
+    """Columns of boxes given as (x1, y1, x2, y2), None for a whole picture."""
+    corners = [[None] * 4 if row is None else [round(n) for n in row] for row in rows]
+    return {name: pa.array([row[i] for row in corners], pa.int32()) for i, name in enumerate(BOX)}

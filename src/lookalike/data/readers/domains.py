@@ -11,7 +11,7 @@ _PACS = ("art_painting", "cartoon", "photo", "sketch")
 _DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
 
-@layout("pacs", "PACS", marks=[_PACS], inside=["PACS", "pacs_data", "kfold"])
+@layout("pacs", "PACS", marks=[_PACS], inside=["PACS", "pacs_data", "kfold", "PACS/kfold"])
 def read_pacs(root: Path) -> Columns:
     """<domain>/<class>/; the published lists, where they are, tell train from val (their `test` is the whole)."""
     columns = scanned(root, *_PACS)
@@ -19,7 +19,8 @@ def read_pacs(root: Path) -> Columns:
     columns["domain"] = [p[0] for p in parts]
     columns["label"] = [p[1] if len(p) > 2 else None for p in parts]
     splits: dict[str, str] = {}
-    for place in (root, root / "pacs_label", root / "splits", root / "image_list"):
+    published = "Train val splits and h5py files pre-read"
+    for place in (root / name for name in (".", "pacs_label", "splits", "image_list", published, f"../{published}")):
         for domain in _PACS:
             for name, split in (("train", "train"), ("crossval", "val")):
                 file = place / f"{domain}_{name}_kfold.txt"
@@ -33,15 +34,30 @@ def read_pacs(root: Path) -> Columns:
 @layout(
     "domainnet",
     "DomainNet-126",
-    marks=[("real_list.txt",), ("sketch_list.txt",), ("real_train.txt", "real"), ("sketch_train.txt", "sketch")],
-    inside=["domainnet-126", "DomainNet-126", "image_list"],
+    marks=[
+        ("real_list.txt",),
+        ("sketch_list.txt",),
+        ("image_list/real_list.txt",),
+        ("image_list/sketch_list.txt",),
+        ("real_train.txt", "real"),
+        ("sketch_train.txt", "sketch"),
+        ("clipart", "painting", "real", "sketch"),
+    ],
+    inside=["domainnet-126", "DomainNet-126"],
 )
 def read_domainnet(root: Path) -> Columns:
-    """`<domain>_list.txt`, or `_train` and `_test` lists; the class is the second folder of a path."""
+    """`<domain>_list.txt`, or `_train` and `_test` lists, else all of <domain>/<class>/."""
     out: Columns = {"path": [], "label": [], "class_id": [], "domain": [], "split": []}
+    lists = root / "image_list" if (root / "image_list").is_dir() else root
+    if not any(
+        (lists / f"{domain}_{name}.txt").exists() for domain in _DOMAINNET for name in ("list", "train", "test")
+    ):
+        columns = scanned(root, *(domain for domain in _DOMAINNET if (root / domain).is_dir()))
+        parts = [path.split("/") for path in columns["path"].to_pylist()]
+        return {**columns, "label": [p[1] if len(p) > 2 else None for p in parts], "domain": [p[0] for p in parts]}
     for domain in _DOMAINNET:
         for name, split in (("list", None), ("train", "train"), ("test", "test")):
-            file = root / f"{domain}_{name}.txt"
+            file = lists / f"{domain}_{name}.txt"
             for path, number in path_label(file) if file.exists() else ():
                 out["path"].append(path)
                 out["label"].append(_folder(path, 1, file))

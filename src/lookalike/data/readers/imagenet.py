@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.readers.base import Columns, csv_rows, layout, lines, pairs, scanned
+from lookalike.data.readers.cars import load_mat
 
 _SYNSET = "n" + "[0-9]" * 8
 
@@ -46,12 +48,12 @@ def read_tiny(root: Path) -> Columns:
     marks=[(f"train/{_SYNSET}", "val"), ("LOC_synset_mapping.txt", "ILSVRC/Data/CLS-LOC")],
 )
 def read(root: Path) -> Columns:
-    """`train/<synset>/`, and `val/` either in folders too or flat with `LOC_val_solution.csv`."""
+    """`train/<synset>/`, and `val/` in folders too, or flat with `LOC_val_solution.csv` or the development kit."""
     base = root / "ILSVRC" / "Data" / "CLS-LOC"
     prefix = "ILSVRC/Data/CLS-LOC/" if base.is_dir() else ""
     columns = scanned(root, *(f"{prefix}{name}" for name in ("train", "val") if (root / prefix / name).is_dir()))
     solution = root / "LOC_val_solution.csv"
-    answers = {}
+    answers = _development_kit(root)
     if solution.exists():
         for row in csv_rows(solution):
             answers[f"{row['ImageId']}.JPEG"] = row["PredictionString"].split()[0]
@@ -60,6 +62,17 @@ def read(root: Path) -> Columns:
     columns["label"] = _synsets(columns["path"], answers, str(root), place)
     mapping = root / "LOC_synset_mapping.txt"
     return columns | _words(columns["label"], pairs(mapping) if mapping.exists() else {})
+
+
+def _development_kit(root: Path) -> dict[str, str]:
+    """The synset of every validation picture, by its number, as the official kit has it."""
+    for place in (root / "ILSVRC2012_devkit_t12" / "data", root / "devkit" / "data"):
+        truth, meta = place / "ILSVRC2012_validation_ground_truth.txt", place / "meta.mat"
+        if truth.exists() and meta.exists():
+            rows = np.atleast_1d(load_mat(meta)["synsets"])
+            synsets = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
+            return {f"ILSVRC2012_val_{i:08}.JPEG": synsets[int(n)] for i, n in enumerate(lines(truth), 1)}
+    return {}
 
 
 def _synsets(paths: pa.Array, answers: dict[str, str], source: str, place: int = 0) -> pa.Array:

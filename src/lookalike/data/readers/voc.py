@@ -21,8 +21,12 @@ def read(root: Path) -> Columns:
     The official measure leaves a picture out of the classes that are difficult in it.
     """
     out: Columns = {"path": [], "label": [], "difficult": [], "split": []}
-    for split in ("train", "val", "test"):
-        file = root / "ImageSets" / "Main" / f"{split}.txt"
+    lists = root / "ImageSets" / "Main"
+    halves = (lists / "train.txt").exists() and (lists / "val.txt").exists()
+    for name, split in (
+        (("train", "train"), ("val", "val"), ("test", "test")) if halves else (("trainval", "train"), ("test", "test"))
+    ):
+        file = lists / f"{name}.txt"
         for line in lines(file) if file.exists() else ():
             image = line.split()[0]
             objects = read_objects(root / "Annotations" / f"{image}.xml")
