@@ -43,6 +43,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    from lookalike import shift
     from lookalike.benches import bench
     from lookalike.claims import reproduce
     from lookalike.core.run import Run
@@ -80,11 +81,14 @@ __all__ = [
     "reproduce",
     "search",
     "serve",
+    "shift",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "shift":  # a room of verbs: `lookalike.shift.splits(...)` is `lookalike shift splits`
+        return importlib.import_module("lookalike.shift")
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
@@ -93,4 +97,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), *_LAZY, "shift"])

@@ -13,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.methods import Batch, Context, Method, Rates
 
-WIDTH, DIM, CLASSES = 6, 4, 3
+WIDTH, DIM, CLASSES = 6, 8, 3
 
 
 class Net(nn.Module):

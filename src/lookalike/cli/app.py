@@ -11,7 +11,7 @@ import typer
 PANELS = {
     "Start": ("demo", "doctor"),
     "Search": ("index", "search", "serve"),
-    "Train and measure": ("train", "recipes", "evaluate", "compare", "report", "embed", "export"),
+    "Train and measure": ("train", "recipes", "evaluate", "compare", "shift", "report", "embed", "export"),
     "Proof": ("bench", "reproduce"),
     "Housekeeping": ("cache", "migrate"),
 }

@@ -76,7 +76,7 @@ class Context:
 
     def log(self, name: str, value: Tensor | float) -> None:
         """A number for the log of this step."""
-        self.logs[name] = float(value)
+        self.logs[name] = float(value.detach() if isinstance(value, Tensor) else value)
 
     def generator(self, *names: object) -> torch.Generator:
         """A stream of random numbers that depends on seed, step and name only: equal on all processes, and
@@ -117,15 +117,20 @@ class Method(nn.Module):
         """The views each picture is seen in at every step; `default` is the one the settings ask for."""
         return [default]
 
-    def param_groups(self, rates: Rates) -> list[dict[str, Any]]:
-        """What is trained and at which rate (`lr`); frozen parameters are left out by the loop."""
+    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+        """What is trained and at which rate (`lr`); frozen parameters are left out by the loop.
+
+        A method with heads of its own names them as `like_head`.
+        """
         head = list(self.context.model.head.parameters())
         known = {id(p) for p in head}
         rest = [p for p in self.context.model.parameters() if id(p) not in known]
+        own = [p for module in like_head for p in module.parameters()]
+        known = {id(p) for p in own}
         return [
             {"name": "backbone", "params": rest, "lr": rates.backbone},
-            {"name": "head", "params": head, "lr": rates.head},
-            {"name": "loss", "params": list(self.parameters()), "lr": rates.loss},
+            {"name": "head", "params": [*head, *own], "lr": rates.head},
+            {"name": "loss", "params": [p for p in self.parameters() if id(p) not in known], "lr": rates.loss},
         ]
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:

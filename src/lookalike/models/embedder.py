@@ -16,6 +16,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.data.decode import Preprocess
 from lookalike.models import backbones, layers
+from lookalike.models.heads import BlockLinear
 from lookalike.models.pictures import Failure
 from lookalike.models.pooling import Pooling, unit
 from lookalike.models.snapshot import Snapshot, raw_bytes
@@ -159,6 +160,8 @@ class Embedder(nn.Module):
             parts.append(self.head)
         tensors = [value for part in parts for value in part.state_dict(keep_vars=True).values()]
         words = f"{self.architecture} {self.pooling.name if layer in layers.ENDS else layer} {self.preprocess}"
+        if layer == "embedding" and isinstance(self.head, BlockLinear):
+            words += f" {self.head.blocks} blocks"
         state = Snapshot(words, tensors)
         known = self._fingerprints.get(layer)
         if known is None or not known[0].same(state):

@@ -19,6 +19,7 @@ from lookalike.core.formats import stamp, upgrade
 from lookalike.core.run import Run
 from lookalike.data.decode import Preprocess
 from lookalike.models import backbones, card
+from lookalike.models.heads import BlockLinear
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
@@ -55,6 +56,7 @@ def save(model: Embedder, path: Path, results: dict[str, Any] | None) -> None:
             "architecture": model.architecture,
             "pooling": model.pooling.name,
             "head": model.dim if isinstance(model.head, nn.Linear) else None,
+            **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
             "classes": model.classifier.out_features if model.classifier is not None else None,
             "preprocess": model.preprocess.to_json(),
             "fingerprint": model.fingerprint(),
@@ -89,6 +91,8 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
         )
         if config["head"]:
             model.head = nn.Linear(model.feature_dim, config["head"])
+        if config.get("head_blocks"):
+            model.head = BlockLinear.of(model.head, config["head_blocks"])
         if config["classes"]:
             model.classifier = nn.Linear(model.dim, config["classes"])
         if "prototypes" in tensors:

@@ -1,0 +1,80 @@
+"""FID between sets of classes, along a sequence in which few of them change from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from lookalike.core.device import threads
+from lookalike.shift import fid
+from lookalike.shift.fid import Floats, Moments
+from lookalike.shift.ordering import Side
+
+Measure = Literal["samples", "means"]
+_DRIFT = 1e-10  # relative; what a hundred exchanges leave behind is a thousandth of it
+
+
+class ClassDistances:
+    """Features by class; `measure` says whether a side's rows are its pictures or the means of its classes.
+
+    The two are different quantities (a mean of 60 pictures varies less than a picture): never compare them.
+    """
+
+    def __init__(self, features: NDArray[np.floating], codes: NDArray[np.int64], measure: Measure = "samples") -> None:
+        rows = np.asarray(features, np.float64)
+        by_class = [rows[codes == code] for code in range(int(codes.max()) + 1)]
+        self.measure = measure
+        self.means: Floats = np.stack([own.mean(0) for own in by_class])
+        self._rows = by_class if measure == "samples" else list(self.means[:, None])
+        self._centre: Floats = np.concatenate(self._rows).mean(0)
+        self.pictures = np.array([len(own) for own in by_class])
+
+    def rows(self, side: Iterable[int]) -> Floats:
+        return np.concatenate([self._rows[code] for code in side])
+
+    def one(self, train: Side, test: Side) -> float:
+        """The FID of one pair of sides, from nothing but their rows."""
+        return fid.between(self.rows(train), self.rows(test))
+
+    def along(self, steps: Sequence[tuple[Side, Side]]) -> list[float]:
+        """The FID of every step. With more rows than dimensions on both sides, sums and scatters are carried on from
+        step to step, so that a step costs one eigenvalue problem. The steps share out the cores."""
+        size = self.means.shape[1]
+        with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:
+            if any(sum(len(self._rows[code]) for code in side) <= size for sides in steps for side in sides):
+                return list(pool.map(lambda sides: self.one(*sides), steps))
+            out: list[float] = []
+            carried, at_once = self._carried(steps), 2 * threads()  # matrices held at a time
+            while block := list(islice(carried, at_once)):
+                out += pool.map(lambda pair: fid.distance(*pair), block)
+        if steps:
+            assert abs(out[-1] - self.one(*steps[-1])) <= _DRIFT * max(out[-1], 1.0), "the carried moments drifted"
+        return out
+
+    def _carried(self, steps: Sequence[tuple[Side, Side]]) -> Iterator[tuple[Moments, Moments]]:
+        known: list[tuple[set[int], Moments] | None] = [None, None]
+        for sides in steps:
+            for i, side in enumerate(sides):
+                known[i] = set(side), self._moved(known[i], set(side))
+            assert known[0] is not None and known[1] is not None
+            yield known[0][1], known[1][1]
+
+    def _moved(self, known: tuple[set[int], Moments] | None, wanted: set[int]) -> Moments:
+        """The moments of some classes: from those of others by what came and went, where that is less work."""
+        if known is None or len(known[0] ^ wanted) >= len(wanted):
+            return self._of(wanted)
+        found = known[1]
+        if came := wanted - known[0]:
+            found = found + self._of(came)
+        if gone := known[0] - wanted:
+            found = found - self._of(gone)
+        return found
+
+    def _of(self, side: Iterable[int]) -> Moments:
+        return fid.moments(self.rows(sorted(side)), self._centre)

@@ -1,0 +1,56 @@
+"""Slow twins of the shift curve's parts, as plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.linalg import sqrtm
+
+
+def fid(x, y):
+    """With SciPy's matrix root, as a single process would."""
+    gap = x.mean(0) - y.mean(0)
+    a, b = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
+    root = np.trace(sqrtm(np.atleast_2d(a) @ np.atleast_2d(b))).real
+    return float(gap @ gap + np.trace(np.atleast_2d(a)) + np.trace(np.atleast_2d(b)) - 2 * root)
+
+
+def swap_sequence(means, train, test, per_step, steps, history, harder):
+    """The states after every round; `means` by class, sides as lists of classes."""
+    train, test = list(train), list(test)
+    taken = {"train": [], "test": []}
+    out = []
+    for _ in range(steps):
+        middle = {}
+        for name, side in (("train", train), ("test", test)):
+            middle[name] = sum(means[c] for c in side) / len(side)
+        scores = {"train": [], "test": []}
+        for name, other, side in (("train", "test", train), ("test", "train", test)):
+            for place, c in enumerate(side):
+                far = math.dist(means[c], middle[other])
+                near = math.dist(means[c], middle[name])
+                score = far - near
+                scores[name].append((score if harder else -score, c, place))
+            scores[name].sort()
+        for k in range(per_step):
+            chosen = {}
+            for name in ("train", "test"):
+                recent = taken[name][max(len(taken[name]) - history, 0) :]
+                for _, _, place in scores[name][k:]:
+                    if place not in recent:
+                        chosen[name] = place
+                        taken[name].append(place)
+                        break
+            a, b = chosen["train"], chosen["test"]
+            train[a], test[b] = test[b], train[a]
+        out.append((tuple(train), tuple(test)))
+    return out
+
+
+def area(fids, values):
+    """AGS: the area under the values over FID, stretched to 0 … 1."""
+    total = 0.0
+    for i in range(len(fids) - 1):
+        total += (fids[i + 1] - fids[i]) / (fids[-1] - fids[0]) * (values[i] + values[i + 1]) / 2
+    return total

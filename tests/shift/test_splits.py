@@ -1,0 +1,251 @@
+"""Splits: equal sides, nothing on both, nothing lost, the rule of the paper, and the file."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.naive import shift as naive
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift import fid, ordering
+from lookalike.shift.distances import ClassDistances
+from lookalike.shift.sequence import sequence, turning
+from lookalike.shift.splitset import SplitSet
+from lookalike.shift.splitting import split_features, start
+
+EYE = {"name": "made up", "weights": "0"}
+
+
+@pytest.mark.parametrize(("harder", "history", "per_step"), [(True, 5, 2), (False, 7, 2), (True, 0, 1), (True, 3, 3)])
+def test_swaps_as_the_naive_twin(harder, history, per_step):
+    means = numpy_rng(1, "means").standard_normal((20, 5))
+    train, test = tuple(range(10)), tuple(range(10, 20))
+    found = ordering.swaps(means, train, test, per_step=per_step, steps=8, history=history, harder=harder)
+    expected = naive.swap_sequence(means, train, test, per_step, 8, history, harder)
+    assert [(s.train, s.test) for s in found] == expected
+    assert all(len(s.swapped) == per_step for s in found)
+
+
+def test_swapping_drives_the_sides_apart_and_together(classes):
+    table, features = classes(40)
+    codes, _ = table.labels()
+    whole = sequence(ClassDistances(features, codes), *start(table))
+    fids = [step.fid for step in whole.steps]
+    assert fids[whole.end] > 1.5 * fids[whole.start] > 1.5 * min(fids[: whole.start])
+    assert fids[-1] > fids[whole.end]  # removal goes on where swapping stopped
+    last = whole.steps[-1]
+    assert last.fid > np.mean(last.random)  # more than fewer classes do by themselves
+
+
+@pytest.mark.parametrize("classes_there", [6, 7, 21, 40])
+@pytest.mark.parametrize("measure", ["samples", "means"])
+def test_every_class_and_picture_is_accounted_for(classes, classes_there, measure):
+    table, features = classes(classes_there)
+    found = split_features(table, features, EYE, measure=measure)
+    codes, names = table.labels()
+    for split in found.splits:
+        assert len(split.train) == len(split.test) >= 2
+        assert not set(split.train) & set(split.test)
+        assert sorted((*split.train, *split.test, *split.removed)) == sorted(names)
+        rows = found.rows(table, split)
+        assert sorted(np.concatenate(list(rows.values()))) == list(range(len(table)))
+        assert split.pictures == tuple(len(own) for own in rows.values())
+        if not split.is_removal:
+            assert len(split.removed) == classes_there % 2  # the odd one
+        assert {names[c] for c in codes[rows["train"]]} == set(split.train)
+    fids = [split.fid for split in found.splits]
+    assert fids == sorted(fids)
+    assert found.split(found.default).step == "0"
+
+
+def test_fids_are_those_of_the_sides(classes):
+    """Carried along or not, on samples or means, also of random removals."""
+    table, features = classes(40)
+    rows = features.astype(float)
+    for measure in ("samples", "means"):
+        found = split_features(table, features, EYE, measure=measure)
+        labels = table.column("label")
+
+        def side(names, measure=measure, labels=labels):
+            own = [rows[labels == name] for name in names]
+            return np.concatenate(own) if measure == "samples" else np.stack([o.mean(0) for o in own])
+
+        for split in found.splits:
+            assert split.fid == pytest.approx(naive.fid(side(split.train), side(split.test)), rel=1e-6)
+        hardest = found.splits[-1]
+        for draw in range(len(found.random)):
+            control = found.random_split(hardest, draw)
+            assert len(control.train) == len(hardest.train)
+            assert not set(control.train) & set(control.test)
+            assert sum(control.pictures) == len(table)
+            assert len((*control.train, *control.test, *control.removed)) == 40
+            assert control.fid == pytest.approx(naive.fid(side(control.train), side(control.test)), rel=1e-6)
+
+
+def test_the_whole_sequence_is_kept(classes):
+    table, features = classes(40)
+    found = split_features(table, features, EYE, count=5)
+    kinds = [step.kind for step in found.sequence]
+    assert kinds == sorted(kinds, key=["easier", "start", "harder", "removal"].index)
+    assert len(found.splits) == 5
+    assert len(found.sequence) == 15 + 1 + 20 + 7
+    assert {split.step for split in found.splits} <= {step.name for step in found.sequence}
+    assert all(len(step.random) == 5 for step in found.sequence if step.kind == "removal")
+    end = turning([s.fid for s in found.sequence if s.kind in ("start", "harder")], 5)
+    assert str(end) in {split.step for split in found.splits}
+    sides = dict.fromkeys(found.split(found.default).train, "train")
+    sides |= dict.fromkeys(found.split(found.default).test, "test")
+    for step in found.sequence:  # replay the swaps: the written pairs lead to the written splits
+        if step.kind == "harder":
+            for out_of_train, out_of_test in step.swapped:
+                assert (sides[out_of_train], sides[out_of_test]) == ("train", "test")
+                sides[out_of_train], sides[out_of_test] = "test", "train"
+            for split in found.splits:
+                if split.step == step.name:
+                    assert set(split.train) == {name for name, side in sides.items() if side == "train"}
+    assert found.places()[found.default] == 0
+    assert set(found.progression()) == {"swapping", "removal", "random removal"}
+
+
+def test_same_file_for_the_same_seed_and_shuffled_rows(classes, tmp_path, monkeypatch):
+    table, features = classes(21)
+    order = numpy_rng(0, "shuffle").permutation(len(table))
+    by_id = dict(zip(table.column("row_id"), features, strict=True))
+
+    class Eye:
+        name, preprocess, pooling = "made up", None, type("P", (), {"name": "avg"})
+
+        def fingerprint(self, layer):
+            return "0"
+
+    from lookalike.data import Preprocess
+    from lookalike.shift import splitting
+
+    Eye.preprocess = Preprocess(size=32, mean=(0, 0, 0), std=(1, 1, 1))
+    monkeypatch.setattr(
+        "lookalike.models.features_for",
+        lambda model, rows, **_: np.stack([by_id[row] for row in rows.column("row_id")])[None],
+    )
+    first = splitting.make_splits(table, Eye(), seed=3)
+    second = splitting.make_splits(table.take(order), Eye(), seed=3)
+    first.save(tmp_path / "a.json")
+    second.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    other = splitting.make_splits(table, Eye(), seed=4)
+    assert other.random != first.random
+    assert [s.fid for s in other.splits] == [s.fid for s in first.splits]
+
+
+def test_file_there_and_back(classes, tmp_path):
+    table, features = classes(21)
+    found = split_features(table, features, EYE)
+    found.save(tmp_path / "splits.json")
+    assert SplitSet.load(tmp_path / "splits.json") == found
+    document = json.loads((tmp_path / "splits.json").read_text())
+    assert document["format"] == 1
+    assert document["kind"] == "splits"
+    assert document["measure"] == "samples"
+    assert sum(document["data"]["classes"].values()) == len(table)
+    document["splits"][0]["test"][0] = document["splits"][0]["train"][0]
+    (tmp_path / "both.json").write_text(json.dumps(document))
+    with pytest.raises(LookalikeError, match="both sides"):
+        SplitSet.load(tmp_path / "both.json")
+    del document["eye"]
+    (tmp_path / "half.json").write_text(json.dumps(document))
+    with pytest.raises(LookalikeError, match="damaged"):
+        SplitSet.load(tmp_path / "half.json")
+
+
+def test_kinds_and_eyes_are_never_mixed(classes):
+    table, features = classes(12)
+    samples, means = (split_features(table, features, EYE, measure=m) for m in ("samples", "means"))
+    assert samples.split(1).fid != means.split(1).fid
+    with pytest.raises(LookalikeError, match="kinds of FID"):
+        samples.check_comparable(means)
+    other = split_features(table, features, {"name": "other", "weights": "1"})
+    with pytest.raises(LookalikeError, match="measuring backbones"):
+        samples.check_comparable(other)
+    samples.check_comparable(split_features(table, features, EYE, count=4))
+
+
+def test_splits_of_other_pictures_are_refused(classes):
+    table, features = classes(12)
+    found = split_features(table, features, EYE)
+    with pytest.raises(LookalikeError, match="does not have"):
+        found.rows(classes(8)[0], found.split(1))
+    with pytest.raises(LookalikeError, match="no split 99"):
+        found.split(99)
+
+
+def test_pictures_without_a_label_are_in_neither(classes):
+    table, features = classes(12)
+    labels = table.column("label").copy()
+    labels[:3] = None
+    table = table.with_column("label", labels)
+    found = split_features(table, features, EYE)
+    assert found.data["unlabelled"] == 3
+    rows = found.rows(table, found.split(1))
+    assert {0, 1, 2} <= set(rows["removed"])
+    assert sum(len(own) for own in rows.values()) == len(table) == sum(found.split(1).pictures)
+
+
+def test_start_takes_a_split_that_parts_the_classes(classes):
+    table, _ = classes(12)
+    codes, _ = table.labels()
+    even = table.with_column("split", np.where(codes % 2 == 0, "train", "test").astype(object))
+    assert start(even) == (tuple(range(0, 12, 2)), tuple(range(1, 12, 2)))
+    uneven = table.with_column("split", np.where(codes < 9, "train", "test").astype(object))
+    assert start(uneven) == (tuple(range(6)), tuple(range(6, 12)))
+    with pytest.raises(LookalikeError, match="at least 6"):
+        start(classes(5)[0])
+
+
+def test_removal_takes_what_looks_like_the_other_side():
+    means = np.array([[0.0], [1], [6], [9], [4], [10]])
+    found = ordering.removals(means, (0, 1, 2), (3, 4, 5), steps=1)
+    assert (found[0].train, found[0].test, found[0].removed) == ((0, 1), (3, 5), (2, 4))
+
+
+def test_the_authors_removal_swaps_or_removes(classes):
+    table, features = classes(60)
+    codes, _ = table.labels()
+    distances = ClassDistances(features, codes)
+    train, test = start(table)
+    found = ordering.authors_removals(distances.means, train, test, distances.one, per_step=2, steps=10, history=5)
+    current, left = distances.one(train, test), set(range(60))
+    for state in found:
+        value = distances.one(state.train, state.test)
+        if state.removed:
+            assert len(state.removed) == 4
+            left -= set(state.removed)
+        else:
+            assert value < current
+        assert set(state.train) | set(state.test) == left
+        assert len(state.train) == len(state.test)
+        current = value
+    assert any(state.removed for state in found)
+    whole = split_features(table, features, EYE, removal="authors")
+    assert whole.settings["removal"] == "authors"
+
+
+def test_carried_moments_are_those_computed_anew(classes):
+    table, features = classes(40, images=12)
+    codes, _ = table.labels()
+    distances = ClassDistances(features, codes)
+    rng = numpy_rng(0, "walk")
+    sides, steps = [list(range(20)), list(range(20, 40))], []
+    for _ in range(100):
+        a, b = rng.integers(20, size=2)
+        sides[0][a], sides[1][b] = sides[1][b], sides[0][a]
+        steps.append((tuple(sides[0]), tuple(sides[1])))
+    fresh = [fid.between(distances.rows(a), distances.rows(b)) for a, b in steps]
+    assert np.allclose(distances.along(steps), fresh, rtol=1e-11, atol=0)
+
+
+def test_turning_point():
+    assert turning([1, 2, 3, 2, 2, 2, 9], 3) == 2
+    assert turning([1, 2, 3, 2, 2, 4, 3], 3) == 5
+    assert turning([5, 4], 3) == 0
