@@ -115,18 +115,53 @@ def barrier() -> None:
         dist.barrier()
 
 
-def _gather(rows: torch.Tensor) -> torch.Tensor:
+def group() -> int:
+    """How many processes the process group at hand has, whoever started it: another trainer's counts too."""
+    import torch.distributed as dist
+
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def group_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
+    """The rows of the whole `group`, joined in rank order without gradient, and where ours stand among them."""
+    import torch.distributed as dist
+
+    if group() == 1:
+        return rows.detach(), slice(0, len(rows))
+    sizes = _sizes(rows)
+    start = sum(sizes[: dist.get_rank()])
+    return _gather(rows.detach(), sizes), slice(start, start + len(rows))
+
+
+def group_sum(value: torch.Tensor) -> torch.Tensor:
+    """The sum over the whole `group`, without gradient."""
+    import torch.distributed as dist
+
+    out = value.detach().clone()
+    if group() > 1:
+        dist.all_reduce(out)
+    return out
+
+
+def _sizes(rows: torch.Tensor) -> list[int]:
     import torch
     import torch.distributed as dist
 
-    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(_WORLD)]
+    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
-    sizes = [int(c) for c in counts]
+    return [int(c) for c in counts]
+
+
+def _gather(rows: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:
+    import torch
+    import torch.distributed as dist
+
+    sizes = _sizes(rows) if sizes is None else sizes
     longest = max(sizes)
     padded = rows.contiguous()
     if len(rows) < longest:  # gloo gathers equal shapes only
         padded = torch.cat([padded, padded.new_zeros(longest - len(rows), *rows.shape[1:])])
-    parts = [torch.empty_like(padded) for _ in range(_WORLD)]
+    parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
