@@ -19,7 +19,7 @@ WIDTH, DIM, CLASSES = 6, 8, 3
 class Net(nn.Module):
     """What a method knows of an Embedder."""
 
-    dim = DIM
+    dim, feature_dim = DIM, WIDTH
 
     def __init__(self) -> None:
         super().__init__()

@@ -118,3 +118,88 @@ def norm_softmax(z, labels, proxies, temperature=0.05):
         total = total + top + torch.log(sum(torch.exp(v - top) for v in logits)) - logits[labels[i]]
     assert math.isfinite(total.item())
     return total / len(z)
+
+
+def multi_similarity_of_active(z, labels, alpha=2.0, beta=40.0, base=0.5, epsilon=0.1):
+    """Mined, each term averaged over the anchors with a pair of its kind left."""
+    near, far = [], []
+    for i in range(len(labels)):
+        own = [z[i] @ z[j] for j in range(len(labels)) if j != i and labels[j] == labels[i]]
+        other = [z[i] @ z[j] for j in range(len(labels)) if labels[j] != labels[i]]
+        kept = [s for s in own if other and s - epsilon < max(other)]
+        if kept:
+            near.append(torch.log(1 + sum(torch.exp(-alpha * (s - base)) for s in kept)) / alpha)
+        kept = [s for s in other if own and s + epsilon > min(own)]
+        if kept:
+            far.append(torch.log(1 + sum(torch.exp(beta * (s - base)) for s in kept)) / beta)
+    return _mean(near, z.sum() * 0) + _mean(far, z.sum() * 0)
+
+
+def inverse_density(distance, dim):
+    """1/q of a distance of two random points on the sphere, but for a factor."""
+    distance = max(float(distance), 0.5)
+    return distance ** (2 - dim) * (1 - distance**2 / 4) ** (-(dim - 3) / 2)
+
+
+def margin(z, labels, triplets, beta, gap=0.2):
+    """Divided by the triplets of which either term is above zero."""
+    total, active = z.sum() * 0, 0
+    for a, p, n in zip(*(rows.tolist() for rows in triplets), strict=True):
+        near = torch.sqrt(((z[a] - z[p]) ** 2).sum() + 1e-8) - beta[labels[a]] + gap
+        far = beta[labels[a]] - torch.sqrt(((z[a] - z[n]) ** 2).sum() + 1e-8) + gap
+        active += bool(near > 0 or far > 0)
+        for term in (near, far):
+            if term > 0:
+                total = total + term
+    return total / max(active, 1)
+
+
+def arcface(z, labels, weights, scale=16.0, angle=0.5):
+    losses = []
+    for i, label in enumerate(labels.tolist()):
+        logits = []
+        for c in range(len(weights)):
+            cosine = _unit(z[i : i + 1])[0] @ _unit(weights[c : c + 1])[0]
+            if c == label:
+                cosine = torch.cos(torch.acos(cosine) + angle)
+            logits.append(scale * cosine)
+        losses.append(torch.log(sum(torch.exp(x) for x in logits)) - logits[label])
+    return sum(losses) / len(losses)
+
+
+def self_similarity(queries, keys, queue, temperature=0.01):
+    """Each query against its key and the queue, the cosines to the queue weighted by distance over the batch."""
+    dim = queries.shape[1]
+    weights = []
+    for i in range(len(queries)):
+        distances = [min((queries[i] - k).norm().item(), 1.4) for k in queue]
+        weights.append([inverse_density(d, dim) for d in distances])
+    losses = []
+    for i in range(len(queries)):
+        logits = [queries[i] @ keys[i] / temperature]
+        for j in range(len(queue)):
+            share = weights[i][j] / sum(weights[k][j] for k in range(len(queries)))
+            logits.append((queries[i] @ queue[j]) * share / temperature)
+        losses.append(torch.logsumexp(torch.stack(logits), 0) - logits[0])
+    return sum(losses) / len(losses)
+
+
+def distillation(teacher, student, temperature=1.0):
+    """KL of the teacher's rows of similarities from the student's, a row a picture."""
+    total = student.sum() * 0
+    for i in range(len(student)):
+        p = torch.softmax(torch.stack([teacher[i] @ t for t in teacher]).detach() / temperature, 0)
+        q = torch.softmax(torch.stack([student[i] @ t for t in student]) / temperature, 0)
+        total = total + sum(a * (torch.log(a) - torch.log(b)) for a, b in zip(p, q, strict=True))
+    return total * temperature**2 / len(student)
+
+
+def discriminator(layers, row):
+    """A number of a row, before the sigmoid."""
+    for i in range(0, len(layers), 2):
+        row = [
+            sum(w * x for w, x in zip(line, row, strict=True)) + b for line, b in zip(*layers[i : i + 2], strict=True)
+        ]
+        if i + 2 < len(layers):
+            row = [x if x > 0 else x * 0 for x in row]
+    return row[0]

@@ -31,8 +31,8 @@ def test_swaps_as_the_naive_twin(harder, history, per_step):
 
 def test_swapping_drives_the_sides_apart_and_together(classes):
     table, features = classes(40)
-    codes, _ = table.labels()
-    whole = sequence(ClassDistances(features, codes), *start(table))
+    codes, names = table.labels()
+    whole = sequence(ClassDistances(features, codes), names, start(table))
     fids = [step.fid for step in whole.steps]
     assert fids[whole.end] > 1.5 * fids[whole.start] > 1.5 * min(fids[: whole.start])
     assert fids[-1] > fids[whole.end]  # removal goes on where swapping stopped

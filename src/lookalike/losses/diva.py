@@ -19,13 +19,13 @@ class _Reverse(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return -gradient
 
 
 def reverse(x: Tensor) -> Tensor:
     """The same values, the gradient turned round."""
-    turned: Tensor = _Reverse.apply(x)  # type: ignore[no-untyped-call]
+    turned: Tensor = _Reverse.apply(x)
     return turned
 
 

@@ -27,20 +27,27 @@ class MultiSimilarity(PairLoss):
         super().__init__(MultiSimilarityLoss(alpha=alpha, beta=beta, base=base), miner)
 
 
-def multi_similarity_of_active(
-    embeddings: Tensor, labels: Tensor, alpha: float = 2.0, beta: float = 40.0, base: float = 0.5, epsilon: float = 0.1
-) -> Tensor:
-    """The same with the miner, each term averaged over the anchors that have a pair of its kind left, as the shift
-    curve's authors have it (the library averages over all anchors)."""
-    s = embeddings @ embeddings.T
-    same, other = same_class(labels), labels[:, None] != labels[None, :]
-    hardest_other = s.masked_fill(~other, -2).amax(1, keepdim=True)
-    hardest_own = s.masked_fill(~same, 2).amin(1, keepdim=True)
-    near, far = same & (s - epsilon < hardest_other), other & (s + epsilon > hardest_own)
+class ActiveMultiSimilarity(PairLoss):
+    """The same with the miner, each term averaged over the anchors that have a pair of its kind left: what the authors
+    of the shift curve train with. The library averages over all anchors.
 
-    def term(kept: Tensor, scale: float) -> Tensor:
-        rows = kept.any(1)
-        sums = (scale * (s - base)).exp().masked_fill(~kept, 0).sum(1)
-        return (sums.log1p() * rows).sum() / (abs(scale) * rows.sum().clamp(min=1))
+        >>> ActiveMultiSimilarity(alpha=2, beta=40, base=0.5, epsilon=0.1)(embeddings, labels)   # (n, d), (n,) → scalar
+    """
 
-    return term(near, -alpha) + term(far, beta)
+    def __init__(self, alpha: float = 2.0, beta: float = 40.0, base: float = 0.5, epsilon: float = 0.1) -> None:
+        super().__init__(None)
+        self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        s = embeddings @ embeddings.T
+        same, other = same_class(labels), labels[:, None] != labels[None, :]
+        nearest = s.detach().masked_fill(~other, -2).amax(1, keepdim=True)
+        farthest = s.detach().masked_fill(~same, 2).amin(1, keepdim=True)
+
+        def term(kept: Tensor, scale: float) -> Tensor:
+            rows = kept.any(1)
+            sums = (scale * (s - self.base)).exp().masked_fill(~kept, 0).sum(1)
+            return sums.log1p().sum() / (abs(scale) * rows.sum().clamp(min=1))
+
+        near, far = same & (s - self.epsilon < nearest), other & (s + self.epsilon > farthest)
+        return term(near, -self.alpha) + term(far, self.beta)

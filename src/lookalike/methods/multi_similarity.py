@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
+from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
+from lookalike.losses.multi_similarity import ActiveMultiSimilarity
 from lookalike.losses.multi_similarity import MultiSimilarity as Loss
 from lookalike.methods.base import LossMethod
 
@@ -20,6 +22,8 @@ class MultiSimilaritySettings(Settings):
     """λ: similarities are compared with this."""
     epsilon: float | None = None
     """Margin of the paper's miner; null: all pairs count."""
+    average: Literal["all", "active"] = "all"
+    """Over which anchors: all of them, or those that the miner left a pair of the kind."""
 
 
 class MultiSimilarity(LossMethod):
@@ -32,4 +36,8 @@ class MultiSimilarity(LossMethod):
 
     def make_loss(self) -> nn.Module:
         s = self.settings
+        if s.average == "active":
+            if s.epsilon is None:
+                raise LookalikeError("`method.average` is active, which needs the miner: set `method.epsilon`, as 0.1.")
+            return ActiveMultiSimilarity(s.alpha, s.beta, s.base, s.epsilon)
         return Loss(s.alpha, s.beta, s.base, s.epsilon)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import PositiveFloat
 from torch import nn
 
 from lookalike.core.seeds import torch_rng
@@ -17,6 +18,8 @@ class ProxyAnchorSettings(Settings):
     """δ."""
     alpha: float = 32.0
     """Scale of the exponents."""
+    std: PositiveFloat | None = None
+    """Deviation of the proxies at the start; null: √(2/classes). The longer they are, the slower they turn."""
 
 
 class ProxyAnchor(LossMethod):
@@ -26,5 +29,5 @@ class ProxyAnchor(LossMethod):
     settings: ProxyAnchorSettings
 
     def make_loss(self) -> nn.Module:
-        c = self.context
-        return Loss(c.classes, c.dim, self.settings.margin, self.settings.alpha, torch_rng(c.seed, "proxies"))
+        c, s = self.context, self.settings
+        return Loss(c.classes, c.dim, s.margin, s.alpha, s.std, torch_rng(c.seed, "proxies"))

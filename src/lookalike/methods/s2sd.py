@@ -40,7 +40,7 @@ class S2SD(RMargin):
 
     def __init__(self, settings: S2SDSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.features = int(context.model.head.in_features)
+        self.features = context.model.feature_dim
         self.targets = nn.ModuleList(self._branch(dim) for dim in settings.targets)
         self.target_losses = nn.ModuleList(self.make_loss() for _ in settings.targets)
 

@@ -79,7 +79,8 @@ def between(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
         root = _nuclear(first @ second.T)
     else:  # the larger side by its triangular factor, which is no higher than wide
         small, large = sorted((first, second), key=len)
-        root = _nuclear(small @ np.linalg.qr(large, mode="r").T)
+        triangle: Floats = np.linalg.qr(large).R
+        root = _nuclear(small @ triangle.T)
     return _assemble(m1 - m2, traces, root)
 
 

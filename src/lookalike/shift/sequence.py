@@ -22,7 +22,7 @@ REMOVED = 1 / 3  # of a side's classes are gone after the last removal
 
 @dataclass(frozen=True)
 class Whole:
-    """Steps from the easiest to the last removal (classes as codes), and the sides after each."""
+    """Steps from the easiest to the last removal, and the sides after each as codes."""
 
     steps: list[Step]
     states: list[State]
@@ -35,9 +35,16 @@ class Whole:
 
 
 def sequence(
-    distances: ClassDistances, train: Side, test: Side, removal: str = "pure", draws: int = 5, seed: int = 0
+    distances: ClassDistances,
+    names: Sequence[str],
+    sides: tuple[Side, Side],
+    *,
+    removal: str = "pure",
+    draws: int = 5,
+    seed: int = 0,
 ) -> Whole:
-    """Swap to the easier and to the harder side, then remove from where FID is greatest."""
+    """Swap to the easier and to the harder side, then remove from where FID is greatest. `names` are by code."""
+    train, test = sides
     means, side = distances.means, len(train)
     per_step = max(1, round(side / ROUNDS))
     rounds = side // per_step
@@ -66,12 +73,15 @@ def sequence(
     fids = distances.along([*((s.train, s.test) for s in removed), *controls])
     beside = np.array(fids[len(removed) :]).reshape(draws, len(removed))
 
-    steps = [Step("easier", -k * per_step, easy[k - 1], easier[k - 1].swapped) for k in range(len(easier), 0, -1)]
-    steps.append(Step("start", 0, hard[0]))
-    steps += [Step("harder", k * per_step, hard[k], harder[k].swapped) for k in range(1, len(harder))]
+    def step(kind: str, number: int, value: float, state: State, random: tuple[float, ...] = ()) -> Step:
+        pairs = tuple((names[a], names[b]) for a, b in state.swapped)
+        return Step(kind, number, value, pairs, tuple(names[code] for code in state.removed), random)
+
+    steps = [step("easier", -k * per_step, easy[k - 1], easier[k - 1]) for k in range(len(easier), 0, -1)]
+    steps += [step("harder" if k else "start", k * per_step, hard[k], harder[k]) for k in range(len(harder))]
     for k, state in enumerate(removed):
         number = gone[k] if removal == "pure" else (k + 1) * per_step
-        steps.append(Step("removal", number, fids[k], state.swapped, state.removed, tuple(beside[:, k].tolist())))
+        steps.append(step("removal", number, fids[k], state, tuple(beside[:, k].tolist())))
     states = [*easier[::-1], *harder, *removed]
     return Whole(steps, states, len(easier), len(easier) + end, orders, settings)
 

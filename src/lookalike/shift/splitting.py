@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from lookalike.data.table import Table
 from lookalike.shift.distances import ClassDistances, Measure
 from lookalike.shift.ordering import Side
 from lookalike.shift.sequence import choice, sequence
-from lookalike.shift.splitset import Split, SplitSet, Step, data_facts
+from lookalike.shift.splitset import Split, SplitSet, data_facts
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
@@ -139,30 +138,28 @@ def split_features(
     known = codes >= 0
     if not np.isfinite(features[known]).all():
         raise LookalikeError(f"The features of `{table.name}` hold values that are not finite.")
-    whole = sequence(ClassDistances(features[known], codes[known], measure), *start(table), removal, draws, seed)
+    distances = ClassDistances(features[known], codes[known], measure)
+    whole = sequence(distances, names, start(table), removal=removal, draws=draws, seed=seed)
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))
 
-    def written(number: int, place: int) -> Split:
-        sides = [sorted(side) for side in (whole.states[place].train, whole.states[place].test)]
-        neither = sorted(set(range(len(names))) - set(sides[0]) - set(sides[1]))
-        pictures = [int(sizes[side].sum()) for side in sides]
-        step = whole.steps[place]
-        lists = (tuple(names[code] for code in side) for side in (*sides, neither))
-        return Split(number, step.name, step.fid, *lists, (*pictures, len(table) - sum(pictures)))
-
-    def named(step: Step) -> Step:
-        pairs = tuple((names[a], names[b]) for a, b in step.swapped)
-        return replace(step, swapped=pairs, removed=tuple(names[code] for code in step.removed))
+    def split(number: int, place: int) -> Split:
+        step, state = whole.steps[place], whole.states[place]
+        train, test = sorted(state.train), sorted(state.test)
+        neither = sorted(set(range(len(names))) - set(train) - set(test))
+        sides = [tuple(names[code] for code in side) for side in (train, test, neither)]
+        pictures = int(sizes[train].sum()), int(sizes[test].sum())
+        rest = len(table) - sum(pictures)
+        return Split(number, step.name, step.fid, sides[0], sides[1], sides[2], (*pictures, rest))
 
     chosen = choice(whole, count)
     return SplitSet(
         data=facts,
         eye=eye,
         measure=measure,
-        splits=tuple(written(number, place) for number, place in enumerate(chosen, 1)),
+        splits=tuple(split(number, place) for number, place in enumerate(chosen, 1)),
         default=chosen.index(whole.start) + 1,
-        sequence=tuple(named(step) for step in whole.steps),
+        sequence=tuple(whole.steps),
         random=tuple((tuple(names[c] for c in a), tuple(names[c] for c in b)) for a, b in whole.random),
         settings={**whole.settings, "removal": removal, "seed": seed},
     )
