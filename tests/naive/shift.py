@@ -54,3 +54,41 @@ def area(fids, values):
     for i in range(len(fids) - 1):
         total += (fids[i + 1] - fids[i]) / (fids[-1] - fids[0]) * (values[i] + values[i + 1]) / 2
     return total
+
+
+def structure(x, labels):
+    """The structural measures that are defined by pairs or by a spectrum."""
+    classes = sorted(set(labels))
+
+    def cosine_distance(a, b):
+        return 1 - float(a @ b) / (math.sqrt(a @ a) * math.sqrt(b @ b))
+
+    within, align, pairs, near = [], 0.0, 0, 0.0
+    for c in classes:
+        own = [i for i in range(len(x)) if labels[i] == c]
+        found = [cosine_distance(x[i], x[j]) for i in own for j in own if i != j]
+        if found:
+            within.append(sum(found) / len(found))
+        for i in own:
+            for j in own:
+                if i != j:
+                    align += float(((x[i] - x[j]) ** 2).sum())
+                    pairs += 1
+    centres = [sum(x[i] for i in range(len(x)) if labels[i] == c) / list(labels).count(c) for c in classes]
+    between = [cosine_distance(a, b) for i, a in enumerate(centres) for j, b in enumerate(centres) if i != j]
+    for i in range(len(x)):
+        for j in range(len(x)):
+            if i != j:
+                near += math.exp(-2 * float(((x[i] - x[j]) ** 2).sum()))
+    intra, inter = sum(within) / len(within), sum(between) / len(between)
+    values = np.sqrt(np.maximum(np.linalg.eigvalsh(x.T @ x), 0))
+    shares = values / values.sum()
+    return {
+        "within": intra,
+        "between": inter,
+        "density": intra / inter,
+        "uniformity": math.log(near / (len(x) * (len(x) - 1))),
+        "alignment": align / pairs,
+        "spectral_decay": sum(math.log(1 / len(shares) / s) for s in shares) / len(shares),
+        "spectral_decay_reversed": sum(s * math.log(s * len(shares)) for s in shares),
+    }

@@ -1,0 +1,54 @@
+"""Structural measures: worked by hand, against a slow twin, and what they say of plain cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.naive import shift as naive
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift import structure as measures
+from lookalike.shift.structure import structure
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_as_the_slow_twin(monkeypatch):
+    monkeypatch.setattr(measures, "BLOCK", 7)  # several blocks
+    rng = numpy_rng(0, "x")
+    x, labels = unit(rng.standard_normal((30, 6))), rng.integers(5, size=30)
+    labels[0] = 9  # a class of one
+    found = structure(x, labels)
+    for name, value in naive.structure(x, labels).items():
+        assert found[name] == pytest.approx(value, rel=1e-9), name
+    assert found["zero_singular_values"] == 0
+
+
+def test_worked_by_hand():
+    assert measures.spectral_decay(np.array([3.0, 1.0])) == pytest.approx(0.1438410, abs=1e-7)
+    assert measures.spectral_decay(np.array([3.0, 1.0]), reverse=True) == pytest.approx(0.1308120, abs=1e-7)
+    assert measures.uniformity(np.array([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(-8)
+    assert measures.effective_rank(np.array([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3)
+    assert measures.power_law(np.arange(1.0, 101) ** -1.5) == pytest.approx(1.5)
+
+
+def test_collapsed_embeddings_are_named_as_such():
+    labels = np.repeat(np.arange(4), 5)
+    x = np.eye(6)[labels]
+    found = structure(x, labels)
+    assert found["within"] == pytest.approx(0, abs=1e-12)
+    assert found["between"] == pytest.approx(1)
+    assert found["alignment"] == pytest.approx(0, abs=1e-12)
+    assert found["zero_singular_values"] == 2
+    assert np.isfinite(list(found.values())).all()
+    spread = structure(unit(numpy_rng(0, "y").standard_normal((200, 6))), np.arange(200) % 4)
+    assert spread["spectral_decay"] < 0.01 < found["spectral_decay"]
+    assert spread["effective_rank"] > found["effective_rank"]
+
+
+def test_one_class_is_refused():
+    with pytest.raises(LookalikeError, match="at least 2 classes"):
+        structure(np.eye(3), np.zeros(3, np.int64))
