@@ -29,6 +29,7 @@ _LAZY = {
     "evaluate": "lookalike.evaluation",
     "compare": "lookalike.evaluation",
     "train": "lookalike.training",
+    "pretrain": "lookalike.training",
     "index": "lookalike.searching",
     "search": "lookalike.searching",
     "Index": "lookalike.searching",
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from lookalike.tour.demo import demo
     from lookalike.tour.doctor import doctor
     from lookalike.tour.migrate import migrate
-    from lookalike.training import recipes, train
+    from lookalike.training import pretrain, recipes, train
 
 __all__ = [
     "Embedder",
@@ -75,6 +76,7 @@ __all__ = [
     "export",
     "index",
     "migrate",
+    "pretrain",
     "read_table",
     "recipes",
     "report",

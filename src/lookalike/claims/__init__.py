@@ -23,6 +23,7 @@ from lookalike.core.proof import data_folder, data_set, provenance
 # Name -> module; add a line for a new paper.
 PAPERS = {
     "defaults": "lookalike.claims.defaults",
+    "xbn": "lookalike.claims.xbn",
 }
 
 Verdict = Literal[

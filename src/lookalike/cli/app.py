@@ -11,7 +11,17 @@ import typer
 PANELS = {
     "Start": ("demo", "doctor"),
     "Search": ("index", "search", "serve"),
-    "Train and measure": ("train", "recipes", "evaluate", "compare", "shift", "report", "embed", "export"),
+    "Train and measure": (
+        "train",
+        "pretrain",
+        "recipes",
+        "evaluate",
+        "compare",
+        "shift",
+        "report",
+        "embed",
+        "export",
+    ),
     "Proof": ("bench", "reproduce"),
     "Housekeeping": ("cache", "migrate"),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter
 
 from lookalike.core.errors import LookalikeError, choose
+from lookalike.data import augment
 from lookalike.data.decode import Preprocess, prepare
 
 
@@ -46,7 +47,7 @@ class RandomView:
 
     `scale` is the range of the part's area, `ratio` of its width to its height. `jitter` is the strength
     of the colour changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`;
-    `grey` and `blur` are chances.
+    `grey`, `blur` and `erase` are chances; `augment` is a RandAugment (`rand-m9-mstd0.5`).
     """
 
     kind: ClassVar[str] = "random"
@@ -58,12 +59,16 @@ class RandomView:
     jitter_chance: float = 0.8
     grey: float = 0.0
     blur: float = 0.0
+    augment: str = ""
+    erase: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", tuple(self.scale))
         object.__setattr__(self, "ratio", tuple(self.ratio))
         if not (0 < self.scale[0] <= self.scale[1] <= 1 and 0 < self.ratio[0] <= self.ratio[1]):
             raise LookalikeError(f"A random view cannot have scale {self.scale} and ratio {self.ratio}.")
+        if self.augment:
+            augment.parse(self.augment)
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = self._part(pixels, rng)
@@ -74,7 +79,11 @@ class RandomView:
         if self.blur and rng.random() < self.blur:
             # Radii as for 224 pixels; a smaller square is blurred less.
             image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0) * self.pre.size / 224))
-        return np.array(image)
+        fill = tuple(round(255 * value) for value in self.pre.mean)
+        if self.augment:
+            image = augment.rand_augment(image, self.augment, rng, fill)
+        out = np.array(image)
+        return augment.erase(out, rng, fill) if self.erase and rng.random() < self.erase else out
 
     def _part(self, pixels: np.ndarray, rng: np.random.Generator) -> Image.Image:
         height, width = pixels.shape[:2]

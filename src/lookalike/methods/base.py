@@ -55,6 +55,8 @@ class Context:
     seed: int
     device: torch.device
     steps: int
+    batch: int
+    """Pictures in a joint batch."""
     table: Table
     """The training pictures; `Batch.ids` are its row numbers."""
     labels: Tensor
@@ -88,6 +90,20 @@ class Context:
         pictures = batch.views[view]
         return self.model(pictures) if batch.layer == PIXELS else self.model.from_layer(batch.layer, pictures)
 
+    def features(self, batch: Batch, view: int = 0, model: Embedder | None = None) -> Tensor:
+        """Pooled features of one view, as they are before they are brought to length one; of a teacher, if given."""
+        pictures, model = batch.views[view], model or self.model
+        return model.pooled(pictures) if batch.layer == PIXELS else model.pooled_from(batch.layer, pictures)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows of a memory: whose they are, as they are read now, and as they were put in."""
+
+    ids: Tensor
+    adapted: Tensor
+    original: Tensor
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -106,12 +122,18 @@ class Method(nn.Module):
     Settings: ClassVar[type[Settings]] = Settings
     suits: ClassVar[Mapping[str, Any]] = {}
     """Training settings that suit this method; a recipe or the user may say otherwise."""
+    verb: ClassVar[str] = "train"
+    """`train`, or `pretrain` for one that makes a backbone out of pictures without labels."""
     needs_labels: ClassVar[bool] = True
 
     def __init__(self, settings: Any, context: Context) -> None:
         super().__init__()
         self.settings = settings
         self.context = context
+
+    def copies(self) -> list[Embedder]:
+        """Copies of the model that the method holds (a teacher); they are in the model's mode, layer by layer."""
+        return []
 
     def views(self, default: Any) -> Sequence[Any]:
         """The views each picture is seen in at every step; `default` is the one the settings ask for."""
@@ -122,9 +144,10 @@ class Method(nn.Module):
 
         A method with heads of its own names them as `like_head`.
         """
-        head = list(self.context.model.head.parameters())
+        model = self.context.model
+        head = [*model.head.parameters(), *model.norm.parameters()]
         known = {id(p) for p in head}
-        rest = [p for p in self.context.model.parameters() if id(p) not in known]
+        rest = [p for p in model.parameters() if id(p) not in known]
         own = [p for module in like_head for p in module.parameters()]
         known = {id(p) for p in own}
         return [
@@ -140,6 +163,16 @@ class Method(nn.Module):
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         """The joint loss of the joint batch, a scalar."""
         raise NotImplementedError
+
+    def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        """What the loop calls: `loss`, with `z` behind the model's norm layer if it has one."""
+        if "z" in embeddings:
+            embeddings = {**embeddings, "z": self.context.model.normed(embeddings["z"])}
+        return self.loss(embeddings, batch)
+
+    def stored(self, count: int) -> Stored | None:
+        """Up to `count` rows of a memory, for the drift meter; None without one."""
+        return None
 
     def before_step(self) -> None:
         """Before the pictures of a step are embedded."""

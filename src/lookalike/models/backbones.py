@@ -16,6 +16,7 @@ from lookalike.core.compat import import_timm, offline
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.data.decode import Preprocess
+from lookalike.models import own
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def build(name: str, *, weights: str | Path | None = None, size: int | None = No
 def create(architecture: str, size: int | None = None) -> Any:
     """A timm model without classifier and without weights."""
     timm = import_timm()
+    own.register()
     if not timm.is_model(architecture):
         names = [*BUILTIN, *timm.list_models()]
         raise LookalikeError(

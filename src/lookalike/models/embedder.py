@@ -17,6 +17,7 @@ from lookalike.core.files import hash_bytes
 from lookalike.data.decode import Preprocess
 from lookalike.models import backbones, layers
 from lookalike.models.heads import BlockLinear
+from lookalike.models.norms import name_of
 from lookalike.models.pictures import Failure
 from lookalike.models.pooling import Pooling, unit
 from lookalike.models.snapshot import Snapshot, raw_bytes
@@ -35,6 +36,7 @@ class Embedder(nn.Module):
     """
 
     head: nn.Linear | nn.Identity
+    norm: nn.Module
     classifier: nn.Linear | None
     mean: Tensor
     std: Tensor
@@ -61,6 +63,7 @@ class Embedder(nn.Module):
             channels_last=getattr(backbone, "output_fmt", "NCHW") == "NHWC",
         )
         self.head = nn.Identity()
+        self.norm = nn.Identity()
         self.classifier = None
         self.preprocess, self.name, self.architecture = preprocess, name, architecture
         self.card, self.parent = dict(card or {}), parent
@@ -157,11 +160,13 @@ class Embedder(nn.Module):
         layers.check_layer(self.backbone, layer)
         parts: list[nn.Module] = [self.backbone if layer in layers.ENDS else self.lower(layer)]
         if layer == "embedding":
-            parts.append(self.head)
+            parts += [self.head, self.norm]
         tensors = [value for part in parts for value in part.state_dict(keep_vars=True).values()]
         words = f"{self.architecture} {self.pooling.name if layer in layers.ENDS else layer} {self.preprocess}"
         if layer == "embedding" and isinstance(self.head, BlockLinear):
             words += f" {self.head.blocks} blocks"
+        if layer == "embedding" and name_of(self.norm) != "none":
+            words += f" {name_of(self.norm)}"
         state = Snapshot(words, tensors)
         known = self._fingerprints.get(layer)
         if known is None or not known[0].same(state):
@@ -198,15 +203,21 @@ class Embedder(nn.Module):
 
     def from_features(self, features: Tensor) -> Tensor:
         features = unit(features)
-        return features if isinstance(self.head, nn.Identity) else unit(self.head(features))
+        rows = features if isinstance(self.head, nn.Identity) else unit(self.head(features))
+        # In training the norm layer needs the joint batch: the loop applies it (Method.joint_loss).
+        return rows if self.training else self.normed(rows)
+
+    def normed(self, rows: Tensor) -> Tensor:
+        """Unit rows behind the norm layer, where there is one."""
+        return rows if isinstance(self.norm, nn.Identity) else unit(self.norm(rows))
 
     def from_layer(self, layer: str, x: Tensor) -> Tensor:
         """Unit embeddings from what `features(layer=...)` gave."""
-        if layer == "embedding":
-            return x
-        if layer != "pooled":
-            x = self.pooling(self.upper(layer)(x.to(self.mean.dtype)))
-        return self.from_features(x)
+        return x if layer == "embedding" else self.from_features(self.pooled_from(layer, x))
+
+    def pooled_from(self, layer: str, x: Tensor) -> Tensor:
+        """Pooled features from what `features(layer=...)` gave."""
+        return x if layer == "pooled" else self.pooling(self.upper(layer)(x.to(self.mean.dtype)))
 
     def at_layer(self, layer: str, images: Tensor) -> Tensor:
         """What the network holds at `layer` for these images."""

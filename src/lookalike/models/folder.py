@@ -20,6 +20,7 @@ from lookalike.core.run import Run
 from lookalike.data.decode import Preprocess
 from lookalike.models import backbones, card
 from lookalike.models.heads import BlockLinear
+from lookalike.models.norms import make_norm, name_of
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
@@ -57,6 +58,7 @@ def save(model: Embedder, path: Path, results: dict[str, Any] | None) -> None:
             "pooling": model.pooling.name,
             "head": model.dim if isinstance(model.head, nn.Linear) else None,
             **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
+            "norm": name_of(model.norm),
             "classes": model.classifier.out_features if model.classifier is not None else None,
             "preprocess": model.preprocess.to_json(),
             "fingerprint": model.fingerprint(),
@@ -93,6 +95,7 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
             model.head = nn.Linear(model.feature_dim, config["head"])
         if config.get("head_blocks"):
             model.head = BlockLinear.of(model.head, config["head_blocks"])
+        model.norm = make_norm(config.get("norm", "none"), model.dim)
         if config["classes"]:
             model.classifier = nn.Linear(model.dim, config["classes"])
         if "prototypes" in tensors:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 _LAZY = {
     "Plan": "job",
     "TrainSettings": "settings",
+    "pretrain": "job",
     "recipes": "cookbook",
     "resolve": "settings",
     "train": "job",
@@ -16,10 +17,10 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from lookalike.training.cookbook import recipes
-    from lookalike.training.job import Plan, train
+    from lookalike.training.job import Plan, pretrain, train
     from lookalike.training.settings import TrainSettings, resolve
 
-__all__ = ["Plan", "TrainSettings", "recipes", "resolve", "train"]
+__all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]
 
 
 def __getattr__(name: str) -> Any:

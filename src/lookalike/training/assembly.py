@@ -25,13 +25,16 @@ from lookalike.data.table import Table
 from lookalike.data.views import CentreView, RandomView
 from lookalike.methods.base import Context, Method
 from lookalike.models import Embedder, features_for
+from lookalike.models.norms import make_norm
 from lookalike.training import checkpoint
+from lookalike.training.prewarm import prewarm
 from lookalike.training.settings import TrainSettings
 from lookalike.training.source import CachedSource, PixelSource, Rows, Source
 from lookalike.training.split import Division
 
 VIEW_SEED = 0  # of the cached views: runs with different seeds share them
 PCA_ROWS = 50_000  # more do not move the directions, and need memory
+KNOWN_ROWS = 10_000
 
 
 @dataclass
@@ -49,7 +52,10 @@ class Assembly:
     features: np.ndarray
     """Pooled features of the starting model, a row a picture."""
     first_head: nn.Module
-    """The starting model's own head."""
+    """The starting model's own head, and the norm layer behind it."""
+    first_norm: nn.Module
+    start_norm: nn.Module
+    """The norm layer as it is at step 0."""
     frozen: list[nn.Module]
 
     @property
@@ -63,6 +69,14 @@ class Assembly:
     @property
     def test(self) -> np.ndarray:
         return self.division.test
+
+    @property
+    def known(self) -> np.ndarray:
+        """Training pictures with a label that held-out ones are compared with; a sample of very many."""
+        rows = self.train[self.labels[self.train] >= 0]
+        if len(rows) <= KNOWN_ROWS:
+            return rows
+        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, KNOWN_ROWS, replace=False))
 
     def __post_init__(self) -> None:
         self.train_table = self.table.take(self.train)
@@ -86,7 +100,8 @@ class Assembly:
     def make_source(self, method: Method) -> Source:
         """Cached outputs of a frozen layer, or pixels, as the settings say."""
         chosen, pre = self.settings.views, self.model.preprocess
-        random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, jitter=chosen.jitter)
+        look = {name: getattr(chosen, name) for name in ("scale", "flip", "jitter", "grey", "blur", "augment", "erase")}
+        random = RandomView(pre, **look)
         views = method.views(random)
         show = processes.is_main()
         if chosen.mode == "end_to_end":
@@ -127,35 +142,58 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
         device = torch.device(device.type, processes.rank())
     model = starting_model(settings, device)
     parent = model.fingerprint()
-    centre = [CentreView(model.preprocess)]
-    show = processes.is_main()
-    features = features_for(model, table, layer="pooled", views=centre, seed=VIEW_SEED, progress=show)[0]
-    first_head = copy.deepcopy(model.head)
-    _start_head(model, settings, features, division.train, run)
+    labels = table.labels()[0]
+    features = np.empty((0, model.feature_dim), np.float32)
+    if settings.head.kind != "none" or settings.views.mode == "cached" or (labels >= 0).any():
+        centre, show = [CentreView(model.preprocess)], processes.is_main()
+        features = features_for(model, table, layer="pooled", views=centre, seed=VIEW_SEED, progress=show)[0]
+    first_head, first_norm = copy.deepcopy(model.head), copy.deepcopy(model.norm)
+    _start_head(model, settings, features, labels, division.train, run)
+    start_norm = copy.deepcopy(model.norm)
     frozen = freeze(model, settings)
     if settings.views.mode == "end_to_end":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Assembly(settings, table, division, table.labels()[0], model, device, parent, features, first_head, frozen)
+    starts = (first_head, first_norm, start_norm)
+    return Assembly(settings, table, division, labels, model, device, parent, features, *starts, frozen)
 
 
-def _start_head(model: Embedder, settings: TrainSettings, features: np.ndarray, rows: np.ndarray, run: Run) -> None:
+def _start_head(
+    model: Embedder,
+    settings: TrainSettings,
+    features: np.ndarray,
+    labels: np.ndarray,
+    rows: np.ndarray,
+    run: Run,
+) -> None:
     """PCA or random, once; afterwards the kept one. A model that has a head already goes on with it."""
+    if settings.head.kind == "none":
+        if isinstance(model.head, nn.Linear) and processes.is_main():
+            say("The starting model's head is left off: its features are what is trained.", verbose=True)
+        model.head, model.norm = nn.Identity(), nn.Identity()
+        return
+    norm = settings.head.norm
     if isinstance(model.head, nn.Linear):
+        if norm != "none":
+            raise LookalikeError(f"`head.norm` is {norm}, but the starting model has a head already; leave it out.")
         if processes.is_main():
             say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
         return
     dim = min(settings.head.dim, model.feature_dim)
+    model.norm = make_norm(norm, dim, reference=settings.head.norm_reference).to(model.device)
     path = run.checkpoints / checkpoint.START
     if path.exists():
         model.set_random_head(dim)
         checkpoint.put_back(model.head, checkpoint.read(path)["head"])
         return
     if settings.head.kind == "pca":
+        some = rows
         if len(rows) > PCA_ROWS:
-            rows = np.sort(numpy_rng(settings.data.split_seed, "pca").choice(rows, PCA_ROWS, replace=False))
-        model.set_pca_head(features[rows], dim)
+            some = np.sort(numpy_rng(settings.data.split_seed, "pca").choice(rows, PCA_ROWS, replace=False))
+        model.set_pca_head(features[some], dim)
     else:
         model.set_random_head(dim, settings.seed)
+    if settings.head.prewarm:
+        prewarm(model.head, features[rows], labels[rows], settings)
     if processes.is_main():
         checkpoint.write(path, {"head": {k: v.detach().clone() for k, v in model.head.state_dict().items()}})
 

@@ -17,6 +17,7 @@ from lookalike.core import processes
 
 
 def layers(model: nn.Module) -> list[_BatchNorm]:
+    """All batch-norm layers, the one behind the head among them."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
@@ -28,6 +29,59 @@ def gather_statistics(model: nn.Module) -> None:
     """
     for layer in layers(model):
         vars(layer)["forward"] = _Joint(layer)
+
+
+def split_statistics(model: nn.Module, splits: int) -> None:
+    """From now on batch-norm layers in training mode see picture i in part i mod `splits`, each part by itself.
+
+    One machine then behaves like `splits` of them, which MoCo needs: see `Method.embed` of it.
+    """
+    for layer in layers(model):
+        vars(layer)["forward"] = _Split(layer, splits)
+
+
+class _Split:
+    def __init__(self, layer: _BatchNorm, splits: int) -> None:
+        self.layer, self.usual, self.splits = layer, layer.forward, splits
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        if not layer.training:
+            return self.usual(x)
+        axes = [axis for axis in range(x.ndim) if axis != 1]
+        count = min(self.splits, len(x))
+        parts = [x[part::count] for part in range(count)]
+        rows = [torch.arange(part, len(x), count, device=x.device) for part in range(count)]
+        whole = torch.cat([torch.nn.functional.batch_norm(p, None, None, training=True, eps=layer.eps) for p in parts])
+        with torch.no_grad():
+            means, variances = (torch.stack([f(p, axes) for p in parts]).mean(0) for f in (torch.mean, _variance))
+            remember(layer, means, variances)
+        return finish(layer, whole[torch.cat(rows).argsort()])
+
+
+def _variance(x: Tensor, axes: list[int]) -> Tensor:
+    return x.var(axes, correction=min(1, x.numel() // x.shape[1] - 1))
+
+
+def remember(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """Move the running statistics as torch does; `variance` is the unbiased one."""
+    if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
+        return
+    layer.num_batches_tracked.add_(1)
+    momentum = layer.momentum if layer.momentum is not None else 1 / float(layer.num_batches_tracked)
+    layer.running_mean.lerp_(mean, momentum)
+    layer.running_var.lerp_(variance, momentum)
+
+
+def finish(layer: _BatchNorm, out: Tensor) -> Tensor:
+    """Scale, shift, and what timm's batch-norm brings along."""
+    if layer.affine:
+        shape = [1, -1] + [1] * (out.ndim - 2)
+        out = out * layer.weight.view(shape) + layer.bias.view(shape)
+    for name in ("drop", "act"):
+        if isinstance(getattr(layer, name, None), nn.Module):
+            out = getattr(layer, name)(out)
+    return out
 
 
 class _Joint:
@@ -46,23 +100,9 @@ class _Joint:
         mean = processes.all_reduce(x.sum(axes), gradient=True) / total
         centred = x - mean.view(shape)
         variance = processes.all_reduce(centred.square().sum(axes), gradient=True) / total
-        self._remember(mean.detach(), variance.detach(), total.item())
-        out = centred * torch.rsqrt(variance + layer.eps).view(shape)
-        if layer.affine:
-            out = out * layer.weight.view(shape) + layer.bias.view(shape)
-        for name in ("drop", "act"):  # timm's batch-norm brings these along
-            if isinstance(getattr(layer, name, None), nn.Module):
-                out = getattr(layer, name)(out)
-        return out
-
-    def _remember(self, mean: Tensor, variance: Tensor, count: float) -> None:
-        layer = self.layer
-        if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
-            return
-        layer.num_batches_tracked.add_(1)
-        momentum = layer.momentum if layer.momentum is not None else 1 / float(layer.num_batches_tracked)
-        layer.running_mean.lerp_(mean, momentum)
-        layer.running_var.lerp_(variance * count / max(count - 1, 1), momentum)
+        count = total.item()
+        remember(layer, mean.detach(), variance.detach() * count / max(count - 1, 1))
+        return finish(layer, centred * torch.rsqrt(variance + layer.eps).view(shape))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""The verb `train`: from pictures to a model whose worth is known."""
+"""The verbs `train` and `pretrain`: from pictures to a model whose worth is known.
+
+One job for both: a method says which of the two it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from lookalike.core.proof import versions
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import cookbook
-from lookalike.training.settings import TrainSettings, resolve
+from lookalike.training.settings import TrainSettings, resolve, spelled_out
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from lookalike.training.split import Division
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
+PRETRAIN = "pretrain"  # the recipe that `pretrain` starts from
 
 
 def train(
@@ -53,11 +57,56 @@ def train(
     `report=False` leaves out the pictures and maps of the report.
     """
     given = _given(data, method, model, seed, device, steps, learning_rate, processes)
+    asked = merge(spelled_out(settings or {}), spelled_out(given))
+    return _start("train", data, recipe, asked, out, resume, dry_run, report)
+
+
+def pretrain(
+    *,
+    data: str | Path | Table | None = None,
+    method: str | None = None,
+    model: str | Path | None = None,
+    recipe: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    from_scratch: bool = False,
+    dry_run: bool = False,
+    report: bool = True,
+) -> Run | Plan:
+    """Learn from pictures without labels; the result is a backbone that `train` and `index` take like any other.
+
+    `from_scratch` starts from random weights instead of the model's own. Where there are labels, a fifth of the
+    pictures is held out and k-NN accuracy on it is followed during the run. Everything else is as in `train`.
+    """
+    given = _given(data, method, model, seed, device, steps, learning_rate, processes)
+    if from_scratch:
+        given = merge(given, {"model": {"weights": "random"}})
+    asked = merge(spelled_out(settings or {}), spelled_out(given))
+    return _start("pretrain", data, recipe, asked, out, resume, dry_run, report)
+
+
+def _start(
+    verb: str,
+    data: str | Path | Table | None,
+    recipe: str | Path | None,
+    asked: dict[str, Any],
+    out: str | Path | None,
+    resume: str | Path | None,
+    dry_run: bool,
+    report: bool,
+) -> Run | Plan:
     if resume is not None:
         run = find_run(resume)
-        chosen = _resumed(run, recipe, merge(settings or {}, given))
+        chosen = _resumed(run, recipe, asked)
     else:
-        chosen = resolve(cookbook.load(recipe or cookbook.DEFAULT), settings or {}, given)
+        chosen = resolve(cookbook.load(recipe or (PRETRAIN if verb == "pretrain" else cookbook.DEFAULT)), asked)
+        _check_verb(chosen.method.name, verb)
         if not chosen.data.source:
             raise LookalikeError("There is nothing to train on: give a folder of pictures.")
         table, division = _divided(data if data is not None else chosen.data.source, chosen)
@@ -70,6 +119,15 @@ def train(
         if resume is not None:
             table, division = _again(run, chosen)
         return _run(run, chosen, table, division, report=report)
+
+
+def _check_verb(method: str, verb: str) -> None:
+    from lookalike import methods
+
+    right = methods.find(method).verb
+    if right != verb:
+        there = ", ".join(name for name in methods.names() if methods.find(name).verb == verb)
+        raise LookalikeError(f"`{method}` is a method of `lookalike {right}`; `lookalike {verb}` has {there}.")
 
 
 @dataclass(frozen=True)
@@ -154,13 +212,16 @@ def _divided(source: Any, settings: TrainSettings) -> tuple[Table, Division]:
     from lookalike.training.split import divide
 
     table = read_table(source, layout=settings.data.layout, progress=True)
-    if methods.find(settings.method.name).needs_labels:
+    labelled = methods.find(settings.method.name).needs_labels
+    if labelled:
         small = check_classes(table)
         if small:
             named = ", ".join(f"`{name}`" for name in small[:3]) + (", …" if len(small) > 3 else "")
             count = f"{len(small)} classes have" if len(small) > 1 else "1 class has"
             progress.warn(f"{count} one picture only and can only be found by mistake: {named}.")
     division = divide(table, settings.data)
+    if not labelled:
+        division = division.with_unlabelled(table)
     for note in division.notes:
         progress.say(note)
     return table, division

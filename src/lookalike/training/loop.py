@@ -23,11 +23,13 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
+from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method, Rates
-from lookalike.training import checkpoint, schedule
+from lookalike.models.norms import MomentumBatchNorm
+from lookalike.training import checkpoint, meter, schedule
 from lookalike.training.assembly import Assembly
-from lookalike.training.batchnorm import gather_statistics, layers
+from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
 from lookalike.training.logs import Logs
 from lookalike.training.settings import OptimiserSettings, TrainSettings
 from lookalike.training.step import joint_gradient, trained
@@ -81,7 +83,9 @@ class Loop:
             )
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
-            gather_statistics(self.model)
+            gather_statistics(self.model.backbone)
+        elif settings.model.batch_norm == "split":
+            split_statistics(self.model.backbone, settings.model.splits)
         # Anew: how much was drawn so far depends on what was cached. The same on every process.
         seeds.seed_everything(settings.seed)
         self.context = Context(
@@ -90,6 +94,7 @@ class Loop:
             seed=settings.seed,
             device=self.device,
             steps=settings.steps,
+            batch=self.sampler.size,
             table=parts.train_table,
             labels=torch.from_numpy(parts.train_labels).to(self.device),
             encode=self.encode,
@@ -99,6 +104,7 @@ class Loop:
         rates = _rates(settings.optimiser)
         self.optimiser: Any = self.fabric.setup_optimizers(_optimiser(self.method, rates, settings))
         self.done = Progressed()
+        self.readings: dict[str, float] = {}
 
     # ---- the steps -------------------------------------------------------------------------------
 
@@ -121,6 +127,8 @@ class Loop:
                     last = step == settings.steps
                     if last or step % settings.logs.every == 0:
                         logs.write(step, loss=loss, rate=self.optimiser.param_groups[0]["lr"], **self.context.logs)
+                    if self.readings:
+                        logs.write(step, **self.readings)
                     if last or step % settings.evaluate_every == 0:
                         self._evaluate(step, logs)
                         patience = settings.early_stopping
@@ -133,22 +141,26 @@ class Loop:
                         self._save()
                         raise Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
-                            f"Continue with: lookalike train --resume {self.run_folder.path}"
+                            f"Continue with: lookalike {self.method.verb} --resume {self.run_folder.path}"
                         )
         done.finished = True
         return done
 
     def _step(self, step: int) -> float:
         context, settings = self.context, self.settings
-        context.step, context.logs = step, {}
+        context.step, context.logs, self.readings = step, {}, {}
         context.epoch, place = divmod(step - 1, self.sampler.steps_per_epoch)
         if place == 0:
             self.method.on_epoch()
         factor = schedule.factor(step, settings.steps, settings.schedule)
         for group in self.optimiser.param_groups:
             group["lr"] = group["initial"] * factor
+        if isinstance(self.model.norm, MomentumBatchNorm):
+            self.model.norm.at_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
         self.method.before_step()
         mine, joint = self._batches(step)
+        every = settings.logs.drift_every
+        before = self._look(mine) if every and step % every == 0 else None
         loss = joint_gradient(
             self.method,
             mine,
@@ -167,7 +179,28 @@ class Loop:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.method.after_step()
+        if before is not None:
+            self._read_meter(before, mine, joint)
         return loss
+
+    # ---- the drift meter -------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _look(self, mine: Batch) -> Tensor:
+        """The joint batch's own pixels, embedded in evaluation mode."""
+        self.model.eval()
+        with self.fabric.autocast():
+            rows = self.context.forward(mine).float()
+        self.train_mode()
+        return processes.all_gather(rows)
+
+    def _read_meter(self, before: Tensor, mine: Batch, joint: Batch) -> None:
+        after = self._look(mine)
+        self.readings = {**meter.feature_drift(before, after), "drift/cosine": meter.mean_cosine(after)}
+        stored = self.method.stored(meter.ROWS)
+        if stored is not None:
+            now, centres = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))
+            self.readings |= meter.staleness(stored, now, after, centres)
 
     def _batches(self, step: int) -> tuple[Batch, Batch]:
         rows = self.sampler.batch(step)
@@ -186,10 +219,13 @@ class Loop:
         self.model.train()
         self.method.train()
         if self.settings.model.batch_norm == "frozen":
-            for layer in layers(self.model):
+            for layer in layers(self.model.backbone):
                 layer.eval()
         for module in self.parts.frozen:
             module.eval()
+        for twin in self.method.copies():
+            for ours, theirs in zip(self.model.modules(), twin.modules(), strict=True):
+                theirs.training = ours.training
 
     # ---- evaluation ------------------------------------------------------------------------------
 
@@ -222,6 +258,8 @@ class Loop:
         done = self.done
         if not len(self.parts.validation):  # nothing to choose by: the last step is taken
             done.best_step, best = step, True
+            if not self.method.needs_labels and len(self.parts.test):
+                logs.write(step, **self._neighbours())
         else:
             rows = self.parts.validation
             found = retrieval(self.embed(rows).cpu().numpy(), self.parts.labels[rows], recall_at=(1,), top=100).mean()
@@ -230,6 +268,14 @@ class Loop:
         if best and processes.is_main():
             state = {"step": step, "model": checkpoint.moving_state(self.model)}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
+
+    def _neighbours(self) -> dict[str, float]:
+        """k-NN accuracy on the held-out pictures: a reading, nothing is chosen by it."""
+        known, asked = self.parts.known, self.parts.test
+        rows = [self.embed(side).cpu().numpy() for side in (known, asked)]
+        labels = self.parts.labels
+        found = weighted_knn(rows[0], labels[known], rows[1], labels[asked], k=(20, 200), temperature=0.1)
+        return {f"knn/accuracy@{k}": value for k, value in found.accuracy.items()}
 
     # ---- state -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lookalike import methods
 from lookalike.core.run import Run
 from lookalike.core.sections import number
 from lookalike.evaluation.bootstrap import Paired, paired
@@ -33,6 +34,8 @@ class Outcome:
     """By name, over the test pictures; empty when there were none to measure on."""
     rows: np.ndarray
     """The rows of the table that were measured on."""
+    gallery: np.ndarray
+    """Which of those rows can be found, by their place in `rows`."""
     side: str
     """`test`, or `validation` when there is no test side."""
     differences: dict[str, dict[str, Paired]]
@@ -65,18 +68,23 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
     checkpoint.put_back(parts.model, best["model"])
     parts.model.eval()
     side, rows = ("test", parts.test) if len(parts.test) else ("validation", parts.validation)
+    how = _protocol(parts, rows)
+    if len(rows) and not methods.find(parts.settings.method.name).needs_labels:
+        # What was learnt without labels may search among what it was learnt from.
+        asked, rows = rows, np.union1d(parts.known, rows)
+        how = {"query": np.isin(rows, asked), "gallery": np.isin(rows, parts.known)}
+    gallery = np.flatnonzero(how["gallery"]) if how else np.arange(len(rows))
     measured: dict[str, Measured] = {}
     if len(rows) and _pairs(parts.labels[rows]):
         vectors = {
-            FROZEN: head_rows(parts.first_head, parts.features[rows]),
-            START: head_rows(start_head, parts.features[rows]),
+            FROZEN: head_rows(parts.first_head, parts.features[rows], parts.first_norm),
+            START: head_rows(start_head, parts.features[rows], parts.start_norm),
             TRAINED: _trained(parts, rows),
         }
-        how = _protocol(parts, rows)
         labels = parts.labels[rows]
         for name, found in vectors.items():
             measured[name] = Measured(name, found, retrieval(found, labels, **how))
-    outcome = Outcome(measured, rows, side, _differences(measured), TRAINED, "")
+    outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
     if parts.settings.keep == "better" and (done.best_step == 0 or not outcome.better) and measured:
         outcome = replace(outcome, kept=FROZEN)
     return replace(outcome, sentence=_sentence(outcome, done, parts.settings.steps))
@@ -141,19 +149,21 @@ def _start_head(parts: Assembly, run: Run) -> nn.Module:
 
 
 @torch.no_grad()
-def head_rows(head: nn.Module, features: np.ndarray, size: int = 8192) -> np.ndarray:
-    """Unit embeddings that a head makes of pooled features."""
+def head_rows(head: nn.Module, features: np.ndarray, norm: nn.Module | None = None, size: int = 8192) -> np.ndarray:
+    """Unit embeddings that a head, and a norm layer behind it, make of pooled features."""
+    norm = None if norm is None or isinstance(norm, nn.Identity) else norm.eval()
     device = next((p.device for p in head.parameters()), None)
     out = []
     for start in range(0, len(features), size):
         rows = unit(torch.from_numpy(np.array(features[start : start + size], np.float32)).to(device))
-        out.append((rows if isinstance(head, nn.Identity) else unit(head(rows))).cpu().numpy())
+        rows = rows if isinstance(head, nn.Identity) else unit(head(rows))
+        out.append((rows if norm is None else unit(norm(rows))).cpu().numpy())
     return np.concatenate(out)
 
 
 def _trained(parts: Assembly, rows: np.ndarray) -> np.ndarray:
     views = parts.settings.views
     if views.mode == "cached" and views.layer == "pooled":
-        return head_rows(parts.model.head, parts.features[rows])
+        return head_rows(parts.model.head, parts.features[rows], parts.model.norm)
     found: np.ndarray = parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
     return found

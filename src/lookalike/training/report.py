@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from lookalike import methods
 from lookalike.core import sections as s
 from lookalike.core.proof import versions
 from lookalike.core.run import Run
@@ -16,6 +17,7 @@ from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.training.assembly import Assembly
+from lookalike.training.drift_section import drift_section
 from lookalike.training.loop import Progressed
 from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_rows
 
@@ -23,16 +25,16 @@ from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_row
 def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome, audit: dict[str, Any]) -> None:
     """Everything the report draws, as JSON and thumbnails in the run."""
     run.write_section("curves", curves_section(run, parts, done))
+    drift = drift_section(run.read_log(), parts.settings.logs.drift_every)
+    if drift is not None:
+        run.write_section("drift", drift)
     run.write_section("audit", audit_section(audit, parts))
     run.write_section("settings", settings_section(run, parts))
     if not outcome.measured:
         return
     table = parts.table.take(outcome.rows)
     labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
-    result = outcome.measured[TRAINED].result
-    gallery = np.arange(len(table))
-    if table.has("is_gallery") and result.gallery < len(table):
-        gallery = np.flatnonzero(table.column("is_gallery").astype(bool))
+    result, gallery = outcome.measured[TRAINED].result, outcome.gallery
     subject = Subject(table, run, labels, names, gallery)
     frozen, after, kept = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.kept))
     found, why = calibrate(kept.rows, labels, query=result.query_index, gallery=gallery)
@@ -81,12 +83,19 @@ def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
         x, y = zip(*score, strict=True)
         series = [s.Series(name=TRAINED, x=list(x), y=list(y))]
         rows = parts.validation
-        frozen = retrieval(head_rows(parts.first_head, parts.features[rows]), parts.labels[rows], recall_at=(1,))
+        start = head_rows(parts.first_head, parts.features[rows], parts.first_norm)
+        frozen = retrieval(start, parts.labels[rows], recall_at=(1,))
         series.append(s.Series(name=FROZEN, x=[0], y=[frozen.mean()[key.removeprefix("validation/")]], dashed=True))
         series.append(s.Series(name=START, x=[0], y=[y[0]], dashed=True))
         note = f"{len(rows):,} pictures held out of training to choose the step."
         marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
         blocks.append(s.Lines(x_label="step", y_label=f"{name}, validation", series=series, marks=marks, note=note))
+    near = [(row["step"], row["knn/accuracy@20"]) for row in log if "knn/accuracy@20" in row]
+    if near:
+        x, y = zip(*near, strict=True)
+        note = f"{len(parts.test):,} held-out pictures, 20 neighbours among {len(parts.known):,} training pictures."
+        lines = [s.Series(name="k-NN accuracy", x=list(x), y=list(y))]
+        blocks.append(s.Lines(x_label="step", y_label="k-NN accuracy", series=lines, note=note))
     if loss:
         x, y = zip(*loss, strict=True)
         blocks.append(s.Lines(x_label="step", y_label="loss", series=[s.Series(name="loss", x=list(x), y=list(y))]))
@@ -111,7 +120,8 @@ def audit_section(audit: dict[str, Any], parts: Assembly) -> s.Section:
 
 def settings_section(run: Run, parts: Assembly) -> s.Section:
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    command = shlex.join(["lookalike", "train", parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
+    verb = methods.find(parts.settings.method.name).verb
+    command = shlex.join(["lookalike", verb, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
     return s.Section(
         title="Settings",
         order=s.SETTINGS,

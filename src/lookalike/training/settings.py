@@ -43,16 +43,27 @@ class ModelSettings(Settings):
     """Pixels fed to the network; null: as the model comes."""
     freeze: str | None = None
     """The backbone up to this stage stays as it is (`stage2`); null: all of it is trained. Cached features imply it."""
-    batch_norm: Literal["frozen", "train", "gathered"] = "frozen"
-    """Statistics of batch-norm layers: kept as they are, those of the batch, or those of the joint batch over all
-    processes. Scale and shift are trained in any case."""
+    batch_norm: Literal["frozen", "train", "gathered", "split"] = "frozen"
+    """Statistics of batch-norm layers: kept as they are, those of the batch, those of the joint batch over all
+    processes, or those of each of `splits` parts of the batch. Scale and shift are trained in any case."""
+    splits: PositiveInt = 8
+    """Parts of a batch that `split` batch-norm looks at one by one."""
 
 
 class HeadSettings(Settings):
-    kind: Literal["pca", "random"] = "pca"
-    """How the head starts: the top directions of the training features, or at random."""
+    kind: Literal["pca", "random", "none"] = "pca"
+    """How the head starts: the top directions of the training features, or at random; `none`: there is no head, the
+    features themselves are the embedding."""
     dim: PositiveInt = 512
     """Numbers in an embedding."""
+    norm: Literal["none", "bn", "mbn", "ln"] = "none"
+    """A layer behind the head: batch-norm, momentum batch-norm or layer-norm of the embedding."""
+    norm_reference: PositiveInt | None = None
+    """`mbn`: the batch size m₀ whose noise is aimed at; null: twice the joint batch."""
+    prewarm: NonNegativeInt = 0
+    """Epochs in which a new head alone is trained before step 1: SupCon on the batch, plain SGD, backbone frozen."""
+    prewarm_rate: PositiveFloat = 1e-3
+    """Learning rate of that."""
 
 
 class MethodSettings(pydantic.BaseModel):
@@ -80,6 +91,14 @@ class ViewSettings(Settings):
     """Mirror at random."""
     jitter: NonNegativeFloat = 0.0
     """Change brightness, contrast and colour at random by up to this share."""
+    grey: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Chance of a view without colours."""
+    blur: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Chance of a blurred view."""
+    augment: str = ""
+    """RandAugment, as `rand-m9-mstd0.5`; empty: none."""
+    erase: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Chance that a random box of the view is painted over."""
 
 
 class SamplerSettings(Settings):
@@ -123,6 +142,8 @@ class LogSettings(Settings):
     every: PositiveInt = 10
     """Steps between two lines of the log."""
     tensorboard: bool = True
+    drift_every: NonNegativeInt = 0
+    """Steps between two readings of the drift meter (drift of the features, age of a memory's rows); 0: none."""
     wandb: str | None = None
     """Project to report to; null: nothing leaves the machine."""
     mlflow: str | None = None
@@ -178,7 +199,7 @@ def resolve(*layers: Mapping[str, Any], where: str = "training settings") -> Tra
         if chosen is not None and chosen != _method_name(joined):
             joined = {**joined, "method": {}}
             joined = merge(joined, methods.find(chosen).suits)
-        joined = merge(joined, _spelled_out(layer))
+        joined = merge(joined, spelled_out(layer))
     settings = TrainSettings.parse(joined, where)
     method = methods.find(settings.method.name)
     own = method.Settings.parse(settings.method.own(), f"settings of the method {settings.method.name}")
@@ -186,9 +207,10 @@ def resolve(*layers: Mapping[str, Any], where: str = "training settings") -> Tra
     return settings
 
 
-def _spelled_out(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """`method: supcon` is short for `method: {name: supcon}`."""
-    return {k: {"name": v} if k == "method" and isinstance(v, str) else v for k, v in layer.items()}
+def spelled_out(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """`method: supcon` is short for `method: {name: supcon}`, and `memory: …` for `method: {memory: …}`."""
+    out = {k: {"name": v} if k == "method" and isinstance(v, str) else v for k, v in layer.items() if k != "memory"}
+    return merge(out, {"method": {"memory": layer["memory"]}}) if "memory" in layer else out
 
 
 def _method_name(layer: Mapping[str, Any]) -> str | None:

@@ -35,6 +35,11 @@ class Division:
             table = table.with_column("official_split", table.arrow["split"])
         return table.with_column("split", pa.array(out, pa.string()))
 
+    def with_unlabelled(self, table: Table) -> Division:
+        """For a method that needs no labels: pictures without one train too."""
+        free = np.flatnonzero(table.labels()[0] < 0)
+        return replace(self, train=np.union1d(self.train, free))
+
     def follow(self, table: Table) -> Division:
         """The same division of a marked table that has lost some rows."""
         split = table.column("split") if table.has("split") else np.full(len(table), None, object)

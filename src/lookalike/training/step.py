@@ -36,7 +36,7 @@ def joint_gradient(
     `mine` holds this process's pictures, `joint` the labels and ids of all of them.
     """
     if processes.world() == 1 and accumulate == 1:
-        loss = method.loss(_embed(method, mine, autocast), replace(joint, views=()))
+        loss = method.joint_loss(_embed(method, mine, autocast), replace(joint, views=()))
         backward(loss)
         return loss.detach()
     parts = [mine.part(processes.share(len(mine), n, accumulate)) for n in range(accumulate)]
@@ -54,7 +54,7 @@ def joint_gradient(
     for name in outputs[0]:
         whole = processes.all_gather(torch.cat([out[name].detach() for out in outputs]))
         leaves[name] = whole.requires_grad_(whole.is_floating_point())
-    loss = method.loss(leaves, replace(joint, views=()))
+    loss = method.joint_loss(leaves, replace(joint, views=()))
     backward(loss)
     parameters = trained(method)
     if processes.world() > 1:

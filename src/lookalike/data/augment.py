@@ -1,0 +1,96 @@
+"""RandAugment and random erasing, drawing from the stream they are given.
+
+`rand-m9-mstd0.5` is read as timm reads it: two of fifteen changes, each made with a chance of one half at a strength
+drawn around 9 of 10. Written here because timm's own draws from global streams, which a resumed run cannot follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+from lookalike.core.errors import LookalikeError
+
+Change = Callable[[Image.Image, float, float, tuple[int, int, int]], Image.Image]
+
+
+def _affine(matrix: Callable[[Image.Image, float], tuple[float, ...]], most: float) -> Change:
+    def change(image: Image.Image, share: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
+        data = matrix(image, sign * most * share)
+        kind, filtering = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+        return image.transform(image.size, kind, data, filtering, fillcolor=fill)
+
+    return change
+
+
+def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Change:
+    return lambda image, share, sign, fill: kind(image).enhance(0.1 + 1.8 * share)
+
+
+def _rotate(image: Image.Image, share: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
+    return image.rotate(sign * 30 * share, Image.Resampling.BILINEAR, fillcolor=fill)
+
+
+def _brighten_dark(image: Image.Image, share: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
+    add = min(128, int(110 * share))
+    return image.point([min(255, level + add) if level < 128 else level for level in range(256)] * 3)
+
+
+CHANGES: dict[str, Change] = {
+    "auto contrast": lambda image, share, sign, fill: ImageOps.autocontrast(image),
+    "equalise": lambda image, share, sign, fill: ImageOps.equalize(image),
+    "invert": lambda image, share, sign, fill: ImageOps.invert(image),
+    "rotate": _rotate,
+    "posterise": lambda image, share, sign, fill: ImageOps.posterize(image, max(1, int(4 * share))),
+    "solarise": lambda image, share, sign, fill: ImageOps.solarize(image, int(256 * share)),
+    "solarise, add": _brighten_dark,
+    "colour": _enhance(ImageEnhance.Color),
+    "contrast": _enhance(ImageEnhance.Contrast),
+    "brightness": _enhance(ImageEnhance.Brightness),
+    "sharpness": _enhance(ImageEnhance.Sharpness),
+    "shear x": _affine(lambda image, by: (1, by, 0, 0, 1, 0), 0.3),
+    "shear y": _affine(lambda image, by: (1, 0, 0, by, 1, 0), 0.3),
+    "move x": _affine(lambda image, by: (1, 0, by * image.width, 0, 1, 0), 0.45),
+    "move y": _affine(lambda image, by: (1, 0, 0, 0, 1, by * image.height), 0.45),
+}
+
+
+def parse(text: str) -> tuple[float, float]:
+    """(magnitude, its standard deviation) of `rand-m9-mstd0.5`."""
+    found = re.fullmatch(r"rand-m(\d+(?:\.\d+)?)(?:-mstd(\d+(?:\.\d+)?))?", text)
+    if not found or float(found[1]) > 10:
+        raise LookalikeError(f"`{text}` is not an augmentation; write it as rand-m9-mstd0.5, the strength up to 10.")
+    return float(found[1]), float(found[2] or 0)
+
+
+def rand_augment(
+    image: Image.Image, text: str, rng: np.random.Generator, fill: tuple[int, int, int], layers: int = 2
+) -> Image.Image:
+    """Two changes in a row, each made or not."""
+    magnitude, deviation = parse(text)
+    names = list(CHANGES)
+    for _ in range(layers):
+        name = names[rng.integers(len(names))]
+        made, sign = rng.random() < 0.5, 1.0 if rng.random() < 0.5 else -1.0
+        share = float(np.clip(rng.normal(magnitude, deviation), 0, 10)) / 10
+        if made:
+            image = CHANGES[name](image, share, sign, fill)
+    return image
+
+
+def erase(pixels: np.ndarray, rng: np.random.Generator, fill: tuple[int, int, int]) -> np.ndarray:
+    """Paint a random box (2–33 % of the area, sides 0.3–3.3 to one) in the mean colour."""
+    height, width = pixels.shape[:2]
+    for _ in range(10):
+        area = height * width * rng.uniform(0.02, 1 / 3)
+        shape = float(np.exp(rng.uniform(np.log(0.3), np.log(1 / 0.3))))
+        down, across = round((area * shape) ** 0.5), round((area / shape) ** 0.5)
+        if down < height and across < width:
+            y, x = rng.integers(0, height - down + 1), rng.integers(0, width - across + 1)
+            out = pixels.copy()
+            out[y : y + down, x : x + across] = fill
+            return out
+    return pixels

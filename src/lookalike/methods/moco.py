@@ -1,0 +1,103 @@
+"""MoCo: a picture's two views are recognised among the keys of earlier pictures; with XBN, keys kept up to date.
+
+He et al., "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020; with the queue as a
+memory that is matched to the keys being enqueued, appendix B of Ajanthan et al. (XBN).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from lookalike.core.settings import Settings
+from lookalike.memory import CrossBatchMemory
+from lookalike.methods.base import Batch, Context, Method
+from lookalike.methods.remembering import DriftSettings
+
+
+class QueueSettings(DriftSettings):
+    size: PositiveInt = 4096
+    """Keys in the queue."""
+
+
+class MoCoSettings(Settings):
+    temperature: PositiveFloat = 0.1
+    """τ of NT-Xent."""
+    dim: PositiveInt = 128
+    """Numbers that queries and keys are compared by; the layer that makes them is not kept."""
+    momentum: float = Field(default=0.99, ge=0.0, le=1.0)
+    """Of the key encoder's parameters."""
+    normalise: bool = True
+    """Store keys of length one, so that their moments are those of what is compared."""
+    memory: QueueSettings = Field(default_factory=QueueSettings)
+    """The queue; `memory.NAME` is short for `method.memory.NAME`."""
+
+
+class MoCo(Method):
+    """Keys come from a copy of the network that follows it slowly; two views of a picture are each other's positive."""
+
+    name = "moco"
+    verb = "pretrain"
+    needs_labels = False
+    Settings = MoCoSettings
+    suits: ClassVar = {"optimiser": {"kind": "sgd", "rate": 0.03, "weight_decay": 5e-4}}
+    settings: MoCoSettings
+
+    def __init__(self, settings: MoCoSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self.projection = nn.Linear(context.model.feature_dim, settings.dim)
+        bound, generator = context.model.feature_dim**-0.5, context.generator("projection")
+        with torch.no_grad():
+            for parameter in self.projection.parameters():
+                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+        self.key_model = copy.deepcopy(context.model).requires_grad_(False)
+        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
+        from pytorch_metric_learning.losses import NTXentLoss
+
+        chosen = settings.memory
+        loss = NTXentLoss(settings.temperature)
+        self.memory = CrossBatchMemory(loss, settings.dim, chosen.size, gather=False, **chosen.rule())
+
+    def copies(self) -> list[Any]:
+        return [self.key_model]
+
+    def views(self, default: Any) -> Sequence[Any]:
+        return [default, default]
+
+    def param_groups(self, rates: Any) -> list[dict[str, Any]]:
+        model = self.context.model
+        return [{"name": "network", "params": [*model.parameters(), *self.parameters()], "lr": rates.backbone}]
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """The key encoder moves before the keys are made; its parameters only, as in the paper."""
+        share = 1 - self.settings.momentum
+        moving = [*self.context.model.parameters(), *self.projection.parameters()]
+        following = [*self.key_model.parameters(), *self.key_projection.parameters()]
+        for key, query in zip(following, moving, strict=True):
+            key.lerp_(query, share)
+
+    def embed(self, batch: Batch) -> dict[str, Tensor]:
+        query = self.projection(self.context.features(batch, 0))
+        with torch.no_grad():
+            # Shuffled, so that batch-norm over a part of the batch cannot give the pair away.
+            order = torch.randperm(len(batch), generator=self.context.generator("keys")).to(query.device)
+            shuffled = Batch((batch.views[1][order],), batch.layer, batch.labels, batch.ids)
+            key = self.key_projection(self.context.features(shuffled, 0, self.key_model))[order.argsort()]
+        if self.settings.normalise:
+            query, key = (nn.functional.normalize(rows.float(), dim=1) for rows in (query, key))
+        return {"query": query, "key": key}
+
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        query, key = embeddings["query"], embeddings["key"]
+        count = len(query)
+        # Every picture of every step is a class of its own: its key is the positive, all other keys are negatives.
+        labels = (self.context.step - 1) * count + torch.arange(count, device=query.device)
+        enqueued = torch.arange(2 * count, device=query.device) >= count
+        value: Tensor = self.memory(torch.cat([query, key]), torch.cat([labels, labels]), enqueue_mask=enqueued)
+        return value

@@ -1,0 +1,78 @@
+"""The report's section on drift: what the meter read, and what the memory's filter did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lookalike.core import sections as s
+
+ORDER = s.CURVES + 5
+COLLAPSED = 0.95  # mean cosine of a batch's embeddings
+
+
+def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | None:
+    """From the rows of `log.jsonl`; None when the meter was off."""
+    if not any("drift/mean" in row for row in log):
+        return None
+    blocks: list[s.Block] = [
+        _lines(
+            log,
+            "distance moved by one step",
+            {"drift/mean": "mean", "drift/max": "largest"},
+            title="Feature drift",
+            note=f"The same pixels before and after a step, in evaluation mode, every {every} steps (eq. 5).",
+        ),
+    ]
+    if any("memory/stale" in row for row in log):
+        names = {
+            "memory/stale": "as it is read (adapted)",
+            "memory/stale_original": "as it was stored",
+            "memory/floor": "floor: two views, one model",
+        }
+        note = "Stored rows against the same pictures embedded now; what lies on the floor is up to date."
+        blocks.append(_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note))
+    cosine = _lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
+    last = [row["drift/cosine"] for row in log if "drift/cosine" in row][-1]
+    cosine.note = "Near 1 all embeddings lie on one point." + (
+        f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
+    )
+    blocks.append(cosine)
+    told = filter_sentence(log)
+    if told:
+        blocks.append(s.Text(title="The filter", text=told))
+    return s.Section(title="Drift", order=ORDER, blocks=blocks)
+
+
+def filter_sentence(log: Sequence[Mapping[str, Any]]) -> str:
+    """What the filter of the memory's target moments did, from the logged gains; empty without one."""
+    rows = [row for row in log if "memory/gain" in row]
+    if not rows:
+        return ""
+    gains = [row["memory/gain"] for row in rows]
+    gain, window = gains[-1], rows[-1]["memory/window"]
+    text = (
+        f"The gain ended at {_gain(gain)} (from {_gain(min(gains))} to {_gain(max(gains))}): the moments the memory is "
+        f"matched to are an average over an effective window of {window:.3g} batches."
+    )
+    if gain > 0.99:
+        text += " That is the present batch alone: in effect XBN."
+    if "memory/r" in rows[-1]:
+        text += f" Noise estimated from the run: r {rows[-1]['memory/r']:.3g}, q {rows[-1]['memory/q']:.3g}."
+    return text
+
+
+def _gain(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _lines(
+    log: Sequence[Mapping[str, Any]], label: str, names: Mapping[str, str], *, title: str, note: str = ""
+) -> s.Lines:
+    series = []
+    for key, name in names.items():
+        points = [(row["step"], row[key]) for row in log if key in row]
+        if points:
+            x, y = zip(*points, strict=True)
+            series.append(s.Series(name=name, x=list(x), y=list(y), dashed=key == "memory/floor"))
+    return s.Lines(title=title, x_label="step", y_label=label, series=series, note=note)

@@ -1,0 +1,45 @@
+"""The drift meter: how far a step moves the features, and how old a memory's rows are.
+
+Feature drift (eq. 5 of "Adaptive Cross Batch Normalization") is the distance between the embeddings of the same
+pixels before and after a step of the optimiser, in evaluation mode. Staleness is the distance between a stored
+row and the same picture embedded now. A stored row came from a random view and is compared with the centre
+crop, so the distance of those two under one model, the floor, stands beside it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lookalike.methods.base import Stored
+
+ROWS = 64  # stored rows that are looked at in one reading
+
+
+def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
+    """Mean and largest movement over the batch."""
+    moved = torch.linalg.vector_norm(after - before, dim=1)
+    return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
+
+
+def mean_cosine(rows: Tensor) -> float:
+    """The mean cosine of all pairs of different rows: near 1, everything has fallen onto one point."""
+    rows = torch.nn.functional.normalize(rows.double(), dim=1)
+    count = len(rows)
+    if count < 2:
+        return 0.0
+    return ((rows.sum(0).square().sum() - count) / (count * (count - 1))).item()
+
+
+def staleness(stored: Stored, now: Tensor, views: Tensor, centres: Tensor) -> dict[str, float]:
+    """`now`: the stored pictures embedded now; `views` and `centres`: a batch's random views and centre crops."""
+    normalize = torch.nn.functional.normalize
+
+    def distance(a: Tensor, b: Tensor) -> float:
+        return torch.linalg.vector_norm(normalize(a.float(), dim=1) - b, dim=1).mean().item()
+
+    return {
+        "memory/stale": distance(stored.adapted, now),
+        "memory/stale_original": distance(stored.original, now),
+        "memory/floor": distance(views, centres),
+    }
