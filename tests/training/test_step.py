@@ -37,6 +37,10 @@ class Net(nn.Module):
             gather_statistics(self)
         self.double()
 
+    @staticmethod
+    def normed(rows):
+        return rows
+
     def forward(self, x):
         return nn.functional.normalize(self.head(self.dropout(torch.relu(self.norm(self.first(x))))), dim=1)
 

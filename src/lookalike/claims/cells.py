@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 }
 # The lower half of the network is computed once; enough for comparing rules that differ little.
 CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage2", "count": 3}}
-STEPS = {16: 300, 32: 200, 64: 150, 128: 100, 256: 75}  # where a claim does not ask for equal epochs
+STEPS = {16: 250, 32: 150, 64: 100, 128: 75, 256: 50}  # where a claim does not ask for equal epochs
 
 RULES: dict[str, dict[str, Any]] = {
     "none": {"size": 0},

@@ -21,8 +21,8 @@ class DriftSettings(Settings):
     """`axbn`: how far the model moves in one step. Only r/q counts: at the paper's 0.01 the filter does nothing."""
     p0: PositiveFloat = 1.0
     """`axbn`: uncertainty at the start."""
-    interval: PositiveInt = 100
-    """`axbn`: steps between two updates of the gain."""
+    interval: PositiveInt = 1
+    """`axbn`: steps between two updates of the gain; the paper has 10 or 100."""
     interval_mode: Literal["gain", "filter", "noise"] = "gain"
     """`axbn`: what happens every `interval` steps: the gain is computed anew, the whole filter moves, or the process
     noise q enters (between, the estimate averages the batches)."""

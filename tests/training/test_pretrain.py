@@ -1,0 +1,162 @@
+"""`pretrain`: pictures without labels to a backbone that everything else takes."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests import helpers
+from tests.training.test_resume import assert_same
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.settings import merge
+from lookalike.models import Embedder
+from lookalike.training import Plan, checkpoint, pretrain, train
+from lookalike.training.batchnorm import split_statistics
+
+FEW = {
+    "model": {"size": 32},
+    "method": {"dim": 8},
+    "memory": {"size": 40, "drift": "xbn"},
+    "sampler": {"batch": 16},
+    "steps": 6,
+    "evaluate_every": 3,
+    "logs": {"every": 2, "tensorboard": False},
+    "data": {"near": False},
+}
+
+
+@pytest.fixture(scope="module")
+def flat(folder, tmp_path_factory):
+    """The same pictures without labels."""
+    target = tmp_path_factory.mktemp("flat") / "photos"
+    target.mkdir()
+    for path in folder.rglob("*.jpg"):
+        shutil.copy(path, target / f"{path.parent.name}-{path.name}")
+    return target
+
+
+def test_an_unlabelled_folder_becomes_a_model_that_train_and_index_take(flat, folder, tiny, tmp_path):
+    done = pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "run", settings=FEW)
+    assert done.result["finished"] and done.result["kept"] == "trained"
+    assert "no labelled pictures" in done.result["verdict"]
+    before, after = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
+    assert isinstance(after.head, torch.nn.Identity) and after.dim == before.dim
+    moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert any(moved)
+    log = done.read_log()
+    assert [row["step"] for row in log if "loss" in row] == [2, 4, 6]
+    assert not any("knn/accuracy@20" in row for row in log)
+    from tests.training.conftest import SMALL
+
+    next_run = train(data=folder, model=done.path, out=tmp_path / "next", settings=SMALL, steps=1, report=False)
+    assert next_run.result["finished"]
+    from lookalike.searching import index
+
+    index(folder=folder, model=str(done.path), index=tmp_path / "index")
+
+
+def test_with_labels_knn_is_followed_and_decides(folder, tiny, tmp_path):
+    done = pretrain(data=folder, model=tiny, out=tmp_path / "run", settings=FEW)
+    rows = [row for row in done.read_log() if "knn/accuracy@20" in row]
+    assert [row["step"] for row in rows] == [0, 3, 6]
+    assert all(0 <= row["knn/accuracy@20"] <= 1 for row in rows)
+    result = done.result
+    assert result["pictures"] == {"train": 72, "validation": 0, "test": 24}
+    assert result["queries"] == 24  # held-out pictures, looked for among those trained on
+    assert result["kept"] == ("trained" if result["better"] else "starting model")
+    assert "curves" in done.read_sections() and "table" in done.read_sections()
+    titles = [block["y_label"] for block in done.read_sections()["curves"]["blocks"]]
+    assert "k-NN accuracy" in titles
+    assert "lookalike pretrain" in done.read_sections()["settings"]["blocks"][0]["text"]
+
+
+def test_from_scratch_starts_from_random_weights(flat, tmp_path):
+    plan = pretrain(data=flat, model="test_efficientnet", from_scratch=True, settings=FEW, dry_run=True)
+    assert isinstance(plan, Plan)
+    assert plan.settings.model.weights == "random"
+    done = pretrain(
+        data=flat,
+        recipe="moco_cifar",
+        settings=merge(FEW, {"data": {"split": "auto"}, "model": {"splits": 2}}),
+        out=tmp_path / "run",
+        steps=2,
+        report=False,
+    )
+    model = Embedder.from_pretrained(done.path)
+    assert model.architecture == "resnet18_cifar" and model.backbone.conv1.stride == (1, 1)
+    state = checkpoint.read(done.checkpoints / "last.pt")
+    assert "backbone.bn1.running_mean" in state["model"]  # statistics moved, and are kept
+    keys = state["method"]["key_model.backbone.bn1.running_mean"]
+    assert not torch.equal(keys, state["model"]["backbone.bn1.running_mean"])  # the key encoder has its own
+
+
+def test_each_verb_has_its_methods(folder, tiny):
+    with pytest.raises(LookalikeError, match="`moco` is a method of `lookalike pretrain`"):
+        train(data=folder, model=tiny, method="moco", dry_run=True)
+    with pytest.raises(LookalikeError, match=r"`supcon` is a method of `lookalike train`; .*moco"):
+        pretrain(data=folder, model=tiny, method="supcon", dry_run=True)
+
+
+SCRIPT = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from lookalike.methods.moco import MoCo
+from lookalike.training import pretrain
+from tests.training.test_pretrain import FEW
+folder, model, out = sys.argv[1:]
+def strike(self):
+    if self.context.step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+MoCo.after_step = strike
+pretrain(data=folder, model=model, out=out, settings=FEW, report=False)
+"""
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(flat, tiny, tmp_path):
+    whole = pretrain(data=flat, model=tiny, out=tmp_path / "whole", settings=FEW, report=False)
+    words = [sys.executable, "-c", SCRIPT, str(flat), str(tiny), str(tmp_path / "run")]
+    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert_same(pretrain(resume=tmp_path / "run", report=False), whole)
+
+
+def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):
+    settings = merge(FEW, {"steps": 3})
+    one, two = (
+        pretrain(data=flat, model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False)
+        for n in (1, 2)
+    )
+    states = [checkpoint.read(run.checkpoints / "last.pt") for run in (one, two)]
+    for name, value in states[0]["model"].items():
+        assert torch.allclose(value, states[1]["model"][name], atol=1e-4), name
+    queues = [state["method"]["memory.queue.labels"] for state in states]
+    assert torch.equal(*queues)
+
+
+def test_split_batch_norm_is_batch_norm_of_each_part():
+    from lookalike.core.seeds import torch_rng
+
+    x = torch.randn(8, 3, 2, 2, generator=torch_rng(0, "x"))
+    ours, theirs = torch.nn.BatchNorm2d(3), [torch.nn.BatchNorm2d(3) for _ in range(2)]
+    split_statistics(ours, 2)
+    with torch.no_grad():
+        for layer in (ours, *theirs):
+            layer.weight.copy_(torch.tensor([1.0, 2.0, 0.5]))
+    out = ours(x)
+    wanted = torch.empty_like(x)
+    for part, layer in enumerate(theirs):
+        wanted[part::2] = layer(x[part::2])
+    assert torch.allclose(out, wanted, atol=1e-6)
+    assert torch.allclose(ours.running_mean, sum(layer.running_mean for layer in theirs) / 2)
+    assert torch.allclose(ours.running_var, sum(layer.running_var for layer in theirs) / 2)
+    assert torch.equal(ours.eval()(x), torch.nn.functional.batch_norm(
+        x, ours.running_mean, ours.running_var, ours.weight, ours.bias
+    ))  # fmt: skip
+    assert not np.allclose(out.detach(), theirs[0].train()(x).detach())

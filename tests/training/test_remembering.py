@@ -1,0 +1,173 @@
+"""A memory in the loop: killed and resumed with the same bits, the same on every process."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests import helpers
+from tests.training.conftest import SMALL
+from tests.training.test_job import same
+from tests.training.test_resume import assert_same
+
+from lookalike.core import processes
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes
+from lookalike.core.run import Run
+from lookalike.core.settings import merge
+from lookalike.training import checkpoint, train
+from lookalike.training.settings import resolve
+
+# Batches of 12 into 30 rows: full in the third step, which wraps inside the batch.
+MEMORY = {"size": 30, "drift": "axbn", "r": 4.0, "interval": 2}
+CASES = {
+    "axbn": {"memory": MEMORY},
+    "auto": {"memory": {**MEMORY, "r": "auto", "interval_mode": "noise", "batch_loss": True}, "steps": 20},
+    "end to end": {
+        "memory": {**MEMORY, "drift": "xbn", "warmup": 2, "fill": True},
+        "views": {"mode": "end_to_end"},
+        "model": {"freeze": "stage0"},
+        "accumulate": 2,
+        "logs": {"drift_every": 2},
+        "head": {"kind": "random", "prewarm": 1, "norm": "mbn"},
+    },
+}
+
+SCRIPT = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from lookalike.methods.xbm import XBM
+from lookalike.training import train
+from tests.training.test_remembering import settings_of
+case, step, folder, model, out = sys.argv[1:]
+def strike(self):
+    if self.context.step == int(step):
+        os.kill(os.getpid(), signal.SIGKILL)
+XBM.after_step = strike
+train(data=folder, model=model, out=out, method="xbm", settings=settings_of(case), report=False)
+"""
+
+
+def settings_of(case: str) -> dict:
+    return merge(SMALL, {"keep": "trained", "evaluate_every": 1}, CASES[case])
+
+
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        ("axbn", 2),  # in the middle of filling
+        ("axbn", 7),  # wrapped
+        ("end to end", 4),
+        pytest.param("auto", 19, marks=pytest.mark.slow),
+        pytest.param("axbn", 3, marks=pytest.mark.slow),
+        pytest.param("end to end", 3, marks=pytest.mark.slow),
+        pytest.param("end to end", 9, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path):
+    whole = train(
+        data=folder, model=tiny, out=tmp_path / "whole", method="xbm", settings=settings_of(case), report=False
+    )
+    out = tmp_path / "run"
+    words = [sys.executable, "-c", SCRIPT, case, str(step), str(folder), str(tiny), str(out)]
+    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert checkpoint.read(out / "checkpoints" / "last.pt")["step"] == step - 1
+    assert_same(train(resume=out, report=False), whole)
+
+
+def memory_of(folder: str) -> list[str]:
+    """What each process remembers after the run's steps: a name for its bits."""
+    from lookalike.training.assembly import assemble
+    from lookalike.training.job import load_table
+    from lookalike.training.loop import Loop
+
+    run = Run(folder)
+    settings = resolve(run.config)
+    loop = Loop(settings, assemble(settings, *load_table(run), run), run)
+    loop.go()
+    state = loop.method.memory.state_dict()
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    return [hash_bytes(str(t.dtype), t.numpy().tobytes()) for t in tensors]
+
+
+def test_two_processes_remember_the_same_and_train_what_one_does(folder, tiny, tmp_path):
+    settings = merge(SMALL, CASES["end to end"], {"keep": "trained", "steps": 6, "accumulate": 1})
+    options = {"data": folder, "model": tiny, "method": "xbm", "settings": settings, "report": False}
+    one = train(**options, out=tmp_path / "one")
+    shutil.copytree(one.path, tmp_path / "two")
+    for name in ("last.pt", "best.pt"):
+        (tmp_path / "two" / "checkpoints" / name).unlink()
+    first, second = processes.launch(memory_of, 2, folder=str(tmp_path / "two"))
+    assert first == second and len(first) > 5
+    ours, theirs = (checkpoint.read(tmp_path / name / "checkpoints" / "last.pt") for name in ("one", "two"))
+    rows = [state["method"]["memory.queue.base"] for state in (ours, theirs)]
+    assert torch.equal(*(state["method"]["memory.queue.ids"] for state in (ours, theirs)))
+    # Sums over two processes are taken in another order; AdamW's first steps are signs of gradients.
+    assert (rows[0] - rows[1]).abs().mean() < 0.02 * rows[0].abs().mean()
+    losses = [[row["loss"] for row in Run(tmp_path / name).read_log() if "loss" in row] for name in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1][-len(losses[0]) :], rel=5e-3)
+
+
+def test_the_memory_is_set_beside_the_method(folder, tiny):
+    plan = train(
+        data=folder, model=tiny, method="xbm", settings={"memory": {"drift": "ema", "beta": 0.5}}, dry_run=True
+    )
+    own = plan.settings.method.own()
+    assert own["memory"]["drift"] == "ema" and own["memory"]["beta"] == 0.5 and own["memory"]["size"] == 1.0
+    assert plan.settings.logs.drift_every > 0
+    assert resolve(plan.settings.model_dump(mode="json")) == plan.settings
+    with pytest.raises(LookalikeError, match="`memory` is not one of the settings of the method supcon"):
+        train(data=folder, model=tiny, method="supcon", settings={"memory": {"size": 3}}, dry_run=True)
+
+
+def test_settings_given_beside_a_method_belong_to_it(folder, tiny):
+    plan = train(data=folder, model=tiny, method="supcon", settings={"method": {"temperature": 0.3}}, dry_run=True)
+    assert plan.settings.method.own() == {"temperature": 0.3}
+
+
+def test_the_command_line_takes_the_memory(folder, tiny, tmp_path):
+    words = ["train", folder, "--method", "xbm", "--set", "memory.drift=axbn", "--model", tiny, "--dry-run", "--json"]
+    found = helpers.lookalike(*words)
+    assert found.code == 0, found.err
+    assert found.json["settings"]["method"]["memory"]["drift"] == "axbn"
+
+
+# ---- the head: pre-warm-up and norm layers -------------------------------------------------------
+
+
+def test_the_pre_warm_up_moves_the_head_alone_and_is_step_0(folder, tiny, tmp_path):
+    def start(name, **head):
+        settings = merge(SMALL, {"head": {"kind": "random", **head}, "steps": 1, "keep": "trained"})
+        run = train(data=folder, model=tiny, out=tmp_path / name, method="supcon", settings=settings, report=False)
+        return run, checkpoint.read(run.checkpoints / "start.pt")["head"]
+
+    plain, cold = start("cold")
+    warm_run, warm = start("warm", prewarm=3, prewarm_rate=1.0)
+    again, _ = start("again", prewarm=3, prewarm_rate=1.0)
+    assert not torch.equal(cold["weight"], warm["weight"])
+    assert same(warm, checkpoint.read(again.checkpoints / "start.pt")["head"])
+    first = [checkpoint.read(run.checkpoints / "last.pt")["model"]["head.weight"] for run in (plain, warm_run)]
+    assert (first[1] - warm["weight"]).abs().max() < 0.01 < (first[1] - cold["weight"]).abs().max()
+    assert (first[0] - cold["weight"]).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("norm", ["bn", "mbn", "ln"])
+def test_a_norm_layer_is_trained_measured_and_kept(norm, folder, tiny, tmp_path):
+    from lookalike.models import Embedder
+
+    settings = merge(SMALL, {"head": {"norm": norm}, "keep": "trained", "steps": 4, "data": {"validation": 0}})
+    run = train(data=folder, model=tiny, out=tmp_path / "run", method="supcon", settings=settings, report=False)
+    model = Embedder.from_pretrained(run.path)
+    last = checkpoint.read(run.checkpoints / "last.pt")["model"]
+    assert torch.equal(model.norm.weight, last["norm.weight"])
+    assert not torch.equal(model.norm.weight, torch.ones(16))
+    if norm != "ln":  # its statistics moved with the joint batch
+        assert not torch.equal(model.norm.running_mean, torch.zeros(16))
+    with pytest.raises(LookalikeError, match="has a head already"):
+        train(data=folder, model=run.path, out=tmp_path / "next", settings=merge(SMALL, {"head": {"norm": "ln"}}))
