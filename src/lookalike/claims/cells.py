@@ -29,6 +29,8 @@ SMALL: dict[str, Any] = {
 CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage2", "count": 3}}
 STEPS = {16: 250, 32: 150, 64: 100, 128: 75, 256: 50}  # where a claim does not ask for equal epochs
 
+PAPER_BATCH = 64
+
 RULES: dict[str, dict[str, Any]] = {
     "none": {"size": 0},
     "xbm": {"drift": "none"},
@@ -58,10 +60,12 @@ class Cell:
     def name(self) -> str:
         parts = [self.rule, f"b{self.batch}", f"m{self.size:g}", f"lr{self.rate:g}"]
         parts += [f"{k}{v}" for extra in (self.memory, self.head) for k, v in extra.items()]
-        return "-".join([*parts, *(["cached"] if self.cached else [])])
+        parts += [f"{self.steps}steps"] * (self.steps is not None) + ["cached"] * self.cached
+        return "-".join(parts)
 
     def settings(self, base: Mapping[str, Any]) -> dict[str, Any]:
-        steps = self.steps or STEPS[self.batch]
+        whole = "steps" in base  # at the paper's scale: its epochs, end to end
+        steps = base["steps"] * PAPER_BATCH // self.batch if whole else self.steps or STEPS[self.batch]
         given = {
             "head": dict(self.head),
             "memory": {"size": self.size, **RULES[self.rule], **self.memory},
@@ -70,7 +74,7 @@ class Cell:
             "steps": steps,
             "evaluate_every": steps,
         }
-        return merge(base, CACHED if self.cached else {}, given)
+        return merge(base, CACHED if self.cached and not whole else {}, given)
 
 
 class Found:
@@ -113,7 +117,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
             key = f"{cell.name}-seed{seed}"
             jobs[key] = {"data": data, "settings": cell.settings(base), "seed": seed}
             places[key] = (cell.name, seed)
-    if any(context.jobs.stored(key, given) is None for key, given in jobs.items()):
+    if base is SMALL and any(context.jobs.stored(key, given) is None for key, given in jobs.items()):
         context.say("Preparing the pictures")
         for cached in sorted({cell.cached for cell in cells}):
             _train(data, Cell("xbn", steps=1, cached=cached).settings(base), 0)

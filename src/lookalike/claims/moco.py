@@ -56,8 +56,8 @@ def trial(*, data: str, rule: str, seed: int, pictures: int | None, epochs: int)
 
     torch.set_num_threads(1)
     table = _some(data, pictures)
-    train = round(0.8 * len(table)) if pictures else len(table)
-    each = train // 128
+    train = 0.8 * len(table) if pictures else (table.column("split") == "train").sum()
+    each = int(train) // 128
     given = {"memory": {"drift": rule}, "steps": epochs * each, "evaluate_every": each, "logs": {"every": each}}
     level = progress.level()
     progress.set_level(0)

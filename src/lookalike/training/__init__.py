@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 _LAZY = {
     "Plan": "job",
     "TrainSettings": "settings",
-    "pretrain": "job",
+    "pretrain": "pretraining",
     "recipes": "cookbook",
     "resolve": "settings",
     "train": "job",
@@ -17,7 +17,8 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from lookalike.training.cookbook import recipes
-    from lookalike.training.job import Plan, pretrain, train
+    from lookalike.training.job import Plan, train
+    from lookalike.training.pretraining import pretrain
     from lookalike.training.settings import TrainSettings, resolve
 
 __all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]

@@ -27,7 +27,8 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
     size = settings.model.size or 224
     views = len(table) + settings.views.count * len(division.train)
     cache = views * size**2 / _PIXELS_A_SECOND / threads()
-    batch = settings.sampler.classes * settings.sampler.images
+    sampler = settings.sampler
+    batch = sampler.classes * sampler.images if sampler.kind == "pk" else sampler.batch
     if settings.views.mode == "cached" and settings.views.layer == "pooled":
         each = 0.015
         disk = views * 1280 * 4

@@ -1,7 +1,4 @@
-"""The verbs `train` and `pretrain`: from pictures to a model whose worth is known.
-
-One job for both: a method says which of the two it belongs to.
-"""
+"""The verb `train`, and the job behind it and `pretrain`: from pictures to a model whose worth is known."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from lookalike.training.split import Division
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
-PRETRAIN = "pretrain"  # the recipe that `pretrain` starts from
+STARTS = {"train": cookbook.DEFAULT, "pretrain": "pretrain"}  # the recipe of each verb
 
 
 def train(
@@ -56,56 +53,28 @@ def train(
     `dry_run` gives the settings and what the run would cost as a `Plan`, and does nothing.
     `report=False` leaves out the pictures and maps of the report.
     """
-    given = _given(data, method, model, seed, device, steps, learning_rate, processes)
+    given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
     asked = merge(spelled_out(settings or {}), spelled_out(given))
-    return _start("train", data, recipe, asked, out, resume, dry_run, report)
+    return start("train", data, recipe, asked, out=out, resume=resume, dry_run=dry_run, report=report)
 
 
-def pretrain(
-    *,
-    data: str | Path | Table | None = None,
-    method: str | None = None,
-    model: str | Path | None = None,
-    recipe: str | Path | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    steps: int | None = None,
-    learning_rate: float | None = None,
-    settings: Mapping[str, Any] | None = None,
-    processes: int | None = None,
-    from_scratch: bool = False,
-    dry_run: bool = False,
-    report: bool = True,
-) -> Run | Plan:
-    """Learn from pictures without labels; the result is a backbone that `train` and `index` take like any other.
-
-    `from_scratch` starts from random weights instead of the model's own. Where there are labels, a fifth of the
-    pictures is held out and k-NN accuracy on it is followed during the run. Everything else is as in `train`.
-    """
-    given = _given(data, method, model, seed, device, steps, learning_rate, processes)
-    if from_scratch:
-        given = merge(given, {"model": {"weights": "random"}})
-    asked = merge(spelled_out(settings or {}), spelled_out(given))
-    return _start("pretrain", data, recipe, asked, out, resume, dry_run, report)
-
-
-def _start(
+def start(
     verb: str,
     data: str | Path | Table | None,
     recipe: str | Path | None,
     asked: dict[str, Any],
+    *,
     out: str | Path | None,
     resume: str | Path | None,
     dry_run: bool,
     report: bool,
 ) -> Run | Plan:
+    """What both verbs do: `asked` lies over the recipe, or must agree with the run that is resumed."""
     if resume is not None:
         run = find_run(resume)
         chosen = _resumed(run, recipe, asked)
     else:
-        chosen = resolve(cookbook.load(recipe or (PRETRAIN if verb == "pretrain" else cookbook.DEFAULT)), asked)
+        chosen = resolve(cookbook.load(recipe or STARTS[verb]), asked)
         _check_verb(chosen.method.name, verb)
         if not chosen.data.source:
             raise LookalikeError("There is nothing to train on: give a folder of pictures.")
@@ -146,7 +115,7 @@ class Plan:
         return "\n".join([*lines, "", yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False).rstrip()])
 
 
-def _given(
+def given_settings(
     data: Any,
     method: str | None,
     model: Any,
@@ -369,7 +338,8 @@ def _save_model(run: Run, settings: TrainSettings, parts: Assembly, outcome: Any
     ]
     where = f"{len(outcome.rows):,} {outcome.side} pictures of the same collection"
     card: dict[str, Any] = {
-        "data": f"{parts.table.name}: {len(parts.train):,} pictures of {parts.classes:,} classes",
+        "data": f"{parts.table.name}: {len(parts.train):,} pictures"
+        + (f" of {parts.classes:,} classes" if parts.classes else ""),
         "results": results,
         "limits": f"Measured on {where}. {outcome.sentence}",
     }

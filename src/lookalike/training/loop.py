@@ -7,10 +7,6 @@ checkpoint. So a run that is killed and resumed ends with the bits of one that n
 from __future__ import annotations
 
 import math
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,14 +21,16 @@ from lookalike.core.progress import Progress
 from lookalike.core.run import Run
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.retrieval import retrieval
-from lookalike.methods.base import PIXELS, Batch, Context, Method, Rates
+from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.models.norms import MomentumBatchNorm
 from lookalike.training import checkpoint, meter, schedule
 from lookalike.training.assembly import Assembly
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
+from lookalike.training.interrupts import interrupt
 from lookalike.training.logs import Logs
-from lookalike.training.settings import OptimiserSettings, TrainSettings
-from lookalike.training.step import joint_gradient, trained
+from lookalike.training.optimisers import make_optimiser, rates_of
+from lookalike.training.settings import TrainSettings
+from lookalike.training.step import joint_gradient
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 
@@ -101,8 +99,8 @@ class Loop:
         )
         self.method: Method = parts.make_method(self.context).to(self.device)
         self.source = parts.make_source(self.method)
-        rates = _rates(settings.optimiser)
-        self.optimiser: Any = self.fabric.setup_optimizers(_optimiser(self.method, rates, settings))
+        rates = rates_of(settings.optimiser)
+        self.optimiser: Any = self.fabric.setup_optimizers(make_optimiser(self.method, rates, settings))
         self.done = Progressed()
         self.readings: dict[str, float] = {}
 
@@ -334,44 +332,3 @@ def _fabric(device: torch.device, precision: str) -> Any:
 
 def _device_random(device: torch.device) -> Tensor | None:
     return None if device.type == CPU else torch.get_device_module(device).get_rng_state(device)
-
-
-def _rates(settings: OptimiserSettings) -> Rates:
-    return Rates(settings.rate, settings.head_rate or settings.rate, settings.loss_rate or 10 * settings.rate)
-
-
-def _optimiser(method: Method, rates: Rates, settings: TrainSettings) -> torch.optim.Optimizer:
-    groups = []
-    for group in method.param_groups(rates):
-        kept = [p for p in group["params"] if p.requires_grad]
-        if kept:
-            groups.append({**group, "params": kept, "initial": group["lr"]})
-    known = {id(p) for group in groups for p in group["params"]}
-    if any(id(p) not in known for p in trained(method)):
-        raise ValueError(f"the method {method.name} leaves parameters out of its groups")
-    chosen = settings.optimiser
-    # The fused step is several times faster; f16 needs its gradients unscaled before it.
-    fused = settings.precision != "f16"
-    if chosen.kind == "sgd":
-        return torch.optim.SGD(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay, fused=fused)
-    return torch.optim.AdamW(groups, weight_decay=chosen.weight_decay, fused=fused)
-
-
-@contextmanager
-def interrupt() -> Iterator[threading.Event]:
-    """Set on the first Ctrl-C, so that a step can end well; the second one ends at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # only the main thread may ask for signals
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handle(number: int, frame: Any) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

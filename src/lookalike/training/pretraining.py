@@ -1,0 +1,47 @@
+"""The verb `pretrain`: from pictures without labels to a backbone. The job and the loop are those of `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lookalike.core.run import Run
+from lookalike.core.settings import merge
+from lookalike.training.job import Plan, given_settings, start
+from lookalike.training.settings import spelled_out
+
+if TYPE_CHECKING:
+    from lookalike.data.table import Table
+
+
+# Random weights have no statistics to keep, and a long way to go.
+SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}, "optimiser": {"rate": 0.03, "weight_decay": 5e-4}}
+
+
+def pretrain(
+    *,
+    data: str | Path | Table | None = None,
+    method: str | None = None,
+    model: str | Path | None = None,
+    recipe: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    from_scratch: bool = False,
+    dry_run: bool = False,
+    report: bool = True,
+) -> Run | Plan:
+    """Learn from pictures without labels; the result is a backbone that `train` and `index` take like any other.
+
+    `from_scratch` starts from random weights instead of the model's own. Where there are labels, a fifth of the
+    pictures is held out and k-NN accuracy on it is followed during the run. Everything else is as in `train`.
+    """
+    given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
+    asked = merge(SCRATCH if from_scratch else {}, spelled_out(settings or {}), spelled_out(given))
+    return start("pretrain", data, recipe, asked, out=out, resume=resume, dry_run=dry_run, report=report)
