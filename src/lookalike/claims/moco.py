@@ -27,7 +27,7 @@ def compare(context: ClaimContext, seeds: Sequence[int]) -> ClaimOutcome:
     """k-NN accuracy on the held-out fifth after every epoch, paired by seed."""
     folder = str(context.folder("tinyimagenet100" if context.scale == "small" else "cifar10"))
     pictures, epochs = (PICTURES, EPOCHS) if context.scale == "small" else (None, 15)
-    jobs = {
+    jobs: dict[str, dict[str, Any]] = {
         f"moco-{rule}-seed{seed}": {"data": folder, "rule": rule, "seed": seed, "pictures": pictures, "epochs": epochs}
         for seed in seeds
         for rule in RULES

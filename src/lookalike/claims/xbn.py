@@ -39,7 +39,7 @@ def _pooled(gaps: list[Difference]) -> Difference:
 def _worst(*verdicts: Verdict) -> Verdict:
     """Of a claim with several parts: as good as its worst."""
     order = ("contradicted", "not reproduced", "not testable at this scale", "no difference found", "reproduced")
-    return min(verdicts, key=order.index)  # type: ignore[arg-type]
+    return min(verdicts, key=order.index)
 
 
 Setting = tuple[int, float, float]
@@ -109,7 +109,7 @@ def small_batch_against_large(context: ClaimContext) -> ClaimOutcome:
     """The same number of epochs, so the large batch takes an eighth of the steps."""
     cells = [Cell("none", 256, steps=50), Cell("xbn", 32, steps=400)]
     found = run_cells(context, cells, SEEDS)
-    gap = _gap(found, *cells)
+    gap = _gap(found, cells[0], cells[1])
     return _outcome(more(gap, 1.0), f"XBN at 32 − no memory at 256 {gap}", found, cells, difference=gap.to_json())
 
 
@@ -186,7 +186,7 @@ def _fine(found: Difference) -> str:
 def batch_loss_useless(context: ClaimContext) -> ClaimOutcome:
     cells = [Cell("xbn"), Cell("xbn*")]
     found = run_cells(context, cells, SEEDS)
-    gap = _gap(found, *cells)
+    gap = _gap(found, cells[0], cells[1])
     return _outcome(none_of_note(gap, 1.0), f"XBN* − XBN {gap}", found, cells, difference=gap.to_json())
 
 

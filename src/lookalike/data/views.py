@@ -79,7 +79,8 @@ class RandomView:
         if self.blur and rng.random() < self.blur:
             # Radii as for 224 pixels; a smaller square is blurred less.
             image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0) * self.pre.size / 224))
-        fill = tuple(round(255 * value) for value in self.pre.mean)
+        red, green, blue = (round(255 * value) for value in self.pre.mean)
+        fill = (red, green, blue)
         if self.augment:
             image = augment.rand_augment(image, self.augment, rng, fill)
         out = np.array(image)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
-from lookalike.methods.base import Batch, Context, Method
+from lookalike.methods.base import Batch, Context, Method, Rates
 from lookalike.methods.remembering import DriftSettings
 
 
@@ -70,7 +70,7 @@ class MoCo(Method):
     def views(self, default: Any) -> Sequence[Any]:
         return [default, default]
 
-    def param_groups(self, rates: Any) -> list[dict[str, Any]]:
+    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
         model = self.context.model
         return [{"name": "network", "params": [*model.parameters(), *self.parameters()], "lr": rates.backbone}]
 

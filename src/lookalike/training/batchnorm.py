@@ -100,8 +100,8 @@ class _Joint:
         mean = processes.all_reduce(x.sum(axes), gradient=True) / total
         centred = x - mean.view(shape)
         variance = processes.all_reduce(centred.square().sum(axes), gradient=True) / total
-        count = total.item()
-        remember(layer, mean.detach(), variance.detach() * count / max(count - 1, 1))
+        seen = float(total)
+        remember(layer, mean.detach(), variance.detach() * seen / max(seen - 1, 1))
         return finish(layer, centred * torch.rsqrt(variance + layer.eps).view(shape))
 
 
