@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextvars import ContextVar
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
@@ -45,6 +47,19 @@ def _span(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02d}"
 
 
+_LISTENER: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
+    """Hear of every step of every bar in this thread; what the listener raises ends the work there."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
 class Progress:
     """`with Progress("Embedding", total=n) as bar: bar.advance(k)`."""
 
@@ -57,6 +72,7 @@ class Progress:
         self.last = self.start if self.lines else 0.0
 
     def __enter__(self) -> Progress:
+        self._tell()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -69,6 +85,7 @@ class Progress:
     def advance(self, count: int = 1, note: str = "") -> None:
         self.done += count
         self.note = note or self.note
+        self._tell()
         now = time.monotonic()
         if self.bar and now - self.last >= 0.1:
             self.last = now
@@ -77,6 +94,10 @@ class Progress:
         elif self.lines and now - self.last >= 10:
             self.last = now
             self._write_line()
+
+    def _tell(self) -> None:
+        if listener := _LISTENER.get():
+            listener(self)
 
     def _write_line(self) -> None:
         print(self.text(), file=self.stream, flush=True)

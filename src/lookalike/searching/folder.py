@@ -21,8 +21,13 @@ from lookalike.searching.rows import open_picture
 from lookalike.store import Record, Store, store_class
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from lookalike.data import Table
     from lookalike.models import Embedder
+
+
+UNREADABLE = "unreadable.txt"
 
 
 class Index:
@@ -39,6 +44,7 @@ class Index:
         self._store: Store | None = None
         self._embedder: Embedder | None = None
         self._scores: Scores | None = None
+        self._lent = False  # the store is another's to close
 
     @classmethod
     def open(cls, where: str | os.PathLike[str] | None = None, *, generation: int | None = None) -> Self:
@@ -78,11 +84,12 @@ class Index:
                 self._store = self._whole(open_store(self.path, self.generation))
             return self._store
 
-    def _whole(self, store: Store) -> Store:
+    def _whole(self, store: Store, *, ours: bool = True) -> Store:
         """A store that lost rows behind our back is told, not asked."""
         have, wanted = store.count(), self.generation.pictures
         if self.generation.complete and have != wanted:
-            store.close()
+            if ours:
+                store.close()
             raise LookalikeError(
                 f"The index `{self.name}` is damaged: it holds {have:,} of {wanted:,} pictures. "
                 f"`lookalike index {self.source}` repairs it."
@@ -96,6 +103,21 @@ class Index:
             if self._embedder is None:
                 self._embedder = load_model(self.folder / "model")
             return self._embedder
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the model has a text side, so that words can ask."""
+        return bool(self.generation.words)
+
+    def words_vector(self, text: str) -> np.ndarray:
+        """The unit vector of some words; `LookalikeError` where the model reads none."""
+        if not self.reads_words:
+            raise LookalikeError(
+                f"The model {self.generation.model.name} reads no words: make an index with an open_clip model "
+                "(`lookalike index FOLDER --model open_clip:NAME`), or search by a picture."
+            )
+        reader: Any = self.embedder
+        return reader.encode_text([text])[0]
 
     @property
     def scores(self) -> Scores:
@@ -128,11 +150,35 @@ class Index:
         payload = record.payload if isinstance(record, Record) else record
         return open_picture(self.root, payload)
 
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Files that the last run could not read, with the reason."""
+        path = self.path / UNREADABLE
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [(name, reason) for name, _, reason in (line.partition("\t") for line in lines)]
+
+    def again(self) -> Index:
+        """The index as the manifest says it is now, opened beside this one; the model is shared if it is the same.
+
+        A store that cannot be opened twice is handed over: closing this index then leaves it open.
+        """
+        new = Index(self.path)
+        same = new.generation.number == self.generation.number
+        with self._guard:
+            if same:
+                new._embedder = self._embedder
+            try:
+                new._store = new._whole(open_store(self.path, new.generation))
+            except Locked:
+                if not same or self._store is None:
+                    raise
+                new._store, self._lent = new._whole(self._store, ours=False), True
+        return new
+
     def close(self) -> None:
         with self._guard:
-            if self._store is not None:
+            if self._store is not None and not self._lent:
                 self._store.close()
-                self._store = None
+            self._store = None
 
 
 def generation_folder(path: Path, number: int) -> Path:

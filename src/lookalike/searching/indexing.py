@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
@@ -21,6 +21,7 @@ from lookalike.searching.writing import open_writer
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
+    from lookalike.store import Store
 
 __all__ = ["Indexed", "index"]
 
@@ -43,22 +44,57 @@ def index(
     EfficientNet-Lite0. `index` is a name or a folder; without it the place follows from the folder. `store` is
     `qdrant` (default) or `exact`. Nothing is written into the picture folder.
     """
-    from lookalike.data import read_table
-
-    start = time.monotonic()
     source = Path(folder).expanduser()
     if not source.exists():
         raise LookalikeError(f"There is no folder `{folder}`.")
     source = source.resolve()
-    place = _place(source, index)
+    return bring_up_to_date(
+        source,
+        _place(source, index),
+        model=model,
+        store=store,
+        explicit=index is not None,
+        layout=layout,
+        split=split,
+        calibrate=calibrate,
+        dry_run=dry_run,
+        progress=progress,
+    )
+
+
+def bring_up_to_date(
+    source: Path,
+    place: Path,
+    *,
+    model: str | os.PathLike[str] | Embedder | None = None,
+    store: str | None = None,
+    explicit: bool = False,
+    layout: str = "auto",
+    split: str | None = None,
+    calibrate: bool = True,
+    dry_run: bool = False,
+    progress: bool = True,
+    live: bool = True,
+    opened: Store | None = None,
+    generation: int | None = None,
+) -> Indexed:
+    """What `index` does, with the folder and the place known.
+
+    `live` lets the generation answer when it is complete. `opened` is the store of a service in this process, which
+    is written through where it cannot be opened twice; `generation` is the one to write, without `model`.
+    """
+    from lookalike.data import read_table
+
+    start = time.monotonic()
     table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
-        raise LookalikeError(f"`{folder}` holds no pictures.")
+        raise LookalikeError(f"`{source}` holds no pictures.")
     fresh = not place.exists()
+    how: dict[str, Any] = {"explicit": explicit, "dry_run": dry_run, "opened": opened, "number": generation}
     try:
         with (
             hold(place / ".lock", f"The index `{place.name}`"),
-            open_writer(place, source, model, store, explicit=index is not None, dry_run=dry_run) as writer,
+            open_writer(place, source, model, store, **how) as writer,
         ):
             update = Update(writer, table, progress=progress)
             if dry_run:
@@ -67,7 +103,7 @@ def index(
             done = update.run()
             if calibrate:
                 done.calibrated = fit(writer.folder, writer.store, progress=progress)
-            writer.finish()
+            writer.finish(live=live)
     finally:
         if fresh:
             _remove_empty(place)

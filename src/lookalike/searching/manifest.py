@@ -41,6 +41,7 @@ class Generation(pydantic.BaseModel):
     pictures: int = 0
     complete: bool = False  # False while an indexing run is at work, or after one was killed
     columns: list[str] = []  # what can be filtered by
+    words: bool = False  # the model has a text side
     built: dict[str, Any] = {}  # what the store says of its graph
 
 

@@ -12,6 +12,7 @@ from lookalike.core.files import need_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
 from lookalike.searching.embedding import Batch, batches
+from lookalike.searching.folder import UNREADABLE
 from lookalike.searching.rows import payload_of
 from lookalike.searching.table import finished
 
@@ -43,19 +44,24 @@ class Indexed:
     seconds: float = 0.0
     rate: float = 0.0  # pictures embedded a second
     calibrated: bool = False
+    generation: int = 1
 
     def to_json(self) -> dict[str, Any]:
         values = dict(self.__dict__)
         values["unreadable"] = [{"path": path, "reason": reason} for path, reason in self.unreadable]
         return values
 
-    def __str__(self) -> str:
+    @property
+    def counts(self) -> str:
+        """`3 new, 1 moved`."""
         words = ("new", "changed", "moved", "relabelled", "deleted", "unchanged", "unreadable")
         counts = [len(self.unreadable) if word == "unreadable" else getattr(self, word) for word in words]
-        parts = [f"{count:,} {word}" for count, word in zip(counts, words, strict=True) if count]
+        return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True) if count) or "none"
+
+    def __str__(self) -> str:
         rate = f", {self.rate:,.0f} a second" if self.rate else ""
         lines = [
-            f"Pictures   {', '.join(parts) or 'none'} ({self.seconds:.0f} s{rate})",
+            f"Pictures   {self.counts} ({self.seconds:.0f} s{rate})",
             f"Index      {self.name}: {self.pictures:,} pictures, model {self.model}",
         ]
         lines += [f"Unreadable {path}: {reason}" for path, reason in self.unreadable[:3]]
@@ -75,6 +81,7 @@ class Update:
         self.known: dict[str, Known] = writer.known()
         self.changes: Changes = compare(self._rows(), self.known)
         self.done = Indexed(writer.manifest.name, writer.path, writer.generation.model.short)
+        self.done.generation = writer.generation.number
         self.done.unchanged, self.done.deleted = self.changes.same, len(self.changes.gone)
 
     def _rows(self) -> Any:
@@ -178,7 +185,7 @@ class Update:
         return failed
 
     def _note_unreadable(self) -> None:
-        path, done = self.writer.path / "unreadable.txt", self.done
+        path, done = self.writer.path / UNREADABLE, self.done
         if done.unreadable:
             write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in sorted(done.unreadable)), private=True)
             done.unreadable_file = path

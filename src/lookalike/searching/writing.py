@@ -14,6 +14,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import Locked
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
@@ -62,10 +63,11 @@ class Writer:
         self.generation.complete = False
         self.manifest.write(self.path)
 
-    def finish(self) -> None:
+    def finish(self, *, live: bool = True) -> None:
         self.generation.pictures = self.store.count()
         self.generation.complete, self.generation.updated = True, manifests.now()
-        self.manifest.live = self.generation.number
+        if live:
+            self.manifest.live = self.generation.number
         self.store.flush()
         self.manifest.write(self.path)
 
@@ -79,14 +81,17 @@ def open_writer(
     *,
     explicit: bool,
     dry_run: bool = False,
+    opened: Store | None = None,
+    number: int | None = None,
 ) -> Iterator[Writer]:
     """The generation that a model's vectors go to: the one it made before, or a new one.
 
     `explicit`: the user named this index, so another model's vectors are refused instead of put beside.
+    `opened` is that generation's store if this process has it open already, `number` one to take without a model.
     """
     manifest = _manifest(path, source)
     given = None if model is None and manifest.generations else _embedder(model)
-    generation = manifest.generation() if given is None else manifest.of_model(given.fingerprint())
+    generation = manifest.generation(number) if given is None else manifest.of_model(given.fingerprint())
     if generation is None:
         embedder = given or _embedder(model)
         if manifest.generations and explicit:
@@ -102,11 +107,17 @@ def open_writer(
             f"The index `{manifest.name}` keeps its vectors in the store `{generation.store}`, not in `{store}`: "
             "leave out --store, or choose another --index."
         )
-    opened = open_store(path, generation, write=True)
     try:
+        own = open_store(path, generation, write=True)
+    except Locked:
+        if opened is None or generation.number != manifest.live:
+            raise
         yield Writer(path, manifest, generation, opened, given)
+        return
+    try:
+        yield Writer(path, manifest, generation, own, given)
     finally:
-        opened.close()
+        own.close()
 
 
 def foreign(have: ModelMark, wanted: ModelMark) -> LookalikeError:

@@ -12,13 +12,18 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from lookalike._version import __version__
+from lookalike.core.errors import LookalikeError
 from lookalike.service import api, problems
+from lookalike.service.access import DEEP, SCREENS, rights_of
+from lookalike.service.api.common import Answering
 from lookalike.service.guards import REPORT_POLICY, Guard
+from lookalike.service.logs import Requests
 from lookalike.service.metrics import Metrics
+from lookalike.service.originals import original
+from lookalike.service.problems import Problem
 from lookalike.service.state import Service
 
 STATIC = Path(__file__).parent / "static"
-SCREENS = ("/", "/reports")  # addresses that the page itself reads
 IMMUTABLE = "private, max-age=31536000, immutable"
 
 
@@ -27,17 +32,17 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.warm()
+        service.start()
         yield
         service.close()
 
     # FastAPI's own documentation pages load scripts from elsewhere; /openapi.json stays.
     app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
-    metrics = Metrics(lambda: service.index.store.count())
-    metrics.install(app)
+    metrics = Metrics(service)
     problems.install(app)
-    app.include_router(api.router)
+    for router in api.ROUTERS:
+        app.include_router(router)
     _pictures(app, service)
     _page(app)
 
@@ -54,28 +59,37 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
         headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
         return Response(service.reports.html(name), media_type="text/html; charset=utf-8", headers=headers)
 
-    # A multipart body is a little larger than the file in it.
-    app.add_middleware(Guard, hosts=hosts, body_limit=service.limits.upload + 100_000)
+    app.add_middleware(Guard, service=service, hosts=hosts)
+    app.add_middleware(Requests, metrics=metrics)
     return app
 
 
 def _pictures(app: FastAPI, service: Service) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
-    def thumb(request: Request, content: str, side: int) -> Response:
+    def thumb(request: Request, live: Answering, content: str, side: int) -> Response:
         mark = f'"{content}-{side}"'
         headers = {"Cache-Control": IMMUTABLE, "ETag": mark}
         if request.headers.get("if-none-match") == mark:
             return Response(status_code=304, headers=headers)
-        return Response(service.thumbs.get(content, side), media_type="image/jpeg", headers=headers)
+        return Response(live.thumbs.get(content, side), media_type="image/jpeg", headers=headers)
 
     @app.get("/query/{name}.jpg", include_in_schema=False)
-    def query(name: str) -> Response:
+    def query(live: Answering, name: str) -> Response:
         headers = {"Cache-Control": "private, max-age=3600"}
-        return Response(service.queries.picture(name), media_type="image/jpeg", headers=headers)
+        return Response(live.queries.picture(name), media_type="image/jpeg", headers=headers)
+
+    @app.get("/original/{name:path}", include_in_schema=False)
+    def whole(request: Request, live: Answering, name: str) -> Response:
+        if not service.originals and rights_of(request.scope) != "write":
+            raise Problem(403, "Originals are not given out to keys that only read.")
+        try:
+            return original(live.index, live.record(name), keep_metadata=service.keep_metadata)
+        except LookalikeError as error:
+            raise error if isinstance(error, Problem) else Problem(404, str(error)) from error
 
 
 def _page(app: FastAPI) -> None:
-    for screen in SCREENS:
+    for screen in (*SCREENS, *(f"{start}{{rest:path}}" for start in DEEP)):
         app.add_api_route(screen, _index, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount("/static", _Static(directory=STATIC), name="static")
 

@@ -24,6 +24,7 @@ class Encoder:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._queue: queue.Queue[tuple[Any, Future[np.ndarray]] | None] = queue.Queue(maxsize=WAITING)
+        self.done = self.batches = 0
         self._thread = threading.Thread(target=self._work, name="lookalike-encoder", daemon=True)
         self._thread.start()
 
@@ -38,6 +39,10 @@ class Encoder:
             return answer.result(timeout)
         except TimeoutError:
             raise Problem(503, "The model takes too long. Try again in 5 s.", retry_after=5) from None
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
 
     def warm(self) -> None:
         """Load the model and run it once."""
@@ -73,6 +78,8 @@ class Encoder:
             for _, answer in jobs:
                 answer.set_exception(error)
             return
+        self.done += len(jobs)
+        self.batches += 1
         failed = {failure.index: failure.reason for failure in failures}
         good = iter(rows)
         for place, (_, answer) in enumerate(jobs):

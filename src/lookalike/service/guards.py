@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lookalike.core.files import human_bytes
+from lookalike.service.access import decide, needed
+from lookalike.service.limits import Buckets
 from lookalike.service.problems import problem
+
+if TYPE_CHECKING:
+    from lookalike.service.state import Service
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+UPLOAD = "/api/v1/search"
+RANK = {"none": 0, "read": 1, "write": 2}
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 POLICY = (
@@ -38,10 +46,6 @@ HEADERS = {
 }
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
-
-
 def host_of(authority: str) -> str:
     """The name in a Host header, without its port."""
     try:
@@ -51,19 +55,22 @@ def host_of(authority: str) -> str:
 
 
 class Guard:
-    """Refuses foreign hosts (loopback only) and cross-site writes, bounds bodies, adds the security headers.
+    """Whom we answer and how much we read; a request that passes keeps one generation of the index to its end.
 
     A page of another site can make a browser send requests here, and a name it owns can be made to point at this
-    machine: so the Host must be ours, and whatever changes something must come from our own page or from a program.
+    machine: so the Host must be ours on loopback, and whatever changes something must come from our own page or from
+    a program, which both send a header that a foreign page cannot.
     """
 
-    def __init__(self, app: App, *, hosts: frozenset[str] | None, body_limit: int) -> None:
-        self.app, self.hosts, self.body_limit = app, hosts, body_limit
+    def __init__(self, app: App, *, service: Service, hosts: frozenset[str] | None) -> None:
+        self.app, self.service, self.hosts = app, service, hosts
+        self.buckets = Buckets(service.limits.rate, service.limits.burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = self.body_limit(scope["path"])
 
         read, over = 0, False
 
@@ -78,7 +85,7 @@ class Guard:
             nonlocal read, over
             message = await receive()
             read += len(message.get("body", b""))
-            if read > self.body_limit:
+            if read > limit:
                 over = True
                 raise HTTPException(413)
             return message
@@ -88,30 +95,56 @@ class Guard:
             if not over:
                 await add_headers(message)
             elif message["type"] == "http.response.start":
-                await problem(413, too_large(None, self.body_limit))(scope, receive, add_headers)
+                await problem(413, too_large(None, limit))(scope, receive, add_headers)
 
-        refusal = self._refusal(scope)
+        refusal = self._refusal(scope, limit)
         if refusal is not None:
-            await problem(*refusal)(scope, receive, add_headers)
-        else:
+            await refusal(scope, receive, add_headers)
+            return
+        with self.service.changing.lease() as scope["live"]:
             await self.app(scope, bounded_receive, guarded_send)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        host = _header(scope, b"host") or ""
+    def body_limit(self, path: str) -> int:
+        """A multipart body is a little larger than the file in it."""
+        limits = self.service.limits
+        return limits.upload + 100_000 if path == UPLOAD else limits.document
+
+    def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
         if self.hosts is not None and host_of(host) not in self.hosts:
-            return 421, "This server answers only to its own name on this machine."
+            return problem(421, "This server answers only to its own name on this machine.")
+        scope["rights"], scope["key"] = decide(self.service.keys, headers)
+        client = scope["key"] or (scope.get("client") or ("",))[0]
+        wait = self.buckets.wait(client)
+        if wait:
+            seconds = max(1, round(wait))
+            return problem(429, f"Too many requests at once. Try again in {seconds} s.", retry_after=seconds)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            origin, site = _header(scope, b"origin"), _header(scope, b"sec-fetch-site")
-            if (origin is not None and urlsplit(origin).netloc != host) or site not in (None, "same-origin", "none"):
-                return 403, "Requests from other sites are refused."
-        length = _header(scope, b"content-length") or "0"
-        if not length.isdigit():
-            return 400, "The request's length is not a number."
-        if int(length) > self.body_limit:
-            return 413, too_large(int(length), self.body_limit)
-        return None
+            origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+            foreign = origin is not None and _netloc(origin) != host
+            if foreign or site not in (None, b"same-origin", b"none"):
+                return problem(403, "Requests from other sites are refused.")
+            if scope["path"] != UPLOAD and headers.get(b"x-lookalike") != b"1":
+                return problem(403, "This request needs the header X-Lookalike: 1.")
+        wanted = needed(scope["method"], scope["path"])
+        if RANK[wanted] > RANK[scope["rights"]]:
+            if scope["rights"] == "none":
+                return problem(401, "This server asks for a key.")
+            return problem(403, "This key may only read.")
+        length = headers.get(b"content-length", b"0").decode("latin-1")
+        if not (length.isascii() and length.isdigit()):
+            return problem(400, "The request's length is not a number.")
+        return problem(413, too_large(int(length), limit)) if int(length) > limit else None
+
+
+def _netloc(origin: bytes) -> str:
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc
+    except ValueError:
+        return ""
 
 
 def too_large(size: int | None, limit: int) -> str:
-    what = f"This picture has {human_bytes(size)}" if size else "This picture is too large"
+    what = f"This request has {human_bytes(size)}" if size else "This request is too large"
     return f"{what}; the limit here is {human_bytes(limit)}."

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from lookalike.service.state import Service
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    def __init__(self, pictures: Callable[[], int]) -> None:
+    def __init__(self, service: Service) -> None:
         self.registry = CollectorRegistry()
         labels = ["route", "method", "status"]
         self.requests = Counter("lookalike_requests", "Requests answered", labels, registry=self.registry)
-        self.seconds = Histogram("lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry)
-        gauge = Gauge("lookalike_pictures", "Pictures in the index", registry=self.registry)
-        gauge.set_function(pictures)
+        self.seconds = Histogram(
+            "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=SECONDS
+        )
+        self._gauge("lookalike_pictures", "Pictures in the index", lambda: service.index.store.count())
+        self._gauge("lookalike_generation", "Generation that answers", lambda: service.index.generation.number)
+        self._gauge("lookalike_waiting", "Pictures that wait for the model", lambda: service.encoder.waiting)
+        self._gauge("lookalike_encoded", "Pictures embedded since the start", lambda: service.encoder.done)
+        self._gauge("lookalike_batches", "Batches they went through the model in", lambda: service.encoder.batches)
+        self._gauge("lookalike_jobs", "Jobs at work", lambda: int(service.jobs.running() is not None))
+
+    def _gauge(self, name: str, words: str, value: Callable[[], float]) -> None:
+        Gauge(name, words, registry=self.registry).set_function(value)
+
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        self.requests.labels(route, method, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
         return bytes(generate_latest(self.registry))
-
-    def install(self, app: FastAPI) -> None:
-        @app.middleware("http")
-        async def count(request: Request, answer: Callable[[Request], Awaitable[Any]]) -> Response:
-            start = time.monotonic()
-            status = 500
-            try:
-                response: Response = await answer(request)
-                status = response.status_code
-                return response
-            finally:
-                # The route's pattern, not the address: addresses hold file names, and are without number.
-                route = getattr(request.scope.get("route"), "path", "other")
-                self.requests.labels(route, request.method, str(status)).inc()
-                self.seconds.labels(route).observe(time.monotonic() - start)

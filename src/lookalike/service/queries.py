@@ -7,13 +7,16 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lookalike.core.files import read_json, write_bytes, write_json
 from lookalike.core.folders import private_folder
 from lookalike.service.problems import Problem
+
+if TYPE_CHECKING:
+    from lookalike.service.encoder import Encoder
 
 NAME = re.compile(r"u\.[0-9a-f]{16}")
 MOST = 1_000
@@ -31,8 +34,8 @@ class Query:
 class Queries:
     """A folder of kept questions; `days` 0 keeps none."""
 
-    def __init__(self, folder: Path, *, days: float, model: str) -> None:
-        self.folder, self.days, self.model = folder, days, model
+    def __init__(self, folder: Path, *, days: float, model: str, encoder: Encoder) -> None:
+        self.folder, self.days, self.model, self.encoder = folder, days, model, encoder
         if days > 0:
             private_folder(folder)
 
@@ -52,9 +55,10 @@ class Queries:
         if path is None or not path.exists() or self._old(path):
             raise Problem(410, gone)
         document: dict[str, Any] = read_json(path, "query")
-        if document["model"] != self.model:
-            raise Problem(410, "This link was made with another model. Drop the picture again to search.")
-        vector = np.array(document["vector"], dtype=np.float32)
+        if document["model"] == self.model:
+            vector = np.array(document["vector"], dtype=np.float32)
+        else:  # another model answers now; the small picture asks it
+            vector = self.encoder.encode(self.picture(name))
         return Query(name, vector, document["hash"], document["ratio"], document["model"])
 
     def picture(self, name: str) -> bytes:

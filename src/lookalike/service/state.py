@@ -7,90 +7,61 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from lookalike.core import folders
-from lookalike.core.files import hash_bytes
-from lookalike.searching import Hits, Index
-from lookalike.searching.asking import MOST, answer
-from lookalike.searching.filters import parse
+from lookalike.searching import Index
 from lookalike.searching.rows import public
+from lookalike.searching.watching import Watched
 from lookalike.service.encoder import Encoder
-from lookalike.service.problems import Problem
-from lookalike.service.queries import Queries
+from lookalike.service.follower import Follower
+from lookalike.service.jobs import Jobs
+from lookalike.service.keys import Keys
+from lookalike.service.limits import Limits
+from lookalike.service.live import Changing, Live
 from lookalike.service.reports import Reports
-from lookalike.service.thumbs import Thumbs
-from lookalike.store import Condition, Record
-
-
-@dataclass(frozen=True)
-class Limits:
-    upload: int = 20_000_000
-    hits: int = 600
-    examples: int = 20
+from lookalike.store import Record
 
 
 @dataclass
 class Service:
     """An index with all that answers need; one for each running app."""
 
-    index: Index
+    first: Index
     runs: list[Path]
     keep_days: float = 7.0
     limits: Limits = field(default_factory=Limits)
+    keys: Keys = field(default_factory=Keys)
+    originals: bool = False  # read keys may have originals too
+    keep_metadata: bool = False
+    watch: float = 0.0  # seconds between two looks at the folder; 0: never
 
     def __post_init__(self) -> None:
-        self.encoder = Encoder(self.index)
-        self.thumbs = Thumbs(self.index)
-        kept = folders.home() / "queries" / hash_bytes(str(self.index.path))[:12]
-        self.queries = Queries(kept, days=self.keep_days, model=self.index.generation.model.fingerprint)
+        self.changing = Changing(Live(self.first, self.keep_days))
         self.reports = Reports(self.runs)
+        self.jobs = Jobs()
+        self.watched = Watched(self.first.source, self.first.manifest.layout, self.first.manifest.split)
+        self.follower = Follower(self)
 
-    def warm(self) -> None:
-        """Load the model beside the first requests, so that the first search does not wait for it."""
+    @property
+    def live(self) -> Live:
+        return self.changing.now
+
+    @property
+    def index(self) -> Index:
+        return self.live.index
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.live.encoder
+
+    def start(self) -> None:
+        """Load the model beside the first requests, so that the first search does not wait; follow the index."""
         threading.Thread(target=self.encoder.warm, name="lookalike-warm", daemon=True).start()
+        self.follower.start()
 
     def close(self) -> None:
-        self.encoder.close()
-        self.index.close()
-
-    def record(self, name: str) -> Record:
-        found = self.index.store.get([name], vectors=True)[0]
-        if found is None:
-            raise Problem(404, f"There is no picture `{name}` in the index `{self.index.name}`.")
-        return found
-
-    def where(self, filters: list[str]) -> list[Condition]:
-        """`label:gull`, `label!:gull`, `path:sea/*` as the page writes them."""
-        conditions = parse([text.replace(":", "=", 1) for text in filters])
-        self.index.check_columns(condition.column for condition in conditions)
-        return conditions
-
-    def ask(
-        self,
-        positive: list[np.ndarray],
-        negative: list[np.ndarray],
-        k: int,
-        filters: list[str],
-        *,
-        same: set[str],
-        without: list[str],
-        start: float | None = None,
-    ) -> Hits:
-        if not positive:
-            raise Problem(400, "Add one picture to look for first.")
-        if len(positive) + len(negative) > self.limits.examples:
-            raise Problem(400, f"At most {self.limits.examples} pictures can be asked by at once.")
-        return answer(
-            self.index,
-            np.stack(positive),
-            min(k, self.limits.hits, MOST),
-            self.where(filters),
-            negative=np.stack(negative) if negative else None,
-            same=same,
-            without=without,
-            start=start,
-        )
+        self.follower.stop()
+        self.jobs.close()
+        self.live.close()
+        self.keys.note_used()
 
 
 def card(record: Record) -> dict[str, Any]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Sequence
+
+import numpy as np
 
 from lookalike.core.files import human_bytes
 from lookalike.service.problems import Problem
 
 READABLE = "JPEG, PNG, WebP, GIF, BMP, TIFF"
 PIXELS = 100_000_000
+LEAST = 32  # pixels of a part, on its short side
+Region = tuple[float, float, float, float]
 
 
-def check(data: bytes, name: str, *, limit: int) -> None:
-    """Refuse what is no picture, or one that would take too much to decode, by its header alone."""
+def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
+    """Refuse what is no picture, or one that would take too much to decode, by its header alone; width and height."""
     from PIL import Image, UnidentifiedImageError
 
     from lookalike.data.decode import FORMATS
@@ -34,6 +39,20 @@ def check(data: bytes, name: str, *, limit: int) -> None:
         raise Problem(415, f"{shown} is not a picture this server can read ({READABLE}).") from None
     if width * height > PIXELS:
         raise Problem(413, f"This picture has {width:,} × {height:,} pixels; the limit here is {PIXELS:,} in all.")
+    return width, height
+
+
+def cut(data: bytes, region: Region, *, within: Sequence[float] | None = None) -> np.ndarray:
+    """The pixels of a part of a picture, given as shares of it (or of the part `within`, in pixels)."""
+    from lookalike.data import decode
+
+    pixels = decode(data, box=within)
+    height, width = pixels.shape[:2]
+    x1, y1, x2, y2 = region
+    left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
+    if min(right - left, bottom - top) < min(LEAST, width, height):
+        raise Problem(422, f"Too small to search by; at least {LEAST} pixels.")
+    return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 
 def unreadable(name: str) -> Problem:

@@ -1,0 +1,67 @@
+"""The JSON API, version 1: everything under `/api/v1`. Described for programs at /openapi.json.
+
+Every refusal is `{"error": {"status", "sentence"}}`; 503 and 429 carry `Retry-After`. Whatever changes something
+(all but GET and `POST /search`) needs the header `X-Lookalike: 1`. Lists that are polled carry an `ETag`; asked for
+again with `If-None-Match` they are answered by an empty 304.
+
+A **card** is one picture: `{id, columns: {path, label, …}, thumb, ratio, colour}`; its pictures are at
+`/thumb/{thumb}/{96|256|512|1024}.jpg`, the original (without its metadata) at `/original/{id}`.
+A **job** is work in the background: `{id, kind, title, phase, done, total, seconds_left, state, sentence, result}`;
+`kind` is index, switch, map or duplicates; `state` is running, finished, stopped or failed; `sentence` says how it
+ended. One job runs at a time; the next one waits (409 with a sentence if it is of the same kind).
+
+Search (`api/search.py`)
+    GET    /info                       index, model, columns, limits, what this caller may do (`rights`), `words`
+    POST   /search                     by an upload (multipart `picture`); `?f=&k=&box=x1,y1,x2,y2&keep=`
+    GET    /search                     by reference: `like=ID`, `q=u.…`, `text=WORDS`, `more=ID`, `less=ID`, `box=`
+    GET    /items, /items/{id}         a mosaic of cards; one card
+    GET    /facets, /facets/{column}   values with counts under the other columns' filters (`f=`)
+    DELETE /queries/{id}               forget an upload
+    GET    /reports                    reports of runs, newest first
+`box` is a part of the picture, as shares of its width and height between 0 and 1.
+
+State and jobs (`api/jobs.py`)
+    GET    /state                      what moves: `{index: {…}, job, jobs, map, generation}`; ETag
+    POST   /index/update               bring the index up to date with its folder; a job
+    GET    /index/unreadable           files that could not be read, with the reason
+    POST   /jobs/{id}/stop             stop it; what was finished is kept
+
+Duplicates (`api/duplicates.py`)
+    GET    /duplicates                 `{state: none|ready|running, job, when, pictures, counts: {identical|same|near:
+                                       {groups, files, bytes}}, can_move, why, folder}`; ETag
+    POST   /duplicates/find            look for them; a job
+    GET    /duplicates/groups          `?kind=&offset=&limit=&prefer=FOLDER/` → `{kind, total, groups: [{id, kind, keep,
+                                       reason, bytes, files: [card + {bytes, width, height, date, place, keep}]}]}`
+    POST   /duplicates/move            `{groups: [{id, move: [row id, …]}]}` or `{kind, prefer, without: [group id]}`
+                                       for every suggestion of a kind → a batch
+    POST   /duplicates/dismiss         `{group}`: not duplicates, remembered; `{group, undo: true}` takes it back
+    GET    /duplicates/history         `{batches: [{id, when, folder, files, bytes, state: moved|back|partly}]}`
+    POST   /duplicates/history/{id}/back   move its files back → `{moved, left: [{path, why}]}`
+
+Map (`api/map.py`)
+    GET    /map                        `{state: none|drawing|ready, gen, n, method, kept, note, labels, colours,
+                                       places: [{x, y, name, share, count}], job}`; ETag
+    POST   /map/draw                   draw it (again); a job
+    GET    /map/{gen}.bin              64-byte header `LKMP`, then n records of 8 bytes (see `searching/mapping.py`)
+    GET    /map/{gen}/mask?f=          n bits, least significant first: which points meet the filters
+    GET    /map/{gen}/point/{i}        the card of a point; /map/{gen}/points?i=&i= of several
+    GET    /map/{gen}/where?id=        `{points: [{id, i, x, y}]}` of pictures, x and y from 0 to 1
+    GET    /map/{gen}/tile/{z}/{x}/{y}.jpg     8 × 8 small pictures of a quad-tree tile
+
+Runs (`api/runs.py`)
+    GET    /runs, /runs/{name}         runs, newest first, with a small curve; one with all its curves; ETag
+
+Settings (`api/settings.py`)
+    GET    /generations                `{live, generations: [...], models: [...]}`: what answers, what could; ETag
+    POST   /switch                     `{model}`: embed beside, compare, switch; a job. `{generation}`: switch (back)
+    DELETE /generations/{number}       delete a generation that does not answer
+    GET    /session, POST, DELETE      `{rights, locked}`; trade a key (`{key}`) for a cookie; end it
+    GET    /keys, POST /keys           `{keys: [{id, name, rights, created, used}]}`; `{name, rights}` → and `key`, once
+    DELETE /keys/{id}                  revoke one
+"""
+
+from __future__ import annotations
+
+from lookalike.service.api import duplicates, jobs, map, runs, search, settings  # noqa: A004
+
+ROUTERS = [part.router for part in (search, jobs, duplicates, map, runs, settings)]

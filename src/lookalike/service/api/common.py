@@ -1,0 +1,58 @@
+"""What the parts of the API share."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request, Response
+
+from lookalike.core.files import hash_bytes, plain
+from lookalike.service.live import Live
+from lookalike.service.problems import Problem
+from lookalike.service.state import Service
+
+Filters = Annotated[
+    list[str],
+    Query(default_factory=list, max_length=50, description="COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"),
+]
+Count = Annotated[int, Query(ge=1, le=600, description="How many hits")]
+Names = Annotated[list[str], Query(default_factory=list, max_length=20)]
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def live_of(request: Request) -> Live:
+    """The generation this request began with (`app.Lease`)."""
+    live: Live = request.scope["live"]
+    return live
+
+
+Serving = Annotated[Service, Depends(service_of)]
+Answering = Annotated[Live, Depends(live_of)]
+
+
+def tagged(request: Request, document: Any) -> Response:
+    """A document with an ETag; nothing but 304 if the caller has it already."""
+    body = json.dumps(plain(document), ensure_ascii=False).encode()
+    mark = f'"{hash_bytes(body)}"'
+    headers = {"ETag": mark, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def parse_box(text: str | None) -> tuple[float, float, float, float] | None:
+    """`x1,y1,x2,y2` as shares of width and height."""
+    if not text:
+        return None
+    try:
+        x1, y1, x2, y2 = (float(part) for part in text.split(","))
+    except ValueError:
+        x1 = y1 = x2 = y2 = -1.0
+    if not (0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1):
+        raise Problem(422, "`box` must be x1,y1,x2,y2 with numbers from 0 to 1, the corner first.")
+    return x1, y1, x2, y2

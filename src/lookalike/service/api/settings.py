@@ -1,0 +1,129 @@
+"""The model in use, switching to another, keys, and the session of a browser."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from fastapi import APIRouter, Request, Response
+
+from lookalike.core.errors import LookalikeError
+from lookalike.searching import generations
+from lookalike.searching import manifest as manifests
+from lookalike.service import work
+from lookalike.service.access import COOKIE, rights_of
+from lookalike.service.api.common import Answering, Serving, tagged
+from lookalike.service.problems import Problem
+
+router = APIRouter(prefix="/api/v1", tags=["settings"])
+Text = Annotated[str, pydantic.Field(max_length=500)]
+
+
+class Body(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+class Switch(Body):
+    """Either a model to embed with, or a generation that is there already."""
+
+    model: Text | None = None
+    generation: int | None = None
+
+
+class NewKey(Body):
+    name: Text
+    rights: Literal["read", "write"] = "read"
+
+
+class Session(Body):
+    key: Text
+
+
+@router.get("/generations")
+def list_generations(request: Request, service: Serving, live: Answering) -> Response:
+    """The generations of the index, which one answers, and the models that one could switch to."""
+    manifest = manifests.read(live.index.path)
+    rows = [
+        {
+            "number": g.number,
+            "live": g.number == manifest.live,
+            "model": g.model.model_dump(),
+            "pictures": g.pictures,
+            "complete": g.complete,
+            "created": g.created,
+            "updated": g.updated,
+            "recall": g.built.get("recall"),
+            "ece": generations.calibration_error(live.index.path, g.number),
+        }
+        for g in manifest.generations
+    ]
+    return tagged(request, {"live": manifest.live, "generations": rows, "models": service.reports.models()})
+
+
+@router.post("/switch", status_code=202)
+def switch(service: Serving, live: Answering, wanted: Switch) -> dict[str, Any]:
+    """Switch to a generation at once, or embed with another model first (a job); no request fails meanwhile."""
+    if (wanted.model is None) == (wanted.generation is None):
+        raise Problem(422, "Give either `model` or `generation`.")
+    if wanted.model is not None:
+        path = service.reports.model(wanted.model)
+        return service.jobs.start("switch", f"Switching to {wanted.model}", work.switch(service, path)).to_json()
+    generations.switch(index=live.index.path, to=wanted.generation)
+    service.follower.look()
+    return {"live": service.index.generation.number}
+
+
+@router.delete("/generations/{number}")
+def drop(live: Answering, number: int) -> dict[str, Any]:
+    """Delete a generation that does not answer."""
+    generations.drop(live.index.path, number)
+    return {"deleted": number}
+
+
+@router.get("/session")
+def session(request: Request, service: Serving) -> dict[str, Any]:
+    """What this caller may do: `rights` is none, read or write; `locked` says that a key is needed."""
+    rights = rights_of(request.scope)
+    return {"rights": rights, "locked": rights == "none", "keys": service.keys.required}
+
+
+@router.post("/session")
+def open_session(request: Request, response: Response, service: Serving, wanted: Session) -> dict[str, Any]:
+    """Trade a key for a cookie that scripts cannot read; it ends with the browser."""
+    key = service.keys.check(wanted.key)
+    if key is None:
+        raise Problem(401, "This key is not known here, or was revoked.")
+    secure = request.url.scheme == "https"
+    token = service.keys.open_session(key)
+    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
+    return {"rights": key.rights, "locked": False, "keys": service.keys.required}
+
+
+@router.delete("/session")
+def close_session(request: Request, response: Response, service: Serving) -> dict[str, Any]:
+    """End the session of this browser."""
+    service.keys.close_session(request.cookies.get(COOKIE, ""))
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict", path="/")
+    return {"rights": "none" if service.keys.required else "write", "locked": service.keys.required}
+
+
+@router.get("/keys")
+def keys(service: Serving) -> dict[str, Any]:
+    """The keys, without their secrets; needs the right to write."""
+    return {"keys": [key.public() for key in service.keys.list()], "required": service.keys.required}
+
+
+@router.post("/keys", status_code=201)
+def new_key(service: Serving, wanted: NewKey) -> dict[str, Any]:
+    """Make a key; `key` is shown this once."""
+    key, secret = service.keys.new(wanted.name, wanted.rights)
+    return key.public() | {"key": secret}
+
+
+@router.delete("/keys/{name}")
+def revoke(service: Serving, name: str) -> dict[str, Any]:
+    """Revoke a key; its sessions end too."""
+    try:
+        return {"revoked": service.keys.revoke(name).id}
+    except LookalikeError as error:
+        raise Problem(404, str(error)) from None

@@ -1,0 +1,64 @@
+"""What jobs do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lookalike.searching import Index
+from lookalike.searching.generations import agreement, make_live
+from lookalike.searching.indexing import bring_up_to_date
+from lookalike.service.jobs import Job
+
+if TYPE_CHECKING:
+    from lookalike.service.state import Service
+
+Work = Callable[[Job], dict[str, Any]]
+
+
+def update(service: Service) -> Work:
+    """Bring the live generation up to date with its folder."""
+
+    def work(job: Job) -> dict[str, Any]:
+        index = service.index
+        done = bring_up_to_date(
+            index.source,
+            index.path,
+            layout=index.manifest.layout,
+            split=index.manifest.split,
+            opened=index.store,
+            generation=index.generation.number,
+            progress=False,
+        )
+        service.follower.look()
+        job.sentence = f"{done.counts}."
+        names = ("pictures", "new", "changed", "moved", "deleted", "unchanged", "seconds")
+        return {name: getattr(done, name) for name in names} | {"unreadable": len(done.unreadable)}
+
+    return work
+
+
+def switch(service: Service, model: str) -> Work:
+    """Embed beside the old generation, compare the two, then let the new one answer."""
+
+    def work(job: Job) -> dict[str, Any]:
+        index = service.index
+        done = bring_up_to_date(
+            index.source,
+            index.path,
+            model=model,
+            store=index.generation.store,
+            layout=index.manifest.layout,
+            split=index.manifest.split,
+            live=False,
+            opened=index.store,
+            progress=False,
+        )
+        with Index.open(index.path, generation=done.generation) as new:
+            found = agreement(index, new)
+        make_live(index.path, done.generation)
+        service.follower.look()
+        job.sentence = f"Switched to {done.model}. The old index is kept."
+        return {"generation": done.generation, "before": index.generation.number, **found}
+
+    return work
