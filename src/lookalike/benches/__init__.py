@@ -23,6 +23,7 @@ from lookalike.core.proof import data_folder, data_set, provenance
 BENCHES = {
     "encode": "lookalike.benches.encode",
     "evaluate": "lookalike.benches.evaluate",
+    "shift": "lookalike.benches.shift",
     "train": "lookalike.benches.train",
 }
 

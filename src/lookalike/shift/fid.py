@@ -117,17 +117,16 @@ def _factor(covariance: Floats, rank: int) -> Floats:
 def _root_of_full(first: Floats, second: Floats) -> float | None:
     """tr (S₁S₂)^½ of covariances of full rank as Σ√λ of LᵀS₂L with S₁ = LLᵀ; None where S₁ is singular after all.
 
-    A third of the cost of singular values: only the tridiagonal form is needed.
+    Half the cost of singular values, a tenth of that of a matrix root.
     """
     from scipy.linalg import lapack
 
-    size = len(first)
-    lower, failed = lapack.dpotrf(first, lower=1, clean=0)
-    pivots = np.diag(lower)
-    if failed or size == 1 or pivots.min() ** 2 <= pivots.max() ** 2 * size * np.finfo(np.float64).eps:
+    try:
+        lower = np.linalg.cholesky(first)
+    except np.linalg.LinAlgError:
         return None
-    product, _ = lapack.dsygst(second, lower, itype=2, lower=1)
-    # Without this much room the routine works column by column, at a fraction of the speed.
-    _, diagonal, beside, _, _ = lapack.dsytrd(product, lower=1, lwork=64 * size)
-    values, failed = lapack.dsterf(diagonal, beside)
-    return None if failed else float(np.sqrt(np.maximum(values, 0)).sum())
+    pivots = np.diag(lower)
+    if pivots.min() ** 2 <= pivots.max() ** 2 * len(first) * np.finfo(np.float64).eps:
+        return None
+    product, _ = lapack.dsygst(second, lower, itype=2, lower=1)  # only its lower half is filled
+    return float(np.sqrt(np.maximum(np.linalg.eigvalsh(product, UPLO="L"), 0)).sum())
