@@ -112,7 +112,7 @@ class DiVA(Margin):
                 diva.decorrelation(main, self.decorrelators[name](diva.reverse(parts[name]))) for name in HEADS[1:]
             )
         for name, value in tasks.items():
-            self.context.log(name, value)
+            self.context.log(f"task/{name}", value)
         return total
 
     def _task(self, name: str, z: Tensor, batch: Batch) -> Tensor:

@@ -50,15 +50,14 @@ def distances_within(x: Floats, labels: NDArray[np.int64]) -> float:
 
 def distances_between(x: Floats, labels: NDArray[np.int64]) -> float:
     """π_inter: mean cosine distance of two normalised class centres."""
-    centres = np.stack([x[labels == label].mean(0) for label in np.unique(labels)])
-    centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), FLOOR)
+    centres: Floats = np.stack([x[labels == label].mean(0) for label in np.unique(labels)])
+    centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), FLOOR)
     return distances_within(centres, np.zeros(len(centres), np.int64))
 
 
 def singular_values(x: Floats) -> Floats:
     """Of the embeddings as they are, not centred."""
-    values: Floats = np.linalg.svd(x, compute_uv=False)
-    return values
+    return np.asarray(np.linalg.svd(x, compute_uv=False), np.float64)
 
 
 def spectral_decay(values: Floats, *, reverse: bool = False) -> float:

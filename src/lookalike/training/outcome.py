@@ -19,6 +19,7 @@ from lookalike.core.sections import number
 from lookalike.evaluation.bootstrap import Paired, paired
 from lookalike.evaluation.pictures import Measured
 from lookalike.evaluation.retrieval import retrieval
+from lookalike.models.heads import BlockLinear
 from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
 from lookalike.training.assembly import Assembly
@@ -145,7 +146,8 @@ def _start_head(parts: Assembly, run: Run) -> nn.Module:
     state = checkpoint.read(path)["head"]
     head = nn.Linear(state["weight"].shape[1], state["weight"].shape[0])
     head.load_state_dict(state)
-    return head
+    trained = parts.model.head
+    return BlockLinear.of(head, trained.blocks) if isinstance(trained, BlockLinear) else head
 
 
 @torch.no_grad()
