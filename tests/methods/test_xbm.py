@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.methods.test_common import batch, context
+from tests.methods.test_common import DIM, batch, context
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
@@ -19,7 +19,7 @@ def make(around=None, **settings) -> XBM:
 
 def step(method: XBM, number: int) -> float:
     method.context.step, method.context.logs = number, {}
-    z = torch.nn.functional.normalize(torch.randn(12, 4, generator=torch_rng(number, "z")), dim=1)
+    z = torch.nn.functional.normalize(torch.randn(12, DIM, generator=torch_rng(number, "z")), dim=1)
     rows = batch()
     method.before_step()
     return method.loss({"z": z}, Batch((), "pooled", rows.labels, (rows.ids + 12 * number) % 36)).item()
@@ -45,7 +45,7 @@ def test_without_a_memory_only_the_batch_is_compared():
 
     method = make(memory={"size": 0})
     for number in (1, 2, 3):
-        z = torch.nn.functional.normalize(torch.randn(12, 4, generator=torch_rng(number, "z")), dim=1)
+        z = torch.nn.functional.normalize(torch.randn(12, DIM, generator=torch_rng(number, "z")), dim=1)
         assert step(method, number) == pytest.approx(SupCon(0.1)(z, batch().labels).item(), rel=1e-5)
 
 
@@ -66,7 +66,7 @@ def test_filling_encodes_random_training_pictures_once():
 
     def encode(rows):
         asked.append(rows)
-        out = torch.nn.functional.one_hot(torch.from_numpy(rows) % 4, 4).float()
+        out = torch.nn.functional.one_hot(torch.from_numpy(rows) % DIM, DIM).float()
         return out
 
     around.encode = encode
