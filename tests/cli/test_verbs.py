@@ -15,10 +15,11 @@ from lookalike.cli.app import PANELS, command
 from lookalike.core.errors import LookalikeError
 
 VERBS = [name for names in PANELS.values() for name in names]
+SHIFT = list(command().commands["shift"].commands)
 # Python argument -> option, where a word is taken or another one reads better on a command line
 SPELT = {"settings": "set"}
 NOT_OPTIONS = {"progress"}
-GROUPS = {"recipes", "cache"}
+GROUPS = {"recipes", "cache", "shift"}
 
 
 class Found:
@@ -52,14 +53,17 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     return calls
 
 
-@pytest.mark.parametrize("verb", [v for v in VERBS if v not in GROUPS])
+@pytest.mark.parametrize("verb", [*(v for v in VERBS if v not in GROUPS), *(f"shift {v}" for v in SHIFT)])
 def test_a_verb_is_one_python_function_with_the_same_options(verb: str) -> None:
-    function = getattr(lookalike, verb)
+    function: Any = lookalike
+    found = command()
+    for word in verb.split():
+        function, found = getattr(function, word), found.commands[word]
     parameters = inspect.signature(function).parameters
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values()), "every argument is named"
     options = {
         name.lstrip("-").replace("-", "_")
-        for param in command().commands[verb].params
+        for param in found.params
         for name in ([param.name] if param.param_type_name == "argument" else param.opts)
     }
     assert {SPELT.get(name, name) for name in parameters} - NOT_OPTIONS <= options

@@ -53,6 +53,15 @@ def test_read_in_full(table, tmp_path):
     assert SplitSet.load(tmp_path / "splits.json") == found
 
 
+def test_online_products_are_named_by_their_files(classes, tmp_path):
+    table, _ = classes(6)
+    items = [f"1110{label.split()[1]}" for label in table.column("label")]
+    table = table.with_column("path", [f"sofa_final/{item}_{i}.JPG" for i, item in enumerate(items)])
+    table.notes["layout"] = "sop"
+    found = authors.read_splits(write(tmp_path / "sop.pkl", document([f"1110{i}" for i in range(6)])), table)
+    assert found.split(2).test == ("kind 3", "kind 4", "kind 5")
+
+
 class Evil:
     def __reduce__(self):
         return print, ("run",)

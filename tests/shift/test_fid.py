@@ -101,6 +101,14 @@ def test_moments_add_and_subtract():
         a + fid.moments(y)
 
 
+@pytest.mark.parametrize("way", BOTH)
+def test_pictures_that_are_all_alike(way):
+    x, y = np.zeros((9, 3)), np.full((8, 3), 2.0)
+    assert way(x, y) == pytest.approx(12)
+    spread = rows(9, 3, 1)
+    assert way(x, spread) == pytest.approx(spread.mean(0) @ spread.mean(0) + np.trace(np.cov(spread.T)))
+
+
 def test_one_row_is_refused():
     with pytest.raises(ValueError, match="at least 2 rows"):
         fid.between(np.zeros((1, 3)), np.zeros((5, 3)))

@@ -205,8 +205,43 @@ def test_start_takes_a_split_that_parts_the_classes(classes):
 
 def test_removal_takes_what_looks_like_the_other_side():
     means = np.array([[0.0], [1], [6], [9], [4], [10]])
-    found = ordering.removals(means, (0, 1, 2), (3, 4, 5), steps=1)
+    found = ordering.removals(means, (0, 1, 2), (3, 4, 5), per_step=1, steps=1)
     assert (found[0].train, found[0].test, found[0].removed) == ((0, 1), (3, 5), (2, 4))
+
+
+def test_removal_of_several_at_once_takes_the_first_of_the_same_order():
+    means = numpy_rng(3, "means").standard_normal((40, 4))
+    train, test = tuple(range(20)), tuple(range(20, 40))
+    found = ordering.removals(means, train, test, per_step=3, steps=4)
+    scores = ordering.leanings(means, train, test)
+    for side, own, kept in zip((train, test), scores, (found[0].train, found[0].test), strict=True):
+        gone = {side[i] for i in np.argsort(own)[:3]}
+        assert set(side) - set(kept) == gone
+    assert [len(state.train) for state in found] == [len(state.test) for state in found] == [17, 14, 11, 8]
+
+
+def test_large_data_sets_go_in_larger_steps(classes):
+    """As many steps as for a few classes: a sequence of thousands could not be paid for."""
+    table, features = classes(600, images=4, dim=3)
+    found = split_features(table, features, EYE, draws=1)
+    assert found.settings["per_step"] == 6
+    removed = [step for step in found.sequence if step.kind == "removal"]
+    assert [step.number for step in removed] == list(range(3, 100, 3))
+    assert len(found.splits[-1].train) == 300 - removed[-1].number
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"measure": "mean"}, "did you mean `means`"),
+        ({"removal": "random"}, "rule of removal"),
+        ({"count": 1}, "at least 2 splits"),
+        ({"draws": 0}, "at least 1 random"),
+    ],
+)
+def test_options_that_make_no_splits(classes, wrong, words):
+    with pytest.raises(LookalikeError, match=words):
+        split_features(*classes(8), EYE, **wrong)
 
 
 def test_the_authors_removal_swaps_or_removes(classes):

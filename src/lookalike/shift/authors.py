@@ -180,11 +180,12 @@ def _plain(name: str) -> str:
 def _class_names(table: Table) -> dict[str, str]:
     """Every way in which the files may name a class of the table, its label and its folder; ambiguous ones left out."""
     ways: dict[str, set[str]] = {}
-    pairs = {
-        (label, PurePosixPath(path).parent.name)
-        for label, path in zip(table.column("label"), table.column("path"), strict=True)
-        if label is not None
-    }
+    rows = zip(table.column("label"), table.column("path"), strict=True)
+    labelled = [(label, path) for label, path in rows if label is not None]
+    if table.notes.get("layout") == "sop":  # there a class is what stands before the first `_` of a file's name
+        pairs = {(label, PurePosixPath(path).name.partition("_")[0]) for label, path in labelled}
+    else:
+        pairs = {(label, PurePosixPath(path).parent.name) for label, path in labelled}
     for label, folder in pairs:
         for way in {_plain(label), _plain(folder)} - {""}:
             ways.setdefault(way, set()).add(label)

@@ -17,6 +17,7 @@ from lookalike.shift.fid import Floats, Moments
 from lookalike.shift.ordering import Side
 
 Measure = Literal["samples", "means"]
+_AT_ONCE = 200  # classes
 _DRIFT = 1e-10  # relative; what a hundred exchanges leave behind is a thousandth of it
 
 
@@ -27,8 +28,9 @@ class ClassDistances:
     """
 
     def __init__(self, features: NDArray[np.floating], codes: NDArray[np.int64], measure: Measure = "samples") -> None:
-        rows = np.asarray(features, np.float64)
-        by_class = [rows[codes == code] for code in range(int(codes.max()) + 1)]
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes))[:-1]
+        by_class = np.split(np.asarray(features[order], np.float64), ends)
         self.measure = measure
         self.means: Floats = np.stack([own.mean(0) for own in by_class])
         self._rows = by_class if measure == "samples" else list(self.means[:, None])
@@ -54,7 +56,8 @@ class ClassDistances:
             while block := list(islice(carried, at_once)):
                 out += pool.map(lambda pair: fid.distance(*pair), block)
         if steps:
-            assert abs(out[-1] - self.one(*steps[-1])) <= _DRIFT * max(out[-1], 1.0), "the carried moments drifted"
+            fresh = fid.distance(*map(self._of, steps[-1]))
+            assert abs(out[-1] - fresh) <= _DRIFT * max(fresh, 1.0), "the carried moments have drifted"
         return out
 
     def _carried(self, steps: Sequence[tuple[Side, Side]]) -> Iterator[tuple[Moments, Moments]]:
@@ -77,4 +80,10 @@ class ClassDistances:
         return found
 
     def _of(self, side: Iterable[int]) -> Moments:
-        return fid.moments(self.rows(sorted(side)), self._centre)
+        """From nothing, a few classes at a time: a side of a large data set is gigabytes."""
+        classes, found = sorted(side), None
+        for start in range(0, len(classes), _AT_ONCE):
+            part = fid.moments(self.rows(classes[start : start + _AT_ONCE]), self._centre)
+            found = part if found is None else found + part
+        assert found is not None
+        return found

@@ -82,15 +82,19 @@ def _exchange(
     return State(tuple(sides[0]), tuple(sides[1]), swapped=tuple(pairs))
 
 
-def removals(means: Floats, train: Side, test: Side, *, steps: int) -> list[State]:
-    """One class a side and step goes: again the one that looks most like the other side."""
+def removals(means: Floats, train: Side, test: Side, *, per_step: int, steps: int) -> list[State]:
+    """`per_step` classes a side and step go: again those that look most like the other side."""
     sides = list(train), list(test)
     out = []
     for _ in range(steps):
         scores = leanings(means, *sides)
-        gone = [_places(scores[i], sides[i], 1, deque(maxlen=0), True)[0] for i in (0, 1)]
-        names = tuple(side.pop(place) for side, place in zip(sides, gone, strict=True))
-        out.append(State(tuple(sides[0]), tuple(sides[1]), removed=names))
+        gone: list[int] = []
+        for own, side in zip(scores, sides, strict=True):
+            places = _places(own, side, per_step, deque(maxlen=0), True)
+            gone += [side[place] for place in places]
+        for side in sides:
+            side[:] = [name for name in side if name not in gone]
+        out.append(State(tuple(sides[0]), tuple(sides[1]), removed=tuple(gone)))
     return out
 
 

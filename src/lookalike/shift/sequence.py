@@ -17,7 +17,8 @@ STEPS, EASIER_STEPS = 30, 15
 HISTORY, EASIER_HISTORY = 5, 30
 ROUNDS = 50  # a round exchanges a side's classes divided by this, as the authors do for CUB and Cars
 PATIENCE = 5  # rounds without a new maximum after which swapping is over
-REMOVED = 1 / 3  # of a side's classes are gone after the last removal
+AT_ONCE = 100  # a removal takes a side's classes divided by this
+REMOVED = 1 / 3  # of a side's classes are gone after the last
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,14 @@ def sequence(
     easy, hard = fids[: len(easier)], fids[len(easier) :]
     end = turning(hard, PATIENCE)
     last = harder[end]
-    count = min(round(side * REMOVED), side - 2)
+    at_once = max(1, round(side / AT_ONCE))
+    count = round(side * REMOVED / at_once)
     if removal == "authors":
         removed = ordering.authors_removals(
             means, last.train, last.test, distances.one, per_step=per_step, steps=count, history=HISTORY
         )
     else:
-        removed = ordering.removals(means, last.train, last.test, steps=count)
+        removed = ordering.removals(means, last.train, last.test, per_step=at_once, steps=count)
     orders = ordering.random_orders(last.train, last.test, draws=draws, seed=seed)
     gone = [len(last.train) - len(state.train) for state in removed]
     controls = [(a[k:], b[k:]) for a, b in orders for k in gone]

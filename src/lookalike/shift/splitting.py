@@ -84,6 +84,7 @@ def make_splits(
     from lookalike.models import features_for
 
     table = table.take(pc.sort_indices(table.arrow["row_id"]).to_numpy())  # any order gives the same file
+    check(measure, count, removal, draws)
     start(table)  # says what is missing before the features are computed
     features = features_for(model, table, views=[CentreView(model.preprocess)], progress=progress)[0]
     eye = {
@@ -93,6 +94,16 @@ def make_splits(
         "preprocess": model.preprocess.to_json(),
     }
     return split_features(table, features, eye, measure=measure, count=count, removal=removal, draws=draws, seed=seed)
+
+
+def check(measure: str, count: int, removal: str, draws: int) -> None:
+    """Refuse options that make no splits, before anything is computed."""
+    choose(measure, ("samples", "means"), "what FID can be measured on")
+    choose(removal, RULES, "a rule of removal")
+    if count < 2:
+        raise LookalikeError(f"`count` is {count}; a curve needs at least 2 splits.")
+    if draws < 1:
+        raise LookalikeError(f"`draws` is {draws}; a removal needs at least 1 random one beside it.")
 
 
 def start(table: Table) -> tuple[Side, Side]:
@@ -130,10 +141,7 @@ def split_features(
     seed: int = 0,
 ) -> SplitSet:
     """The same from features that are there, a row a picture."""
-    choose(measure, ("samples", "means"), "what FID can be measured on")
-    choose(removal, RULES, "a rule of removal")
-    if count < 2:
-        raise LookalikeError(f"`count` is {count}; a curve needs at least 2 splits.")
+    check(measure, count, removal, draws)
     codes, names = table.labels()
     known = codes >= 0
     if not np.isfinite(features[known]).all():
