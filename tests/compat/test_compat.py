@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,11 +94,60 @@ def test_caches(old: Path) -> None:
         assert "can no longer be read" in str(error)
 
 
+def newer(folder: Path) -> None:
+    """Raise the format number of everything in a folder, wherever it stands."""
+    import pyarrow.parquet as pq
+    import torch
+
+    for path in folder.rglob("*"):
+        if path.suffix == ".json" and isinstance(document := json.loads(path.read_text()), dict):
+            if "kind" in document:
+                path.write_text(json.dumps({**document, "format": document["format"] + 1}))
+        elif path.suffix == ".parquet":
+            table = pq.read_table(path)
+            stamps = {k: v.replace(b'"format": 1', b'"format": 2') for k, v in table.schema.metadata.items()}
+            pq.write_table(table.replace_schema_metadata(stamps), path)
+        elif path.suffix == ".pt":
+            document = torch.load(path, weights_only=True)
+            torch.save({**document, "format": document["format"] + 1}, path)
+
+
+def checkpoint_of(folder: Path) -> Any:
+    from lookalike.training import checkpoint
+
+    return checkpoint.read(folder / "last.pt")
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "model": lambda folder: la.Embedder.from_pretrained(folder, device="cpu"),
+    "run": la.Run,
+    "index": la.Index.open,
+    "checkpoint": checkpoint_of,
+    "table": lambda folder: la.Table.load(folder / "table.parquet"),
+    "cache": lambda folder: upgrade("cache", json.loads((folder / "info.json").read_text()), folder),
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_newer_ones_are_answered_with_one_sentence(kind: str) -> None:
-    document = {"format": CURRENT[kind] + 1, "kind": kind}
-    with pytest.raises(LookalikeError, match="update lookalike"):
-        upgrade(kind, document, "there")
+def test_a_newer_one_is_answered_with_one_sentence(kind: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(kept(kind)[-1], tmp_path / kind)
+    READERS[kind](folder)
+    newer(folder)
+    with pytest.raises(LookalikeError) as told:
+        READERS[kind](folder)
+    wanted = f" {kind} of format {CURRENT[kind] + 1}; this version reads up to {CURRENT[kind]}: update lookalike."
+    assert str(told.value).endswith(wanted) and str(folder) in str(told.value)
+
+
+def test_a_cache_of_another_format_is_made_again(tmp_path: Path) -> None:
+    from lookalike.models.cache import _open
+
+    folder = shutil.copytree(kept("cache")[-1], tmp_path / "cache")
+    about = json.loads((folder / "info.json").read_text())["about"]
+    found = _open(folder, about)
+    assert found is not None and found.shape[1] == 20
+    newer(folder)
+    assert _open(folder, about) is None
 
 
 def test_migrate_brings_all_of_them_to_today(tmp_path: Path) -> None:

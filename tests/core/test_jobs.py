@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from tests.helpers import ROOT
 
 from lookalike.core.jobs import Jobs
 
@@ -53,3 +58,72 @@ def test_many_jobs_over_processes(tmp_path: Path, processes: int) -> None:
     assert (found["1"]["process"] == os.getpid()) == (processes == 1)
     jobs.clear()
     assert not jobs.folder.exists()
+
+
+def linger(folder: str, number: int) -> int:
+    Path(folder, f"process-{number}").write_text(str(os.getpid()))
+    time.sleep(120)
+    return number
+
+
+SERIES = """
+import sys
+from lookalike.core.jobs import Jobs
+from tests.helpers import ROOT
+from tests.core.test_jobs import linger
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    jobs = {str(n): {"folder": folder, "number": n} for n in range(4)}
+    list(Jobs(folder + "/jobs").run_many(jobs, linger, processes=2))
+"""
+
+
+def workers(folder: Path, count: int = 2) -> list[int]:
+    deadline = time.monotonic() + 60
+    while len(found := [p for p in folder.glob("process-*") if p.read_text()]) < count:
+        assert time.monotonic() < deadline, "the workers did not start"
+        time.sleep(0.05)
+    return [int(p.read_text()) for p in found]
+
+
+def gone(process: int) -> bool:
+    """Ended, or only waiting for somebody to ask how."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_workers_end_with_their_parent_however_it_ends(how: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "series.py"
+    script.write_text(SERIES)
+    around = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    # A group of its own: the signal goes to the parent alone, as `kill` sends it.
+    parent = subprocess.Popen(
+        [sys.executable, script, tmp_path], env=around, stderr=subprocess.PIPE, start_new_session=True
+    )
+    children = workers(tmp_path)
+    start = time.monotonic()
+    parent.send_signal(how)
+    parent.communicate(timeout=30)
+    while not all(map(gone, children)):
+        assert time.monotonic() - start < 20, "workers are left behind"
+        time.sleep(0.05)
+    assert not list((tmp_path / "jobs").glob("*")), "an unfinished job left nothing"
+
+
+def test_a_caller_who_wants_no_more_waits_for_nothing(tmp_path: Path) -> None:
+    jobs = {"quick": {"folder": str(tmp_path), "number": 0}, "slow": {"folder": str(tmp_path), "number": 1}}
+    start = time.monotonic()
+    for key, _ in Jobs(tmp_path / "jobs").run_many(jobs, nap, processes=2):
+        assert key == "quick"
+        break
+    assert time.monotonic() - start < 60
+
+
+def nap(folder: str, number: int) -> int:
+    time.sleep(120 * number)
+    return number

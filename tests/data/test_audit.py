@@ -11,7 +11,6 @@ from tests.helpers import picture
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.data import audit, read_table
-from lookalike.data import decode as decode_picture
 
 
 def save(path: Path, pixels: np.ndarray, **options: int) -> None:
@@ -137,15 +136,6 @@ def test_a_file_that_cannot_be_opened_is_looked_at_again_next_time(birds: Path, 
     assert audit(table).unreadable == []
 
 
-def test_an_empty_table_and_the_names_of_the_room(birds: Path) -> None:
+def test_an_empty_table(birds: Path) -> None:
     empty = audit(read_table(birds).take([]))
     assert len(empty.table) == 0 and set(empty.facts().values()) == {0}
-    # The functions keep their names beside modules of the same name.
-    assert callable(audit) and callable(decode_picture)
-    import lookalike.data
-    import lookalike.data.audit
-    import lookalike.data.decode
-
-    assert lookalike.data.audit is audit
-    with pytest.raises(AttributeError, match="nothing_such"):
-        lookalike.data.nothing_such  # noqa: B018

@@ -9,7 +9,7 @@ from PIL import Image
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import augment
-from lookalike.data.decode import Preprocess
+from lookalike.data.decoding import Preprocess
 from lookalike.data.views import RandomView, view_from_json
 
 PRE = Preprocess(size=24, crop=1.0, interpolation="bicubic", mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))

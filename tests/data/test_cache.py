@@ -17,7 +17,7 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.data import cache as room
 from lookalike.data.cache import PixelCache
-from lookalike.data.decode import shrink
+from lookalike.data.decoding import shrink
 from lookalike.data.readers import read_table
 from lookalike.data.table import Table
 

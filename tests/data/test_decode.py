@@ -27,7 +27,7 @@ from tests.data.scenes import (
 )
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import Preprocess, UnreadableImage, content_id, decode, prepare, shrink
+from lookalike.data.decoding import Preprocess, UnreadableImage, content_id, decode, prepare, shrink
 
 INVERSE = {
     1: None,

@@ -20,7 +20,7 @@ from tests.data.scenes import (
 )
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import Preprocess, UnreadableImage, decode, prepare
+from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
 
 
 @pytest.mark.parametrize(

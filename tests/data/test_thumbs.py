@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, TiffImagePlugin
 from tests.data.scenes import SCENE, away, profile, save
 
-from lookalike.data.decode import UnreadableImage, decode
+from lookalike.data.decoding import UnreadableImage, decode
 from lookalike.data.thumbs import thumbnail
 
 SECRETS = (b"Exif", b"GPS", b"http://ns.adobe.com", b"xpacket", b"Photoshop 3.0", b"8BIM", b"ICC_PROFILE", b"SECRET")

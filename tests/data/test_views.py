@@ -12,7 +12,7 @@ from tests.data.scenes import SCENE, away
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.data.decode import Preprocess, prepare
+from lookalike.data.decoding import Preprocess, prepare
 from lookalike.data.views import CentreView, MultiView, RandomView, _random_box, view_from_json
 
 PRE = Preprocess(32)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.bootstrap import interval, paired
+from lookalike.evaluation.bootstrap import interval, paired, share
 
 
 def test_interval_of_a_share_is_the_normal_one():
@@ -66,6 +66,16 @@ def test_no_difference_has_p_one_and_p_is_uniform_otherwise():
     groups = np.repeat(np.arange(20), 5)
     small = sum(paired(rng.random(100), rng.random(100), groups=groups, draws=300).p < 0.1 for _ in range(200))
     assert 8 <= small <= 36
+
+
+def test_a_share_of_few_has_wilsons_interval():
+    """The ends are where a share would lie just 1.96 of its own standard errors away."""
+    for right, count in ((0, 5), (3, 7), (7, 7), (40, 100)):
+        found = share(right, count)
+        assert found.value == right / count and 0 <= found.low <= found.value <= found.high <= 1
+        for end in (found.low, found.high):
+            if 0 < end < 1:
+                assert abs(found.value - end) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / count), abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,40 @@ def test_what_was_checked_adds_up(fitted):
     assert sum(row["count"] for row in checked["queries"].values()) == 720
     assert checked["hits"]["Very likely the same"]["wrong"] < 0.25 < checked["hits"]["Similar look only"]["wrong"]
     assert all(row["low"] <= row["observed"] <= row["high"] for row in checked["bins"])
+    for row in (*checked["hits"].values(), *checked["queries"].values()):
+        assert row["count"] == 0 or 0 <= row["low"] <= row["wrong"] <= row["high"] <= 1
+        assert row["count"] == 0 or row["high"] > row["low"], "no share is certain"
+    assert 0 <= checked["ece_low"] <= checked["ece"] <= checked["ece_high"] < 0.2
+
+
+def test_the_interval_of_the_error_is_that_of_whole_classes_drawn_anew():
+    """Against plain loops: every draw of classes computed as the definition says."""
+    from lookalike.core.seeds import numpy_rng
+    from lookalike.evaluation.calibration import _ece_interval
+
+    rng = np.random.default_rng(0)
+    groups, place = rng.integers(7, size=300), rng.integers(5, size=300)
+    p, same = rng.random(300), rng.random(300) < 0.4
+    low, high = _ece_interval(p - same, place, groups, 0, draws=60)
+    errors = []
+    for times in numpy_rng(0, "calibration error").multinomial(7, np.full(7, 1 / 7), size=60):
+        rows = [i for i in range(300) for _ in range(times[groups[i]])]
+        error = 0.0
+        for number in range(5):
+            chosen = [i for i in rows if place[i] == number]
+            if chosen:
+                gap = np.mean([p[i] for i in chosen]) - np.mean([same[i] for i in chosen])
+                error += len(chosen) / len(rows) * abs(gap)
+        errors.append(error)
+    assert [low, high] == pytest.approx(np.quantile(errors, [0.025, 0.975]).tolist(), abs=1e-12)
+
+
+def test_a_verdict_that_was_never_wrong_is_not_called_certain():
+    from lookalike.evaluation.calibration import _share
+
+    none = _share(np.zeros(10, bool), np.arange(10), 0)
+    assert none["wrong"] == none["low"] == 0 and 0.2 < none["high"] < 0.35
+    assert _share(np.zeros(0, bool), np.zeros(0, int), 0) == {"count": 0, "wrong": None, "low": None, "high": None}
 
 
 def test_too_little_is_said_and_not_guessed():

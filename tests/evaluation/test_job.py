@@ -97,8 +97,16 @@ def test_sections_are_kept_in_a_run(folder, tmp_path):
         assert not row.lists[0].hits[0].ok and row.lists[1].hits[0].ok
     worst, best = found["worst"].blocks
     assert "taken for class-" in worst.rows[0].note and len(worst.rows) == len(best.rows) == 12
+    for block in (worst, best):
+        labels = [row.query.label for row in block.rows]
+        assert all(labels.count(label) <= 2 for label in labels), "at most two of a class"
+    assert not {row.query.file for row in worst.rows} & {row.query.file for row in best.rows}
     assert len(found["map"].blocks[0].panels) == 2 and len(found["map"].blocks[0].codes) == 48
-    assert len(found["classes"].blocks[0].rows) == 6
+    arrows = found["classes"].blocks[0].rows
+    assert len(arrows) == 6 and all(0 <= row.low <= row.after <= row.high <= 1 for row in arrows)
+    assert all(row.high - row.low > 0.1 for row in arrows), "eight pictures are never certain"
+    grid = found["table"].blocks[0]
+    assert "mAP@1000 (ooDML)" in [row[0] for row in grid.rows] and "authors compute it" in grid.note
     assert run.result["differences"]["recall@1"]["low"] > 0
 
 

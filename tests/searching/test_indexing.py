@@ -155,6 +155,38 @@ def test_an_index_knows_its_model(
         assert opened.generation.number == 1
 
 
+def test_another_decoder_makes_all_vectors_anew(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from lookalike.data.decoding import DECODER
+
+    place, query = tmp_path / "index", folder / "class-00" / "0.jpg"
+    index(folder=folder, model=model, index=place, store="exact", progress=False)
+    number, _, libraries = DECODER.partition("/")
+    monkeypatch.setattr("lookalike.data.decoding.DECODER", f"{number}/pillow-99")
+    assert len(search(query=query, index=place, k=3)) == 3, "other libraries: a warning"
+    assert "scores may differ" in capfd.readouterr().err
+    monkeypatch.setattr("lookalike.data.decoding.DECODER", f"99/{libraries}")
+    with pytest.raises(LookalikeError, match=r"decoded in another way .* `lookalike index .*` embeds"):
+        search(query=query, index=place)
+
+    # Stopped half way, the old vectors still stand; the next run goes on and takes their place.
+    with monkeypatch.context() as patch:
+        patch.setattr("lookalike.searching.updating.Update.run", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            index(folder=folder, index=place, progress=False)
+    assert generations(place) == [(1, True), (2, False)]
+    done = index(folder=folder, index=place, progress=False)
+    assert done.new == 24 and done.model.endswith("(first)")
+    assert generations(place) == [(2, True)] and [p.name for p in (place / "generations").iterdir()] == ["2"]
+    assert search(query=query, index=place, k=3)[0].identical
+    assert index(folder=folder, index=place, progress=False).unchanged == 24
+
+
+def generations(place: Path) -> list[tuple[int, bool]]:
+    return [(g["number"], g["complete"]) for g in json.loads((place / "index.json").read_text())["generations"]]
+
+
 def test_a_dry_run_changes_nothing(folder: Path, model: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
     plan = index(folder=folder, model=model, index=place, dry_run=True, store="exact", progress=False)

@@ -107,6 +107,13 @@ def test_open_step_swap_and_close_by_keyboard(screen: Any, made: Any) -> None:
     pair = screen.locator("dialog.pair")
     pair.wait_for()
     assert "2 of " in pair.inner_text() and "open=" in screen.url and pair.locator("img").count() == 2
+    original = pair.get_by_role("link", name="Original")
+    assert "Without place" in str(original.get_attribute("title"))
+    with screen.context.expect_page() as tab:
+        original.click()
+    tab.value.locator("img").wait_for()
+    assert "/original/pictures/" in tab.value.url
+    tab.value.close()
     keep(screen, "pair")
     screen.keyboard.press("ArrowRight")
     screen.get_by_text("3 of ").wait_for()
@@ -229,9 +236,9 @@ def test_reports_open_in_a_box(screen: Any) -> None:
     cards.first.wait_for()
     assert cards.count() == 2 and "Training raised recall@1." in cards.first.inner_text()
     keep(screen, "reports")
-    with screen.context.expect_page() as opened:
+    with screen.context.expect_page() as tab:
         cards.first.click()
-    report = opened.value
+    report = tab.value
     report.get_by_text("Training raised recall@1.").wait_for()
     assert report.evaluate("window.origin") == "null", "a report has an origin of its own"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lookalike.cli.options import DryRun, Layout, Split
+from lookalike.cli.options import Device, DryRun, Layout, Split
 from lookalike.cli.verb import Answer, verb
 
 
@@ -26,6 +26,7 @@ def index(
     calibrate: Annotated[
         bool, typer.Option("--calibrate/--no-calibrate", help="Check what scores mean on labelled pictures.")
     ] = True,
+    device: Device = "auto",
     dry_run: DryRun = False,
 ) -> Answer:
     """Make a folder searchable, or bring its index up to date."""
@@ -39,6 +40,7 @@ def index(
         layout=layout,
         split=split,
         calibrate=calibrate,
+        device=device,
         dry_run=dry_run,
     )
     return Answer(done, str(done).splitlines())

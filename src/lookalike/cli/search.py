@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lookalike.cli.options import Device
 from lookalike.cli.verb import Answer, verb
 
 
@@ -34,6 +35,7 @@ def search(
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Refuse an index made by another model.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with every picture.")] = False,
+    device: Device = "auto",
 ) -> Answer:
     """Find pictures that show the same thing."""
     import lookalike
@@ -49,6 +51,7 @@ def search(
         box=box,
         model=model,
         exact=exact,
+        device=device,
     )
     answers = found if isinstance(found, list) else [found]
     return Answer(found, "\n\n".join(map(str, answers)).splitlines(), asked=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lookalike.cli.options import Device
 from lookalike.cli.verb import verb
 
 
@@ -24,6 +25,10 @@ def serve(
         float, typer.Option("--keep-queries", help="Days to keep uploaded pictures; 0: never.")
     ] = 7,
     max_upload: Annotated[int, typer.Option("--max-upload", help="Largest upload, in bytes.")] = 20_000_000,
+    keep_metadata: Annotated[
+        bool, typer.Option("--keep-metadata", help="Give originals with their place and camera data.")
+    ] = False,
+    device: Device = "auto",
 ) -> None:
     """Search in the browser: a page and an API on this machine.
 
@@ -32,5 +37,13 @@ def serve(
     import lookalike
 
     lookalike.serve(
-        index=index, run=run, host=host, port=port, runs=runs, keep_queries=keep_queries, max_upload=max_upload
+        index=index,
+        run=run,
+        host=host,
+        port=port,
+        runs=runs,
+        keep_queries=keep_queries,
+        max_upload=max_upload,
+        keep_metadata=keep_metadata,
+        device=device,
     )

@@ -31,6 +31,8 @@ def resolve(name: str | torch.device = "auto") -> torch.device:
     if isinstance(name, torch.device):
         return name
     kind, _, number = name.partition(":")
+    if kind == "gpu":
+        raise LookalikeError("`gpu` is not a device: say which kind (cuda, mps or xpu), or leave it to `auto`.")
     choose(kind, KINDS, "a device")
     have = available()
     if kind == "auto":

@@ -43,17 +43,21 @@ def upgrade(kind: str, document: Any, where: object) -> dict[str, Any]:
     if not isinstance(document, dict) or not isinstance(document.get("format"), int):
         raise LookalikeError(f"`{where}` is not a lookalike {kind}: it has no format number.")
     if document.get("kind", kind) != kind:
-        raise LookalikeError(f"`{where}` is a lookalike {document['kind']}, not a {kind}.")
+        raise LookalikeError(f"`{where}` is a lookalike {document['kind']}, not {_a(kind)}.")
     number = document["format"]
     if number > CURRENT[kind]:
         raise LookalikeError(
-            f"`{where}` is a {kind} of format {number}; this version reads up to {CURRENT[kind]}: update lookalike."
+            f"`{where}` is {_a(kind)} of format {number}; this version reads up to {CURRENT[kind]}: update lookalike."
         )
     while number < CURRENT[kind]:
         step = _MIGRATIONS.get((kind, number))
         if step is None:
-            raise LookalikeError(f"`{where}` is a {kind} of format {number}, which can no longer be read.")
+            raise LookalikeError(f"`{where}` is {_a(kind)} of format {number}, which can no longer be read.")
         document = step(document)
         number += 1
         document["format"] = number
     return document
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +69,30 @@ class Jobs:
                 yield key, record["result"]
             else:
                 waiting[key] = arguments
-        with ProcessPoolExecutor(min(processes, max(len(waiting), 1)), get_context("spawn"), _one_thread) as pool:
+        before = set(multiprocessing.active_children())
+        count = min(processes, max(len(waiting), 1))
+        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin) as pool:
             futures = {pool.submit(self.run, k, function, **a): k for k, a in waiting.items()}
             try:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
+            except BaseException:  # also Ctrl-C, and a caller who wants no more: nobody waits for what is running
+                for worker in set(multiprocessing.active_children()) - before:
+                    worker.kill()
+                raise
             finally:
                 pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
-    """Several processes share the cores; each gets its part."""
+def _begin() -> None:
+    """In every process: its part of the cores, no Ctrl-C but through the parent, and an end when the parent ends."""
     os.environ["LOOKALIKE_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()  # returns however the parent ended; a kill tells nobody
+            os._exit(1)
+
+    threading.Thread(target=follow, name="follow-parent", daemon=True).start()

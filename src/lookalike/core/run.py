@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,15 +38,33 @@ class Run:
                 count += 1
                 path = base.with_name(f"{base.name}-{count}")
         path = Path(path).absolute()
-        if (path / MARK).exists():
-            raise LookalikeError(f"`{path}` already holds a run: continue it with --resume, or choose another --out.")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise LookalikeError(f"`{path}` is not empty; choose another --out for the run.")
+        cls.refuse_taken(path)
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         write_yaml(path / "config.yaml", config)
         write_json(path / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
         return cls(path)
+
+    @classmethod
+    def refuse_taken(cls, path: str | Path) -> None:
+        """Say that a new run cannot go there; worth knowing before the work, too."""
+        path = Path(path).absolute()
+        if cls.is_run(path):
+            raise LookalikeError(f"`{path}` already holds a run: continue it with --resume, or choose another --out.")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise LookalikeError(f"`{path}` is not empty; choose another --out for the run.")
+
+    @contextlib.contextmanager
+    def or_nothing(self) -> Iterator[None]:
+        """A new run in which nothing worth resuming was done before an error (or Ctrl-C) leaves no folder behind."""
+        try:
+            yield
+        except BaseException:
+            if not self.checkpoints.exists():
+                shutil.rmtree(self.path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    folders.runs().rmdir()  # if it was made for this one
+            raise
 
     @classmethod
     def is_run(cls, path: str | Path) -> bool:

@@ -17,7 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, hash_bytes, need_space
 from lookalike.core.formats import CURRENT, stamp
 from lookalike.core.progress import Progress
-from lookalike.data.decode import DECODER, UnreadableImage, shrink
+from lookalike.data.decoding import DECODER, UnreadableImage, shrink
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table

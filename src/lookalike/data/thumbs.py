@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import simplejpeg
 
-from lookalike.data.decode import Box, Source, shrink
+from lookalike.data.decoding import Box, Source, shrink
 
 
 def thumbnail(data: Source, side: int = 96, *, box: Box | None = None, quality: int = 78) -> bytes:

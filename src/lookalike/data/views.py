@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.data import augment
-from lookalike.data.decode import Preprocess, prepare
+from lookalike.data.decoding import Preprocess, prepare
 
 
 class View(Protocol):

@@ -57,6 +57,16 @@ def interval(values: Any, *, groups: Any = None, level: float = 0.95, draws: int
     return Interval(float(numbers.mean()), float(low), float(high))
 
 
+def share(right: float, count: int, z: float = 1.959964) -> Interval:
+    """A share of few with Wilson's interval, which says something even where all are alike and nothing can be drawn."""
+    if count < 1:
+        raise LookalikeError("There are no queries to take an interval over.")
+    p = right / count
+    middle, half = p + z * z / (2 * count), z * float(np.sqrt(p * (1 - p) / count + z * z / (4 * count * count)))
+    scale = 1 + z * z / count
+    return Interval(p, max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale))
+
+
 def paired(a: Any, b: Any, *, groups: Any = None, level: float = 0.95, draws: int = 2000, seed: int = 0) -> Paired:
     """Is b better than a on the same queries? `difference` is mean(b) − mean(a).
 

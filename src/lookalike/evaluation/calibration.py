@@ -15,7 +15,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows
-from lookalike.evaluation.bootstrap import interval
+from lookalike.evaluation.bootstrap import interval, share
 from lookalike.evaluation.neighbours import top_k
 from lookalike.evaluation.pairs import pair_scores
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word
@@ -250,7 +250,10 @@ def check(
         p[out], low[out] = (np.where(known, values, np.nan) for values in held[:2])
     real = np.isfinite(p)
     groups = np.broadcast_to(pairs.groups[:, None], p.shape)[real]
-    return {**_reliability(p[real], pairs.same[real], groups, bins, seed), **_wrong(p, low, pairs.same)}
+    return {
+        **_reliability(p[real], pairs.same[real], groups, bins, seed),
+        **_wrong(p, low, pairs.same, pairs.groups, seed),
+    }
 
 
 def _reliability(p: Doubles, same: Bools, groups: Ints, bins: int, seed: int) -> dict[str, Any]:
@@ -262,17 +265,27 @@ def _reliability(p: Doubles, same: Bools, groups: Ints, bins: int, seed: int) ->
         mean = float(p[chosen].mean())
         error += float(chosen.mean()) * abs(mean - band.value)
         rows.append({"p": mean, "observed": band.value, "low": band.low, "high": band.high, "count": int(chosen.sum())})
-    return {"ece": error, "bins": rows}
+    low, high = _ece_interval(p - same, place, groups, seed)
+    return {"ece": error, "ece_low": min(low, error), "ece_high": max(high, error), "bins": rows}
 
 
-def _wrong(p: Doubles, low: Doubles, same: Bools) -> dict[str, Any]:
+def _ece_interval(gap: Doubles, place: Ints, groups: Ints, seed: int, draws: int = 500) -> tuple[float, float]:
+    """95 % of the errors with whole classes drawn anew: the bins' absolute sums of p − observed, a pair."""
+    codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    classes, bins = int(codes.max()) + 1, int(place.max()) + 1
+    gaps = np.bincount(codes * bins + place, gap, classes * bins).reshape(classes, bins)
+    drawn = numpy_rng(seed, "calibration error").multinomial(classes, np.full(classes, 1 / classes), size=draws)
+    errors = np.abs(drawn @ gaps).sum(axis=1) / (drawn @ np.bincount(codes))
+    low, high = np.quantile(errors, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _wrong(p: Doubles, low: Doubles, same: Bools, groups: Ints, seed: int) -> dict[str, Any]:
     """Share of wrong ones among hits of each verdict, and among queries by their best hit."""
     real = np.isfinite(p)
     said = np.array([hit_word(value) for value in p[real]])
-    truth, hits = same[real], {}
-    for word in HIT_WORDS:
-        chosen = said == word
-        hits[word] = {"count": int(chosen.sum()), "wrong": float((~truth[chosen]).mean()) if chosen.any() else None}
+    truth, classes = same[real], np.broadcast_to(groups[:, None], p.shape)[real]
+    hits = {word: _share(~truth[said == word], classes[said == word], seed) for word in HIT_WORDS}
     asked = real[:, 0] if p.shape[1] else np.zeros(len(p), bool)
     words = np.array([found_word(a, b) for a, b in zip(p[asked, 0], low[asked, 0], strict=True)])
     queries = {}
@@ -280,8 +293,19 @@ def _wrong(p: Doubles, low: Doubles, same: Bools) -> dict[str, Any]:
         chosen = words == word
         # "No good match" is wrong when the best hit was the same thing after all.
         bad = same[asked, 0][chosen] if word == QUERY_WORDS[2] else ~same[asked, 0][chosen]
-        queries[word] = {"count": int(chosen.sum()), "wrong": float(bad.mean()) if chosen.any() else None}
+        queries[word] = _share(bad, groups[asked][chosen], seed)
     return {"hits": hits, "queries": queries}
+
+
+def _share(wrong: Bools, groups: Ints, seed: int) -> dict[str, Any]:
+    """How many, what share of them was wrong, and how sure that is."""
+    if not len(wrong):
+        return {"count": 0, "wrong": None, "low": None, "high": None}
+    drawn = interval(wrong.astype(np.float64), groups=groups, draws=500, seed=seed)
+    few = share(int(wrong.sum()), len(wrong))
+    alike = drawn.low == drawn.high  # none or all wrong: drawing them anew would claim certainty
+    low, high = (few.low, few.high) if alike else (drawn.low, drawn.high)
+    return {"count": len(wrong), "wrong": drawn.value, "low": low, "high": high}
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ def evaluate(
     takes pictures of equal pixels out of each other's hits. `out` makes a run folder with the report's sections.
     """
     choose(mode, MODES, "a mode of evaluation")
+    if out is not None:
+        Run.refuse_taken(out)
     table, labels, names = _pictures(data, layout, split, leave_out_copies)
     models = [_embedder(given, device) for given in (model, baseline) if given is not None]
     encoded = [_encode(found, table, batch_size, runtime, progress) for found in models]
@@ -156,7 +158,11 @@ def _pictures(
     if not table.has("label"):
         raise LookalikeError(f"`{table.name}` has no labels: give a folder with one subfolder a class, or a table.")
     several = pyarrow.types.is_list(table.arrow["label"].type)
-    return table, *(table.label_matrix() if several else table.labels())
+    labels, names = table.label_matrix() if several else table.labels()
+    if len(names) < 2:
+        what = "1 class, so that every hit would be right" if names else "no labels"
+        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.")
+    return table, labels, names
 
 
 def _embedder(given: str | Path | Embedder, device: str) -> Embedder:
@@ -205,6 +211,7 @@ def _verified(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verific
 
 def _keep(found: Evaluation, out: Path, seed: int) -> None:
     run = Run.create("evaluate", {"data": found.table.name, "model": found.model.name, "seed": seed}, path=out)
-    for name, section in found.sections(run, seed=seed).items():
-        run.write_section(name, section)
-    run.write_result(**found.to_json())
+    with run.or_nothing():
+        for name, section in found.sections(run, seed=seed).items():
+            run.write_section(name, section)
+        run.write_result(**found.to_json())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from lookalike.core import sections as s
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Bools, Ints
-from lookalike.evaluation.bootstrap import Paired, paired
+from lookalike.evaluation.bootstrap import Paired, paired, share
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.projection import project
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS
@@ -21,7 +22,7 @@ MAP_PICTURES = 240
 def measure_name(key: str) -> str:
     """`map@1000_authors` as people write it."""
     if key.endswith("_authors"):
-        return f"{measure_name(key.removesuffix('_authors'))}, as the ooDML authors compute it"
+        return f"{measure_name(key.removesuffix('_authors'))} (ooDML)"
     known = {"map@r": "MAP@R", "r_precision": "R-precision"}
     name = known.get(key) or key.replace("map@", "mAP@").replace("_", " ")
     return name[:1].upper() + name[1:] if not name.startswith("mAP") else name
@@ -100,6 +101,8 @@ def table_section(models: Sequence[Measured]) -> s.Section:
     columns = ["measure", *(model.name for model in models)]
     rows: list[list[s.Cell]] = [[measure_name(k), *(s.Value.of(m[k]) for m in means)] for k in keys]
     note = f"{len(models[0].result.query_index):,} queries; 95 % intervals, whole classes drawn anew."
+    if any(key.endswith("_authors") for key in keys):
+        note += " (ooDML): as that paper's authors compute it, to compare with published tables."
     if len(models) == 1:
         grid = s.Grid(columns=columns, rows=rows, whisker=models[0].name, note=note)
         return s.Section(title="How good it is", order=s.TABLE, blocks=[grid])
@@ -135,8 +138,9 @@ def extremes_section(subject: Subject, model: Measured, *, count: int = 12, metr
     values, index = model.result.per_query[metric], model.result.query_index
     count = min(count, (len(index) + 1) // 2)
     # Of equally good queries those with more to find say more.
-    worst = np.lexsort((-model.result.relevant, values))[:count]
-    best = np.lexsort((-model.result.relevant, -values))[: min(count, len(index) - count)]
+    worst, best = (np.lexsort((-model.result.relevant, order)) for order in (values, -values))
+    worst = _few_of_each(worst, model.result.labels, count)
+    best = _few_of_each(best[~np.isin(best, worst)], model.result.labels, count)
 
     def note(place: int) -> str:
         other = subject.taken_for(model, int(index[place]))
@@ -150,6 +154,20 @@ def extremes_section(subject: Subject, model: Measured, *, count: int = 12, metr
     return s.Section(title="Worst and best", order=s.WORST, blocks=blocks)
 
 
+def _few_of_each(order: Ints, labels: Ints, count: int, most: int = 2) -> Ints:
+    """The first of an order with at most two of a class: twelve pictures of one bad class teach no more than two."""
+    seen: dict[int, int] = {}
+    kept = []
+    for place in order:
+        label = int(labels[place])
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] <= most:
+            kept.append(place)
+        if len(kept) == count:
+            break
+    return np.array(kept, dtype=np.int64)
+
+
 def calibration_section(model: Measured) -> s.Section:
     """What the percentages promise against what happened, and how often each verdict was wrong."""
     found = model.calibration
@@ -161,14 +179,13 @@ def calibration_section(model: Measured) -> s.Section:
     for kind, words in (("queries", QUERY_WORDS), ("hits", HIT_WORDS)):
         for word in words:
             entry = checked[kind][word]
-            wrong = "–" if entry["wrong"] is None else f"{100 * entry['wrong']:.1f} %"
-            rows.append([kind, word, entry["count"], wrong])
+            rows.append([kind, word, entry["count"], _per_cent(entry["wrong"], entry.get("low"), entry.get("high"))])
     note = (
         f"Fitted to {found.pairs:,} pairs of a query and one of its first hits, {found.positive:,} of them the same; "
         "checked on classes held out from the fit."
     )
     blocks: list[s.Block] = [
-        s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=float(checked["ece"]), note=note),
+        s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=_ece(checked), note=note),
         s.Grid(
             title="How often each verdict was wrong",
             columns=["of", "verdict", "count", "wrong"],
@@ -179,14 +196,27 @@ def calibration_section(model: Measured) -> s.Section:
     return s.Section(title="Calibration", order=s.CALIBRATION, blocks=blocks)
 
 
+def _per_cent(value: float | None, low: float | None, high: float | None) -> s.Value | None:
+    if value is None:
+        return None
+    ends = {} if low is None or high is None else {"low": 100 * low, "high": 100 * high}
+    return s.Value(value=100 * value, digits=1, unit="%", **ends)
+
+
+def _ece(checked: dict[str, Any]) -> s.Value:
+    return s.Value(value=checked["ece"], low=checked.get("ece_low"), high=checked.get("ece_high"))
+
+
 def classes_section(before: Measured, after: Measured, names: Sequence[str], *, metric: str = "recall@1") -> s.Section:
     """Each class's measure, from one model to the other."""
     old, new = before.result.per_class(), after.result.per_class()
-    rows = [
-        s.Arrow(name=names[code], before=old[code][metric], after=new[code][metric], count=int(new[code]["count"]))
-        for code in new
-        if code >= 0 and code in old
-    ]
+    rows = []
+    for code in new:
+        if code >= 0 and code in old:
+            count, value = int(new[code]["count"]), new[code][metric]
+            sure = share(value * count, count)
+            ends = {"low": sure.low, "high": sure.high}
+            rows.append(s.Arrow(name=names[code], before=old[code][metric], after=value, count=count, **ends))
     arrows = s.Arrows(rows=rows, label=measure_name(metric), before=before.name, after=after.name)
     return s.Section(title="Per class", order=s.CLASSES, blocks=[arrows])
 

@@ -15,7 +15,7 @@ from lookalike.core import seeds
 from lookalike.core.compat import import_timm, offline
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, nearest
-from lookalike.data.decode import Preprocess
+from lookalike.data.decoding import Preprocess
 from lookalike.models import own
 
 

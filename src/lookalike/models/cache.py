@@ -14,7 +14,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_json, to_json, write_json
 from lookalike.core.formats import CURRENT, stamp
 from lookalike.core.progress import Progress
-from lookalike.data.decode import DECODER
+from lookalike.data.decoding import DECODER
 from lookalike.models import fast_openvino, runtimes
 from lookalike.models.program import VERSION, RuntimeUnavailable
 

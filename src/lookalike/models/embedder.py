@@ -14,7 +14,7 @@ from lookalike.core import seeds
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
-from lookalike.data.decode import Preprocess
+from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, layers
 from lookalike.models.heads import BlockLinear
 from lookalike.models.norms import name_of

@@ -17,7 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, read_json, recover_folder, write_json, write_text
 from lookalike.core.formats import stamp, upgrade
 from lookalike.core.run import Run
-from lookalike.data.decode import Preprocess
+from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, card
 from lookalike.models.heads import BlockLinear
 from lookalike.models.norms import make_norm, name_of

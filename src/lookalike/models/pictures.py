@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import MAX_BYTES
+from lookalike.data.decoding import MAX_BYTES
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lookalike.core import seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import Preprocess, UnreadableImage
+from lookalike.data.decoding import Preprocess, UnreadableImage
 from lookalike.models.pictures import Failure, Picture
 from lookalike.models.pixels import centre, check_view, viewed
 

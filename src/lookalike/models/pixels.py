@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decode import Preprocess, decode, prepare
+from lookalike.data.decoding import Preprocess, decode, prepare
 
 
 def square(pixels: np.ndarray, pre: Preprocess) -> np.ndarray:

@@ -13,9 +13,11 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
+from lookalike.core.locks import Locked
 from lookalike.searching.filters import Filters, describe, parse
 from lookalike.searching.folder import Index
 from lookalike.searching.hits import UNLIKE, Hit, Hits
+from lookalike.searching.served import Served
 from lookalike.searching.writing import check_model
 from lookalike.store import Condition
 
@@ -40,6 +42,7 @@ def search(
     box: Sequence[float] | None = None,
     model: str | os.PathLike[str] | Embedder | None = None,
     exact: bool = False,
+    device: str = "auto",
 ) -> Hits | list[Hits]:
     """What an index holds that looks like a picture.
 
@@ -50,23 +53,38 @@ def search(
     if not 1 <= k <= MOST:
         raise LookalikeError(f"`k` is {k}; it must lie between 1 and {MOST:,}.")
     with ExitStack() as stack:
-        opened = index if isinstance(index, Index) else stack.enter_context(Index.open(index))
+        opened = index if isinstance(index, Index) else stack.enter_context(Index.open(index, device=device))
         check_model(opened.generation.model, model)
         where = parse(filters)
         opened.check_columns(condition.column for condition in where)
+        service = _held(opened)
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no picture `{query}`.")
         if path is None or not path.is_dir():
-            return ask(opened, query, k, where, show_all=all, more=more, less=less, box=box, exact=exact)
+            return ask(
+                opened, query, k, where, show_all=all, more=more, less=less, box=box, exact=exact, service=service
+            )
         from lookalike.data import read_table
 
         table = read_table(path, layout="folder")
         if not len(table):
             raise LookalikeError(f"`{query}` holds no pictures.")
         files = [table.file(row) for row in range(len(table))]
-        options: dict[str, Any] = {"show_all": all, "more": more, "less": less, "exact": exact}
+        options: dict[str, Any] = {"show_all": all, "more": more, "less": less, "exact": exact, "service": service}
         return [ask(opened, file, k, where, **options) for file in files if file]
+
+
+def _held(index: Index) -> Served | None:
+    """The service that has the store to itself, if there is one; any other holder is an error."""
+    try:
+        index.store  # noqa: B018 (opened here, told here)
+    except Locked:
+        service = Served.of(index)
+        if service is None:
+            raise
+        return service
+    return None
 
 
 def ask(
@@ -80,20 +98,26 @@ def ask(
     less: Sequence[Any] = (),
     box: Sequence[float] | None = None,
     exact: bool = False,
+    service: Served | None = None,
 ) -> Hits:
-    """Search by pictures: embed them, then `answer`."""
+    """Search by pictures: embed them, then `answer`, or let a running service do that."""
     start = time.monotonic()
     pictures = [_loaded(picture) for picture in (query, *more, *less)]
-    vectors = embed(index, pictures, box)
-    count = 1 + len(more)
+    names = [str(p) if isinstance(p, (str, os.PathLike)) else "" for p in (query, *more, *less)]
+    vectors = embed(index, pictures, box, names)
+    count, name = 1 + len(more), names[0] or "picture"
+    same = {hash_bytes(data) for data in pictures[:1] if isinstance(data, bytes) and box is None}
+    if service is not None:
+        found = service.answer(vectors[:count], vectors[count:], k, where, same=same, exact=exact)
+        return Hits.from_json(found, name=name, index=str(index.path), show_all=show_all)
     return answer(
         index,
         vectors[:count],
         k,
         where,
         negative=vectors[count:],
-        name=str(query) if isinstance(query, (str, os.PathLike)) else "picture",
-        same={hash_bytes(data) for data in pictures[:1] if isinstance(data, bytes) and box is None},
+        name=name,
+        same=same,
         start=start,
         show_all=show_all,
         exact=exact,
@@ -110,13 +134,18 @@ def _loaded(picture: Any) -> Any:
         raise LookalikeError(f"`{picture}` cannot be read ({error.strerror}).") from error
 
 
-def embed(index: Index, pictures: Sequence[Any], box: Sequence[float] | None = None) -> np.ndarray:
+def embed(index: Index, pictures: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
     """Unit vectors of query pictures; `box` belongs to the first."""
+    from lookalike.data import UnreadableImage
+
     if box is not None:
         from lookalike.data import decode
 
         pictures = [decode(pictures[0], box=tuple(box)), *pictures[1:]]
-    return np.asarray(index.embedder.encode(list(pictures)))
+    rows, failures = index.embedder.encode(list(pictures), on_error="skip")
+    for failure in failures:
+        raise UnreadableImage(failure.reason, names[failure.index] or failure.name)
+    return np.asarray(rows)
 
 
 def answer(

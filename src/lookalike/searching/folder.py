@@ -12,6 +12,7 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.core.files import hash_bytes
 from lookalike.core.locks import Locked
+from lookalike.core.progress import warn
 from lookalike.core.run import Run
 from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
@@ -36,8 +37,8 @@ class Index:
     The model, the store and the calibration are opened when first needed.
     """
 
-    def __init__(self, path: Path, generation: int | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path, generation: int | None = None, *, device: str = "auto") -> None:
+        self.path, self.device = path, device
         self.manifest: Manifest = manifests.read(path)
         self.generation = self.manifest.generation(generation)
         self._guard = threading.RLock()
@@ -47,9 +48,13 @@ class Index:
         self._lent = False  # the store is another's to close
 
     @classmethod
-    def open(cls, where: str | os.PathLike[str] | None = None, *, generation: int | None = None) -> Self:
+    def open(
+        cls, where: str | os.PathLike[str] | None = None, *, generation: int | None = None, device: str = "auto"
+    ) -> Self:
         """By its folder, its name, the picture folder it was made of, or a run; else the one last updated."""
-        return cls(find(where), generation)
+        opened = cls(find(where), generation, device=device)
+        opened._check_decoder()
+        return opened
 
     def __enter__(self) -> Self:
         return self
@@ -96,12 +101,27 @@ class Index:
             )
         return store
 
+    def _check_decoder(self) -> None:
+        """Queries are decoded by what is installed now: it must see what the pictures' decoder saw."""
+        from lookalike.data.decoding import DECODER
+
+        made = self.generation.decoder
+        if made in ("", DECODER):
+            return
+        anew = f"`lookalike index {self.source}` embeds its pictures anew."
+        if made.partition("/")[0] != DECODER.partition("/")[0]:
+            raise LookalikeError(
+                f"The pictures of the index `{self.name}` were decoded in another way ({made}) than queries are now "
+                f"({DECODER}): {anew}"
+            )
+        warn(f"the index `{self.name}` was made with {made}, here is {DECODER}: scores may differ a little. {anew}")
+
     @property
     def embedder(self) -> Embedder:
         """The model that made the vectors, from the copy the index keeps."""
         with self._guard:
             if self._embedder is None:
-                self._embedder = load_model(self.folder / "model")
+                self._embedder = load_model(self.folder / "model", self.device)
             return self._embedder
 
     @property
@@ -161,7 +181,7 @@ class Index:
 
         A store that cannot be opened twice is handed over: closing this index then leaves it open.
         """
-        new = Index(self.path)
+        new = Index(self.path, device=self.device)
         same = new.generation.number == self.generation.number
         with self._guard:
             if same:
@@ -200,11 +220,11 @@ def open_store(path: Path, generation: Generation, *, write: bool = False) -> St
         ) from error
 
 
-def load_model(name: str | os.PathLike[str]) -> Embedder:
+def load_model(name: str | os.PathLike[str], device: str = "auto") -> Embedder:
     """The one door through which models come in."""
     from lookalike.models import Embedder
 
-    return Embedder.from_pretrained(name if isinstance(name, str) else Path(name))
+    return Embedder.from_pretrained(name if isinstance(name, str) else Path(name), device=device)
 
 
 def default_path(source: Path) -> Path:

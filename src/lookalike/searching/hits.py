@@ -151,6 +151,17 @@ class Hits:
             "hits": [hit.to_json() for hit in self.hits],
         }
 
+    @classmethod
+    def from_json(cls, document: dict[str, Any], *, name: str, index: str, show_all: bool = False) -> Hits:
+        """What `to_json` wrote, under the asker's own names."""
+        fields = ("id", "score", "probability", "closer_than", "identical", "copies")
+        hits = [Hit(payload=line["columns"], **{field: line[field] for field in fields}) for line in document["hits"]]
+        for hit, line in zip(hits, document["hits"], strict=True):
+            if hit.probability is not None:
+                hit.low, hit.high = line["low"], line["high"]
+        facts = {field: document[field] for field in ("pictures", "milliseconds", "filters")}
+        return cls(name, hits, index=index, note=document["verdict"]["note"], show_all=show_all, **facts)
+
     def __str__(self) -> str:
         lines = [self.verdict, *([self.detail] if self.detail else [])]
         width = min(max((len(hit.path) for hit in self.shown), default=0), 60)

@@ -35,6 +35,7 @@ def index(
     layout: str = "auto",
     split: str | None = None,
     calibrate: bool = True,
+    device: str = "auto",
     dry_run: bool = False,
     progress: bool = True,
 ) -> Indexed:
@@ -57,6 +58,7 @@ def index(
         layout=layout,
         split=split,
         calibrate=calibrate,
+        device=device,
         dry_run=dry_run,
         progress=progress,
     )
@@ -72,6 +74,7 @@ def bring_up_to_date(
     layout: str = "auto",
     split: str | None = None,
     calibrate: bool = True,
+    device: str = "auto",
     dry_run: bool = False,
     progress: bool = True,
     live: bool = True,
@@ -90,7 +93,8 @@ def bring_up_to_date(
     if not len(table):
         raise LookalikeError(f"`{source}` holds no pictures.")
     fresh = not place.exists()
-    how: dict[str, Any] = {"explicit": explicit, "dry_run": dry_run, "opened": opened, "number": generation}
+    how: dict[str, Any] = {"explicit": explicit, "device": device, "dry_run": dry_run}
+    how |= {"opened": opened, "number": generation}
     try:
         with (
             hold(place / ".lock", f"The index `{place.name}`"),

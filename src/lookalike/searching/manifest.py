@@ -33,7 +33,7 @@ class Generation(pydantic.BaseModel):
     number: int
     model: ModelMark
     preprocess: dict[str, Any]
-    decoder: str = ""  # which decoder the pixels came from: another one may move scores in the third digit
+    decoder: str = ""  # which decoder the pixels came from: vectors of two are not mixed (decision 0005)
     dim: int
     store: str  # a name of the registry, or an address
     created: str
@@ -61,9 +61,13 @@ class Manifest(pydantic.BaseModel):
         have = ", ".join(str(g.number) for g in self.generations) or "none"
         raise LookalikeError(f"The index `{self.name}` has no generation {wanted}; there are: {have}.")
 
-    def of_model(self, fingerprint: str) -> Generation | None:
-        """The newest generation made by a model."""
-        return next((g for g in reversed(self.generations) if g.model.fingerprint == fingerprint), None)
+    def of_model(self, fingerprint: str, decoder: str | None = None) -> Generation | None:
+        """The newest generation made by a model, and from the pixels of one decoder if that is given."""
+        decoders = None if decoder is None else ("", decoder)
+        for generation in reversed(self.generations):
+            if generation.model.fingerprint == fingerprint and (decoders is None or generation.decoder in decoders):
+                return generation
+        return None
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, stamp("index", self.model_dump(mode="json")), private=True)

@@ -15,6 +15,7 @@ import numpy as np
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
+from lookalike.core.progress import say
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
@@ -33,10 +34,16 @@ class Writer:
     """A generation opened for writing; the caller holds the index's lock."""
 
     def __init__(
-        self, path: Path, manifest: Manifest, generation: Generation, store: Store, embedder: Embedder | None = None
+        self,
+        path: Path,
+        manifest: Manifest,
+        generation: Generation,
+        store: Store,
+        embedder: Embedder | None = None,
+        device: str = "auto",
     ) -> None:
         self.path, self.manifest, self.generation, self.store = path, manifest, generation, store
-        self._given = embedder
+        self._given, self._device = embedder, device
 
     @property
     def folder(self) -> Path:
@@ -45,7 +52,7 @@ class Writer:
     @cached_property
     def embedder(self) -> Embedder:
         """Loaded only when something must be embedded."""
-        return self._given or load_model(self.folder / "model")
+        return self._given or load_model(self.folder / "model", self._device)
 
     def known(self) -> dict[str, Known]:
         return {record.id: known_row(record.payload) for part in self.store.scan() for record in part}
@@ -69,7 +76,13 @@ class Writer:
         if live:
             self.manifest.live = self.generation.number
         self.store.flush()
+        mark = self.generation.model.fingerprint
+        same = [g for g in self.manifest.generations if g.model.fingerprint == mark and g is not self.generation]
+        gone = same if live else []
+        self.manifest.generations = [g for g in self.manifest.generations if g not in gone]
         self.manifest.write(self.path)
+        for old in gone:  # the same model's vectors of another decoder's pixels
+            shutil.rmtree(generation_folder(self.path, old.number), ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -80,24 +93,39 @@ def open_writer(
     store: str | None,
     *,
     explicit: bool,
+    device: str = "auto",
     dry_run: bool = False,
     opened: Store | None = None,
     number: int | None = None,
 ) -> Iterator[Writer]:
     """The generation that a model's vectors go to: the one it made before, or a new one.
 
+    One whose pictures went through another decoder is not added to: a new one takes its place when it is whole.
     `explicit`: the user named this index, so another model's vectors are refused instead of put beside.
     `opened` is that generation's store if this process has it open already, `number` one to take without a model.
     """
+    from lookalike.data.decoding import DECODER
+
     manifest = _manifest(path, source)
-    given = None if model is None and manifest.generations else _embedder(model)
-    generation = manifest.generation(number) if given is None else manifest.of_model(given.fingerprint())
+    live = manifest.generation() if manifest.generations else None
+    given: Embedder | None = None
+    if live is not None and model is None:
+        generation: Generation | None = manifest.generation(number)
+        if number is None and live.decoder not in ("", DECODER):
+            given = load_model(generation_folder(path, live.number) / "model", device)
+            generation = manifest.of_model(live.model.fingerprint, DECODER)
+    else:
+        given = _embedder(model, device)
+        generation = manifest.of_model(given.fingerprint(), DECODER)
     if generation is None:
-        embedder = given or _embedder(model)
-        if manifest.generations and explicit:
-            wanted = ModelMark(name=_name(model), fingerprint=embedder.fingerprint())
-            raise foreign(manifest.generation().model, wanted)
-        generation = _new_generation(manifest, embedder, _name(model), store or DEFAULT_STORE)
+        embedder = given or _embedder(model, device)
+        before = manifest.of_model(embedder.fingerprint())
+        name = before.model.name if before else _name(model)
+        if before is not None:
+            say(f"The decoder is another than the index was made with ({before.decoder}): all pictures are read anew.")
+        elif live is not None and explicit:
+            raise foreign(live.model, ModelMark(name=name, fingerprint=embedder.fingerprint()))
+        generation = _new_generation(manifest, embedder, name, store or (before.store if before else DEFAULT_STORE))
         if dry_run:
             yield Writer(path, manifest, generation, _Nothing(generation.dim))  # type: ignore[arg-type]
             return
@@ -112,10 +140,10 @@ def open_writer(
     except Locked:
         if opened is None or generation.number != manifest.live:
             raise
-        yield Writer(path, manifest, generation, opened, given)
+        yield Writer(path, manifest, generation, opened, given, device)
         return
     try:
-        yield Writer(path, manifest, generation, own, given)
+        yield Writer(path, manifest, generation, own, given, device)
     finally:
         own.close()
 
@@ -149,8 +177,10 @@ def _manifest(path: Path, source: Path) -> Manifest:
     return manifest
 
 
-def _embedder(model: str | os.PathLike[str] | Embedder | None) -> Embedder:
-    return load_model(model or DEFAULT_MODEL) if model is None or isinstance(model, (str, os.PathLike)) else model
+def _embedder(model: str | os.PathLike[str] | Embedder | None, device: str = "auto") -> Embedder:
+    if model is None or isinstance(model, (str, os.PathLike)):
+        return load_model(model or DEFAULT_MODEL, device)
+    return model
 
 
 def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
@@ -166,7 +196,7 @@ def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
 
 
 def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
-    from lookalike.data.decode import DECODER
+    from lookalike.data.decoding import DECODER
 
     store_class(store)  # a misspelt name is told before anything is made
     mark = ModelMark(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)

@@ -46,7 +46,7 @@ def needed(method: str, path: str) -> str:
         return "none"
     if path.startswith("/api/v1/keys"):
         return "write"
-    asking = (method == "POST" and path == "/api/v1/search") or path.startswith("/api/v1/queries/")
+    asking = (method == "POST" and path in ("/api/v1/search", "/api/v1/nearest")) or path.startswith("/api/v1/queries/")
     if method in ("GET", "HEAD", "OPTIONS") or asking:
         return "read"
     return "write"

@@ -12,7 +12,6 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from lookalike._version import __version__
-from lookalike.core.errors import LookalikeError
 from lookalike.service import api, problems
 from lookalike.service.access import DEEP, SCREENS, rights_of
 from lookalike.service.api.common import Answering
@@ -82,10 +81,7 @@ def _pictures(app: FastAPI, service: Service) -> None:
     def whole(request: Request, live: Answering, name: str) -> Response:
         if not service.originals and rights_of(request.scope) != "write":
             raise Problem(403, "Originals are not given out to keys that only read.")
-        try:
-            return original(live.index, live.record(name), keep_metadata=service.keep_metadata)
-        except LookalikeError as error:
-            raise error if isinstance(error, Problem) else Problem(404, str(error)) from error
+        return original(request, live.index, live.record(name), keep_metadata=service.keep_metadata)
 
 
 def _page(app: FastAPI) -> None:

@@ -1,35 +1,45 @@
-"""A picture at full size, as a new file of bare pixels: nothing its camera or its owner wrote into it comes along."""
+"""Whole pictures by row id: as they are in the indexed folder, or without what they tell beside their pixels."""
 
 from __future__ import annotations
 
-from fastapi import Response
+import threading
+from pathlib import PurePosixPath
+from urllib.parse import quote
 
+from fastapi import Request, Response
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes
 from lookalike.searching import Index
-from lookalike.searching.rows import box_of
+from lookalike.service.problems import Problem
 from lookalike.store import Record
 
-KINDS = {
-    b"\xff\xd8\xff": "image/jpeg",
-    b"\x89PNG": "image/png",
-    b"GIF8": "image/gif",
-    b"RIFF": "image/webp",
-    b"BM": "image/bmp",
-    b"II*\0": "image/tiff",
-    b"MM\0*": "image/tiff",
-}
+ENDINGS = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
+_ROOM = threading.BoundedSemaphore(2)  # a large picture decoded whole takes hundreds of megabytes
 
 
-def original(index: Index, record: Record, *, keep_metadata: bool) -> Response:
-    data = index.open_bytes(record)
-    if keep_metadata:
-        kind = next((kind for start, kind in KINDS.items() if data.startswith(start)), "application/octet-stream")
-        # Whatever else the file may be read as, a browser only ever saves it or shows it as this kind.
-        headers = {"Content-Disposition": "attachment", "Cache-Control": "private, no-cache"}
-        return Response(data, media_type=kind, headers=headers)
-    import simplejpeg
+def original(request: Request, index: Index, record: Record, *, keep_metadata: bool) -> Response:
+    from lookalike.data.originals import media_type, without_metadata
 
-    from lookalike.data import decode
+    try:
+        data = index.open_bytes(record)
+    except LookalikeError as error:
+        raise Problem(404, str(error)) from error
+    mark = f'"{hash_bytes(data)}-{"whole" if keep_metadata else "bare"}"'
+    headers = {"Cache-Control": "private, no-cache", "ETag": mark}
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers=headers)
+    try:
+        with _ROOM:
+            body, media = (data, media_type(data)) if keep_metadata else without_metadata(data)
+    except LookalikeError as error:
+        raise Problem(415, str(error)) from error
+    headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(_name(record, media), safe='')}"
+    return Response(body, media_type=media, headers=headers)
 
-    pixels = decode(data, box=box_of(record.payload))
-    jpeg = simplejpeg.encode_jpeg(pixels, quality=95, colorspace="RGB", colorsubsampling="444")
-    return Response(bytes(jpeg), media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
+
+def _name(record: Record, media: str) -> str:
+    """The file's own name, with the ending of what it has become."""
+    name = PurePosixPath(str(record.payload.get("path", record.id)))
+    endings = ENDINGS.get(media)
+    return name.name if endings is None or name.suffix.lower() in endings else f"{name.stem}{endings[0]}"

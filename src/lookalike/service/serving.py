@@ -8,9 +8,12 @@ import socket
 from pathlib import Path
 
 from lookalike.core import folders
+from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import say, warn
+from lookalike.core.run import find_run
 from lookalike.searching import Index
+from lookalike.searching.served import announced
 
 
 def serve(
@@ -22,11 +25,14 @@ def serve(
     runs: str | os.PathLike[str] | None = None,
     keep_queries: float = 7,
     max_upload: int = 20_000_000,
+    keep_metadata: bool = False,
+    device: str = "auto",
 ) -> None:
     """Serve an index: a page to search with, and a JSON API. Ends with Ctrl-C.
 
     `index` is a folder, a name, the picture folder it was made of, or a run; `run` is a run with an index.
     `runs` is where reports are looked for (default `./runs`). Uploaded pictures are kept for `keep_queries` days.
+    Originals are given without EXIF and other metadata, unless `keep_metadata`.
     """
     import uvicorn
 
@@ -36,11 +42,15 @@ def serve(
 
     if index is not None and run is not None:
         raise LookalikeError("Give either an index or a run to serve, not both.")
-    opened = Index.open(index if run is None else run)
+    resolve(device)
+    if run is not None:
+        run = find_run(run).path
+    opened = Index.open(index if run is None else run, device=device)
     opened.store  # noqa: B018 (told now, not at the first request, when another process has it)
     local = _is_loopback(host)
     listener = _listen(host, port)
-    service = Service(opened, _report_folders(opened, run, runs), keep_queries, Limits(upload=max_upload))
+    limits = Limits(upload=max_upload)
+    service = Service(opened, _report_folders(opened, run, runs), keep_queries, limits, keep_metadata=keep_metadata)
     app = create_app(service, hosts=LOOPBACK if local else None)
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
@@ -50,7 +60,8 @@ def serve(
         warn(f"everybody who reaches {host} can search these pictures; there is no key.")
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=15)
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        with announced(opened.path, host, listener.getsockname()[1], service.keys.house):
+            uvicorn.Server(config).run(sockets=[listener])
     finally:
         listener.close()
 

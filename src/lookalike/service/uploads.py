@@ -21,7 +21,7 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
     """Refuse what is no picture, or one that would take too much to decode, by its header alone; width and height."""
     from PIL import Image, UnidentifiedImageError
 
-    from lookalike.data.decode import FORMATS
+    from lookalike.data.decoding import FORMATS
 
     shown = name if name and len(name) <= 80 else "This file"
     if not data:

@@ -75,8 +75,8 @@ def demo(
     place = path / "index"
     chosen: str | Path = run.model if run else model or MODEL
     say("Indexing every picture with the kept model.")
-    index(folder=source, model=chosen, index=place)
-    hits = search(query=_example(table), index=place, k=6)
+    index(folder=source, model=chosen, index=place, device=device)
+    hits = search(query=_example(table), index=place, k=6, device=device)
     assert not isinstance(hits, list)  # one picture was asked for
     report = None
     if run is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def start(
 
             return Plan(chosen, estimate(chosen, table, division))
         run = Run.create(chosen.method.name, chosen.model_dump(mode="json"), path=out)
-    with run.locked():
+    with contextlib.nullcontext() if resume is not None else run.or_nothing(), run.locked():
         if resume is not None:
             table, division = _again(run, chosen)
         return _run(run, chosen, table, division, report=report)

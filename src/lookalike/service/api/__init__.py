@@ -14,6 +14,7 @@ Search (`api/search.py`)
     GET    /info                       index, model, columns, limits, what this caller may do (`rights`), `words`
     POST   /search                     by an upload (multipart `picture`); `?f=&k=&box=x1,y1,x2,y2&keep=`
     GET    /search                     by reference: `like=ID`, `q=u.…`, `text=WORDS`, `more=ID`, `less=ID`, `box=`
+    POST   /nearest                    by vectors of the index's model: `{positive, negative, k, where, same, exact}`
     GET    /items, /items/{id}         a mosaic of cards; one card
     GET    /facets, /facets/{column}   values with counts under the other columns' filters (`f=`)
     DELETE /queries/{id}               forget an upload

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, File, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field, FiniteFloat
 
 from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
@@ -21,6 +22,7 @@ from lookalike.service.live import Live
 from lookalike.service.mosaic import mosaic
 from lookalike.service.problems import Problem
 from lookalike.service.state import Service, card, shape
+from lookalike.store import Condition
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
 Box = Annotated[str | None, Query(max_length=100, description="x1,y1,x2,y2 as shares from 0 to 1")]
@@ -54,6 +56,7 @@ def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
         "rights": rights_of(request.scope),
         "words": index.reads_words,
         "originals": service.originals or rights_of(request.scope) == "write",
+        "metadata": service.keep_metadata,
     }
 
 
@@ -76,7 +79,7 @@ def _by_upload(
     service: Service, live: Live, data: bytes, name: str, f: list[str], k: int, box: str | None, keep: bool
 ) -> dict[str, Any]:
     from lookalike.data import UnreadableImage, thumbnail
-    from lookalike.data.decode import shrink
+    from lookalike.data.decoding import shrink
 
     start = time.monotonic()
     where, region = live.where(f), parse_box(box)
@@ -154,6 +157,45 @@ def search_by_reference(
     examples = examples[1:] if like else examples
     trays = {"more": [card(r) for r in examples], "less": [card(r) for r in against]}
     return _answer(hits, query) | trays
+
+
+class Rule(BaseModel):
+    """A condition of a filter, as the store knows it."""
+
+    column: str
+    values: list[str] = Field(max_length=1000)
+    prefix: bool = False
+    negate: bool = False
+
+
+class Question(BaseModel):
+    """Vectors of the index's model to look like and unlike; `same` are hashes of files that count as identical."""
+
+    positive: list[list[FiniteFloat]] = Field(min_length=1, max_length=20)
+    negative: list[list[FiniteFloat]] = Field(default=[], max_length=20)
+    k: int = Field(default=10, ge=1, le=MOST)
+    where: list[Rule] = Field(default=[], max_length=50)
+    same: list[str] = Field(default=[], max_length=20)
+    exact: bool = False
+
+
+@router.post("/nearest")
+def nearest(live: Answering, question: Question) -> dict[str, Any]:
+    """Search by vectors: how `lookalike search` asks an index that this server has to itself."""
+    where = [Condition(rule.column, tuple(rule.values), rule.prefix, rule.negate) for rule in question.where]
+    live.index.check_columns(condition.column for condition in where)
+    positive, negative = (_matrix(rows, live) for rows in (question.positive, question.negative))
+    hits = answer(
+        live.index, positive, question.k, where, negative=negative, same=set(question.same), exact=question.exact
+    )
+    return _answer(hits, {"kind": "vectors", "id": None})
+
+
+def _matrix(rows: list[list[float]], live: Live) -> np.ndarray:
+    dim = live.index.generation.dim
+    if any(len(row) != dim for row in rows):
+        raise Problem(400, f"The vectors of this index have {dim} numbers.")
+    return np.array(rows, dtype=np.float32).reshape(-1, dim)
 
 
 def _answer(hits: Hits, query: dict[str, Any]) -> dict[str, Any]:

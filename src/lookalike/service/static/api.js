@@ -61,5 +61,7 @@ export function forget(id) {
 
 /** @param {string} hash @param {number} side */
 export const thumb = (hash, side) => `/thumb/${hash}/${side}.jpg`;
+/** @param {string} id of a row; slashes stay, as the server reads a path */
+export const original = (id) => `/original/${id.split("/").map(encodeURIComponent).join("/")}`;
 /** @param {string} id */
 export const queryPicture = (id) => `/query/${id}.jpg`;

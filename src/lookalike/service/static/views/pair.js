@@ -1,12 +1,12 @@
 // A hit beside the question: two whole pictures under one zoom.
 
-import { queryPicture, thumb } from "../api.js";
+import { original, queryPicture, thumb } from "../api.js";
 import { count, fill, h, icon, readable, text } from "../dom.js";
 import { story, title } from "../parts/score.js";
 
 /**
  * @param {any} answer @param {string} id @param {{close: () => void, show: (id: string) => void,
- *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void}} act
+ *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, metadata: boolean}} act
  */
 export function pair(answer, id, act) {
   const place = answer.hits.findIndex((/** @type {any} */ hit) => hit.id === id);
@@ -42,7 +42,8 @@ export function pair(answer, id, act) {
       h("div", { class: "row" },
         h("button", { type: "button", class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
         h("button", { type: "button", onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
-        h("button", { type: "button", onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus"))))));
+        h("button", { type: "button", onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus")),
+        h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: act.metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, icon("picture"), "Original")))));
   dialog.addEventListener("cancel", (/** @type {Event} */ event) => {
     event.preventDefault();
     act.close();

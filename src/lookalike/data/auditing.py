@@ -118,7 +118,7 @@ def _look_at_all(table: Table, progress: bool) -> pa.Table:
     """content_id, reason, hash and thumbnail of every row; kept, so that the next look costs nothing."""
     import pyarrow.parquet as pq
 
-    from lookalike.data.decode import DECODER
+    from lookalike.data.decoding import DECODER
     from lookalike.data.table import read_parquet
 
     key = hash_bytes("audit", str(CURRENT["cache"]), DECODER, table.fingerprint(), str(len(table)))
@@ -142,7 +142,7 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
     """The facts of every row, and whether they will hold: a file that could not be opened may come back."""
     import pyarrow as pa
 
-    from lookalike.data.decode import UnreadableImage, content_id, decode
+    from lookalike.data.decoding import UnreadableImage, content_id, decode
     from lookalike.data.near import THUMB, look
 
     lasting = True

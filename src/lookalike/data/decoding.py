@@ -190,7 +190,7 @@ def _load(data: Source, box: Box | None, least: float | None, of: Side = min) ->
             raise UnreadableImage(error.reason, data) from error.__cause__
     data = bytes(data)
     picture = _jpeg(data, box, least, of) if data[:2] == b"\xff\xd8" else None
-    return picture or _upright(_open(data))
+    return picture or _upright(open_header(data))
 
 
 @contextlib.contextmanager
@@ -249,8 +249,8 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Pictu
     # Hundreds of near-empty progressive scans over a large picture would take minutes.
     if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
         raise UnreadableImage("it has too many scans for its size")
-    exif, icc = _segments(data)
-    turn = _orientation(exif) if exif else 1
+    exif, icc = jpeg_blocks(data)
+    turn = orientation(exif) if exif else 1
     across, down = (height, width) if turn in (5, 6, 7, 8) else (width, height)
     eighths = 8
     if least:
@@ -274,7 +274,7 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Pictu
     return _Picture(pixels, across, down, eighths / 8)
 
 
-def _segments(data: bytes) -> tuple[bytes, bytes]:
+def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
     """EXIF block and ICC profile of a JPEG, from the segments before its first scan."""
     exif, chunks, at = b"", [], 2
     while at + 4 <= len(data) and data[at] == 0xFF:
@@ -296,7 +296,7 @@ def _segments(data: bytes) -> tuple[bytes, bytes]:
 # --- the road through Pillow ---
 
 
-def _open(data: bytes) -> Image.Image:
+def open_header(data: bytes) -> Image.Image:
     """The picture with only its header read."""
     if not data:
         raise UnreadableImage("the file is empty")
@@ -339,13 +339,13 @@ def _upright(image: Image.Image) -> _Picture:
     with _foreign_bytes():
         image.load()
     rgb = to_rgb(image)
-    turn = _orientation(image)
+    turn = orientation(image)
     if turn in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[turn])
     return _Picture(rgb, *rgb.size)
 
 
-def _orientation(source: bytes | Image.Image) -> int:
+def orientation(source: bytes | Image.Image) -> int:
     """The EXIF orientation of a picture, or of a bare EXIF block; 1 (upright) where it cannot be read."""
     try:
         if isinstance(source, bytes):

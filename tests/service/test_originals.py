@@ -1,0 +1,108 @@
+"""Originals over HTTP: by row id, from the indexed folder only, and silent about where they were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from lookalike.data import decode
+from lookalike.searching import Index, index
+from lookalike.service import create_app
+from lookalike.service.state import Service
+from tests.data.test_originals import silent
+from tests.data.test_thumbs import talkative
+from tests.searching.fake import FakeEmbedder
+from tests.service.conftest import sentence
+
+FILES = {
+    "a b/upright #1?.jpg": ("JPEG", 1),
+    "turned.jpg": ("JPEG", 6),
+    "drawn.png": ("PNG", 1),
+    "scan.tif": ("TIFF", 3),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "pictures"
+    for name, (kind, turn) in FILES.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(talkative(kind, turn))
+    (tmp_path / "secret.jpg").write_bytes(talkative("JPEG"))
+    return place
+
+
+def serving(folder: Path, **options: Any) -> Service:
+    place = folder.parent / "index"
+    index(folder=folder, model=FakeEmbedder(), index=place, store="exact", progress=False)  # type: ignore[arg-type]
+    return Service(Index.open(place), [], **options)
+
+
+@pytest.fixture
+def service(folder: Path, home: Path) -> Iterator[Service]:
+    opened = serving(folder)
+    yield opened
+    opened.close()
+
+
+def quoted(name: str) -> str:
+    from urllib.parse import quote
+
+    return f"/original/{quote(f'pictures/{name}')}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_original_comes_without_metadata(name: str, service: Service, folder: Path) -> None:
+    client = TestClient(create_app(service))
+    before = (folder / name).read_bytes()
+    answer = client.get(quoted(name))
+    assert answer.status_code == 200 and b"SECRET" in before
+    image = silent(answer.content)
+    assert answer.headers["content-type"] == Image.MIME[image.format]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert np.abs(np.asarray(image.convert("RGB")).astype(int) - decode(before)).mean() < 3
+    ending = ".png" if name in ("drawn.png", "scan.tif") else ".jpg"
+    assert answer.headers["content-disposition"].startswith("inline;") and answer.headers[
+        "content-disposition"
+    ].endswith(ending)
+    again = client.get(quoted(name), headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+    assert (folder / name).read_bytes() == before
+
+
+def test_keep_metadata_gives_the_file_as_it_is(folder: Path, home: Path) -> None:
+    opened = serving(folder, keep_metadata=True)
+    client = TestClient(create_app(opened))
+    for name, (kind, _) in FILES.items():
+        answer = client.get(quoted(name))
+        assert answer.content == (folder / name).read_bytes() and answer.headers["content-type"] == Image.MIME[kind]
+    assert client.get("/api/v1/info").json()["originals"] == {"metadata": True}
+    opened.close()
+
+
+def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, folder: Path) -> None:
+    client = TestClient(create_app(service))
+    for name in (
+        "secret.jpg",
+        "pictures/secret.jpg",
+        "pictures/../secret.jpg",
+        str(folder.parent / "secret.jpg"),
+        "..%2fsecret.jpg",
+    ):
+        answer = client.get(f"/original/{name}")
+        assert answer.status_code == 404 and sentence(answer)
+    (folder / "drawn.png").unlink()
+    (folder / "drawn.png").symlink_to(folder.parent / "secret.jpg")  # swapped after it was indexed
+    answer = client.get(quoted("drawn.png"))
+    assert answer.status_code == 404 and "does not lie inside" in sentence(answer)
+    (folder / "scan.tif").unlink()
+    assert "cannot be opened" in sentence(client.get(quoted("scan.tif")))
+    (folder / "turned.jpg").write_bytes(b"<script>alert(1)</script>")
+    answer = client.get(quoted("turned.jpg"))
+    assert answer.status_code == 415 and answer.headers["content-type"] == "application/json"

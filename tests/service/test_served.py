@@ -1,0 +1,107 @@
+"""An index that a service has to itself is searched through that service."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import Locked
+from lookalike.searching import Hits, index, search
+from lookalike.searching.served import NAME, announced
+from tests import helpers
+
+MODEL = helpers.ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("served")
+    pictures = helpers.pictures(base / "pictures", classes=5, images=12)
+    index(folder=pictures, model=MODEL, index=base / "index", store="qdrant", progress=False)
+    return base / "index"
+
+
+@pytest.fixture
+def served(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """`lookalike serve`, ready; it is ended as Ctrl-C ends it."""
+    command = [sys.executable, "-m", "lookalike", "serve", str(place), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert re.search(r"http://127.0.0.1:\d+", process.stderr.readline())
+    while not (place / NAME).exists():
+        assert process.poll() is None, process.stderr.read()
+    yield process
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+
+
+def told(hits: Any) -> Any:
+    assert isinstance(hits, Hits)
+    document = hits.to_json()
+    del document["milliseconds"]
+    return document
+
+
+def test_search_beside_serve_answers_as_without_it(place: Path, served: subprocess.Popen[str]) -> None:
+    pictures = place.parent / "pictures"
+    query = pictures / "class-01" / "0.jpg"
+    questions: list[dict[str, Any]] = [
+        {"query": query, "k": 7},
+        {"query": query, "filters": ["label!=class-01", "path=class-0*"], "all": True},
+        {"query": query, "more": [pictures / "class-02" / "1.jpg"], "less": [pictures / "class-03" / "1.jpg"]},
+        {"query": query, "box": (0, 0, 32, 32), "exact": True},
+    ]
+    through = [told(search(index=place, **question)) for question in questions]
+    many = search(query=pictures / "class-04", index=place, k=2)
+    assert isinstance(many, list) and len(many) == 12
+    with pytest.raises(LookalikeError, match="did you mean `label`"):
+        search(query=query, index=place, filters="lable=x")
+    with pytest.raises(Locked, match="lookalike serve"):
+        index(folder=pictures, index=place, progress=False)
+    served.send_signal(signal.SIGINT)
+    served.wait(timeout=30)
+    assert not (place / NAME).exists()
+    for question, answer in zip(questions, through, strict=True):
+        alone = told(search(index=place, **question))
+        assert [hit.pop("score") for hit in answer["hits"]] == pytest.approx(
+            [hit.pop("score") for hit in alone["hits"]], abs=1e-5
+        )
+        assert json.dumps(answer) == json.dumps(alone)
+
+
+def test_a_service_that_was_killed_leaves_no_trap(place: Path, served: subprocess.Popen[str]) -> None:
+    served.kill()
+    served.wait()
+    assert (place / NAME).exists()
+    assert len(search(query=place.parent / "pictures" / "class-01" / "0.jpg", index=place)) == 10
+
+
+def test_another_holder_is_told_in_one_sentence(place: Path, tmp_path: Path) -> None:
+    from lookalike.searching import Index
+
+    query = place.parent / "pictures" / "class-01" / "0.jpg"
+    with Index.open(place) as holder:
+        assert holder.store.count() == 60
+        with pytest.raises(Locked, match=r"Another process has the index .* open"):
+            search(query=query, index=place)
+        with announced(place, "0.0.0.0", 1), pytest.raises(Locked):  # nobody answers there
+            assert json.loads((place / NAME).read_text()) == {"host": "127.0.0.1", "port": 1, "process": os.getpid()}
+            search(query=query, index=place)
+    assert not (place / NAME).exists()
+
+
+def test_vectors_are_checked(client: Any) -> None:
+    wrong = client.post("/api/v1/nearest", json={"positive": [[1.0, 2.0]]})
+    assert wrong.status_code == 400 and "have 1280 numbers" in wrong.json()["error"]["sentence"]
+    assert client.post("/api/v1/nearest", json={"positive": []}).status_code == 422
+    assert client.post("/api/v1/nearest", content=b'{"positive": [[NaN]]}').status_code == 422

@@ -1,0 +1,56 @@
+"""Rules that hold for every line of the source, whoever writes it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from lookalike._version import __version__
+from tests.helpers import ROOT
+
+SOURCE = ROOT / "src" / "lookalike"
+FILES = sorted(SOURCE.rglob("*.py"))
+ROOMS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+
+
+def lines(pattern: str, files: list[Path]) -> list[str]:
+    wanted = re.compile(pattern)
+    return [
+        f"{path.relative_to(SOURCE)}: {line.strip()}"
+        for path in files
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if wanted.search(line.split("  # ")[0])
+    ]
+
+
+def test_no_system_is_taken_for_granted() -> None:
+    """No fork, no folder that only one system has, no module that only one has outside a guarded import."""
+    assert lines(r"""os\.fork\(|["']fork["']|forkserver|["']/(tmp|dev|var|etc|usr)\b""", FILES) == []
+    assert lines(r"^(import|from) (fcntl|msvcrt|resource|pwd|grp|termios)\b", FILES) == []
+    assert lines(r"^(?!.*/proc/).*\.read_text\(\)", FILES) == [], "without an encoding Windows takes its own"
+
+
+def test_nothing_is_unpickled_and_no_shell_is_called() -> None:
+    assert lines(r"pickle\.loads?\(|allow_pickle=True|weights_only=False|shell=True|os\.system\(", FILES) == []
+    assert [line for line in lines(r"torch\.load\(", FILES) if "weights_only=True" not in line] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_rooms_names_are_what_they_say(room: str) -> None:
+    """A module named like a public function would take its place as soon as anybody imports it."""
+    module = importlib.import_module(f"lookalike.{room}")
+    public = set(getattr(module, "__all__", []))
+    for path in (SOURCE / room).glob("*.py"):
+        if path.stem in public:
+            importlib.import_module(f"lookalike.{room}.{path.stem}")
+            assert callable(getattr(module, path.stem)), f"{room}.{path.stem} is a module"
+    for name in public:
+        assert getattr(module, name) is not None
+
+
+def test_the_version_is_semantic_and_the_changelog_knows_it() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", __version__)
+    assert f"\n## {__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
