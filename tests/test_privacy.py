@@ -15,7 +15,7 @@ from PIL import Image, TiffImagePlugin
 from tests import helpers
 
 MODEL = helpers.ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
-SECRETS = (b"SECRET", b"Exif\0", b"GPS", b"xpacket")
+SECRETS = (b"SECRET", b"Exif\0\0", b"GPSInfo", b"GPSLatitude", b"xpacket")  # long enough not to occur by chance
 
 # Every station a user's pictures pass, watched from within: whoever opens a connection or starts a program is named.
 WALK = """

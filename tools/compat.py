@@ -26,6 +26,7 @@ def make(place: Path) -> dict[str, Path]:
 
     import lookalike as la
     from lookalike.core.files import write_json
+    from lookalike.shift import splits
 
     os.chdir(place)
     birds = helpers.pictures(place / "birds", classes=5, images=4, width=32, height=32)
@@ -40,9 +41,11 @@ def make(place: Path) -> dict[str, Path]:
     shutil.rmtree(place / "run" / "checkpoints")
     (place / "table").mkdir()
     la.read_table(birds).save(place / "table" / "table.parquet")
+    flock = helpers.pictures(place / "flock", classes=10, images=4, width=32, height=32)
+    splits(data=flock, model="model", count=3, draws=2, out=place / "splits" / "splits.json")
     cache = next((place / "home" / "cache" / "features").iterdir())
     return {
-        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table")},
+        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table", "splits")},
         "cache": cache,
     }
 

@@ -45,7 +45,17 @@ COMMANDS = [
     ["embed", "{}", "--out", "v.npy", "--model", MODEL],
     ["train", "{}", "--model", MODEL],
     ["evaluate", "{}", "--model", MODEL],
+    ["compare", "{}", "--a", MODEL, "--b", MODEL],
     ["demo", "--images", "{}", "--model", MODEL],
+]
+# Those that take something else than pictures.
+OTHERS = [
+    ["report", "{}"],
+    ["serve", "{}"],
+    ["serve", "--run", "{}"],
+    ["export", "--model", "{}", "--out", "m.onnx"],
+    ["train", "--resume", "{}"],
+    ["migrate", "{}"],
 ]
 
 
@@ -53,29 +63,76 @@ def filled(words: list[Any], folder: str) -> list[str]:
     return [folder if word == "{}" else str(word) for word in words]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("words", COMMANDS + OTHERS, ids=lambda words: words[0])
 def test_a_missing_folder(words: list[Any], cli: Cli, tmp_path: Path) -> None:
     refused(cli(*filled(words, "nowhere")), "nowhere")
     assert listing(tmp_path) == []
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("words", COMMANDS + OTHERS, ids=lambda words: words[0])
 def test_an_empty_folder(words: list[Any], cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused(cli(*filled(words, "empty")), "empty")
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
+def test_missing_pictures_and_indexes_of_a_search(cli: Cli, birds: Path, tmp_path: Path) -> None:
+    query = birds / "class-00" / "0.jpg"
+    refused(cli("search", query), "There is no index yet")
+    refused(cli("search", query, "--index", "nowhere"), "nowhere")
+    assert cli("index", birds, "--model", MODEL, "--index", "here", "--store", "exact").code == 0
+    refused(cli("search", "nowhere.jpg", "--index", "here"), "nowhere.jpg")
+    (tmp_path / "empty").mkdir()
+    refused(cli("search", "empty", "--index", "here"), "empty")
+    refused(cli("search", query, "--index", "empty"), "lookalike index empty")
+    (tmp_path / "notes.txt").write_text("no picture")
+    refused(cli("search", "notes.txt", "--index", "here"), "notes.txt", "holds text")
+    refused(cli("search", query, "--index", "here", "--less", "notes.txt"), "notes.txt", "holds text")
+
+
 def test_one_class_only(cli: Cli, tmp_path: Path) -> None:
     pictures(tmp_path / "birds", classes=1, images=6)
     refused(cli("train", "birds", "--model", MODEL), "birds", "1 class")
+    refused(cli("evaluate", "birds", "--model", MODEL), "birds", "1 class", "at least 2")
+    refused(cli("compare", "birds", "--a", MODEL, "--b", MODEL), "birds", "1 class", "at least 2")
     assert [p.name for p in tmp_path.iterdir()] == ["birds"]
+    shown = cli("demo", "--images", "birds", "--model", MODEL)  # nothing to train on, something to search in
+    assert shown.code == 0 and "not trained: `birds/` holds 1 class" in shown.out
 
 
 def test_classes_of_one_picture(cli: Cli, tmp_path: Path) -> None:
     pictures(tmp_path / "birds", classes=6, images=1)
     refused(cli("train", "birds", "--model", MODEL), "birds")
     refused(cli("evaluate", "birds", "--model", MODEL), "birds", "at least 2")
+    refused(cli("compare", "birds", "--a", MODEL, "--b", MODEL), "birds", "at least 2")
+    assert [p.name for p in tmp_path.iterdir()] == ["birds"]
+    shown = cli("demo", "--images", "birds", "--model", MODEL)
+    assert shown.code == 0 and "not trained: " in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--model", "./nowhere"], "nowhere"),
+        (["--model", MODEL, "--device", "gpu"], "cuda, mps or xpu"),
+        (["--model", "efficientnet_lite00"], "did you mean `efficientnet_lite0`?"),
+        (["--model", MODEL, "--set", "head.dim=999"], "999"),
+    ],
+    ids=["model", "device", "name", "head"],
+)
+def test_a_run_that_cannot_begin_leaves_nothing(words: list[Any], sentence: str, cli: Cli, birds: Path) -> None:
+    before = listing(birds.parent)
+    refused(cli("train", birds, *words), sentence)
+    refused(cli("train", birds, *words, "--out", "mine"), sentence)
+    assert listing(birds.parent) == before
+
+
+def test_a_place_that_is_taken_is_told_before_the_work(cli: Cli, birds: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    for words in COMMANDS[2:5]:
+        refused(cli(*filled(words, str(birds)), "--out", "mine"), "mine", "not empty")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
 
 def test_misspelt_settings_methods_and_devices(cli: Cli, birds: Path) -> None:
@@ -109,26 +166,86 @@ def test_a_truncated_checkpoint(cli: Cli, birds: Path) -> None:
     assert Path("run/model/model.safetensors").read_bytes() == model
 
 
-def test_a_truncated_model(cli: Cli, birds: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_truncated_model(file: str, cli: Cli, birds: Path, tmp_path: Path) -> None:
     shutil.copytree(MODEL, tmp_path / "model")
-    weights = tmp_path / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100_000])
-    refused(cli("embed", birds, "--model", "model", "--out", "v.npy"), "model", "damaged")
+    whole = (tmp_path / "model" / file).read_bytes()
+    (tmp_path / "model" / file).write_bytes(whole[: len(whole) // 2])
+    before = listing(tmp_path)
+    for words in COMMANDS:
+        words = ["model" if word == MODEL else word for word in words]
+        refused(cli(*filled(words, str(birds))), "model", "damaged")
+    refused(cli("export", "--model", "model", "--out", "m.onnx"), "model", "damaged")
+    assert listing(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "words", [["embed", "{}", "--out", "v.npy"], ["index", "{}", "--store", "exact"]], ids=["embed", "index"]
-)
-def test_a_full_disk(words: list[str], cli: Cli, birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_index(cli: Cli, birds: Path, tmp_path: Path) -> None:
+    assert cli("index", birds, "--model", MODEL, "--index", "./here", "--store", "exact").code == 0
+    query = birds / "class-00" / "0.jpg"
+    for name in ("index.json", "generations/1/model/model.safetensors", "generations/1/store/vectors-1.f32"):
+        shutil.copytree("here", "cut")
+        path = Path("cut", name)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        refused(cli("search", query, "--index", "./cut"), "damaged")
+        if "model" not in name:
+            refused(cli("serve", "./cut"), "damaged")
+        shutil.rmtree("cut")
+
+
+FULL = [
+    ["embed", "{}", "--out", "v.npy", "--model", MODEL],
+    ["index", "{}", "--store", "exact", "--model", MODEL],
+    ["train", "{}", "--model", MODEL, "--steps", "2", "--set", "head.dim=8", "--set", "logs.tensorboard=false"],
+    ["evaluate", "{}", "--model", MODEL, "--out", "measured"],
+    ["compare", "{}", "--a", MODEL, "--b", MODEL, "--out", "compared"],
+    ["export", "--model", MODEL, "--out", "m.onnx"],
+]
+
+
+@pytest.mark.parametrize("words", FULL, ids=lambda words: words[0])
+def test_a_full_disk(words: list[Any], cli: Cli, birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        refused(cli(*filled(words, str(birds)), "--model", MODEL), "is full")
+        refused(cli(*filled(words, str(birds))), "is full")
     left = [p for p in tmp_path.rglob("*") if p.is_file() and birds not in p.parents]
     assert left == []
-    assert cli(*filled(words, str(birds)), "--model", MODEL).code == 0, "with space again, it works"
+    assert cli(*filled(words, str(birds))).code == 0, "with space again, it works"
+
+
+def test_a_full_disk_under_a_report(cli: Cli, birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("evaluate", birds, "--model", MODEL, "--out", "run").code == 0
+    assert cli("report", "run").code == 0
+    whole = Path("run/report.html").read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        refused(cli("report", "run", "--no-pictures"), "is full")
+    assert Path("run/report.html").read_bytes() == whole, "the old one is still there"
+
+
+@pytest.mark.parametrize("words", COMMANDS[1:5], ids=lambda words: words[0])
+def test_ctrl_c_leaves_nothing_half_written(
+    words: list[Any], cli: Cli, birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.models import Embedder
+
+    def stopped(self: Embedder, *pictures: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = listing(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Embedder, "encode", stopped)
+        patch.setattr(Embedder, "features", stopped)
+        answer = cli(*filled(words, str(birds)))
+    assert answer.code == 130 and answer.out == ""
+    assert answer.err.strip().splitlines()[-1].startswith("Stopped.")
+    assert listing(tmp_path) == before
 
 
 def test_ctrl_c_in_the_middle_of_an_index(

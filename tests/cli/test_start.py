@@ -156,3 +156,25 @@ def test_python_m_and_the_script_are_the_same() -> None:
     script = Path(sys.executable).with_name("lookalike")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == lookalike("--version").out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("around", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_no_colour_on_a_terminal_that_asked_for_none(around: dict[str, str], tmp_path: Path) -> None:
+    """Help, an answer with a link in it, an error and a progress line, each on a real terminal."""
+    import pty
+
+    code = (
+        "from lookalike.cli import show, start; start.run(['--help']); start.run(['cache', 'lss']);"
+        "print(show.link('report.html')); from lookalike.core.progress import say, warn; say('a'); warn('b')"
+    )
+    ours, theirs = pty.openpty()
+    env = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, **around}
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=env, cwd=tmp_path, check=False
+    )
+    os.close(theirs)
+    text = os.read(ours, 100_000)
+    os.close(ours)
+    assert done.returncode == 0 and b"report.html" in text and b"Warning: b" in text
+    assert b"\x1b" not in text

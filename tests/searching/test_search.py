@@ -132,6 +132,8 @@ def test_the_index_can_be_named_in_several_ways(
     monkeypatch.chdir(folder.parent)  # a name is a name, also beside a folder called the same
     same = index(folder=folder, model=model, index=folder.name, store="exact", progress=False)
     assert same.path == home / "indexes" / folder.name == Index.open(folder.name).path
+    placed = index(folder=folder, model=model, index="./holiday", store="exact", progress=False)
+    assert placed.path == folder.parent / "holiday" == Index.open("./holiday").path
     with pytest.raises(LookalikeError, match="did you mean `holiday`"):
         Index.open("holliday")
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ def served(place: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert re.search(r"http://127.0.0.1:\d+", process.stderr.readline())
+    deadline = time.monotonic() + 60
     while not (place / NAME).exists():
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
     yield process
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)

@@ -233,6 +233,12 @@ def default_path(source: Path) -> Path:
     return folders.indexes() / f"{safe[:40]}-{hash_bytes(str(source))[:6]}"
 
 
+def is_name(where: str | os.PathLike[str]) -> bool:
+    """Whether a user gave a name (`holiday`) and not a place (`./holiday`)."""
+    text = os.fspath(where)
+    return Path(text).name == text and text != ".."
+
+
 def is_index(path: Path) -> bool:
     return (path / manifests.NAME).is_file()
 
@@ -251,7 +257,7 @@ def find(where: str | os.PathLike[str] | None) -> Path:
             raise LookalikeError("There is no index yet: `lookalike index FOLDER` makes one.")
         return found[0]
     path = Path(where).expanduser().absolute()
-    for candidate in (path, folders.indexes() / Path(where).name if len(Path(where).parts) == 1 else path):
+    for candidate in (path, folders.indexes() / where if is_name(where) else path):
         if is_index(candidate):
             return candidate
     if Run.is_run(path):

@@ -15,7 +15,7 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching.calibrating import fit
-from lookalike.searching.folder import default_path, is_index
+from lookalike.searching.folder import default_path, is_index, is_name
 from lookalike.searching.updating import Indexed, Update
 from lookalike.searching.writing import open_writer
 
@@ -121,7 +121,7 @@ def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
         place = default_path(source)
     else:
         place = Path(index).expanduser()
-        named = len(place.parts) == 1 and not is_index(place.absolute())
+        named = is_name(index) and not is_index(place.absolute())
         place = folders.indexes() / place if named else place.absolute()
     if place.exists() and not place.is_dir():
         raise LookalikeError(f"`{place}` is a file; an index is a folder.")

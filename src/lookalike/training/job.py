@@ -206,10 +206,12 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
     facts = found.facts()
     if facts["unreadable"]:
         named = "; ".join(f"{row}: {why}" for row, why in found.unreadable[:3])
-        progress.warn(f"{facts['unreadable']} pictures cannot be read and are left out ({named}).")
+        count = f"{facts['unreadable']:,} pictures" if facts["unreadable"] > 1 else "1 picture"
+        progress.warn(f"{count} cannot be read and will be left out ({named}).")
     across = facts["across_exact"] + facts["across_near"]
     if across:
-        progress.warn(f"{across} groups of equal or nearly equal pictures lie on both sides of the split.")
+        count = f"{across:,} groups" if across > 1 else "1 group"
+        progress.warn(f"{count} of equal or nearly equal pictures on both sides of the split.")
     table.save(run.path / TABLE)
     document = {
         "audit": facts,
