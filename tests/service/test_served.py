@@ -97,14 +97,26 @@ def test_another_holder_is_told_in_one_sentence(place: Path, tmp_path: Path) -> 
         assert holder.store.count() == 60
         with pytest.raises(Locked, match=r"Another process has the index .* open"):
             search(query=query, index=place)
-        with announced(place, "0.0.0.0", 1), pytest.raises(Locked):  # nobody answers there
-            assert json.loads((place / NAME).read_text()) == {"host": "127.0.0.1", "port": 1, "process": os.getpid()}
+        with announced(place, "0.0.0.0", 1, "lk_x"), pytest.raises(Locked):  # nobody answers there
+            word = json.loads((place / NAME).read_text())
+            assert word == {"host": "127.0.0.1", "port": 1, "key": "lk_x", "process": os.getpid()}
             search(query=query, index=place)
     assert not (place / NAME).exists()
 
 
 def test_vectors_are_checked(client: Any) -> None:
-    wrong = client.post("/api/v1/nearest", json={"positive": [[1.0, 2.0]]})
+    ours = {"headers": {"X-Lookalike": "1"}}
+    wrong = client.post("/api/v1/nearest", json={"positive": [[1.0, 2.0]]}, **ours)
     assert wrong.status_code == 400 and "have 1280 numbers" in wrong.json()["error"]["sentence"]
-    assert client.post("/api/v1/nearest", json={"positive": []}).status_code == 422
-    assert client.post("/api/v1/nearest", content=b'{"positive": [[NaN]]}').status_code == 422
+    assert client.post("/api/v1/nearest", json={"positive": []}, **ours).status_code == 422
+    assert client.post("/api/v1/nearest", content=b'{"positive": [[NaN]]}', **ours).status_code == 422
+
+
+def test_where_keys_are_needed_the_owner_searches_with_the_services_own(service: Any) -> None:
+    from lookalike.service.access import decide
+
+    service.keys.required = True
+    bearer = f"Bearer {service.keys.house}".encode()
+    assert decide(service.keys, {b"authorization": bearer}) == ("read", "house")
+    assert decide(service.keys, {b"authorization": b"Bearer lk_other"}) == ("none", "")
+    assert decide(service.keys, {})[0] == "none"

@@ -6,7 +6,7 @@ import { story, title } from "../parts/score.js";
 
 /**
  * @param {any} answer @param {string} id @param {{close: () => void, show: (id: string) => void,
- *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, metadata: boolean}} act
+ *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, originals: boolean, metadata: boolean}} act
  */
 export function pair(answer, id, act) {
   const place = answer.hits.findIndex((/** @type {any} */ hit) => hit.id === id);
@@ -43,7 +43,7 @@ export function pair(answer, id, act) {
         h("button", { type: "button", class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
         h("button", { type: "button", onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
         h("button", { type: "button", onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus")),
-        h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: act.metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, icon("picture"), "Original")))));
+        act.originals && h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: act.metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, icon("picture"), "Original")))));
   dialog.addEventListener("cancel", (/** @type {Event} */ event) => {
     event.preventDefault();
     act.close();

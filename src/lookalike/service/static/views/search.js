@@ -265,7 +265,7 @@ function showPair(state) {
   if (!state.open || !view.answer) return;
   const show = (/** @type {string} */ id) => go(address({ ...state, open: id }), { replace: true });
   const close = () => (depth() ? history.back() : go(address({ ...state, open: "" }), { replace: true }));
-  view.dialog = pair(view.answer, state.open, { ...actions(state), show, close, metadata: view.info?.originals.metadata });
+  view.dialog = pair(view.answer, state.open, { ...actions(state), show, close, originals: view.info?.originals, metadata: view.info?.metadata });
   if (!view.dialog) return;
   if (before?.classList.contains("swapped")) view.dialog.classList.add("swapped");
   document.body.append(view.dialog);
