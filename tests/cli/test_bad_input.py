@@ -116,9 +116,8 @@ def test_classes_of_one_picture(cli: Cli, tmp_path: Path) -> None:
         (["--model", "./nowhere"], "nowhere"),
         (["--model", MODEL, "--device", "gpu"], "cuda, mps or xpu"),
         (["--model", "efficientnet_lite00"], "did you mean `efficientnet_lite0`?"),
-        (["--model", MODEL, "--set", "head.dim=999"], "999"),
     ],
-    ids=["model", "device", "name", "head"],
+    ids=["model", "device", "name"],
 )
 def test_a_run_that_cannot_begin_leaves_nothing(words: list[Any], sentence: str, cli: Cli, birds: Path) -> None:
     before = listing(birds.parent)

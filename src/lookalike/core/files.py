@@ -140,14 +140,15 @@ def write_json(path: str | Path, document: Any, *, private: bool = False) -> Non
     write_text(path, text + "\n", private=private)
 
 
-def read_json(path: str | Path, what: str = "file") -> Any:
+def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
+    """A JSON document; `mend` says what to do about a damaged one."""
     path = Path(path)
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise LookalikeError(f"There is no {what} at `{path}`.") from None
     except (ValueError, UnicodeDecodeError):
-        raise LookalikeError(f"The {what} `{path}` is damaged: it is not whole JSON.") from None
+        raise LookalikeError(f"The {what} `{path}` is damaged: it is not whole JSON. {mend}".rstrip()) from None
 
 
 def hash_bytes(*parts: bytes | str) -> str:

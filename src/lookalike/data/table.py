@@ -254,7 +254,12 @@ def read_parquet(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise LookalikeError(f"There is no table at `{path}`.") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise LookalikeError(f"`{path}` is not a whole Parquet file: {str(error).splitlines()[0]}.") from None
+        raise LookalikeError(f"`{path}` is not a whole Parquet file: {_first(error)}.") from None
+
+
+def _first(error: Exception) -> str:
+    """The first sentence of what Arrow says of a file."""
+    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
 
 
 def is_saved_table(path: Path) -> bool:

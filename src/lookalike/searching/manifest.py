@@ -74,7 +74,8 @@ class Manifest(pydantic.BaseModel):
 
 
 def read(folder: Path) -> Manifest:
-    document = upgrade("index", read_json(folder / NAME, "index"), folder)
+    mend = "Delete that folder and make the index again."
+    document = upgrade("index", read_json(folder / NAME, "index", mend=mend), folder)
     try:
         return Manifest.model_validate({k: v for k, v in document.items() if k not in ("format", "kind")})
     except pydantic.ValidationError as error:
