@@ -63,7 +63,7 @@ def read(folder: Path) -> Scores:
     path = folder / FILE
     if not path.exists():
         return Scores(None, None, "this index has not been calibrated")
-    document: dict[str, Any] = read_json(path, "calibration")
+    document: dict[str, Any] = read_json(path, "calibration", mend="`lookalike index` makes it again.")
     found, random = document.get("calibration"), document.get("background")
     return Scores(
         Calibration.from_json(found) if found else None,

@@ -33,7 +33,7 @@ class ExactStore:
 
     def __init__(self, place: str, *, write: bool) -> None:
         self.place = Path(place)
-        meta = read_json(self.place / META, "store")
+        meta = read_json(self.place / META, "store", mend="Delete the index and make it again.")
         self.dim, self._number = int(meta["dim"]), int(meta["number"])
         self._guard = threading.RLock()
         self._held = contextlib.ExitStack()

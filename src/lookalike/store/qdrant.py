@@ -56,7 +56,7 @@ class QdrantStore:
     def open(cls, place: str, *, write: bool = False) -> Self:
         import qdrant_edge as q
 
-        meta = read_json(Path(place) / META, "store")
+        meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
         with _explained(place, opening=True):
             return cls(place, q.EdgeShard.load(str(Path(place) / "shard")), meta)
 
