@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from lookalike.shift.ags import ags
 from tests.naive import shift as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.shift.ags import ags
 
 PAPER = json.loads((Path(__file__).parent / "paper.json").read_text())
 COLUMNS = {"recall@1": "R@1", "map@1000": "mAP@1000"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lookalike.shift.structure import structure
 from tests.naive import shift as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift import structure as measures
+from lookalike.shift.structure import structure
 
 
 def unit(x):
