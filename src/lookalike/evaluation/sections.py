@@ -199,8 +199,8 @@ def calibration_section(model: Measured) -> s.Section:
 def _per_cent(value: float | None, low: float | None, high: float | None) -> s.Value | None:
     if value is None:
         return None
-    ends = {} if low is None or high is None else {"low": 100 * low, "high": 100 * high}
-    return s.Value(value=100 * value, digits=1, unit="%", **ends)
+    low, high = (None, None) if low is None or high is None else (100 * low, 100 * high)
+    return s.Value(value=100 * value, low=low, high=high, digits=1, unit="%")
 
 
 def _ece(checked: dict[str, Any]) -> s.Value:
