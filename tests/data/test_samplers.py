@@ -92,3 +92,14 @@ def test_shuffled_passes_hold_every_picture_once():
     assert all(sorted(p) == list(range(12)) for p in passes)
     assert passes[0] != passes[1] != passes[2]
     assert len(ShuffleSampler(3, size=8).batch(1)) == 3
+
+
+def test_with_replacement_classes_and_pictures_come_twice():
+    labels = np.repeat(np.arange(6), 3)
+    sampler = PKSampler(labels, classes=6, images=2, seed=1, replacement=True)
+    batches = [sampler.batch(step).reshape(6, 2) for step in range(1, 40)]
+    assert all((labels[rows[:, 0]] == labels[rows[:, 1]]).all() for rows in batches)
+    assert any((rows[:, 0] == rows[:, 1]).any() for rows in batches)
+    assert any(len(set(labels[rows[:, 0]])) < 6 for rows in batches)
+    again = PKSampler(labels, classes=6, images=2, seed=1, replacement=True)
+    assert all(np.array_equal(again.batch(step + 1).reshape(6, 2), rows) for step, rows in enumerate(batches))

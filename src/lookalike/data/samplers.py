@@ -33,9 +33,12 @@ class PKSampler:
     Classes come in shuffled passes, so that each is seen equally often; the classes left over at the
     end of a pass are skipped. A class's pictures are drawn without repetition, or, when it has fewer
     than K, each as often as the others give or take one. Rows with a label below 0 are never drawn.
+    With `replacement` a class may come twice in a batch, and a picture twice for its class.
     """
 
-    def __init__(self, labels: np.ndarray, *, classes: int, images: int, seed: int = 0) -> None:
+    def __init__(
+        self, labels: np.ndarray, *, classes: int, images: int, seed: int = 0, replacement: bool = False
+    ) -> None:
         labels = np.asarray(labels)
         order = np.argsort(labels, kind="stable")
         order = order[labels[order] >= 0]
@@ -49,6 +52,7 @@ class PKSampler:
                 f"Only {what} of {len(values)} has two pictures or more to train on; training needs at least 2."
             )
         self.classes, self.images, self.seed = min(classes, len(self.groups)), images, seed
+        self.replacement = replacement
         if self.classes < classes and is_main():
             warn(f"{len(self.groups)} classes can be trained on: batches hold {self.classes} classes, not {classes}.")
         self.size = self.classes * images
@@ -56,6 +60,10 @@ class PKSampler:
         self._pass: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def batch(self, step: int) -> np.ndarray:
+        if self.replacement:
+            rng = numpy_rng(self.seed, "replacement", step)
+            picked = [self.groups[c] for c in rng.integers(len(self.groups), size=self.classes)]
+            return np.concatenate([rng.choice(group, self.images) for group in picked])
         number, place = divmod(step - 1, len(self.groups) // self.classes)
         if self._pass[0] != number:
             self._pass = (number, numpy_rng(self.seed, "classes", number).permutation(len(self.groups)))

@@ -47,17 +47,20 @@ class ClassDistances:
     def along(self, steps: Sequence[tuple[Side, Side]]) -> list[float]:
         """The FID of every step. With more rows than dimensions on both sides, sums and scatters are carried on from
         step to step, so that a step costs one eigenvalue problem. The steps share out the cores."""
+        if not steps:
+            return []
         size = self.means.shape[1]
         with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:
             if any(sum(len(self._rows[code]) for code in side) <= size for sides in steps for side in sides):
                 return list(pool.map(lambda sides: self.one(*sides), steps))
             out: list[float] = []
-            carried, at_once = self._carried(steps), 2 * threads()  # matrices held at a time
-            while block := list(islice(carried, at_once)):
+            carried = self._carried(steps)
+            while block := list(islice(carried, 2 * threads())):  # so many matrices are held at a time
                 out += pool.map(lambda pair: fid.distance(*pair), block)
-        if steps:
-            fresh = fid.distance(*map(self._of, steps[-1]))
-            assert abs(out[-1] - fresh) <= _DRIFT * max(fresh, 1.0), "the carried moments have drifted"
+                last = block[-1]
+            for found, side in zip(last, steps[-1], strict=True):
+                fresh = self._of(side).scatter
+                assert np.abs(found.scatter - fresh).max() <= _DRIFT * np.abs(fresh).max(), "the moments have drifted"
         return out
 
     def _carried(self, steps: Sequence[tuple[Side, Side]]) -> Iterator[tuple[Moments, Moments]]:

@@ -89,7 +89,13 @@ class Assembly:
         seed = self.settings.seed
         self.sampler: Sampler
         if chosen.kind == "pk":
-            self.sampler = PKSampler(self.train_labels, classes=chosen.classes, images=chosen.images, seed=seed)
+            self.sampler = PKSampler(
+                self.train_labels,
+                classes=chosen.classes,
+                images=chosen.images,
+                seed=seed,
+                replacement=chosen.replacement,
+            )
         else:
             self.sampler = ShuffleSampler(len(self.train), size=chosen.batch, seed=seed)
 

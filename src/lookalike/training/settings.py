@@ -108,6 +108,8 @@ class SamplerSettings(Settings):
     """Classes in a joint batch."""
     images: PositiveInt = 4
     """Pictures of each."""
+    replacement: bool = False
+    """Draw classes and pictures with replacement, as the authors of the shift curve do: a pair may be one picture."""
     batch: PositiveInt = 128
     """Pictures in a joint batch of `shuffle`."""
 
