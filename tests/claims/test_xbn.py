@@ -69,7 +69,7 @@ def test_every_run_has_valid_settings_and_one_thing_varied():
             assert chosen.views.mode == "end_to_end" and chosen.model.freeze is None
             own = chosen.method.own()["memory"]
             assert (own["size"] == 0) == (rule == "none")
-    assert resolve(Cell("xbn", cached=True).settings(SMALL)).views.layer == "stage2"
+    assert resolve(Cell("xbn", cached=True).settings(SMALL)).views.layer == "stage3"
     assert resolve(Cell("axbn", memory={"r": "auto"}).settings(SMALL)).method.own()["memory"]["r"] == "auto"
 
 

@@ -25,9 +25,9 @@ SMALL: dict[str, Any] = {
     "keep": "trained",
     "logs": {"tensorboard": False, "drift_every": 20},
 }
-# The lower half of the network is computed once; enough for comparing rules that differ little.
-CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage2", "count": 3}}
-STEPS = {16: 250, 32: 150, 64: 100, 128: 75, 256: 50}  # where a claim does not ask for equal epochs
+# The lower part of the network is computed once; enough for comparing rules that differ little.
+CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage3", "count": 3}}
+STEPS = {16: 200, 32: 150, 64: 60, 128: 60, 256: 50}  # where a claim does not ask for equal epochs
 
 PAPER_BATCH = 64
 
