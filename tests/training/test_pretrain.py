@@ -103,6 +103,23 @@ def test_each_verb_has_its_methods(folder, tiny):
         pretrain(data=folder, model=tiny, method="supcon", dry_run=True)
 
 
+def test_with_the_backbone_frozen_nothing_would_be_trained(flat, tiny, tmp_path):
+    with pytest.raises(LookalikeError, match="nothing would be trained"):
+        pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=merge(FEW, {"views": {"mode": "cached"}}))
+
+
+def test_pictures_without_a_label_train_too():
+    from lookalike.data import Table
+    from lookalike.training.settings import DataSettings
+    from lookalike.training.split import divide
+
+    labels = [*"aaaaabbbbbcccccdddddeeeeefffff", None, None]
+    table = Table.from_columns({"path": [f"{n}.jpg" for n in range(32)], "label": labels}, name="some")
+    division = divide(table, DataSettings(split="pictures", test=0.2, validation=0)).with_unlabelled(table)
+    assert {30, 31} <= set(division.train) and not {30, 31} & set(division.test)
+    assert len(division.train) + len(division.test) == 32
+
+
 SCRIPT = """
 import os, signal, sys
 import torch

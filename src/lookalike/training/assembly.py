@@ -211,6 +211,10 @@ def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
         raise LookalikeError("`views.layer` is the embedding itself: nothing above it can be trained; take `pooled`.")
     if layer is None:
         return []
+    if layer == "pooled" and settings.head.kind == "none":
+        raise LookalikeError(
+            "The backbone is frozen and there is no head: nothing would be trained; set `views.mode` to end_to_end."
+        )
     if layer not in model.layers:
         raise LookalikeError(f"`{layer}` is not a layer of {model.name}: there are {', '.join(model.layers[:-1])}.")
     if layer == "pooled":

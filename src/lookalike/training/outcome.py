@@ -140,6 +140,8 @@ def _protocol(parts: Assembly, rows: np.ndarray) -> dict[str, Any]:
 
 
 def _start_head(parts: Assembly, run: Run) -> nn.Module:
+    if parts.settings.head.kind == "none":
+        return nn.Identity()
     path = run.checkpoints / checkpoint.START
     if not path.exists():  # the starting model came with a head: step 0 is the starting model
         return parts.first_head
