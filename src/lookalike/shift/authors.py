@@ -4,7 +4,9 @@ numbers, texts, lists, dicts, and the two NumPy things these files hold, as stan
 from __future__ import annotations
 
 import io
-import pickle  # nosec B403: only its parser, with every global refused but two of ours
+
+# Only its parser is used, with every global refused but two of ours.
+import pickle  # nosec B403
 import re
 import struct
 from pathlib import Path, PurePosixPath
