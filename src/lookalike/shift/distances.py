@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
@@ -53,11 +53,13 @@ class ClassDistances:
         with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:
             if any(sum(len(self._rows[code]) for code in side) <= size for sides in steps for side in sides):
                 return list(pool.map(lambda sides: self.one(*sides), steps))
+            waiting: deque[Future[float]] = deque()
             out: list[float] = []
-            carried = self._carried(steps)
-            while block := list(islice(carried, 2 * threads())):  # so many matrices are held at a time
-                out += pool.map(lambda pair: fid.distance(*pair), block)
-                last = block[-1]
+            for last in self._carried(steps):
+                waiting.append(pool.submit(fid.distance, *last))
+                if len(waiting) > 2 * threads():  # so many matrices are held at a time
+                    out.append(waiting.popleft().result())
+            out += [future.result() for future in waiting]
             for found, side in zip(last, steps[-1], strict=True):
                 fresh = self._of(side).scatter
                 assert np.abs(found.scatter - fresh).max() <= _DRIFT * np.abs(fresh).max(), "the moments have drifted"

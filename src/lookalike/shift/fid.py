@@ -39,8 +39,8 @@ class Moments:
         return self.centre + self.total / self.count
 
     def covariance(self) -> Floats:
-        shift = self.total / self.count
-        spread: Floats = self.scatter - np.outer(self.total, shift)
+        spread: Floats = np.outer(self.total, self.total / self.count)
+        np.subtract(self.scatter, spread, out=spread)
         spread /= self.count - 1
         return spread
 
@@ -62,10 +62,12 @@ def distance(a: Moments, b: Moments) -> float:
     """FID from moments, whatever their centres."""
     _enough(a.count, b.count)
     first, second = a.covariance(), b.covariance()
-    root = _root_of_full(first, second) if min(a.count, b.count) > len(first) else None
-    if root is None:
+    traces = float(np.trace(first) + np.trace(second))
+    if min(a.count, b.count) > len(first) and (lower := _cholesky(first)) is not None:
+        root = _root_of_full(lower, second)
+    else:
         root = _nuclear(_factor(first, a.count - 1) @ _factor(second, b.count - 1).T)
-    return _assemble(a.mean - b.mean, float(np.trace(first) + np.trace(second)), root)
+    return _assemble(a.mean - b.mean, traces, root)
 
 
 def between(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
@@ -114,19 +116,24 @@ def _factor(covariance: Floats, rank: int) -> Floats:
     return factor
 
 
-def _root_of_full(first: Floats, second: Floats) -> float | None:
-    """tr (S₁S₂)^½ of covariances of full rank as Σ√λ of LᵀS₂L with S₁ = LLᵀ; None where S₁ is singular after all.
-
-    Half the cost of singular values, a tenth of that of a matrix root.
-    """
-    from scipy.linalg import lapack
-
+def _cholesky(covariance: Floats) -> Floats | None:
+    """L with LLᵀ = S; None where S is singular, though there were rows enough: dead or repeated dimensions."""
     try:
-        lower = np.linalg.cholesky(first)
+        lower: Floats = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         return None
     pivots = np.diag(lower)
-    if pivots.min() ** 2 <= pivots.max() ** 2 * len(first) * np.finfo(np.float64).eps:
-        return None
-    product, _ = lapack.dsygst(second, lower, itype=2, lower=1)  # only its lower half is filled
-    return float(np.sqrt(np.maximum(np.linalg.eigvalsh(product, UPLO="L"), 0)).sum())
+    singular = pivots.min() ** 2 <= pivots.max() ** 2 * len(lower) * np.finfo(np.float64).eps
+    return None if singular else lower
+
+
+def _root_of_full(lower: Floats, second: Floats) -> float:
+    """tr (S₁S₂)^½ as Σ√λ of LᵀS₂L with S₁ = LLᵀ: half the cost of singular values, a tenth of that of a matrix root.
+
+    `second` is used up.
+    """
+    from scipy.linalg import lapack
+
+    # LAPACK wants columns: turned round, both are in that order without a copy, and S₂ is symmetric.
+    product, _ = lapack.dsygst(second.T, lower.T, itype=2, lower=0, overwrite_a=1)  # its upper half is filled
+    return float(np.sqrt(np.maximum(np.linalg.eigvalsh(product.T, UPLO="L"), 0)).sum())
