@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 
@@ -83,7 +84,7 @@ def test_sections_are_kept_in_a_run(folder, tmp_path):
     evaluate(data=folder, model=GOOD, baseline=BAD, out=tmp_path / "run")
     run = Run(tmp_path / "run")
     found = {name: Section.model_validate(document) for name, document in run.read_sections().items()}
-    assert set(found) == {"verdict", "table", "worst", "calibration", "map", "changed", "classes"}
+    assert set(found) == {"verdict", "table", "worst", "calibration", "verification", "map", "changed", "classes"}
     assert [found[n].order for n in ("verdict", "table", "changed", "worst", "calibration", "classes", "map")] == [
         10, 20, 30, 40, 50, 70, 80,
     ]  # fmt: skip
@@ -167,3 +168,42 @@ def test_classes_of_one_picture_are_answered(folder):
     lonely = table.with_column("label", np.array([f"c{i}" for i in range(len(table))], object))
     with pytest.raises(LookalikeError, match="at least 2 pictures"):
         evaluate(data=lonely, model=GOOD)
+
+
+def test_neighbours_and_a_probe_name_pictures_they_have_not_seen(folder):
+    found = evaluate(data=folder, model=GOOD, baseline=BAD, knn=True, probe=True)
+    said = found.to_json()["classification"]
+    assert (said["known"], said["asked"]) == (36, 12)  # a fifth of each 8, rounded
+    worse = found.baseline.classified
+    assert said["knn"]["value"] > worse.knn.value and said["probe"]["low"] <= said["probe"]["value"] <= 1
+    assert "k-NN accuracy" in str(found) and "Linear probe accuracy" in str(found)
+
+
+def test_the_split_says_who_is_known(folder):
+    table = read_table(folder)
+    part = np.array(["train", "train", "train", "train", "val", "val", "test", "test"] * 6)
+    parted = table.with_column("split", part)
+    still = Colours("still")
+    said = evaluate(data=parted, model=still, split="val", knn=True)
+    assert (said.classified.known, said.classified.asked) == (24, 12) and said.classified.probe is None
+    assert said.to_json()["queries"] == 12  # retrieval is among the pictures of the split alone
+    alone = evaluate(data=parted, model=still, split="val")
+    assert alone.to_json()["measures"] == said.to_json()["measures"]
+    assert evaluate(data=parted, model=GOOD, probe=True).classified.asked == 12  # the test pictures
+    apart = table.with_column("split", np.repeat(["train", "train", "train", "test", "test", "test"], 8))
+    with pytest.raises(LookalikeError, match="keeps classes apart"):
+        evaluate(data=apart, model=GOOD, knn=True)
+
+
+def test_figures_of_every_class_and_query_are_kept(folder, tmp_path):
+    found = evaluate(data=folder, model=GOOD, recall_at=(5,), out=tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert document["per_class"]["class-03"]["count"] == 8
+    with (tmp_path / "run" / "queries.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 48 and lines[0]["row_id"] == "shop/class-00/0.jpg" and lines[0]["relevant"] == "7"
+    mean = np.mean([float(line["recall@1"]) for line in lines])
+    assert mean == pytest.approx(document["measures"]["recall@1"]["value"])  # there though only 5 was asked for
+    sections = Run(tmp_path / "run").read_sections()
+    assert len(sections["classes"]["blocks"][0]["rows"]) == 6
+    assert sections["verification"]["blocks"][0]["marks"][0]["x"] == found.verification.best_threshold

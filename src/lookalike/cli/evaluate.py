@@ -26,6 +26,8 @@ def evaluate(
         bool, typer.Option("--verification/--no-verification", help="Also: is it the same, yes or no.")
     ] = True,
     nmi: Annotated[bool, typer.Option("--nmi", help="Also cluster, and compare with the classes.")] = False,
+    knn: Annotated[bool, typer.Option("--knn", help="Also name pictures by their 20 nearest known ones.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Also name them by a linear probe.")] = False,
     calibration: Annotated[
         bool, typer.Option("--calibration/--no-calibration", help="Also fit what a score means.")
     ] = True,
@@ -50,6 +52,8 @@ def evaluate(
         leave_out_copies=leave_out_copies,
         verification=verification,
         nmi=nmi,
+        knn=knn,
+        probe=probe,
         calibration=calibration,
         batch_size=batch_size,
         runtime=runtime,

@@ -14,6 +14,7 @@ from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
+from lookalike.evaluation.classifying import Classified, classify, sides
 from lookalike.evaluation.clustering import nmi as cluster
 from lookalike.evaluation.outcome import Comparison, Evaluation
 from lookalike.evaluation.pictures import Measured
@@ -39,6 +40,8 @@ def evaluate(
     leave_out_copies: bool = False,
     verification: bool = True,
     nmi: bool = False,
+    knn: bool = False,
+    probe: bool = False,
     calibration: bool = True,
     batch_size: int = 32,
     runtime: str = "auto",
@@ -50,24 +53,36 @@ def evaluate(
     """Measure how well a model finds pictures of the same class, with intervals; beside a `baseline` if one is given.
 
     `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
-    takes pictures of equal pixels out of each other's hits. `out` makes a run folder with the report's sections.
+    takes pictures of equal pixels out of each other's hits. `knn` and `probe` also let the pictures of the split
+    `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
+    sections and every query's figures.
     """
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.refuse_taken(out)
-    table, labels, names = _pictures(data, layout, split, leave_out_copies)
+    recall_at = sorted({1, *recall_at})  # the verdict speaks of recall@1
+    table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=knn or probe)
+    if (knn or probe) and labels.ndim > 1:
+        raise LookalikeError(f"The pictures of `{table.name}` have several labels: k-NN and the probe need one each.")
     models = [_embedder(given, device) for given in (model, baseline) if given is not None]
     encoded = [_encode(found, table, batch_size, runtime, progress) for found in models]
     readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
     for _, failures in encoded:
         readable[[failure.index for failure in failures]] = False
     rows = [_rows(vectors, failures, readable) for vectors, failures in encoded]
-    table, labels = table.take(readable), labels[readable]
+    table, labels, measured = table.take(readable), labels[readable], measured[readable]
+    named: list[Classified | None] = [None] * len(models)
+    if knn or probe:
+        codes = labels.astype(np.int64)
+        known, asked = sides(table, codes, measured, seed=seed)
+        named = [classify(vectors, codes, known, asked, knn=knn, probe=probe, seed=seed) for vectors in rows]
+    if not measured.all():
+        table, labels, rows = table.take(measured), labels[measured], [vectors[measured] for vectors in rows]
     query, gallery, mode = _sides(table, mode)
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
     ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
     done: list[Evaluation] = []
-    for found, vectors in reversed(list(zip(models, rows, strict=True))):  # the baseline first
+    for found, vectors, classified in reversed(list(zip(models, rows, named, strict=True))):  # the baseline first
         result = retrieval(
             vectors, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
         )
@@ -91,6 +106,7 @@ def evaluate(
                 ids,
                 _verified(vectors, labels, ids, seed) if verification and single else None,
                 cluster(vectors, labels, seed=seed) if nmi and single else None,
+                classified,
                 encoded[0][1],
                 done[0] if done else None,
             )
@@ -142,17 +158,18 @@ def compare(
 
 
 def _pictures(
-    data: str | Path | Table, layout: str, split: str | None, copies: bool
-) -> tuple[Table, Ints | Bools, list[str]]:
+    data: str | Path | Table, layout: str, split: str | None, copies: bool, *, and_train: bool
+) -> tuple[Table, Ints | Bools, list[str], Bools]:
+    """The pictures, their labels and names, and which of them are measured: all, but for added ones to learn from."""
     from lookalike.data import audit, read_table
 
-    if isinstance(data, Table):
-        table = data
-        if split is not None:
-            known = sorted({str(v) for v in table.column("split") if v is not None}) if table.has("split") else []
-            table = table.where("split", choose(split, known, f"a split of `{table.name}`"))
-    else:
-        table = read_table(data, layout=layout, split=split)
+    whole = read_table(data, layout=layout)
+    table = read_table(whole, split=split)
+    measured = np.ones(len(table), bool)
+    if and_train and split is not None:
+        part = whole.column("split")
+        measured = np.isin(whole.column("row_id"), table.column("row_id"))
+        table, measured = whole.take(measured | (part == "train")), measured[measured | (part == "train")]
     if copies and not table.has("content_id"):
         table = audit(table, near=False).table
     if not table.has("label"):
@@ -162,7 +179,7 @@ def _pictures(
     if len(names) < 2:
         what = "1 class, so that every hit would be right" if names else "no labels"
         raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.")
-    return table, labels, names
+    return table, labels, names, measured
 
 
 def _embedder(given: str | Path | Embedder, device: str) -> Embedder:
@@ -214,4 +231,5 @@ def _keep(found: Evaluation, out: Path, seed: int) -> None:
     with run.or_nothing():
         for name, section in found.sections(run, seed=seed).items():
             run.write_section(name, section)
+        found.write_queries(run.path / "queries.csv")
         run.write_result(**found.to_json())

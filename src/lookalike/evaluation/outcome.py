@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import html
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lookalike.core.files import atomic_file
 from lookalike.core.run import Run
 from lookalike.core.sections import Section, number
 from lookalike.data import Table
 from lookalike.evaluation import sections
 from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Paired
+from lookalike.evaluation.classifying import Classified
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.verification import Verification
 
@@ -32,6 +36,7 @@ class Evaluation:
     ids: Ints | None = None
     verification: Verification | None = None
     nmi: float | None = None
+    classified: Classified | None = None
     failures: list[Any] = field(default_factory=list)
     baseline: Evaluation | None = None
 
@@ -62,6 +67,11 @@ class Evaluation:
             document["verification"] = self.verification.to_json()
         if self.nmi is not None:
             document["nmi"] = self.nmi
+        if self.classified is not None:
+            document["classification"] = self.classified.to_json()
+        if self.labels.ndim == 1:
+            each = self.model.result.per_class()
+            document["per_class"] = {self.names[code]: measures for code, measures in each.items()}
         if self.model.calibration is not None:
             document["calibration"] = self.model.calibration.to_json()
         elif self.model.why_not:
@@ -73,6 +83,36 @@ class Evaluation:
             }
             document["differences"] = {key: value.to_json() for key, value in self.differences.items()}
         return document
+
+    def further(self) -> dict[str, str]:
+        """What was measured beside retrieval, as words."""
+        out: dict[str, str] = {}
+        if self.nmi is not None:
+            out["NMI"] = number(self.nmi)
+        if (named := self.classified) is not None:
+            for name, found in (("k-NN accuracy", named.knn), ("Linear probe accuracy", named.probe)):
+                if found is not None:
+                    out[name] = f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
+        if (pairs := self.verification) is not None:
+            out["Same or not: equal error rate"] = number(pairs.equal_error)
+            best = f"{number(pairs.best_threshold)} (right in {number(pairs.accuracy)} of both kinds)"
+            out["Same or not: best threshold"] = best
+        return out
+
+    def write_queries(self, path: Path) -> None:
+        """One line a query: the row, its class, how many there were to find, and every measure."""
+        found = self.model.result
+        codes = found.labels
+        columns = {
+            "row_id": self.table.column("row_id")[found.query_index],
+            "label": [self.names[code] if code >= 0 else "" for code in codes],
+            "relevant": found.relevant,
+            **found.per_query,
+        }
+        with atomic_file(path) as part, part.open("w", encoding="utf-8", errors="replace", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """The table as words: a header and one row a measure."""
@@ -90,6 +130,10 @@ class Evaluation:
                 cells.append(f"{points} ({number(100 * d.low, 1)} to {number(100 * d.high, 1)})")
                 cells.append(sections.p_text(d.p))
             body.append(cells)
+        shown = [self] if self.baseline is None else [self.baseline, self]
+        for name in self.further():
+            cells = [name, *(one.further()[name] for one in shown)]
+            body.append([*cells, *([""] * (2 if self.baseline else 0))])
         return [*head, *(["difference, points", ""] if self.baseline else [])], body
 
     def __str__(self) -> str:
@@ -120,6 +164,10 @@ class Evaluation:
         subject = Subject(self.table, run, self.labels.astype(np.int64), self.names, self.gallery, self.ids)
         out["worst"] = sections.extremes_section(subject, self.model)
         out["calibration"] = sections.calibration_section(self.model)
+        if self.verification is not None:
+            out["verification"] = sections.verification_section(self.verification, self.further())
+        if self.baseline is None:
+            out["classes"] = sections.one_model_classes(self.model, self.names)
         out["map"] = sections.map_section(subject, models, seed=seed)
         if self.baseline is not None:
             out["changed"] = sections.changed_section(subject, models[0], models[1], seed=seed)

@@ -54,7 +54,7 @@ def linear_probe(
     centre = known.mean(axis=0)
     scale = float(np.sqrt(np.square(known - centre).mean())) or 1.0  # one number: directions keep their weight
     known, asked = (known - centre) / scale, (asked - centre) / scale
-    aside = _fifth(codes, seed) if held_out is None else np.asarray(held_out, dtype=bool)
+    aside = fifth(codes, seed) if held_out is None else np.asarray(held_out, dtype=bool)
     tried: dict[float, float] = {}
     if len(decays) > 1 and aside.any() and not aside.all():
         weights = None
@@ -67,7 +67,7 @@ def linear_probe(
     return Probe(float(correct.mean()) if len(correct) else float("nan"), best, tried, correct)
 
 
-def _fifth(codes: Ints, seed: int) -> Bools:
+def fifth(codes: Ints, seed: int) -> Bools:
     """A fifth of each class's rows, rounded; classes of one or two rows stay whole."""
     order = numpy_rng(seed, "probe").permutation(len(codes))
     order = order[np.argsort(codes[order], kind="stable")]

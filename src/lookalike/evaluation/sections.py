@@ -14,6 +14,7 @@ from lookalike.evaluation.bootstrap import Paired, paired, share
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.projection import project
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS
+from lookalike.evaluation.verification import Verification
 
 MAP_POINTS = 1200
 MAP_PICTURES = 240
@@ -219,6 +220,35 @@ def classes_section(before: Measured, after: Measured, names: Sequence[str], *, 
             rows.append(s.Arrow(name=names[code], before=old[code][metric], after=value, count=count, **ends))
     arrows = s.Arrows(rows=rows, label=measure_name(metric), before=before.name, after=after.name)
     return s.Section(title="Per class", order=s.CLASSES, blocks=[arrows])
+
+
+def one_model_classes(model: Measured, names: Sequence[str], *, metric: str = "recall@1") -> s.Section:
+    """Each class's measure, the worst first."""
+    each = model.result.per_class()
+    order = sorted((code for code in each if code >= 0), key=lambda code: (each[code][metric], names[code]))
+    rows: list[list[s.Cell]] = [
+        [names[c], int(each[c]["count"]), each[c][metric], each[c]["map@r"], each[c]["r_precision"]] for c in order
+    ]
+    columns = ["class", "queries", *(measure_name(key) for key in (metric, "map@r", "r_precision"))]
+    return s.Section(title="Per class", order=s.CLASSES, blocks=[s.Grid(columns=columns, rows=rows)])
+
+
+def verification_section(found: Verification, further: dict[str, str]) -> s.Section:
+    """Two pictures: the same or not? Both error rates over the threshold, and the best one."""
+    x, wrong, missed = found.thresholds.tolist(), found.false_accept.tolist(), found.false_reject.tolist()
+    lines = s.Lines(
+        x_label="score from which two pictures count as the same",
+        y_label="error rate",
+        series=[
+            s.Series(name="different pairs accepted", x=x, y=wrong),
+            s.Series(name="same pairs rejected", x=x, y=missed),
+        ],
+        marks=[s.Mark(x=found.best_threshold, label="best")],
+        note=f"{found.positive:,} pairs of one class and {found.negative:,} of two"
+        + (", all there are." if found.complete else ", drawn at random."),
+    )
+    facts = s.Facts(rows=list(further.items()))
+    return s.Section(title="Same or not", order=s.CALIBRATION + 5, blocks=[lines, facts])
 
 
 def map_section(
