@@ -131,3 +131,23 @@ def test_the_runtime_depends_on_the_call_alone(model: Embedder, table: Table, ho
 def test_no_rows(model: Embedder, table: Table) -> None:
     with pytest.raises(LookalikeError, match="no rows"):
         features_for(model, table.take([]))
+
+
+def test_other_pixels_of_the_same_length_and_time(model: Embedder, files: list[Path], home: Path) -> None:
+    folder = files[0].parent.parent
+    before = features_for(model, read_table(folder))[0]
+    one, other = files[0], files[-1]
+    status, length = one.stat(), max(one.stat().st_size, other.stat().st_size)
+    for file in (one, other):  # what follows the end of a JPEG is passed over
+        file.write_bytes(file.read_bytes().ljust(length, b"\0"))
+    first = features_for(model, read_table(folder))[0]
+    np.testing.assert_allclose(first, before, atol=1e-6)
+    os.utime(one, ns=(status.st_atime_ns, status.st_mtime_ns))
+    features_for(model, read_table(folder))
+    one.write_bytes(other.read_bytes())
+    os.utime(one, ns=(status.st_atime_ns, status.st_mtime_ns))
+    now = features_for(model, read_table(folder))[0]
+    rows = read_table(folder).column("path").tolist()
+    places = [rows.index(f.relative_to(folder).as_posix()) for f in (one, other)]
+    np.testing.assert_allclose(now[places[0]], now[places[1]], atol=1e-6)
+    assert np.abs(now[places[0]] - first[places[0]]).max() > 1e-3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,6 +229,34 @@ def test_a_missing_logger_is_one_sentence(folder, tiny, tmp_path, name, monkeypa
     monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(LookalikeError, match=f"pip install 'lookalike\\[{name}\\]'"):
         run(folder, tiny, tmp_path / "run", logs={name: "x", "tensorboard": False})
+
+
+def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch):
+    sent, about = [], {}
+
+    class Board:
+        def log(self, values, step):
+            sent.append(("wandb", step, dict(values)))
+
+        def finish(self):
+            about["ended"] = True
+
+    wandb = SimpleNamespace(init=lambda **options: about.update(options) or Board())
+    mlflow = SimpleNamespace(
+        set_tracking_uri=lambda uri: about.update(uri=uri),
+        start_run=lambda run_name: None,
+        log_params=lambda values: about.update(params=values),
+        log_metrics=lambda values, step: sent.append(("mlflow", step, values)),
+        end_run=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    run(folder, tiny, tmp_path / "run", steps=4, logs={"wandb": "project", "mlflow": "file:x"})
+    assert about["project"] == "project" and about["uri"] == "file:x" and about["ended"]
+    assert about["params"]["optimiser.rate"] == 1e-3
+    for name, recall in (("wandb", "validation/recall@1"), ("mlflow", "validation/recall_at_1")):
+        assert [step for to, step, values in sent if to == name and "loss" in values] == [2, 4]
+        assert [step for to, step, values in sent if to == name and recall in values] == [0, 4]
 
 
 def test_tensorboard_is_written(folder, tiny, tmp_path):

@@ -15,6 +15,7 @@ from lookalike.cli.verb import Answer, verb
 def evaluate(
     data: options.Labelled,
     model: options.Model = "efficientnet_lite0",
+    weights: options.Weights = None,
     split: options.Split = None,
     layout: options.Layout = "auto",
     mode: options.Mode = "auto",
@@ -43,6 +44,7 @@ def evaluate(
     found = lookalike.evaluate(
         data=data,
         model=model,
+        weights=weights,
         split=split,
         layout=layout,
         mode=mode,

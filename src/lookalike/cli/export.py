@@ -17,6 +17,7 @@ def export(
     model: options.Model = "efficientnet_lite0",
     size: options.Size = None,
     pooling: options.Pooling = None,
+    weights: options.Weights = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="Largest difference to torch that is allowed.")
     ] = 1e-4,
@@ -25,7 +26,7 @@ def export(
     import lookalike
     from lookalike.core.files import human_bytes
 
-    done = lookalike.export(out=out, model=model, size=size, pooling=pooling, tolerance=tolerance)
+    done = lookalike.export(out=out, model=model, size=size, pooling=pooling, weights=weights, tolerance=tolerance)
     lines = show.rows(
         [
             ("File", f"{show.link(done.out)}, {human_bytes(done.bytes)}, ONNX opset {done.opset}"),

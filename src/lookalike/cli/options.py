@@ -25,6 +25,9 @@ Size = Annotated[int | None, typer.Option("--size", help="Pixels fed to the netw
 Pooling = Annotated[
     str | None, typer.Option("--pooling", help="avg, max, avgmax, gem or cls; the model's own otherwise.")
 ]
+Weights = Annotated[
+    str | None, typer.Option("--weights", help="A local weight file for a timm name, or random: untrained.")
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Pictures embedded at once.")]
 Runtime = Annotated[str, typer.Option("--runtime", help="auto, torch, openvino or onnx.")]
 RunOut = Annotated[Path | None, typer.Option("--out", help="Keep it as a run, for a report.")]

@@ -161,7 +161,7 @@ class Walk:
                             continue
                         names.append(name)
                         sizes.append(status.st_size)
-                        mtimes.append(status.st_mtime_ns)
+                        mtimes.append(changed_ns(status))
         except OSError:
             if not found:
                 raise
@@ -205,7 +205,13 @@ class Walk:
             self.skipped["link to what is there"] += 1
             return None
         self._linked.add((status.st_dev, status.st_ino))
-        return Folder(shown, found, [name], _distinct([name]), [status.st_size], [status.st_mtime_ns])
+        return Folder(shown, found, [name], _distinct([name]), [status.st_size], [changed_ns(status)])
+
+
+def changed_ns(status: os.stat_result) -> int:
+    """When a file may have changed last. Its own time can be set back by whoever writes it, that of the change cannot:
+    a picture exchanged for one of the same length and time is still seen (docs/decisions/0130)."""
+    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _join(folder: str, name: str) -> str:

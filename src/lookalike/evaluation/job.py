@@ -31,6 +31,7 @@ def evaluate(
     *,
     data: str | Path | Table,
     model: str | Path | Embedder,
+    weights: str | Path | None = None,
     split: str | None = None,
     layout: str = "auto",
     mode: str = "auto",
@@ -52,6 +53,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure how well a model finds pictures of the same class, with intervals; beside a `baseline` if one is given.
 
+    `weights` is a local weight file for a timm name.
     `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
     takes pictures of equal pixels out of each other's hits. `knn` and `probe` also let the pictures of the split
     `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
@@ -64,7 +66,8 @@ def evaluate(
     table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=knn or probe)
     if (knn or probe) and labels.ndim > 1:
         raise LookalikeError(f"The pictures of `{table.name}` have several labels: k-NN and the probe need one each.")
-    models = [_embedder(given, device) for given in (model, baseline) if given is not None]
+    models = [_embedder(model, device, weights)]
+    models += [_embedder(baseline, device)] if baseline is not None else []
     encoded = [_encode(found, table, batch_size, runtime, progress) for found in models]
     readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
     for _, failures in encoded:
@@ -182,12 +185,12 @@ def _pictures(
     return table, labels, names, measured
 
 
-def _embedder(given: str | Path | Embedder, device: str) -> Embedder:
+def _embedder(given: str | Path | Embedder, device: str, weights: str | Path | None = None) -> Embedder:
     if not isinstance(given, (str, Path)):
         return given
     from lookalike.models import Embedder
 
-    return Embedder.from_pretrained(given, device=device)
+    return Embedder.from_pretrained(given, device=device, weights=weights)
 
 
 def _encode(model: Embedder, table: Table, batch_size: int, runtime: str, progress: bool) -> tuple[Any, list[Any]]:

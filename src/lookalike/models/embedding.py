@@ -61,6 +61,7 @@ def embed(
     split: str | None = None,
     size: int | None = None,
     pooling: str | None = None,
+    weights: str | Path | None = None,
     batch_size: int = 32,
     runtime: str = "auto",
     precision: str = "f32",
@@ -86,7 +87,7 @@ def embed(
     if not len(table):
         raise LookalikeError(f"There are no pictures in `{source}`.")
     if not isinstance(model, Embedder):
-        model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size)
+        model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
     wanted = len(table) * (model.dim * 4 + 200)
     need_space(out, wanted, f"Embedding {len(table):,} pictures")
     say(f"{len(table):,} pictures to vectors of {model.dim} numbers: about {human_bytes(wanted)}.")

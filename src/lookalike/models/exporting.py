@@ -46,6 +46,7 @@ def export(
     out: str | Path,
     size: int | None = None,
     pooling: str | None = None,
+    weights: str | Path | None = None,
     tolerance: float = TOLERANCE,
 ) -> Exported:
     """Write the model as ONNX: one fixed picture size, any batch; normalisation, head and unit length included.
@@ -56,7 +57,7 @@ def export(
     if out.suffix != ".onnx":
         raise LookalikeError(f"`{out}` does not end in .onnx.")
     if not isinstance(model, Embedder):
-        model = Embedder.from_pretrained(model, device=CPU, size=size, pooling=pooling)
+        model = Embedder.from_pretrained(model, device=CPU, size=size, pooling=pooling, weights=weights)
     with atomic_file(out) as part:
         say("Exporting takes some ten seconds.")
         fast_onnx.write_onnx(model, "embedding", part, metadata(model))

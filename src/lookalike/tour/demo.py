@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
 from dataclasses import dataclass, field
@@ -63,11 +64,12 @@ def demo(
 
     start = time.monotonic()
     source, table, what = _pictures(images, seed)
-    path = Path(out) if out else folders.runs() / ("demo" if images is None else f"demo-{source.absolute().name}")
+    wanted = {"data": table.fingerprint(), "model": model, "seed": seed}
+    path = Path(out) if out else _free("demo" if images is None else f"demo-{source.absolute().name}", wanted)
     lines = [("Pictures", what)]
     run, why = None, _not_trainable(table)
     if why is None:
-        run = _trained(source, table, path, model, seed, device, None if images else SIZE)
+        run = _trained(source, wanted, path, device, None if images else SIZE)
         lines += _told(run)
     else:
         lines.append(("Model", f"{model or MODEL}, not trained: {why}"))
@@ -123,13 +125,19 @@ def _not_trainable(table: Table) -> str | None:
     return None
 
 
-def _trained(
-    source: Path, table: Table, path: Path, model: str | None, seed: int, device: str, size: int | None
-) -> Run:
+def _free(name: str, wanted: dict[str, Any]) -> Path:
+    """Where the run of these pictures and settings is or may go: those of others keep their place."""
+    for number in itertools.count(1):
+        path = folders.runs() / (name if number == 1 else f"{name}-{number}")
+        if not Run.is_run(path) or Run(path).result.get("demo", wanted) == wanted:
+            return path
+    raise AssertionError  # there is no last number
+
+
+def _trained(source: Path, wanted: dict[str, Any], path: Path, device: str, size: int | None) -> Run:
     """The finished run at `path` if it is of these pictures and settings, a broken one resumed, else a new one."""
     from lookalike.training import train
 
-    wanted = {"data": table.fingerprint(), "model": model, "seed": seed}
     if Run.is_run(path):
         run = Run(path)
         if run.result.get("demo", wanted) == wanted:
@@ -141,7 +149,10 @@ def _trained(
             f"`{_short(path)}` is a run of other pictures or settings: choose another --out, or delete that folder."
         )
     settings = {"model": {"size": size}} if size else {}
-    return _mark(train(data=source, model=model, out=path, seed=seed, device=device, settings=settings), wanted)
+    return _mark(
+        train(data=source, model=wanted["model"], out=path, seed=wanted["seed"], device=device, settings=settings),
+        wanted,
+    )
 
 
 def _mark(run: Any, wanted: dict[str, Any]) -> Run:
@@ -168,7 +179,7 @@ def _told(run: Run) -> list[tuple[str, str]]:
     return lines
 
 
-def _example(table: Table) -> Path:
+def _example(table: Table) -> Path | bytes:
     """A picture to search by: one of the test side where there is one, whose class has others."""
     rows = np.arange(len(table))
     if table.has("split"):
@@ -178,11 +189,7 @@ def _example(table: Table) -> Path:
         codes = table.labels()[0]
         several = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=1)[codes] > 1)
         rows = np.intersect1d(rows, several) if len(several) else rows
-    for row in rows:
-        found = table.file(int(row))
-        if found is not None:
-            return found
-    raise LookalikeError("There is no picture file to search by.")
+    return table.file(int(rows[0])) or table.open_bytes(int(rows[0]))  # bytes out of a tar shard
 
 
 def _short(path: Path) -> Path:

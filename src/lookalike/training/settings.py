@@ -72,7 +72,7 @@ class MethodSettings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="allow", use_attribute_docstrings=True)
 
     name: str = "ms"
-    """Which method trains; `lookalike recipes` lists them."""
+    """Which method trains: one of docs/methods.md."""
 
     def own(self) -> dict[str, Any]:
         return dict(self.model_extra or {})

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.scan import readable_name, scan
+from lookalike.data.scan import changed_ns, readable_name, scan
 from lookalike.data.table import BOX, Table
 
 Columns = dict[str, Any]
@@ -151,7 +151,7 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
             found.append(None)
             continue
         found.append(os.fsencode(hit[0]) if hit[0] != name else None)
-        sizes[i], mtimes[i] = hit[1].st_size, hit[1].st_mtime_ns
+        sizes[i], mtimes[i] = hit[1].st_size, changed_ns(hit[1])
     notes: dict[str, Any] = {}
     lost = np.flatnonzero(~here)
     if len(lost):

@@ -13,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
 from lookalike.data.readers.tables import OWN
-from lookalike.data.scan import kind_of, passed_over, readable_name
+from lookalike.data.scan import changed_ns, kind_of, passed_over, readable_name
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 _SIDECARS = ("cls", "cls.txt", "json", "txt")
@@ -56,7 +56,7 @@ def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]
 def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
     split = next((SPLITS[w] for w in shard.stem.lower().replace("_", "-").split("-") if w in SPLITS), None)
     status = shard.stat()
-    shared = {"shard": readable_name(name), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    shared = {"shard": readable_name(name), "size": status.st_size, "mtime_ns": changed_ns(status)}
     if shared["shard"] != name:
         shared["found"] = os.fsencode(name)
     if split:
