@@ -82,7 +82,6 @@ def test_a_verb_is_one_python_function_with_the_same_options(verb: str) -> None:
         ("train d --steps 5 --seed 7 --dry-run", {"steps": 5, "seed": 7, "dry_run": True}),
         ("train --resume runs/x --device cuda", {"data": None, "resume": Path("runs/x"), "device": "cuda"}),
         ("evaluate d --model m --weights w.pth --knn --probe", {"weights": "w.pth", "knn": True, "probe": True}),
-        ("embed d --out v.npy --weights random", {"weights": "random"}),
         ("evaluate d --model m --recall-at 1,5 --nmi", {"recall_at": (1, 5), "nmi": True, "model": "m"}),
         ("compare d --a x --b y --leave-out-copies", {"a": "x", "b": "y", "leave_out_copies": True}),
         ("demo --images d --seed 3", {"images": Path("d"), "seed": 3}),

@@ -182,7 +182,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise LookalikeError(
             f"`{path}` holds more than tensors, which lookalike does not unpickle: save its state dict alone."
         ) from error
-    except (SafetensorError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
         raise LookalikeError(f"The weight file `{path}` is damaged or cut short.") from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(document, dict) and isinstance(document.get(key), dict):
