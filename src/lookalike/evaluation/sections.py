@@ -18,6 +18,7 @@ from lookalike.evaluation.verification import Verification
 
 MAP_POINTS = 1200
 MAP_PICTURES = 240
+CLASSES = 60  # listed one by one
 
 
 def measure_name(key: str) -> str:
@@ -223,14 +224,16 @@ def classes_section(before: Measured, after: Measured, names: Sequence[str], *, 
 
 
 def one_model_classes(model: Measured, names: Sequence[str], *, metric: str = "recall@1") -> s.Section:
-    """Each class's measure, the worst first."""
+    """The measures of single classes, the worst first."""
     each = model.result.per_class()
     order = sorted((code for code in each if code >= 0), key=lambda code: (each[code][metric], names[code]))
     rows: list[list[s.Cell]] = [
-        [names[c], int(each[c]["count"]), each[c][metric], each[c]["map@r"], each[c]["r_precision"]] for c in order
+        [names[c], int(each[c]["count"]), each[c][metric], each[c]["map@r"], each[c]["r_precision"]]
+        for c in order[:CLASSES]
     ]
     columns = ["class", "queries", *(measure_name(key) for key in (metric, "map@r", "r_precision"))]
-    return s.Section(title="Per class", order=s.CLASSES, blocks=[s.Grid(columns=columns, rows=rows)])
+    note = f"The {CLASSES} worst of {len(order):,}; `result.json` has them all." if len(order) > CLASSES else ""
+    return s.Section(title="Per class", order=s.CLASSES, blocks=[s.Grid(columns=columns, rows=rows, note=note)])
 
 
 def verification_section(found: Verification, further: dict[str, str]) -> s.Section:
