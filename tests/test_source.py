@@ -54,3 +54,29 @@ def test_a_rooms_names_are_what_they_say(room: str) -> None:
 def test_the_version_is_semantic_and_the_changelog_knows_it() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", __version__)
     assert f"\n## {__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_what_is_deprecated_says_when_it_goes_and_goes() -> None:
+    """A deprecation lasts one minor version: its warning names the version it is gone in, and that is to come."""
+    now = tuple(map(int, __version__.split(".")[:2]))
+    for line in lines(r"DeprecationWarning|@deprecated", FILES):
+        found = re.search(r"gone in (\d+)\.(\d+)", line)
+        assert found, f"say `gone in X.Y`: {line}"
+        assert (int(found[1]), int(found[2])) > now, f"its time is over: {line}"
+
+
+def test_the_licence_of_the_default_weights_is_told_where_people_look() -> None:
+    for page in ("README.md", "docs/guide.md", "docs/dependencies.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert "no licence" in text and "Apache" in text, page
+
+
+def test_every_pinned_package_has_its_licence_listed() -> None:
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pins = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    listed = {plain(name) for name in re.findall(r"^\| `?([\w.-]+)`? \|", page, re.M)}
+    assert len(pins) > 50
+    assert [name for name in pins if plain(name) not in listed] == []
