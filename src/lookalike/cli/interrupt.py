@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from lookalike.core.errors import Exit
 
+GRACE = 5.0
+
 
 @contextlib.contextmanager
 def two_strikes() -> Iterator[None]:
@@ -26,12 +28,15 @@ def two_strikes() -> Iterator[None]:
     theirs.setblocking(False)
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
 
+    over = threading.Event()
+
     def watch() -> None:
         strikes = 0
         while data := ours.recv(16):
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a server counts for itself
-                strikes += data.count(signal.SIGINT)
-            if strikes >= 2:
+            strikes += data.count(signal.SIGINT)
+            # A server that counts for itself is given a moment to end well.
+            grace = 0 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else GRACE
+            if strikes >= 2 and not over.wait(grace):
                 os.write(2, b"\nEnded at once.\n")
                 os._exit(Exit.STOPPED)
 
@@ -39,5 +44,6 @@ def two_strikes() -> Iterator[None]:
     try:
         yield
     finally:
+        over.set()
         signal.set_wakeup_fd(before)
         theirs.close()
