@@ -99,6 +99,38 @@ def test_disk_errors_become_sentences(tmp_path: Path, number: int, words: str) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_under_somebody_elses_writer_is_the_same_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors has an error of its own, torch only notices that its file is shorter than it thought."""
+    for make in (files.atomic_file, files.atomic_folder):
+        with pytest.raises(LookalikeError, match="is full"), make(tmp_path / "x"):
+            raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+        with pytest.raises(ZeroDivisionError), make(tmp_path / "x"):
+            1 / 0  # noqa: B018
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "free_bytes", lambda path: 0)
+            with pytest.raises(LookalikeError, match="is full"), make(tmp_path / "x"):
+                raise RuntimeError("unexpected pos 5696 vs 5590")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
+def test_room_for_a_memory_map_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1_000_000)
+    files.reserve(path, 1_000_000)
+    assert path.stat().st_blocks * 512 >= 1_000_000
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(LookalikeError, match="is full"):
+        files.reserve(path, 1_000_000)
+
+
 def test_other_disk_errors_keep_their_type(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Input/output"), files.disk_errors(tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -75,6 +75,21 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_disk_that_is_nearly_full_is_refused_before_it_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = QdrantStore.create(str(tmp_path / "s"), 4)
+    store.upsert(["a"], np.ones((1, 4), np.float32), [{}])
+    with monkeypatch.context() as patch:
+        patch.setattr("lookalike.core.files.free_bytes", lambda path: 50_000_000)
+        with pytest.raises(LookalikeError, match=r"Storing 1 more pictures needs .* only 50.0 MB are free"):
+            store.upsert(["b"], np.ones((1, 4), np.float32), [{}])
+        with pytest.raises(LookalikeError, match="`exact` takes less"):
+            QdrantStore.create(str(tmp_path / "t"), 4)
+    assert store.count() == 1 and not (tmp_path / "t").exists()
+    store.close()
+
+
 @pytest.mark.parametrize("what", ["segment.json", "edge_config.json", "first-index", "segments"])
 def test_damage_is_a_sentence_or_repaired(tmp_path: Path, what: str) -> None:
     store = QdrantStore.create(str(tmp_path / "s"), 4)

@@ -23,10 +23,34 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise LookalikeError(f"The disk that holds `{path}` is full; nothing half-written was left.") from error
+            raise _full(path) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise LookalikeError(f"`{path}` cannot be written to ({error.strerror}).") from error
         raise
+
+
+def _full(path: Path) -> LookalikeError:
+    return LookalikeError(f"The disk that holds `{path}` is full; nothing half-written was left.")
+
+
+@contextlib.contextmanager
+def _foreign_writers(path: Path) -> Iterator[None]:
+    """Libraries that write files by themselves have errors of their own for a full disk, and torch has none at all."""
+    try:
+        yield
+    except (LookalikeError, OSError):
+        raise
+    except Exception as error:
+        if "No space left" in str(error) or free_bytes(path.parent) < 1 << 16:
+            raise _full(path) from error
+        raise
+
+
+def reserve(path: Path, count: int) -> None:
+    """Take the room of a file that will be written through a memory map: where there is none, that ends the process."""
+    if hasattr(os, "posix_fallocate"):
+        with disk_errors(path), path.open("rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, count)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -49,7 +73,8 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         os.close(handle)
         part = Path(name)
         try:
-            yield part
+            with _foreign_writers(path):
+                yield part
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
             if not private and os.name != "nt":
@@ -76,7 +101,8 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
         old = path.parent / f".{path.name}.old"
         try:
-            yield part
+            with _foreign_writers(path):
+                yield part
             mask = None
             if not private and os.name != "nt":
                 mask = os.umask(0)

@@ -11,7 +11,7 @@ import numpy as np
 from lookalike.core import folders, seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_json, to_json, write_json
+from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_json, reserve, to_json, write_json
 from lookalike.core.formats import CURRENT, stamp
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER
@@ -111,6 +111,7 @@ def _make(path: Path, about: dict[str, Any], model: Embedder, table: Table, view
                     shape = (len(views), count, *block.shape[1:])
                     need_space(path, int(np.prod(shape)) * block.itemsize, "The feature cache")
                     out = np.lib.format.open_memmap(part / "features.npy", "w+", block.dtype, shape)
+                    reserve(part / "features.npy", (part / "features.npy").stat().st_size)
                 out[number, start : start + len(block)] = block
                 bar.advance(len(block))
         assert out is not None

@@ -7,6 +7,7 @@ remembers of each row, embeds what is new or changed, and writes the table and t
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,25 +93,26 @@ def bring_up_to_date(
     table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
         raise LookalikeError(f"`{source}` holds no pictures.")
-    fresh = not place.exists()
     how: dict[str, Any] = {"explicit": explicit, "device": device, "dry_run": dry_run}
     how |= {"opened": opened, "number": generation}
-    try:
-        with (
-            hold(place / ".lock", f"The index `{place.name}`"),
-            open_writer(place, source, model, store, **how) as writer,
-        ):
-            update = Update(writer, table, progress=progress)
-            if dry_run:
-                return update.plan()
-            writer.manifest.layout, writer.manifest.split = layout, split
-            done = update.run()
-            if calibrate:
-                done.calibrated = fit(writer.folder, writer.store, progress=progress)
-            writer.finish(live=live)
-    finally:
-        if fresh:
-            _remove_empty(place)
+    with hold(place / ".lock", f"The index `{place.name}`"):
+        kept = is_index(place)  # what failed before a picture was stored, or only looked, leaves no folder behind
+        try:
+            with open_writer(place, source, model, store, **how) as writer:
+                try:
+                    update = Update(writer, table, progress=progress)
+                    if dry_run:
+                        return update.plan()
+                    writer.manifest.layout, writer.manifest.split = layout, split
+                    done = update.run()
+                    if calibrate:
+                        done.calibrated = fit(writer.folder, writer.store, progress=progress)
+                    writer.finish(live=live)
+                finally:
+                    kept = kept or writer.store.count() > 0
+        finally:
+            if not kept:
+                shutil.rmtree(place, ignore_errors=True)
     done.seconds = time.monotonic() - start
     return done
 
@@ -131,10 +133,3 @@ def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
         raise LookalikeError(f"`{place}` lies inside the picture folder, where nothing is written: choose another.")
     folders.refuse_network_drive(place, "an index")
     return place
-
-
-def _remove_empty(place: Path) -> None:
-    """What failed or only looked leaves no folder that was not there before."""
-    if place.is_dir() and {p.name for p in place.iterdir()} <= {".lock"}:
-        (place / ".lock").unlink(missing_ok=True)
-        place.rmdir()

@@ -13,13 +13,15 @@ import numpy as np
 
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json, write_json
+from lookalike.core.files import need_space, read_json, write_json
 from lookalike.core.locks import Locked
 from lookalike.core.seeds import numpy_rng
 from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, Where, checked, direction, unit_rows
 
 META = "store.json"
 RECALL = 0.99  # what the graph must reach against exact search when its width is chosen; the promise is 0.97
+# Its files are sparse and memory-mapped: a disk that fills up under them ends the process without a word.
+ROOM = 160_000_000
 WIDTHS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -40,6 +42,7 @@ class QdrantStore:
             raise LookalikeError(f"`{place}` already holds a store.")
         meta = {"store": "qdrant", "format": 1, "dim": dim, "ef": None}
         shard = Path(place) / "shard"
+        need_space(place, ROOM, "A store of the kind `qdrant` (`exact` takes less)")
         with _explained(place):
             shard.mkdir(parents=True, exist_ok=True, mode=0o700)
             config = q.EdgeConfig(
@@ -68,6 +71,7 @@ class QdrantStore:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         if not names:
             return
+        need_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more pictures")
         points = [
             q.Point(point_id(name), row, {**line, "_id": name})
             for name, row, line in zip(names, rows, lines, strict=True)
@@ -91,6 +95,7 @@ class QdrantStore:
 
     def build(self) -> dict[str, Any]:
         """Build the graph where there is enough to search in, and choose its search width by measurement."""
+        need_space(self.place, ROOM + 8 * self.dim * self.count(), "Building the graph")
         with _explained(self.place):
             self._shard.optimize()
             self._shard.flush()
