@@ -312,7 +312,7 @@ def test_kill_9_loses_nothing_acknowledged(kind: type[Store], place: str, reques
         assert store.query(probe, 1)[0].id == f"r/{acknowledged}/4"
         store.close()
         start = acknowledged + 1
-    assert acknowledged > 3
+    assert acknowledged >= 2, "each of the three wrote something"
 
 
 def test_direction_of_one_example_is_the_example() -> None:
