@@ -468,6 +468,8 @@ def check_grocery(table: Table) -> None:
     assert column(table, "label") == ["Granny-Smith"] * 3
     assert column(table, "coarse") == ["Apple"] * 3
     assert column(table, "split") == ["train", "val", "test"]
+    assert column(table, "is_query") == [False, False, True]
+    assert column(table, "is_gallery") == [True, True, False]
 
 
 OFFICIAL = {

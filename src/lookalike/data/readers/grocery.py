@@ -1,4 +1,8 @@
-"""Grocery Store: `path, fine, coarse` lists, names in `classes.csv`."""
+"""Grocery Store: `path, fine, coarse` lists, names in `classes.csv`.
+
+Pictures were taken in series, and those of one series look almost alike. The official test pictures come from other
+series: they ask, and the others are what they can find.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,8 @@ _FINE, _COARSE = ("Class Name (str)", "Class ID (int)"), ("Coarse Class Name (st
 def read(root: Path) -> Columns:
     rows = csv_rows(root / "classes.csv")
     fine, coarse = ({row[number].strip(): row[name].strip() for row in rows} for name, number in (_FINE, _COARSE))
-    out: Columns = {"path": [], "label": [], "coarse": [], "class_id": [], "split": []}
+    names = ("path", "label", "coarse", "class_id", "split", "is_query", "is_gallery")
+    out: Columns = {name: [] for name in names}
     for split in ("train", "val", "test"):
         file = root / f"{split}.txt"
         for line in lines(file) if file.exists() else ():
@@ -28,4 +33,6 @@ def read(root: Path) -> Columns:
             out["coarse"].append(coarse[group])
             out["class_id"].append(int(one))
             out["split"].append(split)
+            out["is_query"].append(split == "test")
+            out["is_gallery"].append(split != "test")
     return out
