@@ -248,6 +248,7 @@ def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch
         log_params=lambda values: about.update(params=values),
         log_metrics=lambda values, step: sent.append(("mlflow", step, values)),
         end_run=lambda: None,
+        exceptions=SimpleNamespace(MlflowException=ConnectionError),
     )
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
@@ -257,6 +258,17 @@ def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch
     for name, recall in (("wandb", "validation/recall@1"), ("mlflow", "validation/recall_at_1")):
         assert [step for to, step, values in sent if to == name and "loss" in values] == [2, 4]
         assert [step for to, step, values in sent if to == name and recall in values] == [0, 4]
+
+
+def test_an_mlflow_that_does_not_answer_is_one_sentence(folder, tiny, tmp_path, monkeypatch):
+    def refuse(run_name):
+        raise ConnectionError("nobody there\n  at line 3")
+
+    errors = SimpleNamespace(MlflowException=ConnectionError)
+    mlflow = SimpleNamespace(set_tracking_uri=lambda uri: None, start_run=refuse, exceptions=errors)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    with pytest.raises(LookalikeError, match=r"cannot report to `http://nowhere`: nobody there\.$"):
+        run(folder, tiny, tmp_path / "run", logs={"mlflow": "http://nowhere", "tensorboard": False})
 
 
 def test_tensorboard_is_written(folder, tiny, tmp_path):

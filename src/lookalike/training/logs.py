@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from lookalike.core import processes
@@ -28,16 +29,27 @@ class Logs:
             wandb = _import("wandb", "wandb")
             self._wandb = wandb.init(project=chosen.wandb, name=name, id=name, config=config, resume="allow")
         if chosen.mlflow is not None:
-            self._mlflow = _import("mlflow", "mlflow")
-            self._mlflow.set_tracking_uri(chosen.mlflow)
-            self._mlflow.start_run(run_name=name)
-            self._mlflow.log_params(_flat(config))
+            self._mlflow = self._start_mlflow(chosen.mlflow, name, config)
         if chosen.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             # What an earlier try wrote beyond the step we go on from is hidden.
             self._tensorboard = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.start + 1)
         return self
+
+    def _start_mlflow(self, address: str, name: str, config: dict[str, Any]) -> Any:
+        if "://" not in address or address.startswith("file:"):
+            # MLflow asks for a word before it writes into a folder; naming one is that word.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        mlflow = _import("mlflow", "mlflow")
+        try:
+            mlflow.set_tracking_uri(address)
+            mlflow.start_run(run_name=name)
+            mlflow.log_params(_flat(config))
+        except mlflow.exceptions.MlflowException as error:
+            why = str(error).strip().splitlines()[0].rstrip(".")
+            raise LookalikeError(f"MLflow cannot report to `{address}`: {why}.") from error
+        return mlflow
 
     def write(self, step: int, **values: float) -> None:
         if not processes.is_main():
