@@ -296,7 +296,9 @@ def _results(room: Path, children: Sequence[subprocess.Popen[bytes]]) -> list[An
 
 def _die_with_parent() -> None:
     def wait() -> None:
-        sys.stdin.buffer.read()
+        # Not through `sys.stdin`: its lock, still held when we end well, would be a fatal error.
+        while os.read(0, 4096):
+            pass
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
