@@ -17,6 +17,7 @@ CURRENT: dict[str, int] = {
     "cache": 1,
     "splits": 1,
     "table": 1,
+    "map": 1,
 }
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
