@@ -26,7 +26,6 @@ def make(place: Path) -> dict[str, Path]:
 
     import lookalike as la
     from lookalike.core.files import write_json
-    from lookalike.searching import mapping
     from lookalike.shift import splits
 
     os.chdir(place)
@@ -44,16 +43,28 @@ def make(place: Path) -> dict[str, Path]:
     la.read_table(birds).save(place / "table" / "table.parquet")
     flock = helpers.pictures(place / "flock", classes=10, images=4, width=32, height=32)
     splits(data=flock, model="model", count=3, draws=2, out=place / "splits" / "splits.json")
-    with la.Index.open(place / "index") as opened:
-        drawn = mapping.draw(opened, progress=False, sketch=lambda sketch: None)
-        (opened.folder / mapping.FILE).unlink()
-    (place / "map").mkdir()
-    drawn.save(place / "map")
+    _curve(place / "curve")
     cache = next((place / "home" / "cache" / "features").iterdir())
     return {
-        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table", "splits", "map")},
+        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table", "splits", "curve")},
         "cache": cache,
     }
+
+
+def _curve(folder: Path) -> None:
+    """A model's curve, learnt on made-up features of twelve classes."""
+    import numpy as np
+    from tests.shift.test_placing import encode, world
+
+    from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
+    from lookalike.shift.reach import Reach
+
+    features, labels = world(classes=16, images=26, dim=8)
+    train, held = np.flatnonzero(labels < 4), np.flatnonzero(labels >= 4)
+    pictures = Pictures(features, labels)
+    points, reference = points_of(pictures, Model(encode, train, held), class_halves(labels, held, 0), plain=2)
+    split = SplitPoint(1, 10.0, 0.8, reference, reference.project(features[held]))
+    Reach("abc", points, [split], reference, far_limit(pictures, held, reference), {"seed": 0}).save(folder)
 
 
 def main() -> int:

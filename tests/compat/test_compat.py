@@ -93,15 +93,6 @@ def test_split_files(old: Path) -> None:
         assert not set(split.train) & set(split.test) and sum(split.pictures) == 40
 
 
-@every("map")
-def test_maps(old: Path) -> None:
-    from lookalike.searching.mapping import Map, number_of
-
-    found = Map.load(old)
-    assert found is not None and len(found) == 20 and found.number == number_of(old) == 2
-    assert found.places.shape == (20, 2) and found.where["birds/class-00/0.jpg"] >= 0
-
-
 @every("cache")
 def test_caches(old: Path) -> None:
     """Caches are made anew rather than migrated; their stamp must be understood, so that none is misread."""
@@ -110,6 +101,19 @@ def test_caches(old: Path) -> None:
         assert upgrade("cache", info, old)["format"] == CURRENT["cache"]
     except LookalikeError as error:
         assert "can no longer be read" in str(error)
+
+
+@every("curve")
+def test_curves(old: Path) -> None:
+    from tests.shift.test_placing import encode, world
+
+    from lookalike.shift.reach import Reach
+
+    features, labels = world(classes=16, images=26, dim=8)
+    folder = features[labels >= 10]
+    found = Reach.load(old).place(encode(folder), folder)
+    assert found.seen.split == 1 and found.recall is not None
+    assert found.recall.low < found.recall.value < found.recall.high
 
 
 def newer(folder: Path) -> None:
@@ -142,10 +146,10 @@ def splits_of(folder: Path) -> Any:
     return SplitSet.load(folder / "splits.json")
 
 
-def map_of(folder: Path) -> Any:
-    from lookalike.searching.mapping import Map
+def curve_of(folder: Path) -> Any:
+    from lookalike.shift.reach import Reach
 
-    return Map.load(folder)
+    return Reach.load(folder)
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -154,7 +158,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "index": la.Index.open,
     "checkpoint": checkpoint_of,
     "splits": splits_of,
-    "map": map_of,
+    "curve": curve_of,
     "table": lambda folder: la.Table.load(folder / "table.parquet"),
     "cache": lambda folder: upgrade("cache", json.loads((folder / "info.json").read_text()), folder),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests import helpers
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import Table
@@ -24,3 +25,32 @@ def make_classes(classes=21, images=9, dim=6, seed=0):
 @pytest.fixture
 def classes():
     return make_classes
+
+
+# A small model and pictures, as the tests of training have them.
+SMALL = {
+    "head": {"dim": 16},
+    "sampler": {"classes": 4, "images": 2},
+    "optimiser": {"rate": 1e-3},
+    "views": {"count": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """16 classes of 9 pictures."""
+    return helpers.pictures(tmp_path_factory.mktemp("pictures") / "kinds", classes=16, images=9, width=48, height=40)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A model folder: a small EfficientNet with random weights at 32 px."""
+    import torch
+
+    from lookalike.models import Embedder
+
+    torch.manual_seed(0)
+    model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    model.save_pretrained(path)
+    return path

@@ -21,11 +21,15 @@ from lookalike.core.proof import data_folder, data_set, provenance
 
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
+    "curve": "lookalike.benches.curve",
     "encode": "lookalike.benches.encode",
     "evaluate": "lookalike.benches.evaluate",
+    "place": "lookalike.benches.place",
     "shift": "lookalike.benches.shift",
     "train": "lookalike.benches.train",
 }
+# An hour or so each, and they go on where they were stopped: run by name only.
+LONG = ("curve", "place")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @verb
 def bench(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which benchmark; --list shows them.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All but the long ones, one after the other.")] = False,
     data: Data = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the machine is quiet.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Do not look around; every bar counts as not ok.")] = False,
@@ -29,14 +29,14 @@ def bench(
     A busy machine ends it with exit code 3; every bar is printed, missed or not.
     """
     import lookalike
-    from lookalike.benches import BENCHES
+    from lookalike.benches import BENCHES, LONG
     from lookalike.core.errors import LookalikeError
 
     if listed:
         return Answer(sorted(BENCHES), sorted(BENCHES), asked=True)
     if every == (name is not None):
         raise LookalikeError(f"Give one benchmark ({', '.join(BENCHES)}) or --all.")
-    names = list(BENCHES) if name is None else [name]
+    names = [n for n in BENCHES if n not in LONG] if name is None else [name]
     results = [lookalike.bench(name=n, data=data, wait=wait, force=force, out=out) for n in names]
     lines = [line for result in results for line in summary(result)]
     document = [result.to_json() for result in results] if every else results[0].to_json()

@@ -70,3 +70,193 @@ def splits(
         [("Written", show.link(path)), ("Next", f"lookalike shift run {data} --splits {show.short(path)}")]
     )
     return Answer({**found.to_json(), "path": path}, lines, asked=True)
+
+
+Methods = Annotated[str, typer.Option("--methods", help="Which methods train, with commas.")]
+Splits = Annotated[Path | None, typer.Option("--splits", help="A file of splits; made here otherwise.")]
+Count = Annotated[int, typer.Option("--count", help="How many splits to make, where none are given.")]
+Only = Annotated[str | None, typer.Option("--only", help="Only these splits, by number, with commas.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser in every run.")]
+Recipe = Annotated[str, typer.Option("--recipe", help="A recipe's name, or a YAML file.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the training, as optimiser.rate=1e-4."),
+]
+Processes = Annotated[int | None, typer.Option("--processes", help="Runs at a time; one a core otherwise.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The folder of the runs; runs/<time>-<verb> otherwise.")]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this folder.")]
+Data = Annotated[
+    Path | None, typer.Argument(metavar="DATA", help="Pictures with classes: a folder of subfolders, or a table.")
+]
+EIGHT = "s2sd,diva,margin,ms,arcface,proxy_anchor,r_margin,uniform_prior"
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@app.command("run")
+@verb
+def run(
+    data: Data = None,
+    splits: Splits = None,
+    methods: Methods = EIGHT,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="The starting model, or NAME=WEIGHTS; given again, they are compared."),
+    ] = None,
+    count: Count = 9,
+    only: Only = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each method on each split.")] = 3,
+    steps: Steps = None,
+    recipe: Recipe = "shift",
+    settings: Sets = None,
+    select: Annotated[
+        str, typer.Option("--select", help="Choose the step on validation classes, or on test as the papers do.")
+    ] = "validation",
+    transfer: Annotated[
+        list[Path] | None, typer.Option("--transfer", help="Also measure on this data set; may be given again.")
+    ] = None,
+    layout: options.Layout = "auto",
+    processes: Processes = None,
+    out: Out = None,
+    resume: Resume = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Also make the report's maps.")] = True,
+) -> Answer:
+    """Train every method on every split: how performance falls as the shift grows."""
+    from lookalike import shift
+    from lookalike.core.settings import parse_set
+
+    done = shift.run(
+        data=data,
+        splits=splits,
+        methods=_names(methods),
+        models=model or ["efficientnet_lite0"],
+        count=count,
+        only=options.numbers(only, "--only") if only else None,
+        seeds=seeds,
+        steps=steps,
+        recipe=recipe,
+        settings=parse_set(settings or []),
+        select=select,
+        transfer=transfer or [],
+        layout=layout,
+        processes=processes,
+        out=out,
+        resume=resume,
+        report=report,
+    )
+    found = done.result["ags"]
+    body = []
+    for name, score in found["recall@1"].items():
+        second = found["map@1000"][name]
+        body.append((name, show.interval(score["value"], score["low"], score["high"]), f"{second['value']:.3f}"))
+    lines = show.table(("method", "AGS, recall@1", "AGS, mAP@1000"), body)
+    lines += show.rows([("Runs", show.link(done.path)), ("Report", f"lookalike report {show.short(done.path)}")])
+    return Answer({"run": done.path, **done.result}, lines, asked=True)
+
+
+@app.command("fewshot")
+@verb
+def fewshot(
+    data: Data = None,
+    splits: Splits = None,
+    methods: Methods = "ms,arcface,diva,s2sd",
+    model: options.Model = "efficientnet_lite0",
+    shots: Annotated[str, typer.Option("--shots", help="Labelled pictures of every test class, with commas.")] = "2,5",
+    episodes: Annotated[int, typer.Option("--episodes", help="Random draws of these pictures.")] = 10,
+    adapt_steps: Annotated[
+        int, typer.Option("--adapt-steps", help="Steps of adaptation; half as many again for more shots.")
+    ] = 200,
+    count: Count = 9,
+    only: Only = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each method on each split.")] = 1,
+    steps: Steps = None,
+    recipe: Recipe = "shift",
+    settings: Sets = None,
+    layout: options.Layout = "auto",
+    processes: Processes = None,
+    out: Out = None,
+    resume: Resume = None,
+) -> Answer:
+    """Adapt to a few labelled pictures of the test classes, against none, on the same queries."""
+    from lookalike import shift
+    from lookalike.core.settings import parse_set
+
+    done = shift.fewshot(
+        data=data,
+        splits=splits,
+        methods=_names(methods),
+        model=model,
+        shots=options.numbers(shots, "--shots"),
+        episodes=episodes,
+        adapt_steps=adapt_steps,
+        count=count,
+        only=options.numbers(only, "--only") if only else None,
+        seeds=seeds,
+        steps=steps,
+        recipe=recipe,
+        settings=parse_set(settings or []),
+        layout=layout,
+        processes=processes,
+        out=out,
+        resume=resume,
+    )
+    body = []
+    for row in done.result["summary"]:
+        found = row["recall@1"]
+        gain = show.interval(found["gain"]["value"], found["gain"]["low"], found["gain"]["high"], points=True)
+        body.append((row["split"], row["method"], row["shots"], f"{found['zero']:.3f}", f"{found['few']:.3f}", gain))
+    lines = show.table(("split", "method", "shots", "zero-shot", "few-shot", "gain"), body)
+    lines += show.rows([("Runs", show.link(done.path)), ("Report", f"lookalike report {show.short(done.path)}")])
+    return Answer({"run": done.path, **done.result}, lines, asked=True)
+
+
+@app.command("place")
+@verb
+def place(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, or a model folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New pictures, without labels.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Labelled pictures to learn the curve from; those of the run otherwise."),
+    ] = None,
+    layout: options.Layout = "auto",
+    level: Annotated[float, typer.Option("--level", help="How often the interval should hold.")] = 0.9,
+    curve: Annotated[
+        Path | None, typer.Option("--curve", help="Where the curve is kept; beside the model otherwise.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Learn the curve again.")] = False,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    out: options.RunOut = None,
+) -> Answer:
+    """Say how far new pictures are from training, and what recall to expect of them."""
+    from lookalike import shift
+
+    found = shift.place(
+        model=model,
+        folder=folder,
+        data=data,
+        layout=layout,
+        level=level,
+        curve=curve,
+        fresh=fresh,
+        seed=seed,
+        device=device,
+        out=out,
+    )
+    blind = found.ignoring
+    lines = [
+        found.sentence,
+        *show.rows(
+            [
+                ("Pictures", f"{found.seen.pictures:,}"),
+                ("The figure", f"finding the same class first among {found.seen.used:,} pictures of the folder"),
+                ("Interval", f"holds {100 * found.level:.0f} times in 100, for classes the model has not seen"),
+                ("Without a look", f"between {blind.low:.2f} and {blind.high:.2f}"),
+                ("Report", f"lookalike report {show.short(out)}" if out else None),
+            ]
+        ),
+    ]
+    return Answer(found, lines, asked=True)

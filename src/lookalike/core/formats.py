@@ -16,8 +16,8 @@ CURRENT: dict[str, int] = {
     "checkpoint": 1,
     "cache": 1,
     "splits": 1,
+    "curve": 1,
     "table": 1,
-    "map": 1,
 }
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]

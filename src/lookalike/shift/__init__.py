@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 _LAZY = {
     "Split": "splitset",
     "SplitSet": "splitset",
+    "fewshot": "adapting",
+    "place": "placing",
+    "run": "running",
     "splits": "splitting",
 }
 
 if TYPE_CHECKING:
+    from lookalike.shift.adapting import fewshot
+    from lookalike.shift.placing import place
+    from lookalike.shift.running import run
     from lookalike.shift.splitset import Split, SplitSet
     from lookalike.shift.splitting import splits
 
-__all__ = ["Split", "SplitSet", "splits"]
+__all__ = ["Split", "SplitSet", "fewshot", "place", "run", "splits"]
 
 
 def __getattr__(name: str) -> Any:

@@ -154,7 +154,7 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
         centre, show = [CentreView(model.preprocess)], processes.is_main()
         features = features_for(model, table, layer="pooled", views=centre, seed=VIEW_SEED, progress=show)[0]
     first_head, first_norm = copy.deepcopy(model.head), copy.deepcopy(model.norm)
-    _start_head(model, settings, features, labels, division.train, run)
+    start_head(model, settings, features, labels, division.train, run)
     start_norm = copy.deepcopy(model.norm)
     frozen = freeze(model, settings)
     if settings.views.mode == "end_to_end":
@@ -163,7 +163,7 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     return Assembly(settings, table, division, labels, model, device, parent, features, *starts, frozen)
 
 
-def _start_head(
+def start_head(
     model: Embedder,
     settings: TrainSettings,
     features: np.ndarray,

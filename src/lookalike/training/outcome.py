@@ -16,6 +16,7 @@ from torch import nn
 from lookalike import methods
 from lookalike.core.run import Run
 from lookalike.core.sections import number
+from lookalike.data.table import Table
 from lookalike.evaluation.bootstrap import Paired, paired
 from lookalike.evaluation.pictures import Measured
 from lookalike.evaluation.retrieval import retrieval
@@ -69,7 +70,7 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
     checkpoint.put_back(parts.model, best["model"])
     parts.model.eval()
     side, rows = ("test", parts.test) if len(parts.test) else ("validation", parts.validation)
-    how = _protocol(parts, rows)
+    how = protocol(parts.table.take(rows))
     if len(rows) and not methods.find(parts.settings.method.name).needs_labels:
         # What was learnt without labels may search among what it was learnt from.
         asked, rows = rows, np.union1d(parts.known, rows)
@@ -128,15 +129,13 @@ def _pairs(labels: np.ndarray) -> bool:
     return bool((np.unique(labels[labels >= 0], return_counts=True)[1] >= 2).any())
 
 
-def _protocol(parts: Assembly, rows: np.ndarray) -> dict[str, Any]:
+def protocol(table: Table) -> dict[str, Any]:
     """Query and gallery, where the table parts them."""
-    table = parts.table.take(rows)
-    how: dict[str, Any] = {}
     if table.has("is_query") and table.has("is_gallery"):
         query, gallery = (table.column(name).astype(bool) for name in ("is_query", "is_gallery"))
         if query.any() and gallery.any() and not (query.all() and gallery.all()):
-            how |= {"query": query, "gallery": gallery}
-    return how
+            return {"query": query, "gallery": gallery}
+    return {}
 
 
 def _start_head(parts: Assembly, run: Run) -> nn.Module:

@@ -1,0 +1,157 @@
+"""Placing, judged: does the interval of a folder cover its true recall, and is it narrower than knowing nothing?
+
+CUB: at splits from easy to hard a model is trained on the train side, its curve learnt on three quarters of the test
+classes, and folders are class subsets of the last quarter, which nothing has seen. PACS: a model of each domain,
+folders of the three others. Folders that are said to lie beyond the curve count like the others.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lookalike.benches import Bar, BenchContext
+
+FOLDERS = {"cub": 40, "pacs": 8}  # of every split, and of every pair of domains
+SPLITS, JUDGED = 5, (1, 3, 5)
+PICTURES = 30  # of a class of CUB: all of them would take hours to bring into other looks
+LEVEL, COVERED, WIDTH = 0.9, 0.85, 0.75
+LOOK: dict[str, Any] = {"size": 160, "pooling": "gem"}
+
+
+def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
+    from lookalike.core import folders
+    from lookalike.core.jobs import Jobs
+
+    jobs = Jobs(folders.home() / "jobs" / "place")
+    figures: dict[str, Any] = {}
+    bars: list[Bar] = []
+    for name, parts in (("cub", JUDGED), ("pacs", ("art_painting", "cartoon", "photo", "sketch"))):
+        rows: list[dict[str, Any]] = []
+        for part in parts:
+            context.say(f"{name}, {part}")
+            given = {"data": str(context.folder(name)), "part": part, "folders": FOLDERS[name]}
+            rows += judged(jobs.run(f"{name}-{part}", cub if name == "cub" else pacs, **given))
+        found = figures[name] = summary(rows)
+        bars.append(Bar(f"{name}: share of {found['folders']} folders covered", found["covered"], COVERED))
+        bars.append(Bar(f"{name}: width over that of knowing nothing", found["width_ratio"], WIDTH, "lower"))
+    return figures, bars
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Coverage with its binomial interval, widths, and how far off the value itself is."""
+    from lookalike.shift.conformal import wilson
+
+    covered = [row["low"] <= row["truth"] <= row["high"] for row in rows]
+    blind = [row["blind_low"] <= row["truth"] <= row["blind_high"] for row in rows]
+    width = float(np.mean([row["high"] - row["low"] for row in rows]))
+    without = float(np.mean([row["blind_high"] - row["blind_low"] for row in rows]))
+    low, high = wilson(sum(covered), len(rows))
+    off = [abs(row["value"] - row["truth"]) for row in rows]
+    return {
+        "folders": len(rows),
+        "covered": round(sum(covered) / len(rows), 4),
+        "covered_low": round(low, 4),
+        "covered_high": round(high, 4),
+        "width": round(width, 4),
+        "width_knowing_nothing": round(without, 4),
+        "width_ratio": round(width / without, 4),
+        "covered_knowing_nothing": round(sum(blind) / len(rows), 4),
+        "beyond": sum(row["verdict"] == "beyond" for row in rows),
+        "mean_error": round(float(np.mean(off)), 4),
+        "recall": [round(float(np.quantile([row["truth"] for row in rows], q)), 3) for q in (0.05, 0.5, 0.95)],
+    }
+
+
+def cub(*, data: str, part: int, folders: int) -> dict[str, Any]:
+    """Folders of a quarter of the test classes of a split, which neither the model nor its curve has seen."""
+    from lookalike.core.seeds import numpy_rng
+    from lookalike.data import read_table
+    from lookalike.models import Embedder
+    from lookalike.shift.splitting import make_splits
+
+    table = read_table(data, layout="cub")
+    labels = table.labels()[0]
+    table = table.take(np.concatenate([np.flatnonzero(labels == code)[:PICTURES] for code in np.unique(labels)]))
+    splits = make_splits(table, Embedder.from_pretrained("efficientnet_lite0", **LOOK), count=SPLITS, draws=1)
+    split = splits.split(part)
+    new = numpy_rng(part, "judged classes").permutation(sorted(split.test))[: len(split.test) // 4].tolist()
+    labels = table.column("label")
+    side = np.full(len(table), None, object)
+    side[np.isin(labels, split.train)] = "train"
+    side[np.isin(labels, [name for name in split.test if name not in new])] = "test"
+    own = table.without("split", "official_split").with_column("split", side).take(side != None)  # noqa: E711
+    return judge(own, {f"split {part}": table.take(np.isin(labels, new))}, folders, {"data": {"split": "table"}})
+
+
+def pacs(*, data: str, part: str, folders: int) -> dict[str, Any]:
+    """Folders of the three other domains, for a model of one."""
+    from lookalike.data import read_table
+
+    table = read_table(data, layout="pacs")
+    domain = table.column("domain")
+    own = table.take(domain == part).without("split")
+    others = {str(name): table.take(domain == name) for name in sorted(set(domain)) if name != part}
+    # No validation: of seven known classes it would always choose step 0, and nothing would be trained.
+    return judge(own, others, folders, {"data": {"split": "pictures", "validation": 0.0}})
+
+
+def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train on a table, learn its curve, and place folders of other tables whose labels tell the truth."""
+    from lookalike.core.seeds import numpy_rng
+    from lookalike.core.settings import merge
+    from lookalike.data.views import CentreView
+    from lookalike.models import Embedder, features_for
+    from lookalike.shift.graded import Classes, draw, recall
+    from lookalike.shift.material import top_of
+    from lookalike.shift.placing import encoder, learn, unit_rows
+    from lookalike.training import train
+
+    with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as home:
+        more = {"model": LOOK, "data": {"near": False}, "keep": "trained", "logs": {"tensorboard": False}}
+        done = train(data=own, settings=merge(more, settings), out=Path(home) / "run", report=False)
+        model = Embedder.from_pretrained(done.path)  # type: ignore[union-attr]
+        reach = learn(done.path, model, None)  # type: ignore[union-attr]
+    encode, rows = encoder(top_of(model)), []
+    for name, table in others.items():
+        labels = table.labels()[0]
+        features = unit_rows(features_for(model, table, views=[CentreView(model.preprocess)])[0])
+        classes = Classes.of(features, labels, np.arange(len(labels)), reach.reference.mean)
+        rng = numpy_rng(0, "judged folders", name)
+        for _ in range(folders):
+            chosen = draw(classes, rng)
+            vectors = encode(features[chosen])
+            truth, queries = recall(vectors, labels[chosen])
+            seen = asdict(reach.look_at(vectors, features[chosen]))
+            rows.append({"from": name, "truth": truth, "queries": queries, "seen": seen})
+    points = [point.to_json() for point in reach.points]
+    return {"rows": rows, "points": points, "about": reach.about, "splits": [s.recall for s in reach.splits]}
+
+
+def judged(found: dict[str, Any], level: float = LEVEL) -> list[dict[str, Any]]:
+    """What is said of each folder, from the stored curve; the truth beside it."""
+    from lookalike.shift.estimate import Point
+    from lookalike.shift.reach import Reach, Sighting
+
+    none: Any = None
+    reach = Reach("", [Point.from_json(row) for row in found["points"]], (), none, 0.0, {})
+    out = []
+    for row in found["rows"]:
+        said = reach.judge(Sighting(**row["seen"]), level=level)
+        assert said.recall is not None  # none of them is too small
+        out.append(
+            {
+                "from": row["from"],
+                "truth": row["truth"],
+                **said.recall.to_json(),
+                "blind_low": said.ignoring.low,
+                "blind_high": said.ignoring.high,
+                "verdict": said.verdict,
+            }
+        )
+    return out

@@ -1,0 +1,92 @@
+"""The same picture in another look: what a shift of style does to a model can be tried before it happens."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image, ImageChops, ImageEnhance, ImageFilter, ImageOps
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.data.decoding import Preprocess, prepare
+
+STYLES = ("grey", "blur", "noise", "jpeg", "colour", "poster", "sketch")
+STRENGTHS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class StyleView:
+    """The centre crop, changed in one way. Only `noise` draws from the stream."""
+
+    kind: ClassVar[str] = "style"
+    pre: Preprocess
+    style: str
+    strength: int = 2
+
+    def __post_init__(self) -> None:
+        choose(self.style, STYLES, "a style")
+        if self.strength not in STRENGTHS:
+            raise LookalikeError(f"The strength of a style is {self.strength}; it must be 1, 2 or 3.")
+
+    def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        image = Image.fromarray(prepare(pixels, self.pre))
+        return np.array(_CHANGES[self.style](image, self.strength, rng))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "pre": self.pre.to_json(), "style": self.style, "strength": self.strength}
+
+
+def _grey(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    return Image.blend(image, image.convert("L").convert("RGB"), strength / 3)
+
+
+def _blur(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur((0, 1.2, 2.4, 4.0)[strength] * image.width / 224))
+
+
+def _noise(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    values = np.asarray(image, np.float32) + rng.normal(0, (0, 15, 30, 50)[strength], (image.height, image.width, 3))
+    return Image.fromarray(values.clip(0, 255).astype(np.uint8))
+
+
+def _jpeg(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=(0, 30, 15, 6)[strength])
+    return Image.open(file).convert("RGB")
+
+
+def _colour(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    """The hue turned by a third of the circle at most, colours stronger."""
+    hue, saturation, value = image.convert("HSV").split()
+    hue = hue.point([(level + 28 * strength) % 256 for level in range(256)])
+    turned = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
+    return ImageEnhance.Color(turned).enhance(1 + 0.3 * strength)
+
+
+def _poster(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    """Flat areas of few colours, as in a cartoon."""
+    flat = image.filter(ImageFilter.MedianFilter((0, 3, 5, 7)[strength]))
+    return ImageEnhance.Color(ImageOps.posterize(flat, 5 - strength)).enhance(1.4)
+
+
+def _sketch(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    """Lines on white: the grey picture divided by its blurred self."""
+    grey = np.asarray(image.convert("L"), np.float32)
+    soft = image.convert("L").filter(ImageFilter.GaussianBlur(5 * image.width / 224))
+    lines = (grey * 255 / np.maximum(np.asarray(soft, np.float32), 1)).clip(0, 255)
+    lines = 255 * (lines / 255) ** strength  # darker lines
+    drawn = Image.fromarray(lines.astype(np.uint8)).convert("RGB")
+    return drawn if strength == 3 else ImageChops.blend(image, drawn, 0.35 + 0.3 * strength)
+
+
+_CHANGES = {
+    "grey": _grey,
+    "blur": _blur,
+    "noise": _noise,
+    "jpeg": _jpeg,
+    "colour": _colour,
+    "poster": _poster,
+    "sketch": _sketch,
+}

@@ -1,0 +1,130 @@
+"""What a model learns about its own limits at training time: graded folders of pictures it was not trained on.
+
+Two curves in one set of points: the fixed model on its held-out classes, plain and in other looks, and the recipe
+retrained on splits of growing difficulty, each on its own test side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift.conformal import halvings
+from lookalike.shift.estimate import PLAIN, Point
+from lookalike.shift.graded import LEAST, Classes, draw, recall
+from lookalike.shift.nearness import FAR, Reference
+from lookalike.shift.signals import signals
+
+Encode = Callable[[np.ndarray], np.ndarray]  # unit features → unit embeddings
+HALVINGS = 6
+PER_HALF, PER_LOOK = 8, 2  # folders of a half of the classes: plain ones, and in each other look
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Unit features before the head, a row a picture; those of some rows also in other looks."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    looks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Features of the rows `styled` in other looks."""
+    styled: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Sorted row numbers."""
+
+    def seen(self, rows: np.ndarray, look: str) -> np.ndarray:
+        """The features of some rows in a look."""
+        return self.features[rows] if look == PLAIN else self.looks[look][np.searchsorted(self.styled, rows)]
+
+
+@dataclass(frozen=True)
+class SplitPoint:
+    """One split of the recipe's curve: how well the retrained model does, and how far its test side lies."""
+
+    id: int
+    fid: float
+    recall: float
+    reference: Reference
+    test: np.ndarray
+    """Pictures of the test side in the reference's directions."""
+
+    def distance(self, size: int) -> float:
+        """At the same number of pictures as the folder."""
+        rows = self.test[numpy_rng(0, "split", self.id).permutation(len(self.test))[:size]]
+        return self.reference.distance(rows)[0]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and the side of the pictures it was not trained on."""
+
+    encode: Encode
+    train: np.ndarray
+    held: np.ndarray
+
+
+def points_of(
+    pictures: Pictures,
+    model: Model,
+    halves: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    plain: int = PER_HALF,
+    styled: int = PER_LOOK,
+    seed: int = 0,
+    name: str = "",
+) -> tuple[list[Point], Reference]:
+    """Folders of each half of the held-out classes, plain and in every other look, measured."""
+    reference = Reference.of(pictures.features[model.train], seed=seed)
+    centre = pictures.features[model.train].mean(axis=0)
+    out: list[Point] = []
+    for number, half in enumerate(half for pair in halves for half in pair):
+        for look, count in [(PLAIN, plain), *((look, styled) for look in pictures.looks)]:
+            known = model.held if look == PLAIN else pictures.styled
+            rows = known[np.isin(pictures.labels[known], half)]
+            classes = Classes.of(pictures.features, pictures.labels, rows, centre)
+            if classes.pictures < LEAST or len(classes.rows) < 2:
+                continue
+            rng = numpy_rng(seed, "folders", name, number, look)
+            for _ in range(count):
+                chosen = draw(classes, rng)
+                out.append(measured(pictures, model, reference, chosen, look))
+    return out, reference
+
+
+def measured(pictures: Pictures, model: Model, reference: Reference, rows: np.ndarray, look: str) -> Point:
+    """One folder: its signals, and the truth."""
+    features = pictures.seen(rows, look)
+    vectors = model.encode(features)
+    found = folder_signals(vectors, features, reference)
+    value, queries = recall(vectors, pictures.labels[rows])
+    classes = np.setdiff1d(pictures.labels[rows], pictures.labels[model.train])
+    return Point(found, value, queries, look, tuple(classes.tolist()))
+
+
+def folder_signals(vectors: np.ndarray, features: np.ndarray, reference: Reference) -> dict[str, float]:
+    """What a folder says about itself, and how far it lies from training (square root: FID is a squared length)."""
+    excess = reference.distance(reference.project(features))[0]
+    return {**signals(vectors, features), "distance": float(np.sqrt(max(excess, 0.0)))}
+
+
+def class_halves(labels: np.ndarray, held: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Random halvings of all classes, held out or not: folders of every model are parted the same way."""
+    names = np.unique(labels[held])
+    if len(names) < 4 or len(held) < 2 * LEAST:
+        raise LookalikeError(
+            f"{len(held)} held-out pictures of {len(names)} classes are too few to learn how far the model can be "
+            f"trusted: {2 * LEAST} pictures of 4 classes are needed."
+        )
+    rest = np.setdiff1d(np.unique(labels[labels >= 0]), names)
+    rng = numpy_rng(seed, "halvings")
+    both = zip(halvings(names, HALVINGS, rng), halvings(rest, HALVINGS, rng), strict=True)
+    return [(np.union1d(a, c), np.union1d(b, d)) for (a, b), (c, d) in both]
+
+
+def far_limit(pictures: Pictures, held: np.ndarray, reference: Reference) -> float:
+    """The distance to the nearest training picture that almost all held-out pictures keep below, in any look."""
+    rows = [pictures.features[held], *pictures.looks.values()]
+    return float(np.quantile(np.concatenate([reference.gaps(reference.project(some)) for some in rows]), FAR))

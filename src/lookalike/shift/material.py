@@ -1,0 +1,139 @@
+"""What the runs along a curve share: the pictures, a model's features of them, and cached random views.
+
+Each process loads them once, memory-mapped; a run then only picks rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lookalike.core.device import resolve, threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run
+from lookalike.data.table import Table
+from lookalike.data.views import CentreView, RandomView
+from lookalike.methods.base import Method
+from lookalike.models import Embedder, features_for
+from lookalike.training.assembly import VIEW_SEED, Assembly, freeze, start_head, starting_model
+from lookalike.training.outcome import head_rows
+from lookalike.training.settings import TrainSettings
+from lookalike.training.source import CachedSource, Rows, Source
+from lookalike.training.split import Division
+
+Top = tuple[Any, Any]  # the head, and the norm layer behind it
+
+
+@dataclass
+class Material:
+    """Pictures and the features of one starting model; row numbers are into the table."""
+
+    table: Table
+    labels: np.ndarray
+    names: list[str]
+    model: Embedder
+    features: np.ndarray
+    """Pooled features at the centre crop, a row a picture."""
+    views: np.ndarray | None
+    """Pooled features of some random views (views, rows, …); None: the centre crop alone."""
+
+    def __post_init__(self) -> None:
+        self.top = top_of(self.model)
+        """The starting model's own; the model's is replaced by every run."""
+
+    def rows_of(self, classes: Sequence[str]) -> np.ndarray:
+        """The rows of these classes, in the table's order."""
+        places = {name: code for code, name in enumerate(self.names)}
+        missing = [name for name in classes if name not in places]
+        if missing:
+            raise LookalikeError(
+                f"The splits name the class `{missing[0]}`, which `{self.table.name}` does not have: "
+                "make the splits from these pictures."
+            )
+        return np.flatnonzero(np.isin(self.labels, [places[name] for name in classes]))
+
+    def vectors(self, rows: np.ndarray, top: Top | None = None) -> np.ndarray:
+        """Unit embeddings that a top, by default the starting model's own, makes of the features."""
+        head, norm = self.top if top is None else top
+        return head_rows(head, self.features[rows], norm)
+
+
+def top_of(model: Embedder) -> Top:
+    """A copy of what stands above the features: the head, and the norm layer behind it."""
+    return copy.deepcopy(model.head), copy.deepcopy(model.norm)
+
+
+def load(table: str | Path, settings: TrainSettings, *, progress: bool = False) -> Material:
+    """The material of a stored table; kept for the next call of the same process."""
+    # Steps, rates and seeds do not change the features, and must not load them again.
+    of_features = settings.model_dump(mode="json", include={"model", "views", "device"})
+    return _load(str(table), TrainSettings(**of_features).model_dump_json(), progress)
+
+
+@functools.lru_cache(maxsize=4)
+def _load(table: str, settings: str, progress: bool) -> Material:
+    return prepare(Table.load(Path(table)), TrainSettings.model_validate_json(settings), progress=progress)
+
+
+def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) -> Material:
+    """Compute (or find in the cache) what the runs need of these pictures."""
+    torch.set_num_threads(threads())
+    model = starting_model(settings, resolve(settings.device))
+    pre, chosen = model.preprocess, settings.views
+    labels, names = table.labels()
+
+    def cached(views: list[Any]) -> np.ndarray:
+        return features_for(model, table, layer="pooled", views=views, seed=VIEW_SEED, progress=progress)
+
+    random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, jitter=chosen.jitter)
+    views = cached([random] * chosen.count) if chosen.count and chosen.mode == "cached" else None
+    return Material(table, labels, names, model, cached([CentreView(pre)])[0], views)
+
+
+class _SharedAssembly(Assembly):
+    """An assembly over shared material: nothing is computed again for a split."""
+
+    views: np.ndarray | None = None
+
+    def make_source(self, method: Method) -> Source:
+        count = len(method.views(None))
+        random = None if self.views is None else Rows(self.views)
+        return CachedSource("pooled", Rows(self.features), random, views=count, seed=self.settings.seed)
+
+
+def assemble(
+    material: Material, settings: TrainSettings, division: Division, run: Run, top: Top | None = None
+) -> Assembly:
+    """Everything the loop needs for one run on cached features; `top` is another start than that of the settings.
+
+    The model is the material's own, with this run's head in it: one run at a time.
+    """
+    model = material.model
+    model.head, model.norm = copy.deepcopy(material.top if top is None else top)
+    if top is None:
+        start_head(model, settings, material.features, material.labels, division.train, run)
+    model.head.requires_grad_(True)
+    frozen = freeze(model, settings)
+    parts = _SharedAssembly(
+        settings=settings,
+        table=material.table,
+        division=division,
+        labels=material.labels,
+        model=model,
+        device=model.device,
+        parent="",
+        features=material.features,
+        first_head=material.top[0],
+        first_norm=material.top[1],
+        start_norm=copy.deepcopy(model.norm),
+        frozen=frozen,
+    )
+    parts.views = material.views
+    return parts

@@ -1,0 +1,236 @@
+"""The verb `shift place`: new, unlabelled pictures on a model's own curve."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookalike.core import folders, progress
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run
+from lookalike.core.seeds import numpy_rng
+from lookalike.data import audit, read_table
+from lookalike.data.styles import StyleView
+from lookalike.data.table import Table
+from lookalike.data.views import CentreView
+from lookalike.models import Embedder, features_for
+from lookalike.models.folder import find
+from lookalike.models.pooling import unit
+from lookalike.shift.estimate import Point
+from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
+from lookalike.shift.material import Material, Top, assemble, top_of
+from lookalike.shift.nearness import FEWEST
+from lookalike.shift.reach import CURVE, Placement, Reach
+from lookalike.shift.splitting import split_features
+from lookalike.shift.trials import divide, fit, quiet, recall
+from lookalike.training.outcome import head_rows
+from lookalike.training.settings import TrainSettings, resolve
+
+Halves = Sequence[tuple[np.ndarray, np.ndarray]]
+STYLED = 800  # held-out pictures that other looks are made of: each look costs a pass over them
+LOOKS = (
+    ("grey", 3),
+    ("blur", 2),
+    ("noise", 2),
+    ("jpeg", 3),
+    ("colour", 2),
+    ("poster", 2),
+    ("sketch", 2),
+    ("sketch", 3),
+)
+SPLITS = 5
+RECIPE_CLASSES = 16  # below that a split's test side has no halves to learn from
+
+
+def place(
+    *,
+    model: str | Path,
+    folder: str | Path | Table,
+    data: str | Path | Table | None = None,
+    layout: str = "auto",
+    level: float = 0.9,
+    curve: str | Path | None = None,
+    fresh: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    out: str | Path | None = None,
+) -> Placement:
+    """Say where unlabelled pictures lie on the model's own curve, and the recall@1 to expect of them.
+
+    `model` is a run or a model folder. The curve is learnt once, from pictures the model was not trained on (those of
+    the run, or `data`: classes it has not seen, or a table with a split), and kept beside the model (`curve` puts it
+    elsewhere); `fresh` learns it again. The figure is about finding pictures of the same class within the folder. `out`
+    makes a run folder with the sections of a report.
+    """
+    if not 0.5 <= level < 1:
+        raise LookalikeError(f"The level of an interval is {level:g}; it must be at least 0.5 and below 1.")
+    embedder = Embedder.from_pretrained(model, device=device)
+    path = Path(curve) if curve is not None else curve_folder(model, embedder)
+    known = None
+    if (path / CURVE).is_file() and not fresh:
+        known = Reach.load(path)
+        if known.model != embedder.fingerprint():
+            progress.warn(f"The curve `{path}` belongs to another model; it is learnt again.")
+            known = None
+    if known is None:
+        known = learn(model, embedder, data, layout=layout, seed=seed)
+        known.save(path)
+    table = folder if isinstance(folder, Table) else read_table(folder, progress=True)
+    found = audit(table, near=False, progress=True)
+    first = np.sort(np.unique(found.table.column("content_id").astype(str), return_index=True)[1])
+    if len(first) < len(found.table):
+        progress.say(f"{len(found.table) - len(first)} copies of other pictures are left out.")
+    if len(first) < 2:
+        raise LookalikeError(f"`{table.name}` holds {len(first)} different pictures; placing needs at least {FEWEST}.")
+    pictures = found.table.take(first)
+    features = unit_rows(features_for(embedder, pictures, views=[CentreView(embedder.preprocess)], progress=True)[0])
+    placement = known.place(encoder(top_of(embedder))(features), features, level=level)
+    if out is not None:
+        from lookalike.shift.placed import report_sections
+
+        run = Run.create("place", {"model": str(model), "folder": table.name, "level": level}, path=out)
+        for name, section in report_sections(placement, known).items():
+            run.write_section(name, section)
+        run.write_result(finished=True, **placement.to_json())
+    return placement
+
+
+def curve_folder(model: str | Path, embedder: Embedder) -> Path:
+    """Beside the model folder; a model without one keeps its curve in the user's folder."""
+    found = find(model)
+    if found is None:
+        return folders.home() / "curves" / embedder.fingerprint()
+    return found.with_name(f"{found.name}.curve")
+
+
+def encoder(top: Top) -> Any:
+    """Unit features → unit embeddings."""
+    return lambda rows: head_rows(top[0], rows, top[1])
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    out: np.ndarray = unit(torch.from_numpy(np.array(features, np.float32))).numpy()
+    return out
+
+
+# ---- learning ------------------------------------------------------------------------------------
+
+
+def learn(
+    model: str | Path, embedder: Embedder, data: str | Path | Table | None, *, layout: str = "auto", seed: int = 0
+) -> Reach:
+    """Learn a model's curve from labelled pictures: those it was trained on, and those it was not."""
+    torch.set_num_threads(threads())
+    table, settings = _labelled(model, embedder, data, layout)
+    labels, names = table.labels()
+    train, held = _sides(table, labels)
+    centre = [CentreView(embedder.preprocess)]
+    features = unit_rows(features_for(embedder, table, views=centre, progress=True)[0])
+    some = np.sort(numpy_rng(seed, "other looks").permutation(held)[:STYLED])
+    pictures = Pictures(features, labels, _looks(embedder, table.take(some)), some)
+    halves = class_halves(labels, held, seed)
+    fixed = Model(encoder(top_of(embedder)), train, held)
+    points, reference = points_of(pictures, fixed, halves, seed=seed, name="fixed")
+    splits: list[SplitPoint] = []
+    if settings is not None and len(names) >= RECIPE_CLASSES:
+        more, splits = recipe_curve(pictures, table, embedder, settings, halves, seed=seed)
+        points += more
+    about = {
+        "pictures": len(table),
+        "trained_on": len(train),
+        "held_out": len(held),
+        "classes": len(names),
+        "folders": len(points),
+        "looks": list(pictures.looks),
+        "method": None if settings is None else settings.method.name,
+        "seed": seed,
+    }
+    far = far_limit(pictures, held, reference)
+    return Reach(embedder.fingerprint(), points, splits, reference, far, about)
+
+
+def _labelled(
+    model: str | Path, embedder: Embedder, data: str | Path | Table | None, layout: str
+) -> tuple[Table, TrainSettings | None]:
+    """The labelled pictures, and the recipe where the model comes from a run."""
+    run = next((Run(p) for p in (Path(model), folders.runs() / Path(model), Path(model).parent) if Run.is_run(p)), None)
+    settings = resolve(run.config) if run is not None and "method" in run.config else None
+    if data is not None:
+        table = data if isinstance(data, Table) else read_table(data, layout=layout, progress=True)
+        return audit(table, near=False, progress=True).table, settings
+    if run is None or not (run.path / "table.parquet").exists():
+        raise LookalikeError(
+            f"`{model}` has no curve yet, and it is not a run whose pictures are known: give labelled pictures with "
+            "--data, of classes the model was not trained on or with a split."
+        )
+    return Table.load(run.path / "table.parquet"), settings
+
+
+def _sides(table: Table, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(trained on, held out) of the labelled rows; without a split all are held out, and distances are from them."""
+    known = labels >= 0
+    if table.has("split") and {"train"} < set(table.column("split")) - {None}:
+        split = table.column("split")
+        return np.flatnonzero(known & (split == "train")), np.flatnonzero(known & np.isin(split, ("val", "test")))
+    progress.say("The table has no split: no picture is taken to be trained on.")
+    rows = np.flatnonzero(known)
+    return rows, rows
+
+
+def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
+    """Unit features of pictures in other looks."""
+    views = [StyleView(embedder.preprocess, style, strength) for style, strength in LOOKS]
+    found = features_for(embedder, table, views=views, progress=True)
+    return {f"{style} {k}": unit_rows(values) for (style, k), values in zip(LOOKS, found, strict=True)}
+
+
+def recipe_curve(
+    pictures: Pictures, table: Table, embedder: Embedder, settings: TrainSettings, halves: Halves, *, seed: int = 0
+) -> tuple[list[Point], list[SplitPoint]]:
+    """The recipe retrained on splits of growing difficulty: folders of each test side, and the curve itself.
+
+    Only the head is trained again, on the model's own features: a curve of the backbone would take days.
+    """
+    eye = {"name": embedder.name, "weights": embedder.fingerprint("pooled")}
+    found = split_features(table, pictures.features, eye, count=SPLITS, draws=1)
+    plain = Pictures(pictures.features, pictures.labels)
+    points: list[Point] = []
+    splits: list[SplitPoint] = []
+    for split in found.splits:
+        rows = found.rows(table, split)
+        encode = retrained(pictures, table, embedder, settings, rows["train"])
+        model = Model(encode, rows["train"], rows["test"])
+        more, reference = points_of(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
+        points += more
+        value = recall(encode(pictures.features[rows["test"]]), pictures.labels[rows["test"]])
+        some = numpy_rng(seed, "split", split.id).permutation(rows["test"])[:2000]
+        splits.append(SplitPoint(split.id, split.fid, value, reference, reference.project(pictures.features[some])))
+    return points, splits
+
+
+def retrained(pictures: Pictures, table: Table, embedder: Embedder, settings: TrainSettings, train: np.ndarray) -> Any:
+    """The encoder the recipe would have made, had it been trained on these rows; some of their classes choose the step.
+
+    It starts anew: the model's own head knows classes that are now on the test side.
+    """
+    over = {"views": {"mode": "cached", "layer": "pooled", "count": 0}, "logs": {"every": 1000, "tensorboard": False}}
+    chosen = resolve(settings.model_dump(mode="json"), over, {"data": {"validation": 0.25}, "processes": 1})
+    own = embedder.head, embedder.norm
+    embedder.head, embedder.norm = nn.Identity(), nn.Identity()
+    labels, names = table.labels()
+    try:
+        found = Material(table, labels, names, embedder, pictures.features, None)
+        division = divide(found, chosen, [names[code] for code in np.unique(labels[train])], [])
+        with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-place-") as folder:
+            run = Run.create("place", {}, path=Path(folder) / "run")
+            fit(assemble(found, chosen, division, run), run)
+        return encoder(top_of(embedder))
+    finally:
+        embedder.head, embedder.norm = own

@@ -1,0 +1,175 @@
+"""One run along a curve: train on one side of a split, measure on the other.
+
+The product's own loop takes the steps; around it nothing is computed twice. Functions here are jobs: plain
+arguments in, JSON out, so that they run in other processes and are stored by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lookalike.core import progress
+from lookalike.core.device import threads
+from lookalike.core.run import Run
+from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation.retrieval import retrieval
+from lookalike.shift import material as shared
+from lookalike.shift.material import Material
+from lookalike.shift.structure import structure
+from lookalike.training import checkpoint
+from lookalike.training.assembly import Assembly
+from lookalike.training.assembly import assemble as assemble_whole
+from lookalike.training.loop import Loop, Progressed
+from lookalike.training.outcome import protocol
+from lookalike.training.settings import TrainSettings
+from lookalike.training.split import Division
+
+FROZEN = "frozen"  # the starting model itself, beside the methods
+STRUCTURE = 3000  # pictures that structural measures are taken on: more do not move them, and cost seconds
+MEASURES = ("recall@1", "map@1000", "map@1000_authors", "map@r", "coarse_recall@1")
+
+
+def trial(
+    *,
+    table: str,
+    train: Sequence[str],
+    test: Sequence[str],
+    method: str,
+    settings: Mapping[str, Any],
+    select: str = "validation",
+    held: Sequence[str] = (),
+    controls: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    transfer: Mapping[str, str] | None = None,
+    fingerprint: str = "",
+) -> dict[str, Any]:
+    """Recall and mAP on the classes `test` after training on the classes `train`.
+
+    `held` are training classes that choose the step (drawn otherwise).
+    `controls` are other sets of test classes (by a name) to measure recall on: what removal does by itself.
+    `transfer` names other tables to measure the same model on. `fingerprint` only tells tables apart.
+    """
+    chosen = TrainSettings.model_validate(dict(settings))
+    with quiet():
+        found = shared.load(table, chosen)
+        started = time.monotonic()
+        rows = found.rows_of(test)
+        if method == FROZEN:
+            found.model.head, found.model.norm = found.top
+            encode, done = found.vectors, Progressed()
+        else:
+            division = divide(found, chosen, train, test, select, held)
+            encode, done = _train(found, chosen, division)
+        trained = time.monotonic()
+        vectors = encode(rows)
+        out = measure(found, rows, vectors)
+        some = np.sort(numpy_rng(0, "structure").permutation(len(rows))[:STRUCTURE])
+        out["structure"] = structure(vectors[some], found.labels[rows][some])
+        out["controls"] = {
+            name: [_among(found, rows, vectors, classes) for classes in sets] for name, sets in (controls or {}).items()
+        }
+        if transfer:
+            out["transfer"] = _transfer(found, chosen, transfer)
+    seconds = {"train": round(trained - started, 2), "measure": round(time.monotonic() - trained, 2)}
+    return {**out, "best_step": done.best_step, "steps": done.step, "scores": done.scores, "seconds": seconds}
+
+
+def divide(
+    found: Material,
+    settings: TrainSettings,
+    train: Sequence[str],
+    test: Sequence[str],
+    select: str = "validation",
+    held: Sequence[str] = (),
+) -> Division:
+    """The training classes less some that choose the step: `held`, or a share drawn at random.
+
+    `select="test"` is the authors' way: the test classes choose.
+    """
+    if select == "test":
+        return Division(found.rows_of(train), found.rows_of(test), found.rows_of(test), "shift")
+    share = settings.data.validation
+    if not held and share and len(train) >= 4:
+        order = numpy_rng(settings.data.split_seed, "shift validation").permutation(sorted(train)).tolist()
+        held = order[: max(2, round(share * len(order)))]
+    kept = [name for name in train if name not in set(held)]
+    return Division(found.rows_of(kept), found.rows_of(held), found.rows_of(test), "shift")
+
+
+def _train(found: Material, settings: TrainSettings, division: Division) -> tuple[Any, Progressed]:
+    """(encode(rows), how the training went)."""
+    with tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
+        run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
+        parts: Assembly
+        if settings.views.mode == "cached" and settings.views.layer == "pooled":
+            parts = shared.assemble(found, settings, division, run)
+        else:
+            parts = assemble_whole(settings, found.table, division, run)
+        return fit(parts, run)
+
+
+def fit(parts: Assembly, run: Run) -> tuple[Any, Progressed]:
+    """Take the steps, go back to the best one, and give what embeds any rows of the table."""
+    loop = Loop(parts.settings, parts, run)
+    done = loop.go()
+    checkpoint.put_back(parts.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
+
+    def encode(rows: np.ndarray) -> np.ndarray:
+        return loop.embed(rows).cpu().numpy()
+
+    return encode, done
+
+
+def measure(found: Material, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
+    """Recall@1 and mAP@1000, corrected and as the authors have it, by the protocol of the table."""
+    table = found.table.take(rows)
+    how = protocol(table)
+    coarse = table.labels("coarse")[0] if table.has("coarse") else None
+    result = retrieval(vectors, found.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **how)
+    means = result.mean()
+    values = {name: means[name] for name in MEASURES if name in means}
+    return {**values, "queries": len(result.query_index), "classes": len(np.unique(found.labels[rows]))}
+
+
+def _among(found: Material, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
+    """Recall@1 among the rows of some of the classes, by the same protocol."""
+    kept = np.isin(rows, found.rows_of(classes))
+    how = protocol(found.table.take(rows[kept]))
+    return retrieval(vectors[kept], found.labels[rows[kept]], recall_at=(1,), top=1, **how).mean()["recall@1"]
+
+
+def recall(vectors: np.ndarray, labels: np.ndarray) -> float:
+    """Recall@1 of every row among the others."""
+    _, index = top_k(vectors, vectors, 1, exclude=np.arange(len(vectors)))
+    return float((labels[index[:, 0]] == labels).mean())
+
+
+def _transfer(found: Material, settings: TrainSettings, others: Mapping[str, str]) -> dict[str, Any]:
+    """The model as it is now on other data sets."""
+    out = {}
+    for name, path in others.items():
+        other = shared.load(path, settings)
+        rows = np.flatnonzero(other.labels >= 0)
+        values = measure(other, rows, other.vectors(rows, shared.top_of(found.model)))
+        out[name] = {key: values[key] for key in ("recall@1", "map@1000")}
+    return out
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """A worker says nothing, and uses the threads it was given."""
+    torch.set_num_threads(threads())
+    level = progress.level()
+    progress.set_level(0)
+    try:
+        yield
+    finally:
+        progress.set_level(level)

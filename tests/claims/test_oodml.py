@@ -1,0 +1,178 @@
+"""ooDML's claims: the rules of the verdicts on made-up results; the runs themselves are tested in tests/shift."""
+
+from __future__ import annotations
+
+import pytest
+
+from lookalike.claims import oodml, oodml_runs
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift import curve
+
+# The spec's measured sequence of CUB, harder, two a step.
+CUB = (
+    "301 342 375 413 459 509 537 578 598 618 640 663 676 694 692 692 701 704 709 701 701 698 694 695 697 696 703 702 "
+    "698 698 699"
+)
+
+
+def rows(name="cub", *, slope=-0.05, spread=0.002, order=oodml_runs.METHODS, widen=0.0, seed=0):
+    """Runs of every method: recall falls by `slope` a split; the first of `order` is best."""
+    rng = numpy_rng(seed, "claims", name)
+    out = []
+    for split in range(1, 6):
+        for place, method in enumerate(order):
+            for run in range(3):
+                value = 0.6 + slope * split - (0.01 + widen * split) * place + spread * rng.standard_normal()
+                out.append(
+                    {
+                        "method": method,
+                        "split": split,
+                        "fid": 100.0 * split,
+                        "seed": run,
+                        "recall@1": value,
+                        "map@1000": value / 2,
+                        "structure": {
+                            "density": -value + 0.001 * rng.standard_normal(),
+                            "noise": rng.standard_normal(),
+                        },
+                        "controls": {"5": [0.7, 0.72]} if split == 4 else {},
+                        "transfer": {"cars": {"recall@1": 0.2 + 0.01 * (method == "ms")}} if split == 3 else {},
+                    }
+                )
+        out.append(
+            {
+                "method": "frozen",
+                "split": split,
+                "fid": 100.0 * split,
+                "seed": 0,
+                "recall@1": 0.4 + slope * split,
+                "map@1000": 0.2 + slope * split / 2,
+                "structure": {"density": 0.0, "noise": 0.0},
+                "controls": {},
+                "transfer": {"cars": {"recall@1": 0.2}} if split == 3 else {},
+            }
+        )
+    return out
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Put made-up results in the place of the runs."""
+
+    def use(**options):
+        monkeypatch.setattr(oodml, "rows_of", lambda context, name: rows(name, **options))
+        monkeypatch.setattr(oodml_runs, "rows_of", lambda context, name: rows(name, **options))
+
+    return use
+
+
+def test_fid_rises_then_stays():
+    found = oodml.judge_sequence([float(v) for v in CUB.split()])
+    assert found["holds"] and found["maximum_at"] == 18 and found["rho"] > 0.98
+    assert found["non_rises_before_80_percent"] == 0 and found["non_rises_before_maximum"] == 2
+    assert not oodml.judge_sequence([1.0, 3.0, 2.0, 2.5, 9.0, 9.5])["holds"]  # falls before 80 % of the gain
+    assert not oodml.judge_sequence([5.0, 4.0, 3.0])["holds"]
+
+
+def test_recall_falls(found):
+    found()
+    outcome = oodml.recall_falls(None)
+    assert outcome.verdict == "reproduced" and "48 of 48" in outcome.note
+    assert len(outcome.figures["removal"]) == 3 * 8
+    found(slope=0.05)
+    assert oodml.recall_falls(None).verdict == "not reproduced"
+
+
+def test_the_order_of_the_methods(found):
+    theirs = sorted(oodml.PAPER["cars"], key=oodml.PAPER["cars"].get, reverse=True)
+    found(order=theirs)
+    assert oodml.order_of_methods(None).verdict == "reproduced"
+    found(order=theirs[::-1])
+    assert oodml.order_of_methods(None).verdict == "contradicted"
+
+
+def test_the_papers_table_is_the_one_we_compare_with():
+    import json
+    from pathlib import Path
+
+    table = json.loads((Path(__file__).parent.parent / "shift" / "paper.json").read_text())["ags"]
+    names = {
+        "margin": "Margin",
+        "ms": "MultiSimilarity",
+        "arcface": "ArcFace",
+        "proxy_anchor": "ProxyAnchor",
+        "r_margin": "R-Margin",
+        "uniform_prior": "UniformPrior",
+        "diva": "DiVA",
+        "s2sd": "S2SD",
+    }
+    for ours, theirs in (("cub", "CUB"), ("cars", "CARS")):
+        assert oodml.PAPER[ours] == {name: table[word][theirs]["R@1"] for name, word in names.items()}
+
+
+def test_gaps_and_ranks(found):
+    found(widen=0.01)
+    assert oodml.gaps_grow(None).verdict == "reproduced"
+    found(widen=-0.0015)
+    assert oodml.gaps_grow(None).verdict == "contradicted"
+    assert oodml.rankings_change(None).verdict == "no difference found"
+    crossing = [dict(row) for row in rows()]
+    for row in crossing:
+        if row["method"] == "s2sd" and row["split"] > 3:
+            row["recall@1"] -= 0.2
+    assert oodml.sure_swaps(crossing)
+
+
+def test_a_measure_that_correlates_everywhere(found):
+    found()
+    outcome = oodml.no_measure_everywhere(None)
+    assert outcome.verdict == "contradicted" and "density" in outcome.note and "noise" not in outcome.note
+
+
+def test_transfer(found):
+    found()
+    outcome = oodml.transfer_rarely_helps(None)
+    assert outcome.verdict == "reproduced"
+    assert sum(row["low"] > 0 for row in outcome.figures["pairs"]) == 3  # ms alone, from each set
+
+
+def test_few_shots(monkeypatch):
+    def summary(context, name, gain=0.02):
+        return [
+            {
+                "split": split,
+                "fid": 100.0 * split,
+                "method": "ms",
+                "shots": shots,
+                "episodes": 15,
+                **{
+                    key: {
+                        "zero": 0.5,
+                        "few": 0.5 + gain * split * shots,
+                        "gain": {"value": gain * split * shots, "low": gain * split * shots - 0.01, "high": 0.5},
+                    }
+                    for key in ("recall@1", "map@1000")
+                },
+            }
+            for split in (1, 3, 5)
+            for shots in (2, 5)
+        ]
+
+    monkeypatch.setattr(oodml, "fewshot_rows", summary)
+    assert oodml.few_shots_help(None).verdict == "reproduced"
+    monkeypatch.setattr(oodml, "fewshot_rows", lambda c, n: summary(c, n, gain=-0.02))
+    assert oodml.few_shots_help(None).verdict == "contradicted"
+
+
+def test_every_claim_says_how_it_is_run():
+    from lookalike.claims import claims_of
+
+    found = claims_of("oodml")
+    assert len(found) == 9
+    assert all(claim.small and claim.at_scale and claim.figure for claim in found)
+
+
+def test_score_is_the_area(found):
+    score = curve.score(rows(), "ms", "recall@1")
+    assert score["low"] <= score["value"] <= score["high"]
+    assert score["t_low"] < score["t_high"]

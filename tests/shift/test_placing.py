@@ -1,0 +1,268 @@
+"""Placing: signals against loops, distances at matched size, the curve on disk, and the sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests import helpers
+from tests.naive import placing as naive
+
+from lookalike import shift
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json, write_json
+from lookalike.core.seeds import numpy_rng
+from lookalike.data.styles import STRENGTHS, STYLES, StyleView
+from lookalike.shift import graded, signals
+from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
+from lookalike.shift.nearness import Reference
+from lookalike.shift.reach import Reach
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def world(classes=30, images=20, dim=40, seed=0, spread=0.6):
+    """Unit features of classes, half of which a model would be trained on."""
+    rng = numpy_rng(seed, "place world")
+    centres = rng.standard_normal((classes, dim)) * np.linspace(2, 0.3, dim)
+    labels = np.repeat(np.arange(classes), images)
+    rows = unit(centres[labels] + spread * rng.standard_normal((len(labels), dim)) + 1.0)
+    return rows, labels
+
+
+def encode(rows):
+    """A head: the first directions count more."""
+    return unit(np.asarray(rows) * np.linspace(2, 0.5, rows.shape[1]))
+
+
+@pytest.fixture(scope="module")
+def reach():
+    features, labels = world()
+    train, held = np.flatnonzero(labels < 14), np.flatnonzero(labels >= 14)
+    looks = {
+        "grey": unit(features[held] + 0.05),
+        "noise": unit(features[held] + 0.03 * numpy_rng(1, "n").standard_normal(features[held].shape)),
+    }
+    pictures = Pictures(features, labels, looks, held)
+    points, reference = points_of(
+        pictures, Model(encode, train, held), class_halves(labels, held, 0), plain=4, styled=2
+    )
+    splits = [
+        SplitPoint(k, 10.0 * k, 0.9 - 0.1 * k, reference, reference.project(unit(features[held] + 0.1 * k)))
+        for k in range(1, 4)
+    ]
+    far = far_limit(pictures, held, reference)
+    return Reach("abc", points, splits, reference, far, {"pictures": len(labels)})
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+def test_signals_are_what_the_loops_say():
+    features, _ = world(classes=6, images=7)
+    vectors = encode(features)
+    found = signals.signals(vectors, features)
+    assert found["mutual"] == pytest.approx(naive.mutual(vectors))
+    assert found["reciprocal 5"] == pytest.approx(naive.reciprocal(vectors, 5))
+    assert found["triangles"] == pytest.approx(naive.triangles(vectors, 10))
+    assert found["features 5"] == pytest.approx(naive.agreement(vectors, features, 5))
+    assert found["size"] == pytest.approx(np.log(42))
+
+
+def test_recall_is_what_the_loops_say():
+    features, labels = world(classes=5, images=6, spread=2.0)
+    labels = labels.copy()
+    labels[0] = 9  # alone in its class: it does not ask
+    assert graded.recall(features, labels) == pytest.approx(naive.recall(features, labels))
+
+
+def test_signals_do_not_depend_on_the_order_of_the_pictures():
+    features, _ = world(classes=8, images=8)
+    order = numpy_rng(0, "order").permutation(len(features))
+    one = signals.signals(encode(features), features)
+    two = signals.signals(encode(features[order]), features[order])
+    assert {k: pytest.approx(v, abs=1e-5) for k, v in one.items()} == two
+
+
+def test_a_head_that_changes_nothing_agrees_with_the_features():
+    features, _ = world(classes=6, images=8)
+    found = signals.signals(features, features)
+    assert found["features 1"] == found["features 20"] == 1.0
+    assert found["half 5"] < 1.0
+
+
+# ---- distance ------------------------------------------------------------------------------------
+
+
+def test_the_distance_does_not_depend_on_how_many_pictures_there_are():
+    rng = numpy_rng(0, "gaussian")
+    reference = Reference.of(rng.standard_normal((4000, 80)))
+    near = [reference.distance(reference.project(rng.standard_normal((n, 80))))[0] for n in (120, 400, 1500)]
+    moved = [reference.distance(reference.project(rng.standard_normal((n, 80)) + 0.5))[0] for n in (120, 400, 1500)]
+    assert max(map(abs, near)) < 3.0
+    assert min(moved) > 10.0
+    assert max(moved) - min(moved) < 0.35 * np.mean(moved)
+
+
+def test_a_farther_shift_lies_farther():
+    rng = numpy_rng(0, "gaussian")
+    reference = Reference.of(rng.standard_normal((2000, 30)))
+    found = [reference.distance(reference.project(rng.standard_normal((300, 30)) + s))[0] for s in (0, 0.3, 0.6, 1.2)]
+    assert found == sorted(found)
+
+
+# ---- folders -------------------------------------------------------------------------------------
+
+
+def test_folders_are_class_subsets_of_every_size():
+    features, labels = world(classes=20, images=40)
+    classes = graded.Classes.of(features, labels, np.arange(len(labels)), features.mean(axis=0))
+    rng = numpy_rng(0, "draws")
+    drawn = [graded.draw(classes, rng) for _ in range(60)]
+    sizes, counts = [len(rows) for rows in drawn], [len(np.unique(labels[rows])) for rows in drawn]
+    assert min(sizes) >= 100 and max(sizes) <= 1000 and max(sizes) > 400
+    assert min(counts) <= 4 and max(counts) >= 15
+    assert all(len(np.unique(rows)) == len(rows) for rows in drawn)
+    with pytest.raises(LookalikeError, match="too few"):
+        graded.draw(graded.Classes.of(features, labels, np.arange(60), features.mean(axis=0)), rng)
+
+
+def test_points_of_a_half_hold_its_classes_only():
+    features, labels = world()
+    held = np.flatnonzero(labels >= 14)
+    halves = class_halves(labels, held, 0)
+    model = Model(encode, np.flatnonzero(labels < 14), held)
+    points, _ = points_of(Pictures(features, labels), model, halves, plain=2)
+    sides = [set(half) for pair in halves for half in pair]
+    assert len(points) == 24
+    for number, point in enumerate(points):
+        assert set(point.classes) <= sides[number // 2]
+    with pytest.raises(LookalikeError, match="too few to learn"):
+        class_halves(labels, held[:150], 0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_styles_change_a_picture_more_and_more(style):
+    from lookalike.data.decoding import Preprocess, prepare
+
+    pre = Preprocess(size=96, mean=(0.5,) * 3, std=(0.5,) * 3)
+    pixels = helpers.picture(3, width=120, height=110).astype(float) + numpy_rng(0, "p").normal(0, 12, (110, 120, 3))
+    pixels = pixels.clip(0, 255).astype(np.uint8)
+    assert StyleView(pre, style, 1).to_json()["style"] == style
+    base = prepare(pixels, pre).astype(float)
+    moved = [np.abs(StyleView(pre, style, k)(pixels, numpy_rng(0, "s")) - base).mean() for k in STRENGTHS]
+    assert min(moved) > 1 and moved[0] < 1.2 * moved[2]
+    again = StyleView(pre, style, 2)(pixels, numpy_rng(0, "s"))
+    assert (again == StyleView(pre, style, 2)(pixels, numpy_rng(0, "s"))).all() and again.shape == (96, 96, 3)
+    with pytest.raises(LookalikeError, match="style"):
+        StyleView(pre, "gray")
+
+
+# ---- the curve -----------------------------------------------------------------------------------
+
+
+def folder_of(seed=5, classes=8, images=25, shift=0.0):
+    rows, labels = world(classes=30, images=images, seed=0)
+    chosen = np.isin(labels, 14 + np.arange(classes))
+    return unit(rows[chosen] + shift), labels[chosen]
+
+
+def test_a_folder_is_placed_with_an_interval(reach):
+    features, _ = folder_of()
+    found = reach.place(encode(features), features)
+    assert found.verdict == "placed" and found.recall is not None
+    assert found.recall.low <= found.recall.value <= found.recall.high
+    assert found.seen.split in (1, 2, 3)
+    assert found.sentence.startswith(f"As far from training as split {found.seen.split} of 3; expect recall@1 ")
+    wide = reach.place(encode(features), features, level=0.95).recall
+    assert wide.low <= found.recall.low and wide.high >= found.recall.high
+
+
+def test_a_split_lands_on_itself(reach):
+    features, labels = world()
+    held = features[labels >= 14]
+    for split in reach.splits:
+        moved = unit(held + 0.1 * split.id)
+        found = reach.place(encode(moved), moved)
+        assert abs(found.seen.split - split.id) <= 1
+
+
+def test_small_and_far_folders_are_said_to_be(reach):
+    features, _ = folder_of(classes=2, images=20)
+    small = reach.place(encode(features), features)
+    assert small.verdict == "small" and small.recall is None and "too few for a number" in small.sentence
+    assert "near training" in small.sentence
+    far = unit(numpy_rng(0, "far").standard_normal((150, 40)) - 3)
+    found = reach.place(encode(far), far)
+    assert found.verdict == "beyond" and found.sentence.startswith("Beyond the curve: ")
+    assert "nothing measured stands behind that" in found.sentence
+    assert "far from training" in reach.place(encode(far[:50]), far[:50]).sentence
+
+
+def test_the_curve_comes_back_from_disk_as_it_was(reach, tmp_path):
+    reach.save(tmp_path / "model.curve")
+    again = Reach.load(tmp_path / "model.curve")
+    features, _ = folder_of()
+    assert again.place(encode(features), features) == reach.place(encode(features), features)
+    document = read_json(tmp_path / "model.curve" / "curve.json")
+    assert document["format"] == 1 and document["kind"] == "curve"
+    write_json(tmp_path / "model.curve" / "curve.json", {**document, "format": 99})
+    with pytest.raises(LookalikeError, match="format 99"):
+        Reach.load(tmp_path / "model.curve")
+    del document["points"]
+    write_json(tmp_path / "model.curve" / "curve.json", document)
+    with pytest.raises(LookalikeError, match="damaged"):
+        Reach.load(tmp_path / "model.curve")
+
+
+# ---- the verb ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, tmp_path_factory):
+    """A run on 20 classes of 24 pictures."""
+    from lookalike.training import train
+
+    folder = helpers.pictures(tmp_path_factory.mktemp("many") / "kinds", classes=20, images=24, width=40, height=40)
+    settings = {
+        "head": {"dim": 8},
+        "sampler": {"classes": 4, "images": 2},
+        "data": {"near": False, "test": 0.5},
+        "keep": "trained",
+        "logs": {"tensorboard": False},
+    }
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return train(data=folder, model=tiny, settings=settings, steps=4, out=out, report=False)
+
+
+def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path):
+    folder = helpers.pictures(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
+    found = shift.place(model=trained.path, folder=folder, out=tmp_path / "placed")
+    path = trained.path / "model.curve" / "curve.json"
+    assert found.seen.pictures == 120 and path.is_file()
+    before = path.stat().st_mtime_ns
+    again = shift.place(model=trained.path, folder=folder)
+    assert path.stat().st_mtime_ns == before
+    assert again == found
+    if found.recall is not None:
+        assert found.recall.high - found.recall.low <= 1
+    from lookalike.reporting import report
+
+    assert found.sentence in report(run=tmp_path / "placed").read_text()
+    document = read_json(path)
+    assert document["about"]["trained_on"] + document["about"]["held_out"] == 480
+    assert len(document["splits"]) >= 3
+
+
+def test_copies_are_one_picture_and_a_bare_model_needs_data(trained, tiny, tmp_path):
+    folder = helpers.pictures(tmp_path / "one", classes=1, images=1, width=40, height=40, seed=9)
+    picture = next(folder.rglob("*.jpg"))
+    for number in range(20):
+        (picture.parent / f"copy-{number}.jpg").write_bytes(picture.read_bytes())
+    with pytest.raises(LookalikeError, match="1 different pictures"):
+        shift.place(model=trained.path, folder=folder)
+    with pytest.raises(LookalikeError, match="--data"):
+        shift.place(model=tiny, folder=folder, fresh=True)
+    with pytest.raises(LookalikeError, match="level"):
+        shift.place(model=trained.path, folder=folder, level=1.5)

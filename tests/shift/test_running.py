@@ -1,0 +1,179 @@
+"""`shift run` and `shift fewshot` on generated pictures: what they write, that they go on, and what they never do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.shift.conftest import SMALL
+
+from lookalike import methods, shift
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run
+from lookalike.methods.diva import DiVA
+from lookalike.methods.margin import Margin
+from lookalike.shift import curve, episodes, trials
+
+
+@pytest.fixture(autouse=True)
+def _methods():
+    """The methods by name, whatever the installed package lists."""
+    known = {"margin": Margin, "diva": DiVA}
+    for name, method in known.items():
+        methods.register(name, method)
+    yield
+    for name in known:
+        methods._REGISTERED.pop(name)
+
+
+def go(pictures, tiny, out, **more):
+    settings = {**SMALL, **more.pop("settings", {})}
+    chosen = {"methods": ["margin", "ms"], "seeds": 2, "steps": 4, "count": 3, "processes": 1, **more}
+    return shift.run(data=pictures, models=[str(tiny)], out=out, settings=settings, **chosen)
+
+
+@pytest.fixture(scope="module")
+def done(pictures, tiny, tmp_path_factory):
+    for name, method in {"margin": Margin, "diva": DiVA}.items():
+        methods.register(name, method)
+    return go(pictures, tiny, tmp_path_factory.mktemp("runs") / "run", transfer=[pictures])
+
+
+def test_every_method_on_every_split_with_every_seed(done):
+    rows = done.result["rows"]
+    cells = {(row["method"], row["split"], row["seed"]) for row in rows}
+    assert len(cells) == len(rows) == 3 * (2 * 2 + 1)  # two methods with two seeds, the frozen model once
+    for row in rows:
+        assert 0 <= row["recall@1"] <= 1 and 0 <= row["map@1000_authors"] <= row["map@1000"] <= 1
+        assert row["structure"]
+
+
+def test_the_score_is_the_area_of_the_mean_curve(done):
+    rows = done.result["rows"]
+    fids = list(curve.fids_of(rows).values())
+    means = [v.mean() for v in curve.values_of(rows, "margin", "recall@1")]
+    x = (np.array(fids) - fids[0]) / (fids[-1] - fids[0])
+    found = done.result["ags"]["recall@1"]["margin"]
+    assert found["value"] == pytest.approx(np.trapezoid(means, x))
+    assert found["low"] <= found["value"] <= found["high"]
+    assert np.mean(found["by_seed"]) == pytest.approx(found["value"])
+
+
+def test_removals_stand_beside_random_ones(done):
+    found = curve.against_chance(done.result["rows"])
+    assert {row["method"] for row in found} == {"margin", "ms", "frozen"}
+    assert all(0 <= row["random"] <= 1 for row in found)
+
+
+def test_the_report_has_every_part(done):
+    from lookalike.reporting import report
+
+    sections = done.read_sections()
+    assert {"verdict", "table", "curve", "ranks", "progression", "map", "transfer"} <= set(sections)
+    assert len(sections["map"]["blocks"]) == 3
+    names = {series["name"] for series in sections["curve"]["blocks"][0]["series"]}
+    assert names == {"margin", "ms", "frozen"}
+    text = report(run=done).read_text()
+    assert "holds up best" in text
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(pictures, tiny, tmp_path, done, monkeypatch):
+    calls = []
+    whole = trials.trial
+
+    def dies(**arguments):
+        calls.append(arguments["method"])
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return whole(**arguments)
+
+    monkeypatch.setattr("lookalike.shift.running.trial", dies)
+    with pytest.raises(KeyboardInterrupt):
+        go(pictures, tiny, tmp_path / "run", transfer=[pictures])
+    monkeypatch.undo()
+    counted = []
+    monkeypatch.setattr("lookalike.shift.running.trial", lambda **a: counted.append(1) or whole(**a))
+    again = shift.run(resume=tmp_path / "run", processes=1)
+    assert len(counted) == 15 - 4
+    key = lambda row: (row["method"], row["split"], row["seed"])  # noqa: E731
+    for a, b in zip(sorted(again.result["rows"], key=key), sorted(done.result["rows"], key=key), strict=True):
+        assert {k: a[k] for k in ("recall@1", "map@1000", "best_step")} == {
+            k: b[k] for k in ("recall@1", "map@1000", "best_step")
+        }
+
+
+def test_the_step_is_never_chosen_on_the_test_classes(pictures, tiny, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "lookalike.shift.trials.fit",
+        lambda parts, run, whole=trials.fit: seen.append(parts) or whole(parts, run),
+    )
+    go(pictures, tiny, tmp_path / "run", methods=["ms"], seeds=1)
+    for parts in seen:
+        sides = [set(parts.labels[rows]) for rows in (parts.train, parts.validation, parts.test)]
+        assert len(sides[1]) and not sides[0] & sides[1] and not sides[2] & (sides[0] | sides[1])
+
+
+def test_what_cannot_be_run_is_said_in_a_sentence(pictures, tiny, tmp_path, done):
+    with pytest.raises(LookalikeError, match="nothing to run on"):
+        shift.run()
+    with pytest.raises(LookalikeError, match="nosuch"):
+        go(pictures, tiny, tmp_path / "a", methods=["nosuch"])
+    with pytest.raises(LookalikeError, match="no split 99"):
+        go(pictures, tiny, tmp_path / "b", only=[99])
+    with pytest.raises(LookalikeError, match="not one of fewshot"):
+        shift.fewshot(resume=done.path)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(pictures, tiny, tmp_path):
+    one = go(pictures, tiny, tmp_path / "one", methods=["ms"], seeds=1, report=False)
+    two = go(pictures, tiny, tmp_path / "two", methods=["ms"], seeds=1, report=False, processes=2)
+
+    def values(run: Run) -> list:
+        return sorted((row["method"], row["split"], row["recall@1"]) for row in run.result["rows"])
+
+    assert values(one) == values(two)
+
+
+def test_episodes_nest_and_never_meet_their_queries():
+    labels = np.repeat(np.arange(6), [9, 8, 7, 12, 3, 9])
+    rows = np.arange(len(labels))
+    found = episodes.episode(labels, rows, (2, 5), 3)
+    assert set(found["2"]) < set(found["5"])
+    assert not set(found["5"]) & set(found["queries"])
+    assert 4 not in labels[found["queries"]]  # too small for a support and two queries
+    assert all((labels[found["2"]] == code).sum() == 2 for code in (0, 1, 2, 3, 5))
+    other = episodes.episode(labels, rows, (2, 5), 4)
+    assert set(other["2"]) != set(found["2"])
+    with pytest.raises(LookalikeError, match="at least 7 pictures"):
+        episodes.episode(np.repeat(np.arange(4), 6), np.arange(24), (2, 5), 0)
+
+
+def test_fewshot_compares_on_the_same_queries(pictures, tiny, tmp_path):
+    run = shift.fewshot(
+        data=pictures,
+        model=str(tiny),
+        methods=["ms", "diva"],
+        settings=SMALL,
+        steps=4,
+        adapt_steps=3,
+        episodes=2,
+        count=3,
+        only=[1, 3],
+        processes=1,
+        out=tmp_path / "few",
+    )
+    rows = run.result["rows"]
+    assert len(rows) == 2 * 2 * 2 * 2  # methods, splits, episodes, shots
+    for row in rows:
+        twin = next(
+            r
+            for r in rows
+            if (r["method"], r["split"], r["episode"]) == (row["method"], row["split"], row["episode"])
+            and r["shots"] != row["shots"]
+        )
+        assert row["zero"] == twin["zero"] and row["queries"] == twin["queries"]
+    summary = run.result["summary"]
+    gain = summary[0]["recall@1"]
+    assert gain["gain"]["value"] == pytest.approx(gain["few"] - gain["zero"])
+    assert set(run.read_sections()) == {"verdict", "table"}
