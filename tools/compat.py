@@ -26,6 +26,7 @@ def make(place: Path) -> dict[str, Path]:
 
     import lookalike as la
     from lookalike.core.files import write_json
+    from lookalike.searching import mapping
     from lookalike.shift import splits
 
     os.chdir(place)
@@ -43,10 +44,15 @@ def make(place: Path) -> dict[str, Path]:
     la.read_table(birds).save(place / "table" / "table.parquet")
     flock = helpers.pictures(place / "flock", classes=10, images=4, width=32, height=32)
     splits(data=flock, model="model", count=3, draws=2, out=place / "splits" / "splits.json")
+    with la.Index.open(place / "index") as opened:
+        drawn = mapping.draw(opened, progress=False, sketch=lambda sketch: None)
+        (opened.folder / mapping.FILE).unlink()
+    (place / "map").mkdir()
+    drawn.save(place / "map")
     _curve(place / "curve")
     cache = next((place / "home" / "cache" / "features").iterdir())
     return {
-        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table", "splits", "curve")},
+        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table", "splits", "map", "curve")},
         "cache": cache,
     }
 

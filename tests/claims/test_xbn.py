@@ -132,6 +132,27 @@ def test_claims_1_2_and_9_share_their_runs(context):
     assert runs[0] == runs[1] == runs[2]
 
 
+def test_finished_runs_can_be_judged_before_the_others(home):
+    """Only what is stored counts; a setting or a filter with a seed missing is left out."""
+    jobs = Jobs(home / "jobs")
+    context = ClaimContext(jobs, data=home, finished=True)
+    for name in mixed.SETS:
+        (home / name).mkdir()
+    assert KEYS["1-xbn-over-xbm"].run(context).verdict == "not run"
+    recall = {"none": 20.0, "xbm": 5.0, "xbn": 12.0}
+    for place, setting in enumerate(xbn.SETTINGS[:2]):
+        for rule, value in recall.items():
+            cell = xbn._at(rule, setting)
+            for seed in xbn.SEEDS[: 3 - place]:  # the second setting lacks a seed
+                given = {"data": str(home), "settings": cell.settings(SMALL), "seed": seed}
+                result = {**dict.fromkeys([*cells.MEANS, "gain"], 0.1), "recall": value + seed / 10}
+                jobs.run(f"{cell.name}-seed{seed}", lambda result=result, **_: result, **given)
+    outcome = KEYS["1-xbn-over-xbm"].run(context)
+    assert outcome.verdict == "reproduced" and "1 of 4 settings" in outcome.note
+    assert len(outcome.figures["runs"]) == 3
+    assert KEYS["6-axbn-over-xbn"].run(context).verdict == "not run"
+
+
 def test_what_is_kept_of_a_run():
     result = {
         "measured": {

@@ -93,6 +93,15 @@ def test_split_files(old: Path) -> None:
         assert not set(split.train) & set(split.test) and sum(split.pictures) == 40
 
 
+@every("map")
+def test_maps(old: Path) -> None:
+    from lookalike.searching.mapping import Map, number_of
+
+    found = Map.load(old)
+    assert found is not None and len(found) == 20 and found.number == number_of(old) == 2
+    assert found.places.shape == (20, 2) and found.where["birds/class-00/0.jpg"] >= 0
+
+
 @every("cache")
 def test_caches(old: Path) -> None:
     """Caches are made anew rather than migrated; their stamp must be understood, so that none is misread."""
@@ -146,6 +155,12 @@ def splits_of(folder: Path) -> Any:
     return SplitSet.load(folder / "splits.json")
 
 
+def map_of(folder: Path) -> Any:
+    from lookalike.searching.mapping import Map
+
+    return Map.load(folder)
+
+
 def curve_of(folder: Path) -> Any:
     from lookalike.shift.reach import Reach
 
@@ -158,6 +173,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "index": la.Index.open,
     "checkpoint": checkpoint_of,
     "splits": splits_of,
+    "map": map_of,
     "curve": curve_of,
     "table": lambda folder: la.Table.load(folder / "table.parquet"),
     "cache": lambda folder: upgrade("cache", json.loads((folder / "info.json").read_text()), folder),

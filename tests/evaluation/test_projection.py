@@ -12,7 +12,7 @@ def clusters(count=120, dim=20):
     return (rng.standard_normal((6, dim))[labels] * 3 + rng.standard_normal((count, dim))).astype(np.float32), labels
 
 
-@pytest.mark.parametrize("tsne", [False, pytest.param(True, marks=pytest.mark.needs("openTSNE"))])
+@pytest.mark.parametrize("tsne", [False, True])
 def test_the_same_rows_give_the_same_map(tsne):
     rows, labels = clusters()
     first, second = project(rows, tsne=tsne), project(rows, tsne=tsne)
@@ -24,7 +24,6 @@ def test_the_same_rows_give_the_same_map(tsne):
     assert first.method in first.note or "sketch" in first.note
 
 
-@pytest.mark.needs("openTSNE")
 def test_tsne_keeps_more_neighbours_than_two_axes():
     rows, _ = clusters()
     assert project(rows, tsne=True).kept > project(rows, tsne=False).kept

@@ -50,8 +50,10 @@ class ClaimOutcome:
 class ClaimContext:
     """What a claim's `run` is given."""
 
-    def __init__(self, jobs: Jobs, *, data: Path | None = None, scale: str = "small") -> None:
+    def __init__(self, jobs: Jobs, *, data: Path | None = None, scale: str = "small", finished: bool = False) -> None:
         self.jobs, self.data, self.scale = jobs, data, scale
+        self.finished = finished
+        """Judge by the runs that are finished and start none; a claim of many runs may look for it."""
         self.threads = threads()
         self.say = progress.say
 
@@ -123,10 +125,12 @@ def reproduce(
     only: str | Sequence[str] | None = None,
     out: str | Path = "results",
     fresh: bool = False,
+    finished: bool = False,
 ) -> list[ClaimResult]:
     """Try a paper's claims and write the verdicts to `OUT/PAPER.json`.
 
-    `only` picks claims by key; `fresh` forgets the finished jobs of earlier runs.
+    `only` picks claims by key; `fresh` forgets the finished jobs of earlier runs; `finished` starts no run of a claim
+    that consists of many, and judges by those that are there.
     """
     choose(scale, SCALES, "a scale")
     claims = claims_of(paper)
@@ -136,7 +140,7 @@ def reproduce(
     jobs = Jobs(folders.home() / "jobs" / paper / scale)
     if fresh:
         jobs.clear()
-    context = ClaimContext(jobs, data=data_folder(data), scale=scale)
+    context = ClaimContext(jobs, data=data_folder(data), scale=scale, finished=finished)
     for number, claim in enumerate((c for c in claims if c.key in wanted), 1):
         progress.say(f"[{number}/{len(wanted)}] {claim.key}: {claim.statement}")
         around, start = machine.describe(), time.monotonic()

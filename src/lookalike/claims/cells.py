@@ -77,6 +77,10 @@ class Cell:
         return merge(base, CACHED if self.cached and not whole else {}, given)
 
 
+class Missing(Exception):
+    """Only finished runs were asked for, and one that is needed is not."""
+
+
 class Found:
     """Results of cells by seed."""
 
@@ -84,8 +88,14 @@ class Found:
         self.seeds = list(seeds)
         self.results: dict[tuple[str, int], dict[str, Any]] = {}
 
+    def has(self, *cells: Cell) -> bool:
+        """Whether all of them are finished on every seed."""
+        return all((cell.name, seed) in self.results for cell in cells for seed in self.seeds)
+
     def values(self, cell: Cell, measure: str = "recall") -> list[float]:
         """One number a seed, in the order of the seeds: runs of two cells are paired by place."""
+        if not self.has(cell):
+            raise Missing(cell.name)
         return [self.results[cell.name, seed][measure] for seed in self.seeds]
 
     def row(self, cell: Cell) -> dict[str, Any]:
@@ -117,7 +127,9 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
             key = f"{cell.name}-seed{seed}"
             jobs[key] = {"data": data, "settings": cell.settings(base), "seed": seed}
             places[key] = (cell.name, seed)
-    if base is SMALL and any(context.jobs.stored(key, given) is None for key, given in jobs.items()):
+    if context.finished:
+        jobs = {key: given for key, given in jobs.items() if context.jobs.stored(key, given) is not None}
+    elif base is SMALL and any(context.jobs.stored(key, given) is None for key, given in jobs.items()):
         context.say("Preparing the pictures")
         for cached in sorted({cell.cached for cell in cells}):
             _train(data, Cell("xbn", steps=1, cached=cached).settings(base), 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.claims import ClaimContext, ClaimOutcome
+from lookalike.claims.cells import Missing
 from lookalike.claims.paired import difference, more
 from lookalike.core.settings import merge
 
@@ -32,6 +33,8 @@ def compare(context: ClaimContext, seeds: Sequence[int]) -> ClaimOutcome:
         for seed in seeds
         for rule in RULES
     }
+    if context.finished and any(context.jobs.stored(key, given) is None for key, given in jobs.items()):
+        raise Missing
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for key, result in context.jobs.run_many(jobs, trial, processes=context.threads):
         given = jobs[key]

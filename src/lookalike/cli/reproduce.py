@@ -23,6 +23,7 @@ def reproduce(
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this claim; may be given again.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the stored results.")] = Path("results"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the finished jobs of earlier runs.")] = False,
+    finished: Annotated[bool, typer.Option("--finished", help="Judge by the runs that are finished.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the claims and what is known of them.")] = False,
     document: Annotated[
         Path | None, typer.Option("--document", help="Write this page from the stored results (docs/results.md).")
@@ -41,7 +42,8 @@ def reproduce(
     if listed:
         return _answer([result for p in papers for result in results_of(p, out)])
     if paper is not None:
-        results = lookalike.reproduce(paper=paper, data=data, scale=scale, only=only, out=out, fresh=fresh)
+        how = {"scale": scale, "only": only, "out": out, "fresh": fresh, "finished": finished}
+        results = lookalike.reproduce(paper=paper, data=data, **how)
         if document:
             write_page(document, out)
         return _answer(results)

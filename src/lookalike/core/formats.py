@@ -18,6 +18,7 @@ CURRENT: dict[str, int] = {
     "splits": 1,
     "curve": 1,
     "table": 1,
+    "map": 1,
 }
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]

@@ -44,6 +44,9 @@ def describe(conditions: Iterable[Condition]) -> str:
     """`label: gull` as a person reads it."""
     parts = []
     for c in conditions:
+        if c.column == "content_id":  # named one by one: a part of the map
+            parts.append("chosen on the map")
+            continue
         values = " or ".join(value + "*" * c.prefix for value in c.values)
         parts.append(f"{c.column}: {'not ' * c.negate}{values}")
     return " and ".join(parts)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,17 @@ def _index() -> FileResponse:
 class _Static(StaticFiles):
     """Files of the page: asked for again each time, answered with "not modified" as long as they are the same."""
 
-    def file_response(self, *args: Any, **options: Any) -> Response:
-        response = super().file_response(*args, **options)
+    def file_response(self, full_path: Any, stat_result: Any, scope: Any, status_code: int = 200) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers["Cache-Control"] = "no-cache"
-        return response
+        packs = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
+        if not packs or not isinstance(response, FileResponse):
+            return response
+        kept = {name: value for name, value in response.headers.items() if name != "content-length"}
+        body = _packed(str(full_path), stat_result.st_mtime_ns)
+        return Response(body, headers={**kept, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
+
+
+@lru_cache(maxsize=200)
+def _packed(path: str, _changed: int) -> bytes:
+    return gzip.compress(Path(path).read_bytes(), mtime=0)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from lookalike.core import folders
 from lookalike.core.files import hash_bytes
-from lookalike.searching import Index
+from lookalike.searching import Index, mapping
 from lookalike.service.encoder import Encoder
+from lookalike.service.plane import Plane
 from lookalike.service.problems import Problem
 from lookalike.service.queries import Queries
 from lookalike.service.thumbs import Thumbs
@@ -26,6 +27,7 @@ class Live:
         kept = folders.home() / "queries" / hash_bytes(str(index.path))[:12]
         self.queries = Queries(kept, days=keep_days, model=index.generation.model.fingerprint, encoder=self.encoder)
         self.users = 0
+        self._plane: Plane | None = None
 
     def record(self, name: str) -> Record:
         found = self.index.store.get([name], vectors=True)[0]
@@ -41,9 +43,28 @@ class Live:
         """`label:gull`, `label!:gull`, `path:sea/*` as the page writes them."""
         from lookalike.searching.filters import parse
 
-        conditions = parse([text.replace(":", "=", 1) for text in filters])
+        areas = [text.removeprefix("area:") for text in filters if text.startswith("area:")]
+        conditions = parse([text.replace(":", "=", 1) for text in filters if not text.startswith("area:")])
         self.index.check_columns(condition.column for condition in conditions)
-        return conditions
+        if areas and self.plane is None:
+            raise Problem(410, "There is no map of this index yet.")
+        return conditions + [self.plane.area(text) for text in areas if self.plane is not None]
+
+    @property
+    def plane(self) -> Plane | None:
+        """The map as it is stored now, or what stands in until it is drawn."""
+        number = mapping.number_of(self.index.folder)
+        if number is not None and (self._plane is None or self._plane.number != number):
+            stored = mapping.Map.load(self.index.folder)
+            self._plane = Plane(stored, self) if stored is not None else None
+        return self._plane
+
+    @property
+    def map_is_fresh(self) -> bool:
+        return mapping.fresh(self.index, self.plane.map if self.plane else None)
+
+    def show_sketch(self, sketch: mapping.Map) -> None:
+        self._plane = Plane(sketch, self)
 
     def close(self) -> None:
         self.encoder.close()

@@ -6,14 +6,17 @@ import numpy as np
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.searching import Index
-from lookalike.store import Record
+from lookalike.store import Record, Where
 
 SAMPLE = 400
 
 
-def mosaic(index: Index, count: int) -> list[Record]:
+def mosaic(index: Index, count: int, where: Where = ()) -> list[Record]:
     """Farthest-first over a random sample: each next picture is the one least like those chosen."""
-    names = index.table.column("row_id")
+    if where:
+        names = np.array([record.id for batch in index.store.scan(where=where) for record in batch], dtype=object)
+    else:
+        names = index.table.column("row_id")
     rng = numpy_rng(0, "mosaic")
     chosen = rng.choice(len(names), min(SAMPLE, len(names)), replace=False)
     found = [record for record in index.store.get([str(names[i]) for i in chosen], vectors=True) if record]

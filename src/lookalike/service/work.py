@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lookalike.searching import Index
+from lookalike.searching import Index, mapping
 from lookalike.searching.generations import agreement, make_live
 from lookalike.searching.indexing import bring_up_to_date
 from lookalike.service.jobs import Job
@@ -60,5 +60,16 @@ def switch(service: Service, model: str) -> Work:
         service.follower.look()
         job.sentence = f"Switched to {done.model}. The old index is kept."
         return {"generation": done.generation, "before": index.generation.number, **found}
+
+    return work
+
+
+def draw(service: Service, *, again: bool = False) -> Work:
+    """Draw the map of the live generation, or bring it up to date."""
+
+    def work(job: Job) -> dict[str, Any]:
+        live = service.live
+        made = mapping.draw(live.index, again=again, progress=False, sketch=live.show_sketch)
+        return {"n": len(made), "kept": list(made.kept), "number": made.number}
 
     return work

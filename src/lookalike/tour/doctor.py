@@ -39,7 +39,6 @@ FAST = (
 # extra, module, distribution, what it adds, megabytes
 EXTRAS = (
     ("heif", "pillow_heif", "pillow-heif", "HEIC pictures; without it they are counted and skipped", 27),
-    ("map", "openTSNE", "openTSNE", "the real 2-D map; without it a rough sketch", 13),
     ("ssl", "lightly", "lightly", "self-supervised baselines", 21),
     ("milvus", "pymilvus", "pymilvus", "an index on a Milvus server", 131),
     ("clip", "open_clip", "open_clip_torch", "CLIP backbones", 10),

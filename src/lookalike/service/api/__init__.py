@@ -40,14 +40,16 @@ Duplicates (`api/duplicates.py`)
     POST   /duplicates/history/{id}/back   move its files back → `{moved, left: [{path, why}]}`
 
 Map (`api/map.py`)
-    GET    /map                        `{state: none|drawing|ready, gen, n, method, kept, note, labels, colours,
-                                       places: [{x, y, name, share, count}], job}`; ETag
-    POST   /map/draw                   draw it (again); a job
-    GET    /map/{gen}.bin              64-byte header `LKMP`, then n records of 8 bytes (see `searching/mapping.py`)
+    GET    /map                        `{state: none|drawing|ready, job, gen, n, method, kept: [10 of 10, 10 of 50],
+                                       labels, columns}`; draws it in the background where it must be; ETag
+    POST   /map/draw                   draw it again; a job
+    GET    /map/{gen}.bin              64-byte header `LKMP`, then n records of 8 bytes (see `service/plane.py`)
+    GET    /map/{gen}/codes/{column}   names of a column's values; with `.bin` one u16 a point into them
     GET    /map/{gen}/mask?f=          n bits, least significant first: which points meet the filters
     GET    /map/{gen}/point/{i}        the card of a point; /map/{gen}/points?i=&i= of several
     GET    /map/{gen}/where?id=        `{points: [{id, i, x, y}]}` of pictures, x and y from 0 to 1
     GET    /map/{gen}/tile/{z}/{x}/{y}.jpg     8 × 8 small pictures of a quad-tree tile
+A filter `area:GEN.xxxyyy…` (corners in hexadecimal of 0 to 4095) means: what lies in that part of the map.
 
 Runs (`api/runs.py`)
     GET    /runs, /runs/{name}         runs, newest first, with a small curve; one with all its curves; ETag

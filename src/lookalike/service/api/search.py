@@ -207,9 +207,9 @@ def _answer(hits: Hits, query: dict[str, Any]) -> dict[str, Any]:
 
 
 @router.get("/items")
-def items(live: Answering, sample: Annotated[int, Query(ge=1, le=100)] = 24) -> dict[str, Any]:
-    """A few pictures, as different from each other as the collection allows."""
-    return {"items": [card(record) for record in mosaic(live.index, sample)]}
+def items(live: Answering, f: Filters, sample: Annotated[int, Query(ge=1, le=100)] = 24) -> dict[str, Any]:
+    """A few pictures, as different from each other as the collection (or what filters leave of it) allows."""
+    return {"items": [card(record) for record in mosaic(live.index, sample, live.where(f))]}
 
 
 @router.get("/items/{name:path}")

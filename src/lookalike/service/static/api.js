@@ -10,11 +10,19 @@ export class ApiError extends Error {
 }
 
 const GONE = "The server does not answer. Is `lookalike serve` still running?";
+const BUSY = "Busy.";
 /** Answers by address, the latest last; a question asked again (back, forward) is answered at once. */
 const cache = new Map();
+/** @type {() => void} */
+let locked = () => {};
+
+/** What to do when the server asks for a key. @param {() => void} act */
+export function whenLocked(act) {
+  locked = act;
+}
 
 /** @param {string} address @param {RequestInit} [options] */
-async function call(address, options) {
+async function fetched(address, options) {
   let response;
   try {
     response = await fetch(address, { credentials: "same-origin", ...options });
@@ -22,10 +30,17 @@ async function call(address, options) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(GONE, 0, 4);
   }
+  if (response.ok || response.status === 304) return response;
   const body = await response.json().catch(() => null);
-  if (response.ok && body) return body;
   const retry = Number(response.headers.get("Retry-After")) || 0;
-  throw new ApiError(body?.error?.sentence ?? GONE, response.status, retry);
+  if (response.status === 401 && !address.endsWith("/session")) locked();
+  const busy = response.status === 503 || response.status === 429;
+  throw new ApiError(busy ? BUSY : body?.error?.sentence ?? GONE, response.status, busy ? retry || 2 : retry);
+}
+
+/** @param {string} address @param {RequestInit} [options] */
+async function call(address, options) {
+  return (await fetched(address, options)).json();
 }
 
 /** @param {string} address @param {AbortSignal} [signal] */
@@ -34,6 +49,18 @@ export async function get(address, signal) {
   const answer = await call(address, { signal });
   remember(address, answer);
   return answer;
+}
+
+/** What changes on the server is asked for each time. @param {string} address @param {AbortSignal} [signal] */
+export const fresh = (address, signal) => call(address, { signal, cache: "no-cache" });
+
+/** @param {string} address @param {AbortSignal} [signal] */
+export const bytes = async (address, signal) => (await fetched(address, { signal })).arrayBuffer();
+
+/** @param {string} address @param {any} [body] @param {string} [method] */
+export function send(address, body, method = "POST") {
+  const headers = { "X-Lookalike": "1", ...(body ? { "Content-Type": "application/json" } : {}) };
+  return call(address, { method, headers, body: body ? JSON.stringify(body) : undefined });
 }
 
 /** @param {string} address @param {any} answer */
@@ -54,9 +81,34 @@ export function upload(address, picture, signal) {
   return call(address, { method: "POST", body: form, signal });
 }
 
-/** @param {string} id of an uploaded picture */
-export function forget(id) {
-  return call(`/api/v1/queries/${id}`, { method: "DELETE", headers: { "X-Lookalike": "1" } });
+/**
+ * Ask again and again as long as the page shows it; the browser's cache turns "not modified" into the old answer.
+ * @param {string} address @param {(answer: any) => void} hear @param {(answer: any) => number} pause in ms, from the last answer
+ * @param {() => void} [gone] the server did not answer
+ * @returns {() => void} ends it
+ */
+export function poll(address, hear, pause, gone) {
+  const abort = new AbortController();
+  let timer = 0;
+  let before = "";
+  const round = async () => {
+    let wait = 4000;
+    try {
+      const answer = await fresh(address, abort.signal);
+      const text = JSON.stringify(answer);
+      if (text !== before) await hear(answer);
+      before = text;
+      wait = pause(answer);
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      before = "";
+      gone?.();
+    }
+    timer = setTimeout(round, document.hidden ? Math.max(wait, 10000) : wait);
+  };
+  round();
+  return () => { abort.abort(); clearTimeout(timer); };
 }
 
 /** @param {string} hash @param {number} side */

@@ -2,74 +2,129 @@
 
 import * as api from "./api.js";
 import { count, fill, h, toast } from "./dom.js";
-import { about, help, letterKeys } from "./parts/dialogs.js";
+import { askForKey, help, letterKeys } from "./parts/dialogs.js";
 import { choose, watch } from "./parts/intake.js";
-import { go, read, start } from "./router.js";
+import { failure } from "./parts/states.js";
+import { copyLink } from "./parts/share.js";
+import { depth, go, read, start } from "./router.js";
+import { choice, choose as choosePreference, dress, set, value } from "./store.js";
 import * as search from "./views/search.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
+/** The other screens, fetched when first wanted. @type {Record<string, () => Promise<any>>} */
+const VIEWS = {
+  map: () => import("./views/map.js"),
+  duplicates: () => import("./views/duplicates.js"),
+  reports: () => import("./views/reports.js"),
+  runs: () => import("./views/runs.js"),
+  settings: () => import("./views/settings.js"),
+  api: () => import("./views/api.js"),
+};
 /** @type {any} */
-let info = null;
+let shown = search;
 
 async function boot() {
   const dot = document.querySelector("#status .dot");
   const words = document.getElementById("status-text");
   try {
-    info = await api.get("/api/v1/info");
-    dot?.classList.replace("off", "on") || dot?.classList.add("on");
-    if (words) words.textContent = count(info.index.pictures, "picture");
+    set({ info: await api.fresh("/api/v1/info") });
+    dot?.classList.remove("off");
+    dot?.classList.add("on");
+    if (words) words.textContent = count(value("info").index.pictures, "picture");
     start(render);
+    follow();
   } catch (error) {
     dot?.classList.add("off");
     if (words) words.textContent = "No answer";
-    fill(main, h("div", { class: "screen" }, h("div", { class: "banner bad", role: "alert" },
-      `${error instanceof Error ? error.message : error} Trying again in 4 s.`)));
-    setTimeout(boot, 4000);
+    const wait = error instanceof api.ApiError && error.status === 401 ? 0 : 4;
+    fill(main, h("div", { class: "screen" }, h("h1", { class: "unseen" }, "lookalike"), failure({ message: error instanceof Error ? error.message : String(error), retry: wait }, boot)));
   }
+}
+
+/** What moves on the server, on the dot above and for whoever wants to know. */
+function follow() {
+  api.poll("/api/v1/state", (moving) => {
+    const before = value("info");
+    set({ moving, info: { ...before, index: { ...before.index, pictures: moving.index.pictures, complete: moving.index.complete } } });
+    if (before.index.pictures !== moving.index.pictures) api.forgetAnswers();
+    const words = document.getElementById("status-text");
+    const job = moving.job;
+    const share = job?.total ? ` ${Math.floor((100 * job.done) / job.total)} %` : "…";
+    if (words) words.textContent = job ? `${job.phase || job.title}${share}` : count(moving.index.pictures, "picture");
+    document.querySelector("#status .dot")?.classList.toggle("busy", Boolean(job));
+    document.querySelector("#status .dot")?.classList.remove("off");
+  }, (moving) => (moving.job ? 1000 : 5000), () => {
+    document.querySelector("#status .dot")?.classList.add("off");
+    const words = document.getElementById("status-text");
+    if (words) words.textContent = "No answer";
+  });
 }
 
 /** @param {import("./router.js").State} state @param {string} how */
 async function render(state, how) {
-  for (const link of document.querySelectorAll("nav a")) {
-    if (link.getAttribute("data-screen") === state.screen) link.setAttribute("aria-current", "page");
+  for (const link of document.querySelectorAll("#screens a")) {
+    const own = link.getAttribute("data-screen") === state.screen || (link.classList.contains("phone") && ["settings", "api"].includes(state.screen));
+    if (own) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  const info = value("info");
+  const draw = async () => {
+    const next = VIEWS[state.screen] ? await VIEWS[state.screen]() : search;
+    if (next !== shown) {
+      shown.leave?.();
+      scrollTo(0, 0);
+    }
+    shown = next;
+    await next.render(main, info, state, how);
+  };
+  document.body.dataset.screen = state.screen;
+  if (state.index && state.index !== info.index.name) {
+    fill(main, h("div", { class: "screen" }, h("h1", null, "Another index"), h("div", { class: "banner bad", role: "alert" }, `This link belongs to index ${state.index}.`)));
+    return;
+  }
   try {
-    if (state.screen === "reports") (await import("./views/reports.js")).render(main);
-    else await search.render(main, info, state, how);
+    await draw();
   } catch (error) {
     if (!(error instanceof api.ApiError)) throw error;
-    fill(main, h("div", { class: "screen" }, h("div", { class: "banner bad", role: "alert" }, error.message)));
+    fill(main, h("div", { class: "screen" }, h("h1", null, "That did not work"), failure(error, () => render(read(location), how))));
   }
 }
 
 let waiting = "";
 addEventListener("keydown", (event) => {
   const target = /** @type {HTMLElement} */ (event.target);
-  const typing = target instanceof HTMLSelectElement || (target instanceof HTMLInputElement && target.type !== "checkbox");
-  if (typing || event.ctrlKey || event.metaKey || event.altKey || !letterKeys()) return;
+  const typing = target instanceof HTMLSelectElement || target instanceof HTMLTextAreaElement || (target instanceof HTMLInputElement && target.type !== "checkbox");
+  const undo = (event.ctrlKey || event.metaKey) && event.key === "z";
+  if (typing || ((event.ctrlKey || event.metaKey || event.altKey) && !undo) || (!letterKeys() && !undo && event.key !== "Escape")) return;
   const before = waiting;
   waiting = "";
   const inside = document.querySelector("dialog[open]");
   const state = read(location);
-  const id = (inside?.classList.contains("pair") && state.open) || target.getAttribute?.("data-id") || "";
+  const id = (inside?.classList.contains("pair") && state.open) || target.getAttribute?.("data-id") || (state.screen === "map" && shown.current?.()) || "";
   const act = search.actions(state);
-  if (before === "g" && event.key === "s") go("/");
-  else if (before === "g" && event.key === "r") go("/reports");
-  else if (event.key === "m" && id) act.like(id);
-  else if (event.key === "+" && id) act.more(id);
-  else if ((event.key === "-" || event.key === "−") && id) act.less(id);
-  else if (event.key === "y") navigator.clipboard?.writeText(location.href).then(() => toast("Link copied."));
+  const screens = { s: "/", m: "/map", d: "/duplicates", r: "/reports" };
+  const key = event.key;
+  if (before === "g" && key in screens) go(screens[/** @type {keyof typeof screens} */ (key)]);
+  else if (!inside && shown.key?.(event)) ;
+  else if (key === "m" && id) act.like(id);
+  else if (key === "+" && id) act.more(id);
+  else if ((key === "-" || key === "−") && id) act.less(id);
+  else if (key === "y") copyLink();
   else if (inside) return;
-  else if (event.key === "g") waiting = "g";
-  else if (event.key === "?") help();
-  else if (event.key === "/") choose(search.take);
-  else if (event.key === "f") document.getElementById("filters")?.click();
+  else if (key === "Escape" && shown.escape?.()) ;
+  else if (key === "u" || undo) (depth() ? history.back() : toast("There is nothing to undo."));
+  else if (key === "g") waiting = "g";
+  else if (key === "?") help(state.screen);
+  else if (key === "/") choose(search.take);
+  else if (key === "c" && state.screen === "search") act.crop();
+  else if (key === "f") document.getElementById("filters")?.click();
+  else if (key === "[" || key === "]") choosePreference("size", String(Math.min(Math.max(Number(choice("size")) + (key === "]" ? 1 : -1), -2), 3)));
   else return;
   event.preventDefault();
 });
 
-document.getElementById("status")?.addEventListener("click", () => info && about(info));
-document.getElementById("help")?.addEventListener("click", help);
-watch((file) => info && search.take(file));
+document.getElementById("help")?.addEventListener("click", () => help(read(location).screen));
+watch((file) => value("info") && search.take(file));
+api.whenLocked(askForKey);
+dress();
 boot();

@@ -1,49 +1,52 @@
 // The URL is the state: what it says is what is shown, and every link can be shared.
 
 /**
- * @typedef {{screen: string, like: string, q: string, more: string[], less: string[], f: string[],
- *            sort: string, open: string}} State
+ * @typedef {{screen: string, rest: string, like: string, q: string, text: string, box: string, more: string[],
+ *            less: string[], f: string[], sort: string, open: string, at: string, g: number, index: string}} State
  */
+
+const SCREENS = ["map", "duplicates", "reports", "runs", "settings", "api"];
 
 /** @param {URL | Location} url @returns {State} */
 export function read(url) {
   const query = new URLSearchParams(url.search);
+  const one = (/** @type {string} */ name) => query.get(name) ?? "";
+  const [first, ...rest] = url.pathname.split("/").filter(Boolean);
   return {
-    screen: url.pathname.startsWith("/reports") ? "reports" : "search",
-    like: query.get("like") ?? "",
-    q: query.get("q") ?? "",
-    more: query.getAll("more"),
-    less: query.getAll("less"),
-    f: query.getAll("f"),
-    sort: query.get("sort") ?? "match",
-    open: query.get("open") ?? "",
+    screen: SCREENS.includes(first) ? first : "search",
+    rest: rest.map(decodeURIComponent).join("/"),
+    like: one("like"), q: one("q"), text: one("text"), box: one("box"),
+    more: query.getAll("more"), less: query.getAll("less"), f: query.getAll("f"),
+    sort: one("sort") || "match", open: one("open"), at: one("at"), g: Number(one("g")) || 0, index: one("index"),
   };
 }
 
 /** @param {Partial<State>} state */
 export function address(state) {
-  if (state.screen === "reports") return "/reports";
+  const screen = state.screen && state.screen !== "search" ? state.screen : "";
+  const path = screen ? `/${screen}${state.rest ? `/${encodeURIComponent(state.rest)}` : ""}` : "/";
   const query = new URLSearchParams();
-  for (const name of ["like", "q"]) if (state[name]) query.set(name, state[name]);
+  for (const name of ["like", "q", "text", "box"]) if (state[name]) query.set(name, state[name]);
   for (const name of ["more", "less", "f"]) for (const value of state[name] ?? []) query.append(name, value);
   if (state.sort && state.sort !== "match") query.set("sort", state.sort);
   if (state.open) query.set("open", state.open);
-  const text = query.toString().replaceAll("%2F", "/").replaceAll("%3A", ":");
-  return text ? `/?${text}` : "/";
+  if (state.at) query.set("at", state.at);
+  if (state.g) query.set("g", String(state.g));
+  const text = query.toString().replaceAll("%2F", "/").replaceAll("%3A", ":").replaceAll("%2C", ",");
+  return text ? `${path}?${text}` : path;
 }
 
 /** What is asked of the server for a state. @param {State} state @param {number} k */
 export function question(state, k) {
   const query = new URLSearchParams();
-  if (state.like) query.set("like", state.like);
-  if (state.q) query.set("q", state.q);
+  for (const name of ["like", "q", "text", "box"]) if (state[name]) query.set(name, state[name]);
   for (const name of ["more", "less", "f"]) for (const value of state[name]) query.append(name, value);
   query.set("k", String(k));
   return `/api/v1/search?${query}`;
 }
 
 /** @param {State} state */
-export const asks = (state) => Boolean(state.like || state.q || state.more.length);
+export const asks = (state) => Boolean(state.like || state.q || state.text || state.more.length);
 
 /** @type {(state: State, how: string) => void} */
 let listener = () => {};
@@ -68,14 +71,28 @@ export function start(render) {
 }
 let scrolled = 0;
 
-/** @param {string} to @param {{replace?: boolean}} [options] */
-export function go(to, { replace = false } = {}) {
+/** @param {string} to @param {{replace?: boolean, step?: {id: string, thumb: string, name: string}}} [options] */
+export function go(to, { replace = false, step } = {}) {
   clearTimeout(scrolled);
   if (!replace) history.replaceState({ ...history.state, scroll: scrollY }, "");
-  history[replace ? "replaceState" : "pushState"]({ depth: depth() + (replace ? 0 : 1) }, "", to);
+  history[replace ? "replaceState" : "pushState"]({ depth: depth() + (replace ? 0 : 1), trail: step ? [...trail(), step] : asks(read(new URL(to, location.href))) ? trail() : [] }, "", to);
   listener(read(location), replace ? "replace" : "push");
+}
+
+/** Note where one is without drawing anything anew (a moved map). @param {string} to */
+export function note(to) {
+  history.replaceState(history.state, "", to);
 }
 
 /** How many of our own steps lie behind this one. */
 export const depth = () => history.state?.depth ?? 0;
+/** The pictures that were asked by one after the other. @returns {{id: string, thumb: string, name: string}[]} */
+export const trail = () => history.state?.trail ?? [];
 export const savedScroll = () => history.state?.scroll ?? 0;
+
+/** The address somebody else can open: with the index's name, so that a link to another index says so. @param {string} name */
+export function shared(name) {
+  const url = new URL(location.href);
+  url.searchParams.set("index", name);
+  return url.href.replaceAll("%2F", "/").replaceAll("%3A", ":").replaceAll("%2C", ",");
+}

@@ -1,13 +1,15 @@
-// What the server holds, and the keys.
+// Dialogs: one frame for all of them, the keys of each view, and the key of a locked server.
 
-import { count, h, icon } from "../dom.js";
+import { send } from "../api.js";
+import { fill, h, icon } from "../dom.js";
+import { choice, choose } from "../store.js";
 
-/** @param {string} title @param {...any} content */
+/** @param {string} title @param {...any} content @returns {any} */
 export function dialog(title, ...content) {
-  const close = h("button", { type: "button", class: "quiet icon", "aria-label": "Close", onclick: () => node.close() },
-    icon("close"));
+  const close = h("button", { type: "button", class: "quiet icon", "aria-label": "Close", onclick: () => node.close() }, icon("close"));
+  const before = document.activeElement;
   /** @type {any} */
-  const node = h("dialog", { "aria-label": title, onclose: () => node.remove() },
+  const node = h("dialog", { "aria-label": title, onclose: () => { node.remove(); if (before instanceof HTMLElement) before.focus({ preventScroll: true }); } },
     h("div", { class: "inside" }, h("div", { class: "head" }, h("h2", null, title), close), content));
   node.addEventListener("click", (/** @type {Event} */ event) => event.target === node && node.close());
   document.body.append(node);
@@ -15,43 +17,51 @@ export function dialog(title, ...content) {
   return node;
 }
 
-/** @param {any} info */
-export function about(info) {
-  const { index, model, scores } = info;
-  const checked = scores.calibrated
-    ? `checked on ${count(scores.pairs, "pair")} of the same thing` +
-      (scores.error === null ? "" : `, off by ${(100 * scores.error).toFixed(1)} points on average`)
-    : `none: ${scores.why || "too few labelled pairs"}`;
-  const rows = [
-    ["Index", index.name],
-    ["Pictures", index.pictures.toLocaleString("en-GB") + (index.complete ? "" : " (indexing is not finished)")],
-    ["Updated", index.updated.replace("T", " ").slice(0, 16)],
-    ["Model", `${model.name} · ${model.fingerprint.slice(0, 4)}`],
-    ["Percentages", checked],
-    ["lookalike", info.version],
-  ];
-  dialog("This server", h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])));
+const EVERYWHERE = [["g s m d r", "search, map, duplicates, reports"], ["Ctrl V", "search by the picture on the clipboard"], ["/", "choose a picture"],
+  ["y", "copy the link to what you see"], ["u Ctrl Z", "undo"], ["Esc", "close"], ["?", "these keys"]];
+/** @type {Record<string, string[][]>} */
+const KEYS = {
+  search: [["Arrows", "move between pictures"], ["Enter", "open a picture beside yours"], ["m", "more like this"], ["+ −", "more like this too, less like this"],
+    ["c", "crop"], ["f", "filters"], ["[ ]", "smaller, larger pictures"], ["← → Space", "opened: next, swap the two"]],
+  map: [["Arrows", "move"], ["+ −", "nearer, further"], ["0", "show all"], ["m", "search by the picture of the card"], ["f", "filters"], ["Shift drag", "draw round pictures"], ["Tab", "places, then pictures near the middle"]],
+  duplicates: [["1–9", "keep or move a picture"], ["Enter", "accept and go on"], ["x", "these are not duplicates"], ["← →", "previous, next group"], ["Space", "swap two in place"], ["z", "zoom all at the same spot; there ← → change the picture"], ["u", "undo"]],
+};
+
+export const letterKeys = () => choice("letter-keys") !== "off";
+
+/** @param {string} screen */
+export function help(screen) {
+  const box = h("input", { type: "checkbox", checked: letterKeys(), onchange: (/** @type {any} */ event) => choose("letter-keys", event.target.checked ? "on" : "off") });
+  const table = (/** @type {string[][]} */ rows) => h("div", { class: "keys" }, rows.map(([key, what]) => [h("kbd", null, key), h("span", null, what)]));
+  dialog("Keys", KEYS[screen] ? table(KEYS[screen]) : null, h("h3", null, "Everywhere"), table(EVERYWHERE), h("label", { class: "row" }, box, "Letter keys"));
 }
 
-const KEYS = [
-  ["Ctrl V", "search by the picture on the clipboard"],
-  ["/", "choose a picture"],
-  ["Arrows", "move between pictures"],
-  ["Enter", "open a picture beside yours"],
-  ["m", "more like this"],
-  ["+ −", "more like this too, less like this"],
-  ["f", "filters"],
-  ["← → Space", "opened: next, swap the two"],
-  ["y", "copy the link to what you see"],
-  ["g s, g r", "search, reports"],
-  ["Esc", "close"],
-];
+/** A question with two answers. @param {string} title @param {any} words @param {string} yes @returns {Promise<boolean>} */
+export function confirm(title, words, yes) {
+  return new Promise((answer) => {
+    const node = dialog(title, h("p", null, words), h("div", { class: "row" },
+      h("button", { type: "button", class: "main", onclick: () => { answer(true); node.close(); } }, yes),
+      h("button", { type: "button", onclick: () => node.close() }, "Cancel")));
+    node.addEventListener("close", () => answer(false));
+  });
+}
 
-export const letterKeys = () => localStorage.getItem("letter-keys") !== "off";
-
-export function help() {
-  const box = h("input", { type: "checkbox", checked: letterKeys(), onchange: (/** @type {any} */ event) =>
-    localStorage.setItem("letter-keys", event.target.checked ? "on" : "off") });
-  dialog("Keys", h("div", { class: "keys" }, KEYS.map(([key, what]) => [h("kbd", null, key), h("span", null, what)])),
-    h("label", { class: "row" }, box, "Letter keys"));
+let asking = false;
+/** The server is locked: trade a key for a cookie that scripts cannot read. */
+export function askForKey() {
+  if (asking) return;
+  asking = true;
+  const said = h("p", { class: "bad", role: "alert" });
+  const field = /** @type {HTMLInputElement} */ (h("input", { type: "password", autocomplete: "off", "aria-label": "Key", required: true }));
+  const form = h("form", { class: "row", onsubmit: async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    try {
+      await send("/api/v1/session", { key: field.value.trim() });
+      location.reload();
+    } catch (error) {
+      fill(said, error instanceof Error ? error.message : String(error));
+    }
+  } }, field, h("button", { type: "submit", class: "main" }, "Unlock"));
+  const node = dialog("Locked", h("p", null, "This server asks for a key. It is kept until you close the browser."), form, said);
+  node.addEventListener("close", () => (asking = false));
 }

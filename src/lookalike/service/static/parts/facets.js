@@ -15,18 +15,19 @@ export function parts(filter) {
 export function chips(filters, change) {
   return filters.map((filter) => {
     const { column, value } = parts(filter);
-    const name = column === "label" ? readable(value) : value;
+    const name = column === "area" ? "part of the map" : column === "label" ? readable(value) : value;
     const drop = () => change(filters.filter((f) => f !== filter));
     return h("button", { type: "button", class: "chip", onclick: drop, "aria-label": `Remove filter ${column}: ${name}` },
-      h("bdi", null, `${column.replace("!", " not")}: ${name}`), icon("close"));
+      h("bdi", null, column === "area" ? name : `${column === "path" ? "folder" : column.replace("!", " not")}: ${name}`), icon("close"));
   });
 }
 
 /**
  * The sheet with all filters.
  * @param {string[]} columns @param {string[]} filters @param {(filters: string[]) => void} change
+ * @param {(filters: string[]) => Promise<number>} [total] how many pictures filters leave
  */
-export function open(columns, filters, change) {
+export function open(columns, filters, change, total) {
   let chosen = [...filters];
   const body = h("div", { class: "inside" });
   const done = h("button", { type: "button", class: "main", onclick: () => dialog.close() }, "Show results");
@@ -42,11 +43,24 @@ export function open(columns, filters, change) {
     chosen = next;
     change(next);
     for (const draw of draws) draw.refresh();
+    tell();
   }
-  fill(body, h("div", { class: "head" }, h("h2", null, "Filters"), close), draws.map((draw) => draw.node));
+  const tell = () => total?.(chosen).then((number) => (done.textContent = `Show ${count(number, "result")}`)).catch(() => {});
+  fill(body, h("div", { class: "head" }, h("h2", null, "Filters"), close), draws.map((draw) => draw.node), folder(() => chosen, set));
+  tell();
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
   if (dialog instanceof HTMLDialogElement) dialog.showModal();
+}
+
+/** Everything below a folder. @param {() => string[]} chosen @param {(filters: string[]) => void} set */
+function folder(chosen, set) {
+  const now = parts(chosen().find((f) => f.startsWith("path:")) ?? "path:").value.replace(/\*$/, "");
+  const field = /** @type {HTMLInputElement} */ (h("input", { type: "search", value: now, placeholder: "for example sea/2019/", "aria-label": "Only files whose path begins with", onchange: () => {
+    const rest = chosen().filter((f) => !f.startsWith("path:"));
+    set(field.value.trim() ? [...rest, `path:${field.value.trim()}*`] : rest);
+  } }));
+  return h("section", { class: "facet" }, h("h3", null, "folder"), field);
 }
 
 /** @param {string} column @param {() => string[]} chosen @param {(filters: string[]) => void} set */

@@ -6,9 +6,9 @@ import { caption, title } from "./score.js";
 
 /**
  * @param {any} item
- * @param {{href: string, tools?: any[], eager?: boolean, plain?: boolean}} options
+ * @param {{href: string, tools?: any[], eager?: boolean, plain?: boolean, rough?: boolean}} options
  */
-export function cell(item, { href, tools = [], eager = false, plain = false }) {
+export function cell(item, { href, tools = [], eager = false, plain = false, rough = false }) {
   const ratio = Math.min(Math.max(item.ratio || 1, 0.3), 4);
   const image = h("img", {
     src: thumb(item.thumb, 256),
@@ -25,7 +25,7 @@ export function cell(item, { href, tools = [], eager = false, plain = false }) {
   if (item.copies?.length) shot.append(h("span", { class: "copies" }, `+${item.copies.length}`));
   return h(
     "li",
-    { class: `cell ${item.group ?? ""}`, "--ar": ratio, "--mean": item.colour },
+    { class: `cell ${item.group ?? ""}${rough ? " rough" : ""}`, "--ar": ratio, "--mean": item.colour },
     shot,
     tools.length ? h("div", { class: "tools" }, tools) : null,
     plain ? null : caption(item),

@@ -1,6 +1,7 @@
 // How sure a hit is, in words and as a length; never by colour alone.
 
 import { h, readable, fileName, text } from "../dom.js";
+import { choice } from "../store.js";
 
 export const GROUPS = [
   ["likely", "Very likely the same"],
@@ -10,7 +11,8 @@ export const GROUPS = [
 
 /** What stands under a picture. @param {any} hit */
 export function caption(hit) {
-  const name = readable(hit.columns.label) || fileName(hit.columns.path ?? hit.id);
+  const file = fileName(hit.columns.path ?? hit.id);
+  const name = { file, date: text(hit.columns.date) || file, label: readable(hit.columns.label) || file }[choice("caption")] ?? file;
   const sure = hit.identical ? "Identical file" : hit.sureness;
   const share = hit.probability ?? hit.closer_than;
   return [

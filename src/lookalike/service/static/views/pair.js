@@ -3,12 +3,14 @@
 import { original, queryPicture, thumb } from "../api.js";
 import { count, fill, h, icon, readable, text } from "../dom.js";
 import { story, title } from "../parts/score.js";
+import { value } from "../store.js";
 
 /**
- * @param {any} answer @param {string} id @param {{close: () => void, show: (id: string) => void,
- *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, originals: boolean, metadata: boolean}} act
+ * @param {any} answer @param {any} state @param {{close: () => void, show: (id: string) => void,
+ *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, map: (id: string) => void}} act
  */
-export function pair(answer, id, act) {
+export function pair(answer, state, act) {
+  const id = state.open;
   const place = answer.hits.findIndex((/** @type {any} */ hit) => hit.id === id);
   const hit = answer.hits[place];
   if (!hit) return null;
@@ -43,7 +45,8 @@ export function pair(answer, id, act) {
         h("button", { type: "button", class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
         h("button", { type: "button", onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
         h("button", { type: "button", onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus")),
-        act.originals && h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: act.metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, icon("picture"), "Original")))));
+        h("button", { type: "button", onclick: () => act.map(id) }, icon("map"), h("span", { class: "wide" }, "On the map")),
+        value("info")?.originals ? h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: value("info").metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, "Original") : null))));
   dialog.addEventListener("cancel", (/** @type {Event} */ event) => {
     event.preventDefault();
     act.close();

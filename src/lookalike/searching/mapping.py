@@ -1,0 +1,215 @@
+"""The map of an index: where each picture lies on the plane, kept beside the vectors it was drawn from.
+
+Old pictures stay where they are: new ones are put between their neighbours, and the whole is drawn anew, from the
+old places, only on request or when it has grown by 30 %.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.core.files import atomic_file
+from lookalike.core.formats import stamp, upgrade
+from lookalike.core.progress import Progress
+from lookalike.core.seeds import numpy_rng
+
+if TYPE_CHECKING:
+    from lookalike.searching.folder import Index
+
+FILE = "map.parquet"
+_STAMP = b"lookalike"
+GROWTH = 1.3
+CELLS = 64  # of the order, along each side
+NEAREST = 3  # neighbours a new picture is put between
+COLOURS = 12  # the last one is for everything that is not among the 11 most frequent
+HEAD = struct.Struct("<4sHHIIffffI28x")
+RECORD = np.dtype([("x", "<u2"), ("y", "<u2"), ("colour", "u1"), ("flags", "u1"), ("label", "<u2")])
+
+
+@dataclass(frozen=True)
+class Map:
+    """Places in an order of which every beginning is an even sample; `number` changes with every change."""
+
+    ids: list[str]
+    places: np.ndarray  # n × 2, float32
+    number: int = 1
+    method: str = "t-SNE"
+    kept: tuple[float, float] = (1.0, 1.0)  # share of the 10 nearest among the map's 10 and 50 nearest
+    drawn: int = 0  # how many pictures the last full drawing had
+    updated: str = ""  # the state of the index it shows
+    where: dict[str, int] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "where", {name: place for place, name in enumerate(self.ids)})
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """A square round all places: left, top, right, bottom."""
+        if not len(self):
+            return 0.0, 0.0, 1.0, 1.0
+        low, high = self.places.min(axis=0), self.places.max(axis=0)
+        middle, half = (low + high) / 2, max(float((high - low).max()) / 2 * 1.02, 1e-6)
+        x, y = float(middle[0]), float(middle[1])
+        return x - half, y - half, x + half, y + half
+
+    def unit(self) -> np.ndarray:
+        """Places between 0 and 1 inside the square."""
+        left, top, right, _ = self.bounds
+        return np.clip((self.places - np.array([left, top], np.float32)) / (right - left), 0, 1)
+
+    def packed(self, codes: np.ndarray) -> bytes:
+        """As it travels, little-endian: a header of 64 bytes, then 8 bytes a picture with its label's code."""
+        body = np.zeros(len(self), RECORD)
+        body["x"], body["y"] = np.rint(self.unit() * 65_535).T
+        body["label"], body["colour"] = codes, np.minimum(codes, COLOURS - 1)
+        return HEAD.pack(b"LKMP", 1, HEAD.size, len(self), self.number, *self.bounds, RECORD.itemsize) + body.tobytes()
+
+    def save(self, folder: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        about = {name: getattr(self, name) for name in ("number", "method", "kept", "drawn", "updated")}
+        columns = {"id": self.ids, "x": self.places[:, 0], "y": self.places[:, 1]}
+        arrow = pa.table(columns).replace_schema_metadata({_STAMP: json.dumps(stamp("map", about)).encode()})
+        with atomic_file(folder / FILE) as part, part.open("wb") as file:
+            pq.write_table(arrow, file, compression="zstd")
+
+    @classmethod
+    def load(cls, folder: Path) -> Map | None:
+        """The stored map, or None where there is none."""
+        import pyarrow.parquet as pq
+
+        path = folder / FILE
+        if not path.exists():
+            return None
+        arrow = pq.read_table(path)
+        text = (arrow.schema.metadata or {}).get(_STAMP)
+        about = upgrade("map", json.loads(text) if text else None, path)
+        places = np.column_stack([arrow["x"].to_numpy(), arrow["y"].to_numpy()]).astype(np.float32)
+        names = ("number", "method", "drawn", "updated")
+        narrow, wide = about["kept"]
+        return cls(arrow["id"].to_pylist(), places, kept=(narrow, wide), **{n: about[n] for n in names})
+
+
+def number_of(folder: Path) -> int | None:
+    """The number of the stored map, read from its head alone."""
+    import pyarrow.parquet as pq
+
+    path = folder / FILE
+    if not path.exists():
+        return None
+    text = (pq.read_schema(path).metadata or {}).get(_STAMP)
+    return int(upgrade("map", json.loads(text) if text else None, path)["number"])
+
+
+def fresh(index: Index, old: Map | None) -> bool:
+    """Whether a map shows the index as it is now."""
+    return old is not None and old.method == "t-SNE" and old.updated == index.generation.updated
+
+
+def draw(
+    index: Index,
+    *,
+    again: bool = False,
+    progress: bool = True,
+    sketch: Callable[[Map], None] | None = None,
+) -> Map:
+    """The map of an index, brought up to date and stored; `again` draws all of it anew from the old places.
+
+    `sketch` is given two principal axes first, where the drawing takes long.
+    """
+    from lookalike.evaluation.projection import measure, principal
+    from lookalike.evaluation.tsne import layout
+
+    old = Map.load(index.folder)
+    if fresh(index, old) and not again and old is not None:
+        return old
+    ids, rows = _vectors(index)
+    number = 1 if old is None else old.number + 1
+    state: dict[str, Any] = {"updated": index.generation.updated}
+    if old is not None and not again and len(ids) <= GROWTH * max(old.drawn, 1) and any(i in old.where for i in ids):
+        made = _placed(old, ids, rows, number, state)
+    else:
+        start = principal(rows, 2)
+        known = np.array([-1 if old is None else old.where.get(name, -1) for name in ids], dtype=np.int64)
+        if sketch is not None and old is None:
+            sketch(ordered(Map(ids, start.astype(np.float32), number, "PCA", measure(rows, start), len(ids), **state)))
+            number += 1
+        warm = old is not None and bool((known >= 0).mean() > 0.5)
+        if warm and old is not None:
+            start = _starting(old, known, rows)
+        with Progress("Drawing the map", 1000, shown=progress) as bar:
+            places = layout(
+                rows, start, warm=warm, progress=lambda share: bar.advance(max(0, round(1000 * share) - bar.done))
+            )
+        if old is not None and (known >= 0).sum() > 3:
+            from lookalike.evaluation.projection import lay_over
+
+            both = known >= 0
+            places = lay_over(places, old.places[known[both]].astype(np.float64), places[both])
+        kept = measure(rows, places)
+        made = ordered(Map(ids, places.astype(np.float32), number, "t-SNE", kept, len(ids), **state))
+    made.save(index.folder)
+    return made
+
+
+def _vectors(index: Index) -> tuple[list[str], np.ndarray]:
+    ids: list[str] = []
+    parts: list[np.ndarray] = []
+    for batch in index.store.scan(vectors=True):
+        whole = [record for record in batch if record.vector is not None]
+        ids += [record.id for record in whole]
+        parts += [np.stack([record.vector for record in whole if record.vector is not None])] if whole else []
+    rows = np.concatenate(parts) if parts else np.empty((0, index.generation.dim), np.float32)
+    order = np.argsort(np.array(ids)) if ids else np.empty(0, np.int64)  # stores differ in their order
+    return [ids[i] for i in order], np.ascontiguousarray(rows[order], dtype=np.float32)
+
+
+def _starting(old: Map, known: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Old places, and for new pictures the middle of their nearest old ones."""
+    from lookalike.evaluation.neighbours import top_k
+
+    have, new = np.flatnonzero(known >= 0), np.flatnonzero(known < 0)
+    start = np.zeros((len(rows), 2))
+    start[have] = old.places[known[have]]
+    if len(new):
+        score, found = top_k(rows[new], rows[have], min(NEAREST, len(have)))
+        weight = np.exp(20.0 * (score - score[:, :1]))[..., None]
+        start[new] = (start[have][found] * weight).sum(axis=1) / weight.sum(axis=1)
+    return start
+
+
+def _placed(old: Map, ids: list[str], rows: np.ndarray, number: int, state: dict[str, Any]) -> Map:
+    """The old map without what is gone, and with what is new; the order of the old ones stays."""
+    known = np.array([old.where.get(name, -1) for name in ids], dtype=np.int64)
+    places = _starting(old, known, rows)
+    new = known < 0
+    places[new] += numpy_rng(number, "map places").normal(scale=0.05, size=(int(new.sum()), 2))  # not upon each other
+    rank = np.where(new, len(old) + np.arange(len(ids)), known)
+    order = np.argsort(rank, kind="stable")
+    names = [ids[i] for i in order]
+    return replace(old, ids=names, places=places[order].astype(np.float32), number=number, **state)
+
+
+def ordered(map_: Map) -> Map:
+    """Round robin over the cells of a grid, at random inside each: any beginning shows the whole."""
+    n = len(map_)
+    cell = np.minimum((map_.unit() * CELLS).astype(np.int64), CELLS - 1)
+    shuffled = numpy_rng(0, "map order").permutation(n)
+    flat = (cell[:, 0] * CELLS + cell[:, 1])[shuffled]
+    by_cell = np.argsort(flat, kind="stable")
+    counts = np.bincount(flat, minlength=CELLS * CELLS)
+    rank = np.empty(n, np.int64)
+    rank[by_cell] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = shuffled[np.argsort(rank, kind="stable")]
+    return replace(map_, ids=[map_.ids[i] for i in order], places=map_.places[order])

@@ -1,0 +1,143 @@
+"""The map as the page reads it: binary columns once, then bit masks, points by their place, and tiles of pictures."""
+
+from __future__ import annotations
+
+import io
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.searching.mapping import Map
+from lookalike.service.problems import Problem
+from lookalike.store import Condition
+
+if TYPE_CHECKING:
+    from lookalike.service.live import Live
+
+NONE = 65_535
+SIDE, CELLS = 64, 8  # a tile's cells
+DEEPEST = 14
+MOST = 5_000  # pictures that a part of the map may hold to be searched in
+SQUARE = 4_096  # corners of a part are given on a grid of this many
+
+
+class Plane:
+    """One state of the map; nothing in it changes."""
+
+    def __init__(self, map_: Map, live: Live) -> None:
+        self.map, self.live = map_, live
+
+    @property
+    def number(self) -> int:
+        return self.map.number
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """Places from 0 to 1, as exactly as they travel."""
+        return np.rint(self.map.unit() * 65_535) / 65_535
+
+    def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
+        """The value of a column for each point as a number, the most frequent first, and their names."""
+        return self._codes.setdefault(column, self._coded(column))
+
+    @cached_property
+    def _codes(self) -> dict[str, tuple[np.ndarray, list[str]]]:
+        return {}
+
+    def _coded(self, column: str) -> tuple[np.ndarray, list[str]]:
+        table = self.live.index.table
+        out = np.full(len(self.map), NONE, np.uint16)
+        if not table.has(column):
+            return out, []
+        values = dict(zip(table.column("row_id").tolist(), table.column(column).tolist(), strict=True))
+        texts = [_first(values.get(name)) for name in self.map.ids]
+        counts: dict[str, int] = {}
+        for text in texts:
+            if text:
+                counts[text] = counts.get(text, 0) + 1
+        names = sorted(counts, key=lambda name: (-counts[name], name))[: NONE - 1]
+        code = {name: place for place, name in enumerate(names)}
+        for place, text in enumerate(texts):
+            if text in code:
+                out[place] = code[text]
+        return out, names
+
+    @cached_property
+    def records(self) -> bytes:
+        return self.map.packed(self.codes("label")[0])
+
+    def mask(self, filters: list[str]) -> bytes:
+        """A bit for each point, least significant first: whether it meets the filters."""
+        bits = np.zeros(len(self.map), bool)
+        for batch in self.live.index.store.scan(where=self.live.where(filters)):
+            found = [self.map.where[record.id] for record in batch if record.id in self.map.where]
+            bits[found] = True
+        return np.packbits(bits, bitorder="little").tobytes()
+
+    def name(self, point: int) -> str:
+        if not 0 <= point < len(self.map):
+            raise Problem(404, f"The map has no point {point}.")
+        return self.map.ids[point]
+
+    def area(self, text: str) -> Condition:
+        """The pictures inside a part of the map, drawn as corners on a grid: `GEN.xxxyyyxxxyyy…` in hexadecimal."""
+        number, _, digits = text.partition(".")
+        if number != str(self.number):
+            raise Problem(410, "The map has been drawn anew since; choose the part again.")
+        try:
+            numbers = [int(digits[at : at + 3], 16) for at in range(0, len(digits), 3)]
+        except ValueError:
+            numbers = []
+        if len(numbers) < 6 or len(numbers) % 2 or len(digits) % 3:
+            raise Problem(422, "This is no part of the map.")
+        inside = np.flatnonzero(within(self.unit * SQUARE, np.array(numbers, float).reshape(-1, 2)))
+        if len(inside) > MOST:
+            raise Problem(422, f"This part holds {len(inside):,} pictures; choose one with at most {MOST:,}.")
+        records = self.live.index.store.get([self.map.ids[place] for place in inside])
+        contents = {str(r.payload.get("content_id", "")) for r in records if r is not None}
+        return Condition("content_id", tuple(sorted(contents)) or ("-",))
+
+    def tile(self, z: int, x: int, y: int) -> bytes:
+        """8 × 8 small pictures: in each cell of the tile the first point that lies in it."""
+        from PIL import Image, ImageOps
+
+        if not (0 <= z <= DEEPEST and 0 <= x < 2**z and 0 <= y < 2**z):
+            raise Problem(404, "The map has no such tile.")
+        fine = self.unit * (2**z * CELLS)
+        cell = np.minimum(fine.astype(np.int64), 2**z * CELLS - 1) - np.array([x, y]) * CELLS
+        inside = np.flatnonzero(((cell >= 0) & (cell < CELLS)).all(axis=1))
+        _, first = np.unique(cell[inside, 1] * CELLS + cell[inside, 0], return_index=True)
+        chosen = inside[first]
+        sheet = Image.new("RGB", (SIDE * CELLS, SIDE * CELLS), (128, 128, 128))
+        for point, record in zip(chosen, self.live.index.store.get([self.map.ids[i] for i in chosen]), strict=True):
+            if record is None:
+                continue
+            try:
+                data = self.live.thumbs.get(str(record.payload.get("content_id", "")), 96)
+            except Problem:
+                continue
+            with Image.open(io.BytesIO(data)) as picture:
+                small = ImageOps.fit(picture.convert("RGB"), (SIDE, SIDE))
+            column, row = (int(c) for c in cell[point])
+            sheet.paste(small, (column * SIDE, row * SIDE))
+        out = io.BytesIO()
+        sheet.save(out, "JPEG", quality=78)
+        return out.getvalue()
+
+
+def within(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Which points lie inside a polygon: an odd number of its sides is crossed on the way to the right."""
+    inside = np.zeros(len(points), bool)
+    x, y = points.T
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        if y1 != y2:
+            crossed = (y1 > y) != (y2 > y)
+            inside ^= crossed & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    return inside
+
+
+def _first(value: Any) -> str:
+    if isinstance(value, (list, np.ndarray)):
+        value = value[0] if len(value) else None
+    return "" if value is None or value != value else str(value)

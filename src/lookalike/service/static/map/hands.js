@@ -1,0 +1,94 @@
+// Pointers and keys on the map: drag pans, wheel and pinch zoom at the pointer, Shift and drag draws round points.
+
+import { toMap } from "./buffer.js";
+
+/**
+ * @param {any} stage
+ * @param {{hover: (px: number, py: number) => void, click: (px: number, py: number) => void, leave: () => void,
+ *          lasso: (line: number[][]) => void, lassoing: () => boolean, fit: () => void, moving: () => void}} act
+ */
+export function hands(stage, act) {
+  const { node, eye } = stage;
+  /** @type {Map<number, {x: number, y: number}>} */
+  const down = new Map();
+  let moved = 0;
+  let spread = 0;
+  /** @type {number[][]} */
+  let line = [];
+  const place = (/** @type {PointerEvent | WheelEvent} */ event) => {
+    const box = node.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+
+  node.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
+    if (event.button || (event.target instanceof Element && event.target.closest("button, a"))) return;
+    node.setPointerCapture(event.pointerId);
+    down.set(event.pointerId, place(event));
+    moved = 0;
+    spread = 0;
+    line = event.shiftKey || act.lassoing() ? [toMap(eye, place(event).x, place(event).y)] : [];
+    if (line.length) stage.marks.line = line;
+  });
+  node.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
+    const now = place(event);
+    const before = down.get(event.pointerId);
+    if (!before) {
+      if (event.pointerType !== "touch") act.hover(now.x, now.y);
+      return;
+    }
+    moved += Math.abs(now.x - before.x) + Math.abs(now.y - before.y);
+    down.set(event.pointerId, now);
+    if (line.length) {
+      line.push(toMap(eye, now.x, now.y));
+      stage.redraw();
+    } else if (down.size === 2) {
+      const [a, b] = [...down.values()];
+      const wide = Math.hypot(a.x - b.x, a.y - b.y);
+      if (spread) stage.zoom(wide / spread, (a.x + b.x) / 2, (a.y + b.y) / 2);
+      spread = wide;
+    } else if (moved > 3) {
+      act.moving();
+      stage.pan(now.x - before.x, now.y - before.y);
+    }
+  });
+  const up = (/** @type {PointerEvent} */ event) => {
+    if (!down.delete(event.pointerId)) return;
+    const now = place(event);
+    if (line.length > 8) act.lasso(line);
+    else if (moved <= 6 && event.type === "pointerup") act.click(now.x, now.y);
+    if (line.length <= 8 && line.length) { stage.marks.line = []; stage.redraw(); }
+    line = [];
+  };
+  node.addEventListener("pointerup", up);
+  node.addEventListener("pointercancel", up);
+  node.addEventListener("pointerleave", () => act.leave());
+  node.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
+    event.preventDefault();
+    const now = place(event);
+    act.moving();
+    stage.zoom(Math.exp(-event.deltaY / (event.ctrlKey ? 100 : 400)), now.x, now.y);
+  }, { passive: false });
+  node.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = event.shiftKey ? 200 : 60;
+    if (event.key === "ArrowLeft") stage.pan(step, 0);
+    else if (event.key === "ArrowRight") stage.pan(-step, 0);
+    else if (event.key === "ArrowUp") stage.pan(0, step);
+    else if (event.key === "ArrowDown") stage.pan(0, -step);
+    else if (event.key === "+" || event.key === "=") stage.zoom(1.4);
+    else if (event.key === "-" || event.key === "−") stage.zoom(1 / 1.4);
+    else if (event.key === "0") act.fit();
+    else return;
+    act.moving();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+}
+
+/** A drawn line with few corners, as a filter. @param {number} gen @param {number[][]} line */
+export function area(gen, line) {
+  const every = Math.max(1, Math.ceil(line.length / 40));
+  const corners = line.filter((_, k) => k % every === 0);
+  const digits = (/** @type {number} */ v) => Math.min(Math.max(Math.round(v * 4096), 0), 4095).toString(16).padStart(3, "0");
+  return `area:${gen}.${corners.flatMap((corner) => corner.map(digits)).join("")}`;
+}

@@ -1,0 +1,91 @@
+// Names of places: where points crowd, the most frequent label there and its share.
+
+import { NONE, toMap } from "./buffer.js";
+
+const SIDE = 128;
+const MOST = 14;
+
+/**
+ * @param {import("./buffer.js").Cloud} cloud @param {import("./buffer.js").Eye} eye
+ * @returns {{x: number, y: number, px: number, py: number, code: number, share: number, count: number, middle: number}[]}
+ */
+export function places(cloud, eye) {
+  const [left, top] = toMap(eye, 0, 0);
+  const [right, bottom] = toMap(eye, eye.width, eye.height);
+  const [sx, sy] = [SIDE / (right - left) / 65535, SIDE / (bottom - top) / 65535];
+  const grid = new Float32Array(SIDE * SIDE);
+  const cells = new Int32Array(cloud.n).fill(-1);
+  let seen = 0;
+  for (let i = 0; i < cloud.n; i++) {
+    const [cx, cy] = [Math.floor(cloud.x[i] * sx - left * 65535 * sx), Math.floor(cloud.y[i] * sy - top * 65535 * sy)];
+    if (cx < 0 || cy < 0 || cx >= SIDE || cy >= SIDE) continue;
+    cells[i] = cy * SIDE + cx;
+    grid[cells[i]]++;
+    seen++;
+  }
+  const smooth = blur(blur(grid));
+  /** @type {{cell: number, height: number}[]} */
+  const peaks = [];
+  for (let cy = 1; cy < SIDE - 1; cy++) {
+    for (let cx = 1; cx < SIDE - 1; cx++) {
+      const at = cy * SIDE + cx;
+      const height = smooth[at];
+      if (height <= 0) continue;
+      let top_ = true;
+      for (let dy = -2; dy <= 2 && top_; dy++) {
+        for (let dx = -2; dx <= 2; dx++) {
+          const other = smooth[at + dy * SIDE + dx];
+          if (other > height || (other === height && dy * SIDE + dx < 0)) { top_ = false; break; }
+        }
+      }
+      if (top_) peaks.push({ cell: at, height });
+    }
+  }
+  peaks.sort((a, b) => b.height - a.height);
+  const reach = 9;
+  const out = [];
+  for (const { cell } of peaks) {
+    const [cx, cy] = [cell % SIDE, Math.floor(cell / SIDE)];
+    const [px, py] = [((cx + 0.5) * eye.width) / SIDE, ((cy + 0.5) * eye.height) / SIDE];
+    if (px < 70 || py < 24 || px > eye.width - 70 || py > eye.height - 24) continue;
+    if (out.some((o) => Math.abs(o.px - px) < 150 && Math.abs(o.py - py) < 40)) continue;
+    out.push({ cx, cy, px, py, x: left + ((cx + 0.5) / SIDE) * (right - left), y: top + ((cy + 0.5) / SIDE) * (bottom - top) });
+    if (out.length === MOST) break;
+  }
+  // What lies round each name, in one pass over the points.
+  const near = new Int8Array(SIDE * SIDE).fill(-1);
+  out.forEach(({ cx, cy }, k) => {
+    for (let dy = -reach; dy <= reach; dy++) {
+      for (let dx = -reach; dx <= reach; dx++) {
+        const [ax, ay] = [cx + dx, cy + dy];
+        if (dx * dx + dy * dy > reach * reach || ax < 0 || ay < 0 || ax >= SIDE || ay >= SIDE) continue;
+        if (near[ay * SIDE + ax] < 0) near[ay * SIDE + ax] = k;
+      }
+    }
+  });
+  /** @type {Map<number, number>[]} */
+  const counts = out.map(() => new Map());
+  const totals = out.map(() => 0);
+  const middles = out.map(() => ({ i: -1, far: Infinity }));
+  for (let i = 0; i < cloud.n; i++) {
+    const k = cells[i] < 0 ? -1 : near[cells[i]];
+    if (k < 0) continue;
+    totals[k]++;
+    if (cloud.codes[i] !== NONE) counts[k].set(cloud.codes[i], (counts[k].get(cloud.codes[i]) ?? 0) + 1);
+    const far = Math.hypot(cloud.x[i] / 65535 - out[k].x, cloud.y[i] / 65535 - out[k].y);
+    if (far < middles[k].far) middles[k] = { i, far };
+  }
+  return out.map((place, k) => {
+    const best = [...counts[k]].sort((a, b) => b[1] - a[1])[0] ?? [NONE, 0];
+    return { ...place, code: best[0], share: totals[k] ? best[1] / totals[k] : 0, count: totals[k], middle: middles[k].i };
+  }).filter((place) => place.count >= Math.max(3, seen / 2000));
+}
+
+/** A 3 × 3 mean, twice as heavy in the middle, in two passes. @param {Float32Array} grid */
+function blur(grid) {
+  const out = new Float32Array(grid.length);
+  const half = new Float32Array(grid.length);
+  for (let at = 1; at < grid.length - 1; at++) half[at] = grid[at - 1] + 2 * grid[at] + grid[at + 1];
+  for (let at = SIDE; at < grid.length - SIDE; at++) out[at] = half[at - SIDE] + 2 * half[at] + half[at + SIDE];
+  return out;
+}

@@ -1,0 +1,147 @@
+// The canvas: paints when something changed, a part of the points while it moves, all of them at rest.
+
+import { h } from "../dom.js";
+import { calm } from "../store.js";
+import { hold, span, toScreen } from "./buffer.js";
+import * as cpu from "./paint-cpu.js";
+import { inView } from "./pick.js";
+import { tiles } from "./tiles.js";
+
+const BUDGET = 12; // ms a frame may take while moving
+const FEW = 400; // points in view that become pictures
+
+/** @param {import("./buffer.js").Cloud} first @param {() => void} rested called when the picture stands still */
+export function stage(first, rested) {
+  let cloud = first;
+  const canvas = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "points", "aria-hidden": "true" }));
+  const above = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "above", "aria-hidden": "true" }));
+  const node = h("div", { class: "plane", tabindex: 0, role: "application", "aria-label": "Map of all pictures" }, canvas, above);
+  /** @type {import("./buffer.js").Eye} */
+  const eye = { x: 0.5, y: 0.5, zoom: 1, width: 1, height: 1 };
+  let painter = cpu.painter(canvas);
+  let shelf = tiles(cloud.gen, () => redraw());
+  let drawn = cloud.n;
+  let waiting = 0;
+  let resting = 0;
+  let last = 0;
+  /** @type {{rings: {x: number, y: number, kind: string}[], line: number[][]}} */
+  const marks = { rings: [], line: [] };
+  /** Times between frames while moving, for whoever measures. @type {number[]} */
+  const gaps = [];
+  /** @type {any} */ (canvas).gaps = gaps;
+
+  const css = (/** @type {string} */ name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  /** @param {boolean} moving */
+  function paint(moving) {
+    const began = performance.now();
+    if (moving && last) gaps.push(began - last);
+    if (gaps.length > 600) gaps.shift();
+    last = moving ? began : 0;
+    const points = moving ? [] : inView(cloud, eye, FEW);
+    const few = !moving && points.length < FEW && span(eye) > 1.5 * Math.min(eye.width, eye.height);
+    const size = Math.min(Math.max(2 + Math.log2(eye.zoom) / 3, 2), 4) + (cloud.n < 3000 ? 2 : 0);
+    painter.paint(cloud, eye, { count: moving ? drawn : cloud.n, ratio: moving ? 1 : devicePixelRatio, dim: css("--dim"), size });
+    const took = performance.now() - began;
+    if (moving) drawn = Math.round(Math.min(Math.max((drawn * BUDGET) / Math.max(took, 1), 5000), cloud.n));
+    canvas.dataset.painter = painter.kind;
+    over(few ? points : []);
+  }
+
+  /** Pictures, rings and the lasso. @param {number[]} points */
+  function over(points) {
+    const ratio = devicePixelRatio;
+    const [width, height] = [Math.round(eye.width * ratio), Math.round(eye.height * ratio)];
+    if (above.width !== width || above.height !== height) { above.width = width; above.height = height; }
+    const context = /** @type {CanvasRenderingContext2D} */ (above.getContext("2d"));
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, eye.width, eye.height);
+    if (points.length && shelf.draw(context, cloud, eye, points, calm())) requestAnimationFrame(() => over(points));
+    for (const { x, y, kind } of marks.rings) {
+      const [px, py] = toScreen(eye, x, y);
+      for (const [colour, wide] of [[css("--bg"), 6], [css(kind === "query" ? "--danger" : "--accent"), 3]]) {
+        context.beginPath();
+        context.strokeStyle = String(colour);
+        context.lineWidth = Number(wide);
+        context.arc(px, py, kind === "hit" ? 8 : 11, 0, 7);
+        context.stroke();
+      }
+    }
+    if (marks.line.length > 1) {
+      context.beginPath();
+      for (const [x, y] of marks.line) context.lineTo(...toScreen(eye, x, y));
+      context.closePath();
+      context.fillStyle = css("--veil");
+      context.fill();
+      context.strokeStyle = css("--accent");
+      context.lineWidth = 2;
+      context.stroke();
+    }
+  }
+
+  /** Paint with the next frame; at rest 120 ms after the last move. @param {boolean} [moving] */
+  function redraw(moving = false) {
+    if (!waiting) waiting = requestAnimationFrame(() => { waiting = 0; paint(moving || Boolean(resting)); });
+    if (!moving) return;
+    clearTimeout(resting);
+    resting = setTimeout(() => { resting = 0; paint(false); rested(); }, 120);
+  }
+
+  const watch = new ResizeObserver(() => {
+    const box = node.getBoundingClientRect();
+    if (box.width < 2 || box.height < 2) return;
+    [eye.width, eye.height] = [box.width, box.height];
+    paint(false);
+    rested();
+  });
+  watch.observe(node);
+
+  return {
+    node, eye, marks, redraw,
+    get cloud() { return cloud; },
+    /** @param {number} x @param {number} y @param {number} zoom */
+    look(x, y, zoom) {
+      Object.assign(eye, { x, y, zoom });
+      hold(eye);
+      redraw(true);
+    },
+    /** @param {number} factor @param {number} px @param {number} py */
+    zoom(factor, px = eye.width / 2, py = eye.height / 2) {
+      const before = [(px - eye.width / 2) / span(eye), (py - eye.height / 2) / span(eye)];
+      const [x, y] = [eye.x + before[0], eye.y + before[1]];
+      eye.zoom *= factor;
+      hold(eye);
+      eye.x = x - (px - eye.width / 2) / span(eye);
+      eye.y = y - (py - eye.height / 2) / span(eye);
+      hold(eye);
+      redraw(true);
+    },
+    /** @param {number} dx @param {number} dy in pixels */
+    pan(dx, dy) {
+      eye.x -= dx / span(eye);
+      eye.y -= dy / span(eye);
+      hold(eye);
+      redraw(true);
+    },
+    /** Another drawing of the same pictures. @param {import("./buffer.js").Cloud} next */
+    show(next) {
+      if (next.gen !== cloud.gen) shelf = tiles(next.gen, () => redraw());
+      cloud = next;
+      drawn = Math.min(Math.max(drawn, 5000), next.n);
+      redraw();
+    },
+    /** Round points where the graphics card is quick at it. */
+    async upgrade() {
+      const gl = await import("./paint-gl.js");
+      const trial = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "points", "aria-hidden": "true" }));
+      const found = gl.painter(trial, cloud);
+      if (!found || !found.quick(eye)) return;
+      trial.addEventListener("webglcontextlost", () => { painter = cpu.painter(canvas); trial.replaceWith(canvas); redraw(); });
+      canvas.replaceWith(trial);
+      /** @type {any} */ (trial).gaps = gaps;
+      painter = { kind: "gl", paint: (c, e, how) => { trial.dataset.painter = "gl"; return found.paint(c, e, { ...how, count: c.n }); } };
+      redraw();
+    },
+    close: () => { watch.disconnect(); clearTimeout(resting); cancelAnimationFrame(waiting); },
+  };
+}

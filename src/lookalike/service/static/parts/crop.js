@@ -1,0 +1,114 @@
+// The part of the picture that is meant: a frame with eight handles, by pointer and by keys; answers follow it.
+
+import { h, icon } from "../dom.js";
+
+const WAIT = 250; // ms after the last move
+const LEAST = 32; // pixels of the picture
+const EDGES = [["nw", 0, 0], ["n", 0.5, 0], ["ne", 1, 0], ["e", 1, 0.5], ["se", 1, 1], ["s", 0.5, 1], ["sw", 0, 1], ["w", 0, 0.5]];
+const NAMES = { nw: "top left", n: "top", ne: "top right", e: "right", se: "bottom right", s: "bottom", sw: "bottom left", w: "left" };
+
+/** @param {string} text `x1,y1,x2,y2` @returns {number[]} */
+export function parse(text) {
+  const box = text.split(",").map(Number);
+  return box.length === 4 && box.every((v) => v >= 0 && v <= 1) && box[0] < box[2] && box[1] < box[3] ? box : [0, 0, 1, 1];
+}
+
+/** @param {number[]} box */
+export const write = (box) => (box[0] <= 0 && box[1] <= 0 && box[2] >= 1 && box[3] >= 1 ? "" : box.map((v) => String(Number(v.toFixed(3)))).join(","));
+
+/** @param {number[]} box */
+export const share = (box) => Math.round(100 * (box[2] - box[0]) * (box[3] - box[1]));
+
+/**
+ * @param {{src: string, alt: string, box: string, change: (box: string) => void, close: () => void}} options
+ */
+export function crop({ src, alt, box: text, change, close }) {
+  let box = parse(text);
+  let timer = 0;
+  const image = /** @type {HTMLImageElement} */ (h("img", { src, alt, draggable: "false" }));
+  const frame = h("div", { class: "crop-frame", tabindex: 0, role: "group",
+    "aria-label": "The part that is searched by. Arrows move it, Shift and arrows change its size, r shows the whole." });
+  const handles = EDGES.map(([name, x, y]) => h("span", { class: `handle ${name}`, "data-edge": name, "--hx": x, "--hy": y, title: NAMES[/** @type {keyof typeof NAMES} */ (name)] }));
+  frame.append(...handles);
+  const area = h("div", { class: "crop-area" }, image, frame);
+  const words = h("span", { role: "status", "aria-live": "polite" });
+  const whole = h("button", { type: "button", onclick: () => set([0, 0, 1, 1]) }, "Whole");
+  const reset = h("button", { type: "button", onclick: () => set([0, 0, 1, 1]) }, "Reset ", h("kbd", null, "r"));
+  const done = h("button", { type: "button", class: "quiet icon", "aria-label": "Close the crop", onclick: () => close() }, icon("close"));
+  const node = h("div", { class: "crop" }, area, h("div", { class: "row" }, whole, words, reset, done));
+
+  /** @param {number[]} next */
+  const small = (next) => (next[2] - next[0]) * (image.naturalWidth || 512) < LEAST || (next[3] - next[1]) * (image.naturalHeight || 512) < LEAST;
+
+  function draw() {
+    frame.style.setProperty("--l", `${100 * box[0]}%`);
+    frame.style.setProperty("--t", `${100 * box[1]}%`);
+    frame.style.setProperty("--w", `${100 * (box[2] - box[0])}%`);
+    frame.style.setProperty("--h", `${100 * (box[3] - box[1])}%`);
+    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box)} %` : "the whole picture";
+  }
+
+  /** @param {number[]} next */
+  function set(next) {
+    box = next.map((v) => Math.min(Math.max(v, 0), 1));
+    draw();
+    clearTimeout(timer);
+    if (!small(box)) timer = setTimeout(() => change(write(box)), WAIT);
+  }
+
+  /** @param {PointerEvent} event */
+  const place = (event) => {
+    const r = area.getBoundingClientRect();
+    return [(event.clientX - r.left) / r.width, (event.clientY - r.top) / r.height];
+  };
+  /** @type {{edge: string, from: number[], box: number[]} | null} */
+  let drag = null;
+  area.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    event.preventDefault();
+    area.setPointerCapture(event.pointerId);
+    const from = place(event);
+    const edge = event.target instanceof HTMLElement ? event.target.dataset.edge ?? "" : "";
+    const within = from[0] > box[0] && from[0] < box[2] && from[1] > box[1] && from[1] < box[3];
+    const all = !write(box);
+    drag = { edge: edge || (within && !all ? "move" : "new"), from, box: [...box] };
+    frame.focus({ preventScroll: true });
+  });
+  area.addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    const [x, y] = place(event).map((v) => Math.min(Math.max(v, 0), 1));
+    const next = [...drag.box];
+    if (drag.edge === "new") {
+      const [fx, fy] = drag.from;
+      if (Math.abs(x - fx) < 0.02 || Math.abs(y - fy) < 0.02) return;
+      return set([Math.min(fx, x), Math.min(fy, y), Math.max(fx, x), Math.max(fy, y)]);
+    }
+    if (drag.edge === "move") return set(moved(drag.box, x - drag.from[0], y - drag.from[1]));
+    if (drag.edge.includes("w")) next[0] = Math.min(x, next[2] - 0.02);
+    if (drag.edge.includes("e")) next[2] = Math.max(x, next[0] + 0.02);
+    if (drag.edge.includes("n")) next[1] = Math.min(y, next[3] - 0.02);
+    if (drag.edge.includes("s")) next[3] = Math.max(y, next[1] + 0.02);
+    set(next);
+  });
+  for (const end of ["pointerup", "pointercancel"]) area.addEventListener(end, () => (drag = null));
+  frame.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [-0.01, 0], ArrowRight: [0.01, 0], ArrowUp: [0, -0.01], ArrowDown: [0, 0.01] }[event.key];
+    if (event.key === "r") set([0, 0, 1, 1]);
+    else if (event.key === "Escape") close();
+    else if (step && event.shiftKey) set([box[0], box[1], Math.max(box[2] + step[0], box[0] + 0.02), Math.max(box[3] + step[1], box[1] + 0.02)]);
+    else if (step) set(moved(box, step[0], step[1]));
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  image.addEventListener("load", draw);
+  draw();
+  return Object.assign(node, { enter: () => frame.focus({ preventScroll: true }), source: src });
+}
+
+/** @param {number[]} box @param {number} dx @param {number} dy */
+function moved(box, dx, dy) {
+  const x = Math.min(Math.max(dx, -box[0]), 1 - box[2]);
+  const y = Math.min(Math.max(dy, -box[1]), 1 - box[3]);
+  return [box[0] + x, box[1] + y, box[2] + x, box[3] + y];
+}

@@ -1,0 +1,224 @@
+// Duplicates: one group after the other, the pictures large, a suggestion with its reason, every step taken back.
+
+import * as api from "../api.js";
+import { count, fill, h, icon, text, toast } from "../dom.js";
+import { address, note, read } from "../router.js";
+import { value } from "../store.js";
+import { failure } from "../parts/states.js";
+import { size, bulk, history as movedBefore } from "./bulk.js";
+
+const KINDS = [["identical", "Identical"], ["same", "Same"], ["near", "Near"]];
+const PAGE = 50;
+/** @type {any} */
+const view = { main: null, kind: "", facts: null, groups: new Map(), total: 0, keep: new Set(), zoom: null, undo: [], stop: null, prefer: "", swapped: 0 };
+
+export function leave() {
+  view.stop?.();
+  view.stop = null;
+}
+
+/** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state */
+export async function render(main, info, state) {
+  document.title = "Duplicates · lookalike";
+  view.main = main;
+  const kind = KINDS.some(([name]) => name === state.rest) ? state.rest : "identical";
+  if (!view.stop) {
+    view.facts = null;
+    fill(main, h("div", { class: "screen" }, h("h1", null, "Duplicates"), h("p", { class: "empty" }, "Looking…")));
+    view.stop = api.poll("/api/v1/duplicates", (facts) => {
+      const before = view.facts;
+      view.facts = facts;
+      if (!before || before.state !== facts.state || before.when !== facts.when || facts.state !== "ready") { view.groups.clear(); show(); }
+    }, (facts) => (facts.state === "running" ? 800 : 10000));
+    view.kind = kind;
+    return;
+  }
+  if (kind !== view.kind) { view.kind = kind; view.groups.clear(); }
+  if (view.facts) await show();
+}
+
+async function show() {
+  const { facts } = view;
+  const state = read(location);
+  if (state.screen !== "duplicates") return;
+  const find = h("button", { type: "button", class: "main", disabled: value("info").rights === "read", onclick: async () => {
+    await api.send("/api/v1/duplicates/find");
+    view.stop?.();
+    view.stop = null;
+    render(view.main, value("info"), state);
+  } }, facts.when ? "Look again" : "Look for duplicates");
+  const title = h("h1", null, "Duplicates");
+  if (facts.state === "running") {
+    const job = facts.job;
+    const left = job?.seconds_left ? `: about ${job.seconds_left} s.` : "…";
+    return fill(view.main, h("div", { class: "screen" }, title, h("p", { class: "empty", role: "status" }, `${job?.phase || "Looking for duplicates"}${left}`),
+      job?.total ? h("progress", { max: job.total, value: job.done, "aria-label": "Progress" }) : null));
+  }
+  if (facts.state !== "ready") {
+    return fill(view.main, h("div", { class: "screen" }, title, h("div", { class: "empty" },
+      h("p", null, "Finds identical files, the same picture in several sizes, and pictures taken right after each other."), h("p", { class: "row centre" }, find), h("p", null, "Nothing is moved by looking."))));
+  }
+  const all = KINDS.reduce((sum, [kind]) => sum + (facts.counts?.[kind]?.groups ?? 0), 0);
+  const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Kinds of duplicates" }, KINDS.map(([kind, name]) =>
+    h("a", { role: "tab", href: address({ screen: "duplicates", rest: kind, f: state.f }), "data-link": true, "aria-selected": String(kind === view.kind), tabindex: kind === view.kind ? 0 : -1 },
+      `${name} `, h("b", null, (facts.counts?.[kind]?.groups ?? 0).toLocaleString("en-GB")))));
+  const past = h("button", { type: "button", class: "quiet", onclick: () => movedBefore(after) }, icon("back"), "History");
+  const place = h("div", { class: "group-place" });
+  fill(view.main, h("div", { class: "screen duplicates" }, h("div", { class: "row" }, title, h("span", { class: "grow" }), past, all ? find : null), all ? tabs : null,
+    facts.can_move ? null : h("div", { class: "banner" }, facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
+  if (!all) return fill(place, h("div", { class: "empty" }, h("p", null, `No duplicates among ${count(facts.pictures, "picture")}.`), h("p", { class: "row centre" }, find)));
+  view.place = place;
+  await step(state.g || 1);
+}
+
+/** The group of a number, fetched fifty at a time. @param {number} number */
+async function group(number) {
+  if (!view.groups.has(number)) {
+    const offset = Math.floor((number - 1) / PAGE) * PAGE;
+    const query = new URLSearchParams({ kind: view.kind, offset: String(offset), limit: String(PAGE), prefer: view.prefer });
+    const answer = await api.fresh(`/api/v1/duplicates/groups?${query}`);
+    view.total = answer.total;
+    answer.groups.forEach((/** @type {any} */ one, /** @type {number} */ k) => view.groups.set(offset + k + 1, one));
+  }
+  return view.groups.get(number);
+}
+
+/** @param {number} number */
+async function step(number) {
+  try {
+    let one = await group(Math.max(1, number));
+    if (!one && view.total) one = await group((number = number > view.total ? 1 : view.total));
+    if (!one) return fill(view.place, h("p", { class: "empty" }, "All groups of this kind are solved."));
+    view.number = Math.max(1, number);
+    note(address({ ...read(location), rest: view.kind, g: view.number }));
+    view.one = one;
+    view.keep = new Set(one.files.filter((/** @type {any} */ file) => file.keep).map((/** @type {any} */ file) => file.id));
+    view.swapped = 0;
+    draw();
+  } catch (error) {
+    fill(view.place, failure(error, () => step(number)));
+  }
+}
+
+function draw() {
+  const { one, keep, facts } = view;
+  const moves = one.files.filter((/** @type {any} */ file) => !keep.has(file.id));
+  const may = facts.can_move && value("info").rights !== "read";
+  const words = moves.length ? `Keep ${keep.size}, move ${moves.length}` : "Keep all";
+  const tiles = one.files.map((/** @type {any} */ file, /** @type {number} */ k) => tile(file, k));
+  const stage = h("div", { class: `pictures n${Math.min(one.files.length, 4)}` }, tiles);
+  const fold = h("input", { type: "search", value: view.prefer, placeholder: "prefer a folder", "aria-label": "Prefer files whose path begins with", onchange: (/** @type {any} */ e) => {
+    view.prefer = e.target.value.trim();
+    view.groups.clear();
+    step(view.number);
+  } });
+  fill(view.place, h("div", { class: "row" }, h("button", { type: "button", class: "icon", "aria-label": "Previous group", onclick: () => step(view.number - 1 || view.total) }, icon("left")),
+    h("span", { "aria-live": "polite" }, `${view.number.toLocaleString("en-GB")} / ${view.total.toLocaleString("en-GB")}`),
+    h("button", { type: "button", class: "icon", "aria-label": "Next group", onclick: () => step((view.number % view.total) + 1) }, icon("right")),
+    h("span", { class: "grow" }), fold, may ? h("button", { type: "button", onclick: () => bulk(view.kind, view.prefer, facts, after) }, `Move suggested (${(facts.counts[view.kind].groups).toLocaleString("en-GB")} groups)`) : null),
+    stage, h("p", { class: "reason" }, one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
+    h("div", { class: "row accept" }, h("button", { type: "button", class: "main", disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", null, "Enter")),
+      h("button", { type: "button", onclick: apart }, "Not duplicates ", h("kbd", null, "x")),
+      h("button", { type: "button", disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", null, "u"))));
+  if (view.zoom) zoomed();
+}
+
+/** @param {any} file @param {number} k */
+function tile(file, k) {
+  const kept = view.keep.has(file.id);
+  const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.place ? "has a place" : ""].filter(Boolean).join(" · ");
+  return h("figure", { class: kept ? "keep" : "move", "data-k": k },
+    h("button", { type: "button", class: "flip", "aria-pressed": String(kept), "aria-label": `${kept ? "Keep" : "Move"} ${text(file.columns?.path ?? file.path)}`, onclick: () => flip(k) },
+      h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.colour }),
+      h("span", { class: "tag" }, h("b", null, String(k + 1)), kept ? " KEEP" : " move")),
+    h("figcaption", null, h("bdi", null, text(file.columns?.path ?? file.path)), h("small", null, facts)));
+}
+
+/** @param {number} k */
+function flip(k) {
+  const file = view.one.files[k];
+  if (!file) return;
+  if (view.keep.has(file.id)) {
+    if (view.keep.size === 1) return toast("At least one picture of a group stays.");
+    view.keep.delete(file.id);
+  } else {
+    view.keep.add(file.id);
+  }
+  draw();
+}
+
+async function accept() {
+  const { one } = view;
+  const move = one.files.filter((/** @type {any} */ file) => !view.keep.has(file.id)).map((/** @type {any} */ file) => file.id);
+  if (!move.length) return apart();
+  try {
+    const batch = await api.send("/api/v1/duplicates/move", { groups: [{ id: one.id, move }] });
+    view.undo.push({ kind: "move", batch: batch.id });
+    toast(`Moved ${count(batch.files ?? move.length, "file")} to ${batch.folder}.`);
+    after();
+  } catch (error) {
+    toast(error instanceof Error ? error.message : String(error));
+  }
+}
+
+async function apart() {
+  await api.send("/api/v1/duplicates/dismiss", { group: view.one.id });
+  view.undo.push({ kind: "apart", group: view.one.id });
+  toast("Remembered: these are not duplicates.");
+  after();
+}
+
+async function undo() {
+  const last = view.undo.pop();
+  if (!last) return toast("There is nothing to undo.");
+  if (last.kind === "apart") await api.send("/api/v1/duplicates/dismiss", { group: last.group, undo: true });
+  else await api.send(`/api/v1/duplicates/history/${encodeURIComponent(last.batch)}/back`);
+  toast(last.kind === "apart" ? "Taken back." : "Moved back.");
+  after();
+}
+
+/** Something changed: the numbers and the group that is now in this place. */
+async function after() {
+  view.groups.clear();
+  view.facts = await api.fresh("/api/v1/duplicates");
+  if (read(location).screen === "duplicates") await show();
+}
+
+/** All pictures at the same spot; there the arrows change the picture. */
+function zoomed() {
+  const files = view.one.files;
+  const file = files[view.zoom.k % files.length];
+  const image = h("img", { src: api.thumb(file.thumb, 1024), alt: text(file.columns?.path), draggable: "false" });
+  const stage = h("div", { class: "magnified", "--ox": `${view.zoom.x}%`, "--oy": `${view.zoom.y}%`, onpointermove: (/** @type {PointerEvent} */ event) => {
+    const box = stage.getBoundingClientRect();
+    view.zoom.x = (100 * (event.clientX - box.left)) / box.width;
+    view.zoom.y = (100 * (event.clientY - box.top)) / box.height;
+    stage.style.setProperty("--ox", `${view.zoom.x}%`);
+    stage.style.setProperty("--oy", `${view.zoom.y}%`);
+  } }, image, h("span", { class: "tag" }, `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", null, text(file.columns?.path))));
+  fill(view.place.querySelector(".pictures"), stage);
+}
+
+/** Keys of this screen. @param {KeyboardEvent} event */
+export function key(event) {
+  if (!view.one || !view.place?.isConnected) return false;
+  const zoom = view.zoom;
+  if (/^[1-9]$/.test(event.key)) flip(Number(event.key) - 1);
+  else if (event.key === "Enter" && !(event.target instanceof HTMLButtonElement || event.target instanceof HTMLAnchorElement)) accept();
+  else if (event.key === "x") apart();
+  else if (event.key === "u" || (event.ctrlKey && event.key === "z")) undo();
+  else if (event.key === "z") { view.zoom = zoom ? null : { k: 0, x: 50, y: 50 }; draw(); }
+  else if (event.key === "Escape" && zoom) { view.zoom = null; draw(); }
+  else if (event.key === "ArrowRight") zoom ? (zoom.k++, zoomed()) : step((view.number % view.total) + 1);
+  else if (event.key === "ArrowLeft") zoom ? ((zoom.k += view.one.files.length - 1), zoomed()) : step(view.number - 1 || view.total);
+  else if (event.key === " " && event.target === document.body) swap();
+  else return false;
+  return true;
+}
+
+/** The first two in place of each other. */
+function swap() {
+  view.swapped = (view.swapped + 1) % view.one.files.length;
+  const tiles = [...view.place.querySelectorAll("figure")];
+  view.place.querySelector(".pictures").append(tiles[0]);
+}

@@ -1,0 +1,53 @@
+"""The files of the page: small, ours, and packed."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import lookalike.service
+
+STATIC = Path(lookalike.service.__file__).parent / "static"
+SCRIPTS = sorted(STATIC.rglob("*.js"))
+
+
+def test_modules_stay_short_and_few_bytes() -> None:
+    assert len(SCRIPTS) > 20
+    for path in SCRIPTS:
+        assert len(path.read_text().splitlines()) <= 300, path.name
+    assert sum(path.stat().st_size for path in SCRIPTS) <= 160 * 1024
+
+
+def test_nothing_comes_from_elsewhere() -> None:
+    for path in STATIC.rglob("*.*"):
+        text = path.read_text()
+        found = [url for url in re.findall(r"https?://[^\"'\s)]+", text) if "www.w3.org" not in url]
+        assert not found, (path.name, found)
+        assert "innerHTML" not in text and "eval(" not in text
+
+
+def test_the_first_view_is_light() -> None:
+    page = (STATIC / "index.html").read_text()
+    wanted = [STATIC / name for name in re.findall(r'(?:href|src)="/static/([^"#]+)"', page)]
+    packed = sum(len(gzip.compress(path.read_bytes())) for path in {*wanted, STATIC / "index.html"})
+    assert packed <= 40_000, packed
+    imported = set()
+    todo = [(STATIC / "main.js").resolve()]
+    while todo:
+        path = todo.pop()
+        imported.add(path)
+        names = re.findall(r'^import .*? from "([^"]+)"', path.read_text(), re.M)
+        todo += [next_ for name in names if (next_ := (path.parent / name).resolve()) not in imported]
+    assert imported <= {path.resolve() for path in wanted}, "what the first view imports is fetched beforehand"
+
+
+def test_files_come_packed_and_only_once(client: Any) -> None:
+    answer = client.get("/static/main.js", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip" and "javascript" in answer.headers["content-type"]
+    assert answer.text == (STATIC / "main.js").read_text()
+    plain = client.get("/static/main.js", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers and plain.text == answer.text
+    again = client.get("/static/main.js", headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304
