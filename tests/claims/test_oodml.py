@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lookalike.claims import oodml, oodml_runs
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift import curve
+
+CONTEXT = SimpleNamespace(finished=False)
 
 # The spec's measured sequence of CUB, harder, two a step.
 CUB = (
@@ -76,19 +80,19 @@ def test_fid_rises_then_stays():
 
 def test_recall_falls(found):
     found()
-    outcome = oodml.recall_falls(None)
+    outcome = oodml.recall_falls(CONTEXT)
     assert outcome.verdict == "reproduced" and "48 of 48" in outcome.note
     assert len(outcome.figures["removal"]) == 3 * 8
     found(slope=0.05)
-    assert oodml.recall_falls(None).verdict == "not reproduced"
+    assert oodml.recall_falls(CONTEXT).verdict == "not reproduced"
 
 
 def test_the_order_of_the_methods(found):
     theirs = sorted(oodml.PAPER["cars"], key=oodml.PAPER["cars"].get, reverse=True)
     found(order=theirs)
-    assert oodml.order_of_methods(None).verdict == "reproduced"
+    assert oodml.order_of_methods(CONTEXT).verdict == "reproduced"
     found(order=theirs[::-1])
-    assert oodml.order_of_methods(None).verdict == "contradicted"
+    assert oodml.order_of_methods(CONTEXT).verdict == "contradicted"
 
 
 def test_the_papers_table_is_the_one_we_compare_with():
@@ -112,10 +116,10 @@ def test_the_papers_table_is_the_one_we_compare_with():
 
 def test_gaps_and_ranks(found):
     found(widen=0.01)
-    assert oodml.gaps_grow(None).verdict == "reproduced"
+    assert oodml.gaps_grow(CONTEXT).verdict == "reproduced"
     found(widen=-0.0015)
-    assert oodml.gaps_grow(None).verdict == "contradicted"
-    assert oodml.rankings_change(None).verdict == "no difference found"
+    assert oodml.gaps_grow(CONTEXT).verdict == "contradicted"
+    assert oodml.rankings_change(CONTEXT).verdict == "no difference found"
     crossing = [dict(row) for row in rows()]
     for row in crossing:
         if row["method"] == "s2sd" and row["split"] > 3:
@@ -125,13 +129,13 @@ def test_gaps_and_ranks(found):
 
 def test_a_measure_that_correlates_everywhere(found):
     found()
-    outcome = oodml.no_measure_everywhere(None)
+    outcome = oodml.no_measure_everywhere(CONTEXT)
     assert outcome.verdict == "contradicted" and "density" in outcome.note and "noise" not in outcome.note
 
 
 def test_transfer(found):
     found()
-    outcome = oodml.transfer_rarely_helps(None)
+    outcome = oodml.transfer_rarely_helps(CONTEXT)
     assert outcome.verdict == "reproduced"
     assert sum(row["low"] > 0 for row in outcome.figures["pairs"]) == 3  # ms alone, from each set
 
@@ -159,9 +163,9 @@ def test_few_shots(monkeypatch):
         ]
 
     monkeypatch.setattr(oodml, "fewshot_rows", summary)
-    assert oodml.few_shots_help(None).verdict == "reproduced"
+    assert oodml.few_shots_help(CONTEXT).verdict == "reproduced"
     monkeypatch.setattr(oodml, "fewshot_rows", lambda c, n: summary(c, n, gain=-0.02))
-    assert oodml.few_shots_help(None).verdict == "contradicted"
+    assert oodml.few_shots_help(CONTEXT).verdict == "contradicted"
 
 
 def test_every_claim_says_how_it_is_run():
@@ -176,3 +180,22 @@ def test_score_is_the_area(found):
     score = curve.score(rows(), "ms", "recall@1")
     assert score["low"] <= score["value"] <= score["high"]
     assert score["t_low"] < score["t_high"]
+
+
+def test_only_whole_seeds_are_judged_by(tmp_path):
+    from lookalike.claims import ClaimContext
+    from lookalike.core.jobs import Jobs
+
+    context = ClaimContext(Jobs(tmp_path), finished=True)
+    plan = {
+        f"{method}-{split}-{seed}": ({"of": [method, split, seed]}, {"method": method, "split": split, "seed": seed})
+        for method in ("ms", "frozen")
+        for split in (1, 2)
+        for seed in ((0, 1) if method == "ms" else (0,))
+    }
+    for name in ("ms-1-0", "ms-2-0", "ms-1-1", "frozen-1-0", "frozen-2-0"):
+        context.jobs.run(name, lambda of: {"recall@1": 0.5}, **plan[name][0])
+    found = oodml_runs.whole_seeds(context, plan)
+    assert {(row["method"], row["seed"]) for row in found} == {("ms", 0), ("frozen", 0)} and len(found) == 4
+    context.jobs.path("ms-2-0", plan["ms-2-0"][0]).unlink()
+    assert oodml_runs.whole_seeds(context, plan) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,17 @@ def _eye(name: str) -> Any:
 
 
 def rows_of(context: ClaimContext, name: str) -> list[dict[str, Any]]:
-    """Every run of a set. The first claim that asks makes those of all sets, the longest first."""
+    """Every run of a set. The first claim that asks makes those of all sets: seed after seed, the longest first, so
+    that what is finished early is a whole (`reproduce --finished` judges by whole seeds)."""
     from lookalike.shift.trials import trial
 
+    if context.finished:
+        return whole_seeds(context, plan(context, name))
     plans = {found: plan(context, found) for found in SETS}
     order = (*METHODS, FROZEN)
-    jobs = {key: given for plan in plans.values() for key, (given, _) in plan.items()}
-    jobs = dict(sorted(jobs.items(), key=lambda item: order.index(item[1]["method"])))
+    both = {key: pair for plan in plans.values() for key, pair in plan.items()}
+    keys = sorted(both, key=lambda key: (both[key][1]["seed"], order.index(both[key][1]["method"])))
+    jobs = {key: both[key][0] for key in keys}
     missing = sum(context.jobs.stored(key, given) is None for key, given in jobs.items())
     if missing:
         context.say(f"{missing} of {len(jobs)} runs are to be made")
@@ -86,7 +91,27 @@ def rows_of(context: ClaimContext, name: str) -> list[dict[str, Any]]:
     return [{**about, **results[key]} for key, (_, about) in plans[name].items()]
 
 
-def plan(context: ClaimContext, name: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+Plan = dict[str, tuple[dict[str, Any], dict[str, Any]]]
+
+
+def whole_seeds(context: ClaimContext, plan: Plan) -> list[dict[str, Any]]:
+    """The finished runs of those seeds of which every run is finished; the frozen model has one seed only."""
+    found = {key: context.jobs.stored(key, given) for key, (given, _) in plan.items()}
+    missing = {plan[key][1]["seed"] for key, record in found.items() if record is None}
+    rows = []
+    for key, record in found.items():
+        about = plan[key][1]
+        if record is not None and (about["seed"] not in missing or about["method"] == FROZEN):
+            rows.append({**about, **record["result"]})
+    return rows if any(row["method"] != FROZEN for row in rows) else []
+
+
+def sets_of(context: ClaimContext, rows: Callable[[ClaimContext, str], Any]) -> list[str]:
+    """The sets to judge by: all, or those of which something is finished."""
+    return [name for name in SETS if not context.finished or rows(context, name)]
+
+
+def plan(context: ClaimContext, name: str) -> Plan:
     """Arguments and description of every run of a set, by name."""
     from lookalike.shift.running import controls
 
@@ -130,19 +155,23 @@ def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
     splits = splits_of(context, name)
     chosen = {splits.splits[0].id, splits.default, splits.splits[-1].id}
     config = {"shots": SHOTS, "episodes": EPISODES, "adapt_steps": ADAPT_STEPS}
-    jobs, about = {}, {}
+    plan: Plan = {}
     for method in reversed(FEW_METHODS):
         for split in (split for split in splits.splits if split.id in chosen):
             for seed in SEEDS:
-                key = f"{name}-few-{method}-split{split.id}-seed{seed}"
-                about[key] = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                jobs[key] = job(table_of(context, name), split, method, settings_for(method, seed), config, "")
-    if any(context.jobs.stored(key, given) is None for key, given in jobs.items()):
+                about = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
+                given = job(table_of(context, name), split, method, settings_for(method, seed), config, "")
+                plan[f"{name}-few-{method}-split{split.id}-seed{seed}"] = (given, about)
+    if context.finished:
+        done = whole_seeds(context, plan)
+        return summarise([{**row, **found} for row in done for found in row.pop("episodes")])
+    if any(context.jobs.stored(key, given) is None for key, (given, _) in plan.items()):
         context.say(f"Few-shot on {name}")
         warm(context)
     rows: list[dict[str, Any]] = []
+    jobs = {key: given for key, (given, _) in plan.items()}
     for key, found in context.jobs.run_many(jobs, fewshot_trial, processes=context.threads):
-        rows += [{**about[key], **row} for row in found["episodes"]]
+        rows += [{**plan[key][1], **row} for row in found["episodes"]]
     return summarise(rows)
 
 
