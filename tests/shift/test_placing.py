@@ -188,6 +188,13 @@ def test_a_split_lands_on_itself(reach):
         assert abs(found.seen.split - split.id) <= 1
 
 
+def test_twice_the_pictures_move_the_estimate_by_less_than_its_interval(reach):
+    features, _ = folder_of(classes=8, images=40)
+    half = features[::2]
+    one, two = reach.place(encode(half), half).recall, reach.place(encode(features), features).recall
+    assert abs(one.value - two.value) < min(one.high - one.low, two.high - two.low)
+
+
 def test_small_and_far_folders_are_said_to_be(reach):
     features, _ = folder_of(classes=2, images=20)
     small = reach.place(encode(features), features)
