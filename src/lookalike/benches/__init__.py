@@ -24,6 +24,7 @@ BENCHES = {
     "curve": "lookalike.benches.curve",
     "encode": "lookalike.benches.encode",
     "evaluate": "lookalike.benches.evaluate",
+    "memory": "lookalike.benches.memory",
     "place": "lookalike.benches.place",
     "shift": "lookalike.benches.shift",
     "train": "lookalike.benches.train",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lookalike.core import processes
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.losses.mined_supcon import Pairs, References, equal_pairs, join, mined_supcon
+from lookalike.losses.mined_supcon import References, count_negatives, equal_pairs, join, mined_supcon
 from lookalike.memory import drift as rules
 from lookalike.memory import pairs
 from lookalike.memory.joint import Joint, alone, gathered, gathered_tuple
@@ -209,36 +209,36 @@ class CrossBatchMemory(nn.Module):
         queue, count = self.queue, self.queue.count
         with torch.autocast(embeddings.device.type, enabled=False):
             queries = torch.nn.functional.normalize(embeddings.float(), dim=1)
-            excluded = _none(labels)
+            hidden = equal_pairs(labels, queue.labels[:count])
+            other = torch.ones_like(hidden.rows, dtype=torch.bool)
             if slots is not None:
-                own = torch.nonzero(slots >= 0).squeeze(1)
-                excluded = join(Pairs(own, slots[own]))
+                other &= slots[hidden.queries] != hidden.rows
             if ids is not None:
-                excluded = join(excluded, equal_pairs(ids, queue.ids[:count]))
-            cosine = self.renorm != "none"
-            base = queue.base[:count]
-            if queue.plain:
-                references = References(base, lengths=queue.norms() if cosine else None, cosine=cosine)
-            else:
-                references = References(base, *queue.map(), cosine=cosine)
-            mined = mined_supcon(
-                queries,
-                references,
-                equal_pairs(labels, queue.labels[:count]),
-                excluded,
-                temperature=settings.temperature,
-                margins=settings.margins,
-            )
+                other &= ids[hidden.queries] != queue.ids[hidden.rows]
+            positives = hidden.keep(other)
+            if ids is not None:
+                hidden = join(hidden, equal_pairs(ids, queue.ids[:count]))
+            references = self._references()
+            mined = mined_supcon(queries, references, positives, hidden, **settings._asdict())
             above = mined.losses > 0
-            totals = torch.stack([above.sum(), mined.positives.sum().long(), mined.negatives])
-            if parts > 1:
-                totals = processes.group_sum(totals)
-            counted, positives, negatives = totals.tolist()
-            if not counted or not positives or not negatives or max(positives, negatives) <= 1:
-                value = queries.sum() * 0
-            else:
+            totals = torch.stack([above.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
+            counted, near, far = (processes.group_sum(totals) if parts > 1 else totals).tolist()
+            if near == far == 1:  # one of each counts as nothing to compare, and one query may have several
+                number = count_negatives(queries, references, hidden, settings.margins.negatives_above)
+                far = int(processes.group_sum(torch.tensor(number))) if parts > 1 else number
+            if counted and near and far and max(near, far) > 1:
                 value = torch.where(above, mined.losses, 0.0).sum() * (parts / counted)
+            else:
+                value = queries.sum() * 0
         return value.to(embeddings.dtype)
+
+    def _references(self) -> References:
+        """The filled rows for the kernel."""
+        queue, cosine = self.queue, self.renorm != "none"
+        base = queue.base[: queue.count]
+        if queue.plain:
+            return References(base, lengths=queue.norms() if cosine else None, cosine=cosine)
+        return References(base, *queue.map(), cosine=cosine)
 
     def _batch_loss(self, joint: Joint) -> Tensor:
         """The same loss and miner inside the batch (XBM*)."""
@@ -429,11 +429,6 @@ class CrossBatchMemory(nn.Module):
             raise LookalikeError(
                 f"The memory was saved with {name}={value}, this one has {self.settings.get(name)}: make it alike."
             )
-
-
-def _none(like: Tensor) -> Pairs:
-    empty = torch.zeros(0, dtype=torch.int64, device=like.device)
-    return Pairs(empty, empty)
 
 
 def _from_pml(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
