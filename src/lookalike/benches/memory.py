@@ -4,8 +4,9 @@ SupCon with the pair-margin miner, batch 64, 512 numbers a row. A step is enqueu
 batch; XBN and AXBN adapt the memory as well. The margin of the miner is set so that the given share of the
 negatives is mined, for each rule on the rows as it has adapted them. The bare cost is the two products of the
 matrix (forward and gradient, in their faster layout) and one log-sum-exp over it. A foreign loss (contrastive)
-needs the adapted rows themselves: a step with it, and what writing them out takes, are shown beside the rest. Everything is measured in turns,
-round after round, and ratios are taken within a round, so that a passing disturbance hits all of them.
+needs the adapted rows themselves: a step with it, and what writing them out takes, are shown beside the rest.
+Everything is measured in turns, round after round, and ratios are taken within a round, so that a passing
+disturbance hits all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
@@ -63,7 +65,7 @@ def measure(size: int, name: str) -> tuple[dict[str, Any], list[Bar]]:
             wide = margin(rows, labels, batches[0], drift, share)
             turns[rule] = step(ours(rows, labels, drift, wide), batches)
         adapted = ours(rows, labels, "xbn", 0.8)
-        turns["rows written out"] = lambda memory=adapted: memory.rows
+        turns["rows written out"] = partial(getattr, adapted, "rows")
         if share == FOREIGN:
             for rule in ("xbm", "xbn"):
                 wide = margin(rows, labels, batches[0], RULES[rule], share)

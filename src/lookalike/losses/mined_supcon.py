@@ -196,7 +196,7 @@ class _Pass:
         for _, block, _ in self._blocks():
             top = torch.maximum(top, block.amax(0))
         value = torch.where(self.value < self.below, self.value, -math.inf)
-        top = top.index_reduce_(0, self.positives.queries, value, "amax")
+        top = top.scatter_reduce_(0, self.positives.queries, value, "amax")
         return torch.where(top > -math.inf, top, 0.0)
 
     def _raised(self) -> Tensor:
@@ -212,10 +212,10 @@ class _Pass:
         self.found, near, mean = sums.index_add_(1, queries, parts)
         mean /= self.found.clamp_min(1)
         norm = (self.far + near).clamp_min(tiny)
-        # One positive: log(1 + N/P) needs no difference of logarithms, and is 0 without negatives.
+        # One positive that outweighs the negatives: log(1 + N/P) is no difference of logarithms, and can be 0.
         alone = torch.log1p(self.far / near.clamp_min(tiny))
         several = (torch.log2(norm) - mean if self.top is None else torch.log2(norm) + self.top - mean) * math.log(2)
-        losses = torch.where(self.found == 1, alone, several)
+        losses = torch.where((self.found == 1) & (near >= self.far), alone, several)
         # What is lost against s/τ − 1/τ in this precision counts as no loss, as in pytorch-metric-learning's sum.
         gap = mean * math.log(2) - 1.0 / self.temperature
         nil = (self.found == 0) | ((self.found == 1) & (gap + losses == gap))
