@@ -157,7 +157,7 @@ def test_own_rows_are_removed_from_positives_as_there():
         memory.add_to_memory(rows, labels, len(rows))
         all_pairs = lmu.get_all_pairs_indices(labels, memory.label_memory)
         expected = lmu.remove_self_comparisons(all_pairs, memory.curr_batch_idx, memory.memory_size)
-        for mine, other in zip(pairs.without(all_pairs, memory.curr_batch_idx, None, None), expected, strict=True):
+        for mine, other in zip(pairs.without_own(all_pairs, memory.curr_batch_idx), expected, strict=True):
             assert torch.equal(mine, other)
 
 

@@ -153,10 +153,12 @@ def test_noise_is_estimated_from_the_run():
     generator = torch_rng(0, "auto")
     memory = make(dim=dim, size=4, drift="axbn", r="auto")
     walk = torch.zeros(dim, dtype=torch.float64)
+    means: list[list[float]] = []
     for _ in range(steps):
         walk += torch.randn(dim, generator=generator, dtype=torch.float64)
         seen = walk + 10 * torch.randn(dim, generator=generator, dtype=torch.float64)
         memory.drift(Moments(seen, torch.ones(dim).double()), 64)
+        means.append(seen[:8].tolist())
     report = memory.filter_report()
     assert report["auto"]
     assert report["r"] == pytest.approx(100, rel=0.05)
@@ -165,6 +167,11 @@ def test_noise_is_estimated_from_the_run():
     assert report["gain"] == pytest.approx(expected, rel=0.1)
     error = (memory.drift.mean - walk).square().mean()
     assert error < 20  # a single batch is off by 100
+    short = make(dim=8, size=4, drift="axbn", r="auto")
+    for one in means[:200]:
+        short.drift(Moments(torch.tensor(one).double(), torch.ones(8).double()), 64)
+    assert (short.drift.noise, short.drift.motion) == pytest.approx(naive.noise_and_motion(means[:200]), rel=1e-9)
+    assert 0 < short.drift.gain < 1
 
 
 def test_the_report_says_what_the_filter_did():
@@ -185,6 +192,10 @@ def test_the_spread_that_class_balanced_batches_understate():
         assert understatement(labels, 1.0) == pytest.approx(math.sqrt(1 - 4 / size))
         assert understatement(labels, 1.0) == pytest.approx(expected, abs=0.007)
     assert understatement(torch.arange(8), 1.0) == pytest.approx(math.sqrt(1 - 1 / 8))
+    for labels in ([0, 0, 0, 1, 1, 2], [0, 1, 2, 3], [4, 4, 4, 4, 4, 1, 1]):
+        for correlation in (0.0, 0.3, 1.0):
+            expected = naive.understatement(labels, correlation)
+            assert understatement(torch.tensor(labels), correlation) == pytest.approx(expected, rel=1e-12)
     plain, wide = make(drift="xbn", size=40), make(drift="xbn", size=40, debias=1.0)
     rows, labels, _ = next(iter(stream(1, 8, 6)))
     for memory in (plain, wide):

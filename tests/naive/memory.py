@@ -122,3 +122,20 @@ def supcon(memory, batch, labels, slots, ids=None, temperature=0.1, pos_margin=N
     if not total_near or not total_far or max(total_near, total_far) <= 1 or not above:
         return 0.0
     return sum(above) / len(above)
+
+
+def noise_and_motion(means):
+    """R = −γ₁ and q = γ₀ + 2γ₁ of the differences of successive batch means, averaged over steps and dimensions."""
+    d = len(means[0])
+    steps = [[means[k][j] - means[k - 1][j] for j in range(d)] for k in range(1, len(means))]
+    gamma0 = sum(x * x for step in steps for x in step) / (len(steps) * d)
+    products = [steps[k][j] * steps[k - 1][j] for k in range(1, len(steps)) for j in range(d)]
+    gamma1 = sum(products) / len(products)
+    return max(-gamma1, 0.0), max(gamma0 + 2 * gamma1, 0.0)
+
+
+def understatement(labels, correlation):
+    """E[s]/σ: the variance of a batch's mean is σ²/B² times Σᵢⱼ of the correlation of pictures i and j."""
+    n = len(labels)
+    total = sum(1.0 if i == j else correlation if labels[i] == labels[j] else 0.0 for i in range(n) for j in range(n))
+    return math.sqrt(1 - total / n**2)

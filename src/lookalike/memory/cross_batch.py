@@ -10,18 +10,20 @@ from torch import Tensor, nn
 from lookalike.core import processes
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.losses.mined_supcon import References, count_negatives, equal_pairs, join, mined_supcon
+from lookalike.losses.base import PairLoss
 from lookalike.memory import drift as rules
 from lookalike.memory import pairs
+from lookalike.memory.fused import fused_loss
 from lookalike.memory.joint import Joint, alone, gathered, gathered_tuple
+from lookalike.memory.like_pml import LikePML, from_pml
 from lookalike.memory.moments import Moments, moments, understatement
-from lookalike.memory.rows import Rows, Stale
+from lookalike.memory.rows import BLOCK, Rows, Stale
 
 FORMAT = 1
 RENORM = ("loss", "store", "none")
 
 
-class CrossBatchMemory(nn.Module):
+class CrossBatchMemory(LikePML):
     """A memory of embeddings around any loss and miner of pytorch-metric-learning; a drop-in for its class.
 
     One step: adapt the stored rows to the batch's moments (`drift`), enqueue the batch, take the loss of the
@@ -60,9 +62,13 @@ class CrossBatchMemory(nn.Module):
         choose(renorm, RENORM, "a way to normalise rows")
         if correction not in (0, 1):
             raise LookalikeError(f"`correction` is {correction}; it is 0 (divide by n) or 1 (by n − 1).")
+        if isinstance(drift, str) and drift == "none":
+            drift = None
+        if isinstance(loss, PairLoss):  # one of lookalike.losses brings its miner along
+            loss, miner = loss.inner, loss.miner if miner is None else miner
         if compat is not None:
             choose(compat, ["pml"], "a library to be compatible with")
-            if drift not in (None, "none"):
+            if drift is not None:
                 raise LookalikeError('compat="pml" repeats a library that has no drift rule: leave one of the two out.')
             self.check_loss_support(type(loss).__name__)
         self.loss, self.miner = loss, miner
@@ -73,17 +79,17 @@ class CrossBatchMemory(nn.Module):
         self.drift = rules.make(
             drift, embedding_size, beta=beta, q=q, r=r, p0=p0, interval=interval, interval_mode=interval_mode
         )
-        self.settings = {
-            "drift": drift if drift is None or isinstance(drift, str) else type(drift).__name__,
-            **({"q": q, "r": r, "p0": p0, "interval": interval, "interval_mode": interval_mode}),
-            **({"beta": beta, "debias": debias, "correction": correction, "renorm": renorm}),
-        }
+        filtering = {"q": q, "r": r, "p0": p0, "interval": interval, "interval_mode": interval_mode}
+        self.settings: dict[str, Any] = {"drift": drift if isinstance(drift, str | None) else type(drift).__name__}
+        self.settings |= {"axbn": filtering, "ema": {"beta": beta}}.get(self.settings["drift"] or "", {})
+        if drift is not None:
+            self.settings |= {"debias": debias, "correction": correction, "renorm": renorm}
         self.queue = Rows(
             memory_size, embedding_size, tracked=self.drift is not None, correction=correction, watch=watch
         )
         self.curr_batch_idx = torch.zeros(0, dtype=torch.int64)
         self._warned = False
-        self.register_load_state_dict_pre_hook(_from_pml)
+        self.register_load_state_dict_pre_hook(from_pml)
 
     # ---- one step --------------------------------------------------------------------------------
 
@@ -104,16 +110,11 @@ class CrossBatchMemory(nn.Module):
         if indices_tuple is not None and enqueue_mask is not None:
             raise ValueError("indices_tuple and enqueue_mask are mutually exclusive")
         self._check(embeddings, labels, enqueue_mask, ids)
-        device = embeddings.device
-        labels = labels.to(device)
-        ids = None if ids is None else ids.to(device)
-        if self.queue.base.device != device:
-            self.queue.to(device)
-        mask = None if enqueue_mask is None else enqueue_mask.to(device=device, dtype=torch.bool)
+        labels, mask, ids = self._at(embeddings.device, labels, enqueue_mask, ids)
         make = gathered if self._gathers() else alone
         joint = make(embeddings, labels, ids, mask)
         self._finite(joint.embeddings)
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
             slots = self._remember(joint)
         value = self._memory_loss(joint, slots, indices_tuple)
         if self.batch_loss:
@@ -154,115 +155,51 @@ class CrossBatchMemory(nn.Module):
         return Moments(mean, std / understatement(labels, float(self.debias)))
 
     def _enqueue(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
-        if len(rows) > self.memory_size and not self._warned:
-            self._warned = True
-            warn(f"{len(rows)} rows are more than the memory of {self.memory_size} holds; the last ones are kept.")
-        self.curr_batch_idx = (
-            torch.arange(self.queue.pointer, self.queue.pointer + len(rows), device=rows.device) % self.memory_size
-        )
+        self._warn_of(len(rows))
+        start = self.queue.pointer
+        self.curr_batch_idx = torch.arange(start, start + len(rows), device=rows.device) % self.memory_size
         self.queue.settle()
         return self.queue.write(rows.float() if self.compat is None else rows, labels, ids)
 
     # ---- the loss --------------------------------------------------------------------------------
 
     def _memory_loss(self, joint: Joint, slots: Tensor | None, given: pairs.Tuple | None) -> Tensor:
-        queue, mask = self.queue, joint.mask
+        queue = self.queue
         embeddings, labels, ids = joint.embeddings, joint.labels, joint.ids
-        if queue.count == 0:
-            return embeddings.sum() * 0
         settings = self._fast() if given is None and embeddings.dtype != torch.float64 else None
-        chosen = torch.ones_like(labels, dtype=torch.bool) if mask is None else ~mask
+        anchors = None if joint.mask is None else ~joint.mask
         if settings is not None and joint.parts > 1:  # the kernel needs this process's own queries only
-            away = torch.ones_like(chosen)
-            away[joint.mine] = False
-            chosen &= ~away
-        whole = bool(chosen.all())
-        if not whole:
-            embeddings, labels = embeddings[chosen], labels[chosen]
-            ids = None if ids is None else ids[chosen]
-            slots = None if slots is None else slots[chosen]
+            own = torch.zeros_like(labels, dtype=torch.bool)
+            own[joint.mine] = True
+            anchors = own if anchors is None else own & anchors
+        if anchors is not None:
+            embeddings, labels = embeddings[anchors], labels[anchors]
+            ids = None if ids is None else ids[anchors]
+            slots = None if slots is None else slots[anchors]
+        if queue.count == 0:
+            return joint.embeddings.sum() * 0
         if settings is not None:
-            return self._fused(settings, embeddings, labels, ids, slots, joint.parts)
+            cosine = self.renorm != "none"
+            return fused_loss(queue, settings, embeddings, labels, ids, slots, cosine=cosine, parts=joint.parts)
         if len(embeddings) == 0:
             return joint.embeddings.sum() * 0
-        rows = queue.read(slice(0, queue.count)).to(embeddings.dtype)
-        row_labels = queue.labels[: queue.count]
+        rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
         if given is not None and joint.parts > 1:
             given = gathered_tuple(tuple(given), joint)
-        found = self._tuple(embeddings, labels, rows, row_labels, given, slots, ids)
+        found = self.compared(embeddings, labels, rows, row_labels, given, slots)
+        if ids is not None:
+            found = pairs.without_same(found, ids, queue.ids[: queue.count])
         return joint.share(self.loss(embeddings, labels, found, rows, row_labels))
 
     def _fast(self) -> pairs.Fast | None:
-        if self.queue.base.dtype != torch.float32:
-            return None
-        return pairs.fast(self.loss, self.miner)
-
-    def _fused(
-        self,
-        settings: pairs.Fast,
-        embeddings: Tensor,
-        labels: Tensor,
-        ids: Tensor | None,
-        slots: Tensor | None,
-        parts: int,
-    ) -> Tensor:
-        queue, count = self.queue, self.queue.count
-        with torch.autocast(embeddings.device.type, enabled=False):
-            queries = torch.nn.functional.normalize(embeddings.float(), dim=1)
-            hidden = equal_pairs(labels, queue.labels[:count])
-            other = torch.ones_like(hidden.rows, dtype=torch.bool)
-            if slots is not None:
-                other &= slots[hidden.queries] != hidden.rows
-            if ids is not None:
-                other &= ids[hidden.queries] != queue.ids[hidden.rows]
-            positives = hidden.keep(other)
-            if ids is not None:
-                hidden = join(hidden, equal_pairs(ids, queue.ids[:count]))
-            references = self._references()
-            mined = mined_supcon(queries, references, positives, hidden, **settings._asdict())
-            above = mined.losses > 0
-            totals = torch.stack([above.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
-            counted, near, far = (processes.group_sum(totals) if parts > 1 else totals).tolist()
-            if near == far == 1:  # one of each counts as nothing to compare, and one query may have several
-                number = count_negatives(queries, references, hidden, settings.margins.negatives_above)
-                far = int(processes.group_sum(torch.tensor(number))) if parts > 1 else number
-            if counted and near and far and max(near, far) > 1:
-                value = torch.where(above, mined.losses, 0.0).sum() * (parts / counted)
-            else:
-                value = queries.sum() * 0
-        return value.to(embeddings.dtype)
-
-    def _references(self) -> References:
-        """The filled rows for the kernel."""
-        queue, cosine = self.queue, self.renorm != "none"
-        base = queue.base[: queue.count]
-        if queue.plain:
-            return References(base, lengths=queue.norms() if cosine else None, cosine=cosine)
-        return References(base, *queue.map(), cosine=cosine)
+        return pairs.fast(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
 
     def _batch_loss(self, joint: Joint) -> Tensor:
         """The same loss and miner inside the batch (XBM*)."""
         found = pairs.mine(self.miner, joint.embeddings, joint.labels, None, None)
-        found = pairs.without(found, None, joint.ids, joint.ids)
+        if joint.ids is not None:
+            found = pairs.without_same(found, joint.ids, joint.ids)
         return joint.share(self.loss(joint.embeddings, joint.labels, found))
-
-    def _tuple(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        rows: Tensor,
-        row_labels: Tensor,
-        given: pairs.Tuple | None,
-        slots: Tensor | None,
-        ids: Tensor | None,
-    ) -> pairs.Tuple:
-        found = pairs.mine(self.miner, embeddings, labels, rows, row_labels)
-        found = pairs.without(found, slots, None, None)
-        if given is not None:
-            found = pairs.outer(found, given, labels, None if self.compat else slots)
-        if ids is not None:
-            found = pairs.without(found, None, ids, self.queue.ids[: len(rows)])
-        return found
 
     # ---- around it -------------------------------------------------------------------------------
 
@@ -271,10 +208,15 @@ class CrossBatchMemory(nn.Module):
         """Enqueue without a loss and without adapting: a warm start, or the memory encoded anew."""
         self._check(embeddings, labels, None, ids)
         self._finite(embeddings)
-        device = embeddings.device
-        if self.queue.base.device != device:
-            self.queue.to(device)
-        self._enqueue(embeddings.detach(), labels.to(device), None if ids is None else ids.to(device))
+        self._warn_of(len(embeddings))
+        labels, _, ids = self._at(embeddings.device, labels, None, ids)
+        for start in range(0, len(embeddings), BLOCK):
+            part = slice(start, start + BLOCK)
+            self._enqueue(embeddings[part], labels[part], None if ids is None else ids[part])
+
+    def add_to_memory(self, embeddings: Tensor, labels: Tensor, batch_size: int) -> None:
+        """Enqueue `batch_size` rows; pytorch-metric-learning's name for `fill`."""
+        self.fill(embeddings[:batch_size], labels[:batch_size])
 
     def reset_queue(self) -> None:
         """Empty: rows, filter and pointer."""
@@ -323,6 +265,23 @@ class CrossBatchMemory(nn.Module):
         for what, column in (("labels", labels), ("enqueue_mask", mask), ("ids", ids)):
             if column is not None and column.shape != (len(embeddings),):
                 raise LookalikeError(f"`{what}` has the shape {tuple(column.shape)} for {len(embeddings)} embeddings.")
+            if column is not None and column.is_floating_point():
+                raise LookalikeError(f"`{what}` holds {column.dtype}; it must be whole numbers.")
+
+    def _at(
+        self, device: torch.device, labels: Tensor, mask: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Everything where the embeddings are, as whole numbers and truth values."""
+        if self.queue.base.device != device:
+            self.queue.to(device)
+        labels = labels.to(device, torch.int64)
+        mask = None if mask is None else mask.to(device, torch.bool)
+        return labels, mask, None if ids is None else ids.to(device, torch.int64)
+
+    def _warn_of(self, number: int) -> None:
+        if number > self.memory_size and not self._warned:
+            self._warned = True
+            warn(f"{number} rows are more than the memory of {self.memory_size} holds; the last ones are kept.")
 
     def _finite(self, rows: Tensor) -> None:
         """Before anything is touched: one such row would stay in the memory and silence the loss of later steps."""
@@ -333,89 +292,6 @@ class CrossBatchMemory(nn.Module):
             f"Step {self.queue.step}: {bad} of {len(rows)} embeddings are not finite. The memory is as it was; "
             "lower the learning rate, or look at the pictures of this batch."
         )
-
-    # ---- as pytorch-metric-learning's class ------------------------------------------------------
-
-    @staticmethod
-    def supported_losses() -> list[str]:
-        """Those that pytorch-metric-learning lets in; we take any unless `compat` is set."""
-        from pytorch_metric_learning.losses import CrossBatchMemory as Theirs
-
-        return list(Theirs.supported_losses())
-
-    @classmethod
-    def check_loss_support(cls, loss_name: str) -> None:
-        if loss_name not in cls.supported_losses():
-            raise LookalikeError(
-                f"pytorch-metric-learning's memory does not take {loss_name}; without compat ours does."
-            )
-
-    def add_to_memory(self, embeddings: Tensor, labels: Tensor, batch_size: int) -> None:
-        """Enqueue the first `batch_size` rows."""
-        self._enqueue(embeddings.detach()[:batch_size], labels[:batch_size], None)
-
-    def create_indices_tuple(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        E_mem: Tensor,
-        L_mem: Tensor,
-        input_indices_tuple: pairs.Tuple | None,
-        do_remove_self_comparisons: bool,
-    ) -> pairs.Tuple:
-        slots = self.curr_batch_idx if do_remove_self_comparisons else None
-        return self._tuple(embeddings, labels, E_mem, L_mem, input_indices_tuple, slots, None)
-
-    @property
-    def embedding_memory(self) -> Tensor:
-        """All rows as adapted now, zeros where none is stored. To change them, assign."""
-        if self.queue.plain:
-            return self.queue.base
-        rows = self.queue.read(slice(None))
-        rows[self.count :] = 0
-        return rows
-
-    @embedding_memory.setter
-    def embedding_memory(self, rows: Tensor) -> None:
-        if rows.shape != self.queue.base.shape:
-            raise LookalikeError(f"The memory has the shape {tuple(self.queue.base.shape)}, not {tuple(rows.shape)}.")
-        queue = self.queue
-        queue.base = rows.detach().clone() if self.compat else rows.detach().float().clone()
-        queue.scale.fill_(1.0)
-        queue.shift.zero_()
-        queue.recount()
-        queue.rebase()
-
-    @property
-    def label_memory(self) -> Tensor:
-        return self.queue.labels
-
-    @label_memory.setter
-    def label_memory(self, labels: Tensor) -> None:
-        self.queue.labels = labels.detach().to(torch.int64).clone()
-
-    @property
-    def queue_idx(self) -> int:
-        return self.queue.pointer
-
-    @queue_idx.setter
-    def queue_idx(self, value: int) -> None:
-        full = self.has_been_filled
-        self.queue.pointer = value
-        if not full:
-            self._set_count(value)
-
-    @property
-    def has_been_filled(self) -> bool:
-        return self.queue.count == self.memory_size
-
-    @has_been_filled.setter
-    def has_been_filled(self, value: bool) -> None:
-        self._set_count(self.memory_size if value else self.queue.pointer)
-
-    def _set_count(self, value: int) -> None:
-        self.queue.count = value
-        self.queue.recount()
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"format": FORMAT, "settings": self.settings}
@@ -429,27 +305,3 @@ class CrossBatchMemory(nn.Module):
             raise LookalikeError(
                 f"The memory was saved with {name}={value}, this one has {self.settings.get(name)}: make it alike."
             )
-
-
-def _from_pml(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """A checkpoint of pytorch-metric-learning's class: rows and labels, but not how far it was filled."""
-    if f"{prefix}embedding_memory" not in state or not isinstance(module, CrossBatchMemory):
-        return
-    rows = state.pop(f"{prefix}embedding_memory")
-    labels = state.pop(f"{prefix}label_memory")
-    stored = torch.nonzero(rows.any(1)).flatten()
-    count = int(stored[-1]) + 1 if len(stored) else 0
-    queue = module.queue
-    queue.reset()
-    if module.drift is not None:
-        module.drift.reset()
-    module.label_memory = labels.to(queue.labels.device)
-    queue.count, queue.pointer = count, count % module.memory_size
-    module.embedding_memory = rows.to(queue.base.device)
-    for part, name in ((module, ""), (module.queue, "queue."), (module.drift, "drift.")):
-        if part is not None:
-            state |= {f"{prefix}{name}{key}": value for key, value in part.state_dict().items()}
-    warn(
-        f"A memory of pytorch-metric-learning does not say how far it was filled: {count:,} of {len(rows):,} rows "
-        "are taken as filled, and the next batch goes after them."
-    )

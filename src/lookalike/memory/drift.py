@@ -105,6 +105,8 @@ class Filter(nn.Module):
             if self.count >= AUTO_STEPS:
                 self.noise = max(-self.gamma1, 0.0)
                 self.motion = max(self.gamma0 + 2.0 * self.gamma1, 0.0)
+            if self.count == AUTO_STEPS:
+                self.p = self.noise  # so far the target is the last batch, and as uncertain
         self.last.copy_(mean)
 
     def report(self) -> dict[str, Any]:

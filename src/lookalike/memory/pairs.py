@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from lookalike.losses.mined_supcon import Margins
@@ -36,7 +35,10 @@ def fast(loss: Any, miner: Any) -> Fast | None:
 
     if type(loss) is not SupConLoss or not _bare(loss) or not usual(loss.distance, CosineSimilarity):
         return None
-    if type(loss.reducer) is not AvgNonZeroReducer or not _bare(loss.reducer) or loss.embedding_regularizer is not None:
+    reducer = loss.reducer
+    if type(reducer) is not AvgNonZeroReducer or not _bare(reducer) or (reducer.low, reducer.high) != (0, None):
+        return None
+    if loss.embedding_regularizer is not None or not isinstance(loss.temperature, int | float):
         return None
     margins = Margins()
     if miner is not None:
@@ -69,27 +71,24 @@ def mine(miner: Any, embeddings: Tensor, labels: Tensor, rows: Tensor | None, ro
     return get_all_pairs_indices(labels, row_labels)
 
 
-def without(found: Tuple, own: Tensor | None, ids: Tensor | None, row_ids: Tensor | None) -> Tuple:
-    """Without the positives that are the anchor's own row, and without pairs of one and the same picture.
-
-    `own` is the row of each anchor; `ids` and `row_ids` name pictures.
-    """
-    anchors, positives = found[0], found[1]
-    keep = torch.ones_like(anchors, dtype=torch.bool)
-    if own is not None:
-        keep &= own[anchors] != positives
-    known = ids is not None and row_ids is not None
-    if ids is not None and row_ids is not None:
-        keep &= ids[anchors] != row_ids[positives]
+def without_own(found: Tuple, slots: Tensor | None) -> Tuple:
+    """Without the positives that are the anchor's own row; a row of the same picture can be no negative."""
+    if slots is None:
+        return found
+    keep = slots[found[0]] != found[1]
     if len(found) == 3:
-        if ids is not None and row_ids is not None:
-            keep &= ids[anchors] != row_ids[found[2]]
-        return anchors[keep], positives[keep], found[2][keep]
-    others, negatives = found[2], found[3]
-    if ids is not None and row_ids is not None and known:
-        keep_too = ids[others] != row_ids[negatives]
-        others, negatives = others[keep_too], negatives[keep_too]
-    return anchors[keep], positives[keep], others, negatives
+        return tuple(part[keep] for part in found)
+    return found[0][keep], found[1][keep], found[2], found[3]
+
+
+def without_same(found: Tuple, ids: Tensor, row_ids: Tensor) -> Tuple:
+    """Without pairs of one and the same picture, whatever their labels."""
+    near = ids[found[0]] != row_ids[found[1]]
+    if len(found) == 3:
+        near &= ids[found[0]] != row_ids[found[2]]
+        return tuple(part[near] for part in found)
+    far = ids[found[2]] != row_ids[found[3]]
+    return found[0][near], found[1][near], found[2][far], found[3][far]
 
 
 def outer(found: Tuple, given: Tuple, labels: Tensor, slots: Tensor | None) -> Tuple:

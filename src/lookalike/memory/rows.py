@@ -66,7 +66,7 @@ class Rows(nn.Module):
             self.register_buffer(name, tensor)
         self.scale.fill_(1.0)
         self._norms: Tensor | None = None
-        self._norms_of = -1
+        self._norms_of: tuple[Tensor, int] | None = None
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -89,10 +89,13 @@ class Rows(nn.Module):
 
     def norms(self) -> Tensor:
         """Lengths of the filled rows where there is no map: kept, and renewed after any write from outside."""
-        if self._norms is None or self._norms_of != self.base._version or len(self._norms) != self.size:
+        if self._norms is None or not self._norms_fresh():
             self._norms = torch.linalg.vector_norm(self.base, dim=1)
-            self._norms_of = self.base._version
+            self._norms_of = (self.base, self.base._version)
         return self._norms[: self.count]
+
+    def _norms_fresh(self) -> bool:
+        return self._norms_of is not None and self._norms_of[0] is self.base and self._norms_of[1] == self.base._version
 
     def stale(self) -> Stale:
         chosen = self.watched[self.watched < self.count] if self.watch else self.labels[:0]
@@ -194,11 +197,11 @@ class Rows(nn.Module):
         used = slots[first:]
         rows = rows.detach()[first:]
         stored = self._encode(rows, used) if self.tracked else rows.to(self.base.dtype)
-        known = self._norms is not None and self._norms_of == self.base._version
+        fresh = self._norms_fresh()
         self.base[used] = stored
-        if known and self._norms is not None:
-            self._norms[used] = torch.linalg.vector_norm(stored, dim=1)
-            self._norms_of = self.base._version
+        if fresh and self._norms is not None:
+            self._norms = self._norms.index_copy(0, used, torch.linalg.vector_norm(stored, dim=1))
+            self._norms_of = (self.base, self.base._version)
         self.labels[used] = labels.detach()[first:].to(self.labels)
         self.ids[used] = NO_ID if ids is None else ids.detach()[first:].to(self.ids)
         if self.watch:
