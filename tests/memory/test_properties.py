@@ -16,6 +16,8 @@ from tests.naive import memory as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
+from lookalike.losses.multi_similarity import MultiSimilarity
+from lookalike.losses.supcon import SupCon
 from lookalike.memory import CrossBatchMemory, Moments
 from lookalike.memory.joint import alone
 from lookalike.memory.moments import moments, understatement
@@ -169,7 +171,7 @@ def test_noise_is_estimated_from_the_run():
     assert error < 20  # a single batch is off by 100
     short = make(dim=8, size=4, drift="axbn", r="auto")
     for one in means[:200]:
-        short.drift(Moments(torch.tensor(one).double(), torch.ones(8).double()), 64)
+        short.drift(Moments(torch.tensor(one, dtype=torch.float64), torch.ones(8).double()), 64)
     assert (short.drift.noise, short.drift.motion) == pytest.approx(naive.noise_and_motion(means[:200]), rel=1e-9)
     assert 0 < short.drift.gain < 1
 
@@ -275,6 +277,31 @@ def test_the_gradient_is_that_of_the_rows_written_out(drift, mined):
         expected.backward()
         assert value.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
         assert torch.allclose(mine.grad, other.grad, atol=2e-6)
+
+
+def test_a_second_derivative_is_refused():
+    rows, labels, _ = next(iter(stream(1, 8, 6)))
+    rows.requires_grad_()
+    with pytest.raises(LookalikeError, match="no second derivative"):
+        torch.autograd.grad(make()(rows, labels), rows, create_graph=True)
+
+
+def test_a_loss_of_ours_brings_its_miner_along():
+    memory = CrossBatchMemory(SupCon(0.2), 6, 17)
+    assert memory._fast() is not None
+    mined = CrossBatchMemory(MultiSimilarity(epsilon=0.1), 6, 17)
+    assert mined.miner is not None
+    assert run(memory, 3) and run(mined, 3)
+
+
+def test_batches_without_rows_and_whole_numbers_of_any_kind():
+    memory, twin = make(drift="xbn"), make(drift="xbn")
+    for rows, labels, ids in stream(4, 5, 6):
+        assert memory(rows[:0], labels[:0]).item() == 0
+        expected = twin(rows, labels, ids=ids).item()
+        assert memory(rows, labels.to(torch.int32), ids=ids.to(torch.int16)).item() == expected
+    with pytest.raises(LookalikeError, match="whole numbers"):
+        memory(rows, labels.float())
 
 
 def test_plain_dot_products():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError
 
 BLOCK = 1024
 """Rows at a time on a processor, so that a block stays in its caches; an accelerator takes 64 times as many."""
@@ -118,6 +119,8 @@ class _Kernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: the answer would be silently wrong
+            raise LookalikeError("This loss has no second derivative: take the gradient without create_graph.")
         (gradient,) = ctx.saved_tensors
         return gradient * outer[0][:, None], None, None, None, None, None
 

@@ -79,9 +79,11 @@ class CrossBatchMemory(LikePML):
         self.drift = rules.make(
             drift, embedding_size, beta=beta, q=q, r=r, p0=p0, interval=interval, interval_mode=interval_mode
         )
-        filtering = {"q": q, "r": r, "p0": p0, "interval": interval, "interval_mode": interval_mode}
         self.settings: dict[str, Any] = {"drift": drift if isinstance(drift, str | None) else type(drift).__name__}
-        self.settings |= {"axbn": filtering, "ema": {"beta": beta}}.get(self.settings["drift"] or "", {})
+        if drift == "axbn":
+            self.settings |= {"q": q, "r": r, "p0": p0, "interval": interval, "interval_mode": interval_mode}
+        elif drift == "ema":
+            self.settings |= {"beta": beta}
         if drift is not None:
             self.settings |= {"debias": debias, "correction": correction, "renorm": renorm}
         self.queue = Rows(
