@@ -50,7 +50,11 @@ def reserve(path: Path, count: int) -> None:
     """Take the room of a file that will be written through a memory map: where there is none, that ends the process."""
     if hasattr(os, "posix_fallocate"):
         with disk_errors(path), path.open("rb+") as file:
-            os.posix_fallocate(file.fileno(), 0, count)
+            try:
+                os.posix_fallocate(file.fileno(), 0, count)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # a file system that cannot
+                    raise
 
 
 def _sync_folder(folder: Path) -> None:
