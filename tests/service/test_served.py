@@ -104,6 +104,17 @@ def test_another_holder_is_told_in_one_sentence(place: Path, tmp_path: Path) -> 
     assert not (place / NAME).exists()
 
 
+def test_an_index_that_cannot_be_written_to_is_served_all_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise LookalikeError("read-only")
+
+    monkeypatch.setattr("lookalike.searching.served.write_json", refuse)
+    with announced(place, "127.0.0.1", 1, "lk_x"):
+        assert not (place / NAME).exists()
+
+
 def test_vectors_are_checked(client: Any) -> None:
     ours = {"headers": {"X-Lookalike": "1"}}
     wrong = client.post("/api/v1/nearest", json={"positive": [[1.0, 2.0]]}, **ours)

@@ -36,7 +36,8 @@ def announced(index: Path, host: str, port: int, key: str) -> Iterator[None]:
     `key` lets whoever may read this file, the owner, search where others need a key of their own.
     """
     place = index / NAME
-    write_json(place, {"host": _own(host), "port": port, "key": key, "process": os.getpid()}, private=True)
+    with contextlib.suppress(LookalikeError):  # an index that cannot be written to is served all the same
+        write_json(place, {"host": _own(host), "port": port, "key": key, "process": os.getpid()}, private=True)
     try:
         yield
     finally:
