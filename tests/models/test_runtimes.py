@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,6 +140,18 @@ def test_a_network_openvino_refuses_goes_on_with_torch(
     assert capsys.readouterr().err.count("No conversion rule). Going on with torch.") == 1  # said once
     with pytest.raises(RuntimeUnavailable, match="No conversion rule"):
         model.encode(PICTURES, runtime="openvino")
+
+
+def test_ctrl_c_in_the_middle_of_a_conversion_is_no_refusal(
+    make: Callable[..., Embedder], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def struck(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("No conversion rule")  # what the frontend makes of it
+
+    monkeypatch.setattr(fast_openvino, "_convert", struck)
+    with pytest.raises(KeyboardInterrupt):
+        make().encode([PICTURES[0]] * runtimes.ENOUGH)
 
 
 def test_a_runtime_that_computes_something_else_is_refused(

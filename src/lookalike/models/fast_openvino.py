@@ -20,6 +20,7 @@ from lookalike.core.compat import import_openvino
 from lookalike.core.device import threads
 from lookalike.core.files import atomic_folder, write_json
 from lookalike.core.formats import stamp
+from lookalike.core.interrupts import held_back
 from lookalike.models import forks
 from lookalike.models.program import Program, RuntimeUnavailable, difference, evaluating, finish, key
 
@@ -171,7 +172,8 @@ def prepare(model: Embedder, layer: str) -> Path:
     ov = import_openvino()
     with _lock:
         try:
-            graph = _convert(ov, model, layer)
+            with held_back():  # its frontend takes a Ctrl-C for an operation it does not know
+                graph = _convert(ov, model, layer)
         except Exception as error:  # its frontend raises many kinds for networks it cannot take
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise RuntimeUnavailable(f"OpenVINO cannot run `{model.architecture}` ({first}).") from error
