@@ -27,7 +27,7 @@ def test_everything_is_looked_at(module: Any) -> None:
     assert health.ok
     assert found["torch"].state == "ok" and found["torch"].cost.endswith("MB")
     assert found["openvino"].state == "ok"
-    assert {"heif", "map", "disk", "device", "processor"} <= set(found)
+    assert {"heif", "disk", "device", "processor"} <= set(found)
     assert "no licence" in health.licence and "model.weights" in health.licence
     assert all(part.how for part in health.parts if part.state != "ok")
 

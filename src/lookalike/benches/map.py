@@ -73,7 +73,7 @@ def panning(places: np.ndarray, seconds: float = 4.0) -> dict[str, Any]:
 
     with _served(places) as address, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
-        page = browser.new_page(viewport=WINDOW)
+        page = browser.new_page(viewport={"width": WINDOW["width"], "height": WINDOW["height"]})
         page.goto(f"{address}/map")
         page.locator(".plane canvas.points[data-painter]").wait_for()
         first = page.evaluate("performance.now()")

@@ -42,8 +42,9 @@ def reproduce(
     if listed:
         return _answer([result for p in papers for result in results_of(p, out)])
     if paper is not None:
-        how = {"scale": scale, "only": only, "out": out, "fresh": fresh, "finished": finished}
-        results = lookalike.reproduce(paper=paper, data=data, **how)
+        results = lookalike.reproduce(
+            paper=paper, data=data, scale=scale, only=only, out=out, fresh=fresh, finished=finished
+        )
         if document:
             write_page(document, out)
         return _answer(results)

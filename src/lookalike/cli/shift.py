@@ -101,9 +101,9 @@ def run(
     data: Data = None,
     splits: Splits = None,
     methods: Methods = EIGHT,
-    model: Annotated[
+    models: Annotated[
         list[str] | None,
-        typer.Option("--model", help="The starting model, or NAME=WEIGHTS; given again, they are compared."),
+        typer.Option("--models", "--model", help="The starting model, or NAME=WEIGHTS; several are compared."),
     ] = None,
     count: Count = 9,
     only: Only = None,
@@ -131,7 +131,7 @@ def run(
         data=data,
         splits=splits,
         methods=_names(methods),
-        models=model or ["efficientnet_lite0"],
+        models=models or ["efficientnet_lite0"],
         count=count,
         only=options.numbers(only, "--only") if only else None,
         seeds=seeds,

@@ -119,12 +119,12 @@ def _factor(covariance: Floats, rank: int) -> Floats:
 def _cholesky(covariance: Floats) -> Floats | None:
     """L with LLᵀ = S; None where S is singular, though there were rows enough: dead or repeated dimensions."""
     try:
-        lower: Floats = np.linalg.cholesky(covariance)
+        lower = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         return None
     pivots = np.diag(lower)
     singular = pivots.min() ** 2 <= pivots.max() ** 2 * len(lower) * np.finfo(np.float64).eps
-    return None if singular else lower
+    return None if singular else np.asarray(lower, dtype=np.float64)
 
 
 def _root_of_full(lower: Floats, second: Floats) -> float:
