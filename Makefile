@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 TESTS ?= tests
 
-.PHONY: help setup demo test test-all check bench wheel pins clean
+.PHONY: help setup demo test test-all soak check bench wheel pins clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,6 +28,10 @@ test-all: ## the test suite with the long forms
 	@tools/setup bench
 	@tools/chromium
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --slow $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+
+soak: ## crashes, full disks, two writers, and 64 clients for 5 minutes (about 25 minutes)
+	@tools/setup dev
+	@$(BIN)/python -m tests.soak $(SOAK)
 
 check: ## lint, types, layers, security, and documents that are up to date
 	@tools/setup dev

@@ -37,6 +37,7 @@ def make(place: Path) -> dict[str, Path]:
     settings = {"head": {"dim": 16}, "logs": {"tensorboard": False}, "keep": "trained"}
     la.train(data=birds, model="model", out="run", steps=2, report=False, settings=settings)
     la.index(folder=birds, model="model", index=place / "index", store="exact", progress=False)
+    la.backup(index=place / "index", out=place / "backup" / "backup.tar", progress=False)
     (place / "checkpoint").mkdir()
     shutil.move(place / "run" / "checkpoints" / "last.pt", place / "checkpoint")
     shutil.rmtree(place / "run" / "checkpoints")
@@ -52,7 +53,10 @@ def make(place: Path) -> dict[str, Path]:
     _curve(place / "curve")
     cache = next((place / "home" / "cache" / "features").iterdir())
     return {
-        **{kind: place / kind for kind in ("model", "run", "index", "checkpoint", "table", "splits", "map", "curve")},
+        **{
+            kind: place / kind
+            for kind in ("model", "run", "index", "backup", "checkpoint", "table", "splits", "map", "curve")
+        },
         "cache": cache,
     }
 

@@ -32,6 +32,11 @@ _LAZY = {
     "pretrain": "lookalike.training",
     "index": "lookalike.searching",
     "search": "lookalike.searching",
+    "duplicates": "lookalike.searching",
+    "switch": "lookalike.searching",
+    "backup": "lookalike.searching",
+    "restore": "lookalike.searching",
+    "purge": "lookalike.searching",
     "Index": "lookalike.searching",
     "report": "lookalike.reporting",
     "demo": "lookalike.tour",
@@ -52,7 +57,7 @@ if TYPE_CHECKING:
     from lookalike.evaluation import compare, evaluate
     from lookalike.models import Embedder, ImageEmbedder, embed, export
     from lookalike.reporting import report
-    from lookalike.searching import Index, index, search
+    from lookalike.searching import Index, backup, duplicates, index, purge, restore, search, switch
     from lookalike.service import serve
     from lookalike.tour.demo import demo
     from lookalike.tour.doctor import doctor
@@ -67,23 +72,28 @@ __all__ = [
     "Run",
     "Table",
     "__version__",
+    "backup",
     "bench",
     "compare",
     "demo",
     "doctor",
+    "duplicates",
     "embed",
     "evaluate",
     "export",
     "index",
     "migrate",
     "pretrain",
+    "purge",
     "read_table",
     "recipes",
     "report",
     "reproduce",
+    "restore",
     "search",
     "serve",
     "shift",
+    "switch",
     "train",
 ]
 

@@ -19,7 +19,7 @@ SHIFT = list(command().commands["shift"].commands)
 # Python argument -> option, where a word is taken or another one reads better on a command line
 SPELT = {"settings": "set"}
 NOT_OPTIONS = {"progress"}
-GROUPS = {"recipes", "cache", "shift"}
+GROUPS = {"recipes", "cache", "keys", "shift"}
 
 
 class Found:

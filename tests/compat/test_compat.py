@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def test_indexes(old: Path, tmp_path: Path) -> None:
     hits = la.search(query=birds / "class-02" / "1.jpg", index=old, k=4)
     assert hits[0].path == "class-02/1.jpg"
     assert hits[0].score == pytest.approx(1, abs=1e-3)
+
+
+@every("backup")
+def test_backups(old: Path, tmp_path: Path) -> None:
+    made = la.restore(file=old / "backup.tar", index=tmp_path / "restored", progress=False)
+    assert made.pictures == 20
+    with la.Index.open(tmp_path / "restored") as opened:
+        assert opened.store.count() == 20 and opened.scores.why
 
 
 @every("checkpoint")
@@ -138,9 +147,31 @@ def newer(folder: Path) -> None:
             table = pq.read_table(path)
             stamps = {k: v.replace(b'"format": 1', b'"format": 2') for k, v in table.schema.metadata.items()}
             pq.write_table(table.replace_schema_metadata(stamps), path)
+        elif path.suffix == ".tar":
+            newer_tar(path)
         elif path.suffix == ".pt":
             document = torch.load(path, weights_only=True)
             torch.save({**document, "format": document["format"] + 1}, path)
+
+
+def newer_tar(path: Path) -> None:
+    import io
+    import tarfile
+
+    with tarfile.open(path) as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    document = json.loads(members["backup.json"])
+    members["backup.json"] = json.dumps({**document, "format": document["format"] + 1}).encode()
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def backup_of(folder: Path) -> Any:
+    with tempfile.TemporaryDirectory() as place:
+        return la.restore(file=folder / "backup.tar", index=Path(place) / "index", progress=False)
 
 
 def checkpoint_of(folder: Path) -> Any:
@@ -171,6 +202,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "model": lambda folder: la.Embedder.from_pretrained(folder, device="cpu"),
     "run": la.Run,
     "index": la.Index.open,
+    "backup": backup_of,
     "checkpoint": checkpoint_of,
     "splits": splits_of,
     "map": map_of,

@@ -1,35 +1,72 @@
-"""A model that needs no torch, for processes that are killed before they would have loaded it."""
+"""Models that need no torch: for processes that are killed before they would have loaded it, and for quick tests."""
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from lookalike.data import Preprocess, UnreadableImage, prepare
 from lookalike.models.pictures import Failure, stream
 
 
 class FakeEmbedder:
-    name, dim, parent = "fake", 48, None
+    """A few pixels as a vector; another `seed` is another model, with another sign here and there."""
+
+    dim, parent, reads_words = 48, None, False
     preprocess = Preprocess(size=4, crop=1.0)
 
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.name = seed, "fake"
+        self.signs = np.where(np.random.default_rng(seed).random(self.dim) < 0.5 * bool(seed), -1, 1)
+
     def fingerprint(self) -> str:
-        return "fa4e" * 8
+        return f"fa4{self.seed:x}" * 8
 
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
+        (folder / "config.json").write_text(json.dumps({"seed": self.seed}))
+
+    def square(self, picture: Any) -> np.ndarray:
+        return prepare(picture, self.preprocess)
+
+    def encode_squares(self, squares: Any) -> np.ndarray:
+        rows = np.stack(squares).reshape(len(squares), -1).astype(np.float32) - 100.5
+        rows = np.abs(rows) if self.seed else rows
+        return np.asarray(self.signs * rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
     def encode(self, pictures: Any, *, on_error: str = "raise") -> Any:
-        rows, failures = [], []
+        squares, failures = [], []
         for picture in stream(pictures).items:
             try:
-                pixels = prepare(picture.load(), self.preprocess, box=picture.box)
-                rows.append(pixels.reshape(-1).astype(np.float32) - 100.5)
+                squares.append(prepare(picture.load(), self.preprocess, box=picture.box))
             except UnreadableImage as error:
                 failures.append(Failure(picture.index, picture.name, error.reason))
-        matrix = np.array(rows, np.float32).reshape(-1, self.dim)
-        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-        return (matrix, failures) if on_error == "skip" else matrix
+        rows = self.encode_squares(squares) if squares else np.empty((0, self.dim), np.float32)
+        return (rows, failures) if on_error == "skip" else rows
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Let every model folder of a `FakeEmbedder` be opened as one, in an index and in a service."""
+    from lookalike.searching import folder, writing
+    from lookalike.service.encoder import Encoder
+
+    def load(name: str | os.PathLike[str], device: str = "auto") -> FakeEmbedder:
+        places = [path for path in (Path(name), Path(name) / "model") if (path / "config.json").is_file()]
+        return FakeEmbedder(json.loads((places[0] / "config.json").read_text())["seed"])
+
+    class Light:
+        def __init__(self, model: Any) -> None:
+            self.square, self.rows = model.square, model.encode_squares
+
+    def model(self: Any, *, fast: bool = False) -> Any:
+        self._squares = self._squares or Light(self._index.embedder)
+        return self._squares
+
+    patch.setattr(folder, "load_model", load)
+    patch.setattr(writing, "load_model", load)
+    patch.setattr(Encoder, "model", model)

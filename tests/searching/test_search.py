@@ -259,3 +259,22 @@ def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) ->
     assert isinstance(hits, Hits)
     assert hits.kind == "uncalibrated" and hits[0].identical and hits[1].probability is None
     assert hits[1].sureness == f"{hits[1].score:.3f}" and hits[1].closer_than is not None
+
+
+def test_a_picture_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import sys
+
+    pictures, place = made
+    data = (pictures / "class-01" / "0.jpg").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    found: Any = search(query="-", index=place, k=3)
+    assert found[0].path == "class-01/0.jpg" and found[0].identical
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(LookalikeError, match="no picture on standard input"):
+        search(query="-", index=place)
+
+
+def test_words_need_a_model_that_reads_them(made: Any) -> None:
+    with pytest.raises(LookalikeError, match="reads no words"):
+        search(text="a gull", index=made[1])

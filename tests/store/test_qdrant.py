@@ -107,3 +107,29 @@ def test_damage_is_a_sentence_or_repaired(tmp_path: Path, what: str) -> None:
     else:
         assert again.count() in (0, 1)
         again.close()
+
+
+def test_whoever_is_refused_does_no_harm(tmp_path: Path) -> None:
+    """Qdrant's own refusal comes too late: the second opener has by then cut files of the first."""
+    from lookalike.core.locks import Locked
+
+    place = str(tmp_path / "s")
+    store = QdrantStore.create(place, 8)
+    rows = clustered(40, 8)
+
+    def put(start: int, count: int) -> None:
+        ids = [f"r{start + i}" for i in range(count)]
+        store.upsert(ids, rows[start : start + count], [{"path": name, "label": "x"} for name in ids])
+
+    put(0, 13)
+    store.build()
+    for turn in range(3):
+        with pytest.raises(Locked):
+            QdrantStore.open(place)
+        put(13 + 3 * turn, 3)
+        store.delete([f"r{turn}"])
+    assert store.count() == 19
+    store.close()
+    again = QdrantStore.open(place)
+    assert again.count() == 19
+    again.close()

@@ -10,7 +10,7 @@ import typer
 # Panel of the help -> verbs; each is a module of this folder with a function (or an `app`) of that name.
 PANELS = {
     "Start": ("demo", "doctor"),
-    "Search": ("index", "search", "serve"),
+    "Search": ("index", "search", "duplicates", "serve"),
     "Train and measure": (
         "train",
         "pretrain",
@@ -23,7 +23,7 @@ PANELS = {
         "export",
     ),
     "Proof": ("bench", "reproduce"),
-    "Housekeeping": ("cache", "migrate"),
+    "Housekeeping": ("switch", "backup", "restore", "purge", "keys", "cache", "migrate"),
 }
 
 

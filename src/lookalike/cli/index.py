@@ -27,6 +27,11 @@ def index(
         bool, typer.Option("--calibrate/--no-calibrate", help="Check what scores mean on labelled pictures.")
     ] = True,
     device: Device = "auto",
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the folder until Ctrl-C.")] = False,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="RULE", help="Take out path=sea/*, label=gull and keep them out; again."),
+    ] = None,
     dry_run: DryRun = False,
 ) -> Answer:
     """Make a folder searchable, or bring its index up to date."""
@@ -41,6 +46,11 @@ def index(
         split=split,
         calibrate=calibrate,
         device=device,
+        watch=watch,
+        remove=remove,
         dry_run=dry_run,
     )
+    if remove:
+        word = "would be" if dry_run else "are"
+        return Answer(done, [f"{done.deleted:,} pictures {word} out of the index; their files stay where they are."])
     return Answer(done, str(done).splitlines())

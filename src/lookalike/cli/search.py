@@ -13,7 +13,10 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def search(
-    query: Annotated[Path, typer.Argument(metavar="PICTURE", help="A picture, or a folder of them.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="PICTURE", help="A picture, a folder of them, or - for standard input.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Words, where the model reads them (open_clip).")] = None,
     index: Annotated[
         str | None, typer.Option("--index", help="An index, a run or the pictures' folder; the last updated otherwise.")
     ] = None,
@@ -42,6 +45,7 @@ def search(
 
     found = lookalike.search(
         query=query,
+        text=text,
         index=index,
         k=k,
         filters=filters,

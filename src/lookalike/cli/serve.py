@@ -28,6 +28,14 @@ def serve(
     keep_metadata: Annotated[
         bool, typer.Option("--keep-metadata", help="Give originals with their place and camera data.")
     ] = False,
+    originals: Annotated[bool, typer.Option("--originals", help="Give originals to keys that only read, too.")] = False,
+    keys: Annotated[
+        bool | None, typer.Option("--keys/--no-keys", help="Ask for a key; unless told, when others can come.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Requests a second of one client; 0: any. Others get 50 unless told.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the picture folder.")] = False,
     device: Device = "auto",
 ) -> None:
     """Search in the browser: a page and an API on this machine.
@@ -45,5 +53,9 @@ def serve(
         keep_queries=keep_queries,
         max_upload=max_upload,
         keep_metadata=keep_metadata,
+        originals=originals,
+        keys=keys,
+        rate=rate,
+        watch=watch,
         device=device,
     )

@@ -19,6 +19,7 @@ CURRENT: dict[str, int] = {
     "curve": 1,
     "table": 1,
     "map": 1,
+    "backup": 1,
 }
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]

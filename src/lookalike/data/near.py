@@ -74,14 +74,16 @@ def alike(thumbs: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray
     return np.einsum("ij,ij->i", _unit(thumbs[left]), _unit(thumbs[right]))
 
 
-def near_pairs(hashes: np.ndarray, thumbs: np.ndarray) -> tuple[list[tuple[int, int, float]], int]:
+def near_pairs(
+    hashes: np.ndarray, thumbs: np.ndarray, alike_from: float = ALIKE
+) -> tuple[list[tuple[int, int, float]], int]:
     """Pairs (i, j, correlation) that join every group of near duplicates, and how many pictures were not searched
     through because too many others resemble their hash.
 
     Not every pair of a group is listed: pictures with the same hash are joined to one of them.
     """
     hashes = np.asarray(hashes, np.uint64)
-    leaders, pairs, unsearched = _same_hash(hashes, thumbs)
+    leaders, pairs, unsearched = _same_hash(hashes, thumbs, alike_from)
     crowded = np.zeros(len(leaders), bool)
     checks = 1_000_000 + _CHECKS * len(leaders)
     for i, j in _candidates(hashes[leaders], crowded):
@@ -89,13 +91,15 @@ def near_pairs(hashes: np.ndarray, thumbs: np.ndarray) -> tuple[list[tuple[int, 
         left, right = leaders[i[:checks]], leaders[j[:checks]]
         checks -= len(left)
         scores = alike(thumbs, left, right)
-        for k in np.flatnonzero(scores >= ALIKE):
+        for k in np.flatnonzero(scores >= alike_from):
             low, high = sorted((int(left[k]), int(right[k])))
             pairs.append((low, high, float(scores[k])))
     return sorted(pairs), unsearched + int(crowded.sum())
 
 
-def _same_hash(hashes: np.ndarray, thumbs: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, float]], int]:
+def _same_hash(
+    hashes: np.ndarray, thumbs: np.ndarray, alike_from: float
+) -> tuple[np.ndarray, list[tuple[int, int, float]], int]:
     """One or a few leaders of every hash, and the others joined to them: linear, however many share a hash."""
     order = np.argsort(hashes, kind="stable")
     starts = np.concatenate([[0], np.flatnonzero(np.diff(hashes[order])) + 1])
@@ -116,7 +120,7 @@ def _same_hash(hashes: np.ndarray, thumbs: np.ndarray) -> tuple[np.ndarray, list
                     vectors.append(units[0])
                     rows, units = rows[1:], units[1:]
                 scores = units @ vectors[tried]
-                joined = scores >= ALIKE
+                joined = scores >= alike_from
                 pairs += [(own[tried], int(i), float(s)) for i, s in zip(rows[joined], scores[joined], strict=True)]
                 rows, units = rows[~joined], units[~joined]
                 tried += 1

@@ -16,7 +16,7 @@ from lookalike.core.compat import import_timm, offline
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.data.decoding import Preprocess
-from lookalike.models import own
+from lookalike.models import own, words
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Built:
 
 def build(name: str, *, weights: str | Path | None = None, size: int | None = None) -> Built:
     """A backbone without classifier, with its own pooling still in place, and the preprocessing it was trained with."""
+    if words.is_clip(name):
+        return _build_clip(name, weights, size)
     builtin = BUILTIN.get(name) or next((b for b in BUILTIN.values() if b.architecture == name), None)
     model = create(builtin.architecture if builtin else name, size)
     licence = f"timm states for these weights: {model.pretrained_cfg.get('license') or 'nothing'}."
@@ -77,8 +79,22 @@ def build(name: str, *, weights: str | Path | None = None, size: int | None = No
     return Built(model.eval(), builtin.architecture if builtin else name, preprocess_of(model, size), licence, source)
 
 
+def _build_clip(name: str, weights: str | Path | None, size: int | None) -> Built:
+    short, said = words.split(name)
+    model = words.pretrained(name) if weights is None else words.create(name)
+    licence, source = f"open_clip's weights {said}; their authors state the licence.", f"open_clip {short} {said}"
+    if weights == "random":
+        licence, source = "Weights drawn at random; there is nothing to license.", "random"
+    elif weights is not None:
+        load_file(model, Path(weights), name)
+        licence, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
+    return Built(model.eval(), words.PREFIX + short, preprocess_of(model, size), licence, source)
+
+
 def create(architecture: str, size: int | None = None) -> Any:
-    """A timm model without classifier and without weights."""
+    """A timm model without classifier and without weights (an open_clip one keeps its text side)."""
+    if words.is_clip(architecture):
+        return words.create(architecture)
     timm = import_timm()
     own.register()
     if not timm.is_model(architecture):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -288,6 +289,31 @@ class Embedder(nn.Module):
         return self._encode(
             pictures, "embedding", batch_size, runtime, precision, on_error, progress, view=None, seed=0
         )
+
+    def square(self, picture: Any) -> np.ndarray:
+        """What the model is fed with: uint8 size×size×3; with `encode_squares` the two halves of `encode`."""
+        from lookalike.models.pixels import centre
+
+        return np.asarray(centre(picture, self.preprocess))
+
+    def encode_squares(self, squares: Sequence[np.ndarray]) -> np.ndarray:
+        """float32 rows of length one for squares of pixels that were made before."""
+        from lookalike.models.squares import Squares
+
+        return Squares(self).rows(squares)
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether words land in the same space as pictures."""
+        return hasattr(self.backbone, "read") and isinstance(self.head, nn.Identity)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 rows of length one for words, to be compared with those of pictures."""
+        if not self.reads_words:
+            raise LookalikeError(f"The model {self.name} reads no words: take an open_clip model (`open_clip:NAME`).")
+        with torch.inference_mode():
+            rows = unit(self.backbone.read(list(texts)))
+        return np.asarray(rows.float().cpu())
 
     def features(
         self,

@@ -7,21 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 # Name -> module; imported on first use, so that importing this room costs nothing.
 _LAZY = {
+    "Duplicates": "copies",
     "Hits": "hits",
     "Index": "folder",
     "Indexed": "indexing",
+    "backup": "archive",
+    "duplicates": "copies",
     "index": "indexing",
     "indexes": "folder",
+    "purge": "removing",
+    "restore": "archive",
     "search": "asking",
+    "switch": "generations",
 }
 
 if TYPE_CHECKING:
+    from lookalike.searching.archive import backup, restore
     from lookalike.searching.asking import search
+    from lookalike.searching.copies import Duplicates, duplicates
     from lookalike.searching.folder import Index, indexes
+    from lookalike.searching.generations import switch
     from lookalike.searching.hits import Hits
     from lookalike.searching.indexing import Indexed, index
+    from lookalike.searching.removing import purge
 
-__all__ = ["Hits", "Index", "Indexed", "index", "indexes", "search"]
+__all__ = [
+    "Duplicates",
+    "Hits",
+    "Index",
+    "Indexed",
+    "backup",
+    "duplicates",
+    "index",
+    "indexes",
+    "purge",
+    "restore",
+    "search",
+    "switch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -32,7 +33,8 @@ SEVERAL = 0.05  # added to each side of the interval when several pictures ask: 
 
 def search(
     *,
-    query: Any,
+    query: Any = None,
+    text: str | None = None,
     index: str | os.PathLike[str] | Index | None = None,
     k: int = 10,
     filters: Filters = None,
@@ -44,10 +46,11 @@ def search(
     exact: bool = False,
     device: str = "auto",
 ) -> Hits | list[Hits]:
-    """What an index holds that looks like a picture.
+    """What an index holds that looks like a picture, or that words describe.
 
-    `query` is a path, bytes, a PIL picture or an array; a folder asks for each of its pictures in turn and gives a
-    list. `more` and `less` are further pictures to look like and unlike; `box` is the part of the query that counts
+    `query` is a path, bytes, a PIL picture or an array, or `-` for a picture on standard input; a folder asks for
+    each of its pictures in turn and gives a list. `text` asks by words, where the index's model reads
+    them. `more` and `less` are further pictures to look like and unlike; `box` is the part of the query that counts
     (x1, y1, x2, y2 in pixels). `filters`: `label=gull`, `path=sea/*`, `domain!=sketch`. `all` shows weak hits too.
     """
     if not 1 <= k <= MOST:
@@ -58,6 +61,13 @@ def search(
         where = parse(filters)
         opened.check_columns(condition.column for condition in where)
         service = _held(opened)
+        if (query is None) == (text is None):
+            raise LookalikeError("Give a picture to search by, or words (`--text`), not both.")
+        if text is not None:
+            found = opened.words_vector(text)[None]
+            return _answered(opened, service, found, found[:0], k, where, text, set(), all, exact, time.monotonic())
+        if isinstance(query, str) and query == "-":
+            query = _standard_input()
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no picture `{query}`.")
@@ -107,21 +117,44 @@ def ask(
     vectors = embed(index, pictures, box, names)
     count, name = 1 + len(more), names[0] or "picture"
     same = {hash_bytes(data) for data in pictures[:1] if isinstance(data, bytes) and box is None}
+    return _answered(index, service, vectors[:count], vectors[count:], k, where, name, same, show_all, exact, start)
+
+
+def _answered(
+    index: Index,
+    service: Served | None,
+    positive: np.ndarray,
+    negative: np.ndarray,
+    k: int,
+    where: Sequence[Condition],
+    name: str,
+    same: Collection[str],
+    show_all: bool,
+    exact: bool,
+    start: float,
+) -> Hits:
     if service is not None:
-        found = service.answer(vectors[:count], vectors[count:], k, where, same=same, exact=exact)
+        found = service.answer(positive, negative, k, where, same=same, exact=exact)
         return Hits.from_json(found, name=name, index=str(index.path), show_all=show_all)
     return answer(
         index,
-        vectors[:count],
+        positive,
         k,
         where,
-        negative=vectors[count:],
+        negative=negative,
         name=name,
         same=same,
         start=start,
         show_all=show_all,
         exact=exact,
     )
+
+
+def _standard_input() -> bytes:
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise LookalikeError("There is no picture on standard input: `lookalike search - < PICTURE`.")
+    return data
 
 
 def _loaded(picture: Any) -> Any:

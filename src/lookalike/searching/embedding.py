@@ -1,14 +1,15 @@
-"""Reading ahead: while the model works on one batch, the next one's files are hashed and looked at."""
+"""Reading ahead: while the model works on one batch, the next one's files are read, hashed and decoded, each once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lookalike.core.device import threads
 from lookalike.core.files import hash_bytes
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 BATCH = 512  # pictures acknowledged at a time: what a kill costs at most
 
-# Copies are told by their pixels. A picture much larger than this is compared at reduced size: decoding it whole
-# would take longer than embedding it, and equal files still give equal pixels.
-SHORT_SIDE = 1024
+LARGE = 100_000  # bytes of a file from which on several threads that decode help each other
+
+Square = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Facts:
     content: str  # of the decoded pixels
     ratio: float  # width by height
     colour: str  # the mean, to paint before the picture is there
+    square: np.ndarray | None = field(default=None, compare=False)  # what the model is fed with
 
     def payload(self) -> dict[str, Any]:
         return {"_hash": self.hash, "content_id": self.content, "_ratio": self.ratio, "_colour": self.colour}
@@ -41,39 +43,57 @@ class Batch:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def look(table: Table, row: int) -> Facts:
-    """Read one picture; raises what a picture that cannot be read raises."""
+def look(table: Table, row: int, side: float, square: Square | None = None) -> Facts:
+    """Read one picture; raises what a picture that cannot be read raises.
+
+    Copies are told by their pixels, decoded to a short side of at least `side`, as small as the model may have them:
+    equal files still give equal pixels, and decoding a photograph whole would take longer than embedding it
+    (docs/decisions/0074). `square` makes of them what the model is fed with.
+    """
     from lookalike.data import content_id, decode
 
     data = table.open_bytes(row)
-    pixels = decode(data, box=table.box(row), min_side=SHORT_SIDE)
+    pixels = decode(data, box=table.box(row), min_side=side)
     height, width = pixels.shape[:2]
     mean = pixels[:: max(1, height // 16), :: max(1, width // 16)].reshape(-1, 3).mean(axis=0)
     colour = "#" + "".join(f"{int(c):02x}" for c in np.clip(mean, 0, 255))
-    return Facts(hash_bytes(data), content_id(pixels), round(width / height, 4), colour)
+    fed = square(pixels) if square is not None else None
+    return Facts(hash_bytes(data), content_id(pixels), round(width / height, 4), colour, fed)
 
 
-def _look_at(table: Table, rows: Sequence[int]) -> Batch:
+def batches(table: Table, rows: Sequence[int], side: float, square: Square | None = None) -> Iterator[Batch]:
+    """The rows in batches, one looked at ahead of the one in hand."""
     from lookalike.data import UnreadableImage
 
-    batch = Batch(rows)
-    for row in rows:
+    def one(row: int) -> Facts | str:
         try:
-            batch.facts[row] = look(table, row)
+            return look(table, row, side, square)
         except UnreadableImage as error:
-            batch.failed[row] = error.reason
+            return error.reason
         except OSError as error:
-            batch.failed[row] = (error.strerror or str(error)).lower()
-    return batch
+            return (error.strerror or str(error)).lower()
 
+    def all_of(part: Sequence[int]) -> Batch:
+        batch = Batch(part)
+        for row, found in zip(part, crew.map(one, part) if crew is not None else map(one, part), strict=True):
+            if isinstance(found, Facts):
+                batch.facts[row] = found
+            else:
+                batch.failed[row] = found
+        return batch
 
-def batches(table: Table, rows: Sequence[int]) -> Iterator[Batch]:
-    """The rows in batches, one looked at ahead of the one in hand."""
     parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+    # Threads that decode small pictures mostly hand the interpreter to each other.
+    large = table.has("size") and float(np.nanmean(table.column("size"))) > LARGE
+    crew = ThreadPoolExecutor(threads(), thread_name_prefix="lookalike-decode") if large else None
     with ThreadPoolExecutor(1, thread_name_prefix="lookalike-look") as pool:
-        waiting = [pool.submit(_look_at, table, part) for part in parts[:1]]
-        for number in range(len(parts)):
-            batch = waiting.pop().result()
-            if number + 1 < len(parts):
-                waiting.append(pool.submit(_look_at, table, parts[number + 1]))
-            yield batch
+        try:
+            waiting = [pool.submit(all_of, part) for part in parts[:1]]
+            for number in range(len(parts)):
+                batch = waiting.pop().result()
+                if number + 1 < len(parts):
+                    waiting.append(pool.submit(all_of, parts[number + 1]))
+                yield batch
+        finally:
+            if crew is not None:
+                crew.shutdown(cancel_futures=True)

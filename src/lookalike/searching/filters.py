@@ -50,3 +50,15 @@ def describe(conditions: Iterable[Condition]) -> str:
         values = " or ".join(value + "*" * c.prefix for value in c.values)
         parts.append(f"{c.column}: {'not ' * c.negate}{values}")
     return " and ".join(parts)
+
+
+def meets(payload: Mapping[str, object], conditions: Iterable[Condition]) -> bool:
+    """Whether a row meets all conditions, as a store would answer."""
+
+    def holds(c: Condition) -> bool:
+        value = payload.get(c.column)
+        texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        found = any(t.startswith(c.values) if c.prefix else t in c.values for t in texts)
+        return found != c.negate
+
+    return all(map(holds, conditions))

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.core.files import hash_bytes
@@ -22,8 +24,6 @@ from lookalike.searching.rows import open_picture
 from lookalike.store import Record, Store, store_class
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lookalike.data import Table
     from lookalike.models import Embedder
 
@@ -136,8 +136,7 @@ class Index:
                 f"The model {self.generation.model.name} reads no words: make an index with an open_clip model "
                 "(`lookalike index FOLDER --model open_clip:NAME`), or search by a picture."
             )
-        reader: Any = self.embedder
-        return reader.encode_text([text])[0]
+        return np.asarray(self.embedder.encode_text([text])[0])
 
     @property
     def scores(self) -> Scores:

@@ -16,8 +16,12 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching.calibrating import fit
+from lookalike.searching.filters import Filters
 from lookalike.searching.folder import default_path, is_index, is_name
+from lookalike.searching.table import without
 from lookalike.searching.updating import Indexed, Update
+from lookalike.searching.watching import Watched
+from lookalike.searching.watching import watch as follow
 from lookalike.searching.writing import open_writer
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ def index(
     split: str | None = None,
     calibrate: bool = True,
     device: str = "auto",
+    watch: bool = False,
+    remove: Filters = None,
     dry_run: bool = False,
     progress: bool = True,
 ) -> Indexed:
@@ -44,25 +50,38 @@ def index(
 
     `model` is a run, a model folder or a name; without it an existing index keeps its model, and a new one takes
     EfficientNet-Lite0. `index` is a name or a folder; without it the place follows from the folder. `store` is
-    `qdrant` (default) or `exact`. Nothing is written into the picture folder.
+    `qdrant` (default) or `exact`. Nothing is written into the picture folder. `watch` follows the folder until
+    Ctrl-C. `remove` takes the pictures that meet a filter (`path=sea/*`) out of the index, and keeps them out.
     """
     source = Path(folder).expanduser()
     if not source.exists():
         raise LookalikeError(f"There is no folder `{folder}`.")
     source = source.resolve()
-    return bring_up_to_date(
-        source,
-        _place(source, index),
-        model=model,
-        store=store,
-        explicit=index is not None,
-        layout=layout,
-        split=split,
-        calibrate=calibrate,
-        device=device,
-        dry_run=dry_run,
-        progress=progress,
-    )
+    place = _place(source, index)
+    if remove:
+        from lookalike.searching.removing import remove as take_out
+
+        return Indexed(place.name, place, deleted=take_out(index=place, filters=remove, dry_run=dry_run))
+
+    def once() -> Indexed:
+        return bring_up_to_date(
+            source,
+            place,
+            model=model,
+            store=store,
+            explicit=index is not None,
+            layout=layout,
+            split=split,
+            calibrate=calibrate,
+            device=device,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    done = once()
+    if watch and not dry_run:
+        follow(once, Watched(source, layout, split))
+    return done
 
 
 def bring_up_to_date(
@@ -80,12 +99,11 @@ def bring_up_to_date(
     progress: bool = True,
     live: bool = True,
     opened: Store | None = None,
-    generation: int | None = None,
 ) -> Indexed:
     """What `index` does, with the folder and the place known.
 
     `live` lets the generation answer when it is complete. `opened` is the store of a service in this process, which
-    is written through where it cannot be opened twice; `generation` is the one to write, without `model`.
+    is written through where it cannot be opened twice.
     """
     from lookalike.data import read_table
 
@@ -94,12 +112,13 @@ def bring_up_to_date(
     if not len(table):
         raise LookalikeError(f"`{source}` holds no pictures.")
     how: dict[str, Any] = {"explicit": explicit, "device": device, "dry_run": dry_run}
-    how |= {"opened": opened, "number": generation}
+    how["opened"] = opened
     with hold(place / ".lock", f"The index `{place.name}`"):
         kept = is_index(place)  # what failed before a picture was stored, or only looked, leaves no folder behind
         try:
             with open_writer(place, source, model, store, **how) as writer:
                 try:
+                    table = without(table, writer.manifest.without)
                     update = Update(writer, table, progress=progress)
                     if dry_run:
                         return update.plan()

@@ -41,6 +41,7 @@ class Generation(pydantic.BaseModel):
     pictures: int = 0
     complete: bool = False  # False while an indexing run is at work, or after one was killed
     columns: list[str] = []  # what can be filtered by
+    writes: int = 0  # finished runs: what tells two states of it apart
     words: bool = False  # the model has a text side
     built: dict[str, Any] = {}  # what the store says of its graph
 
@@ -50,6 +51,7 @@ class Manifest(pydantic.BaseModel):
     source: str  # the picture folder or table file, absolute
     layout: str = "auto"
     split: str | None = None
+    without: list[list[str]] = []  # rules by which pictures were removed, and stay out
     live: int = 1
     generations: list[Generation] = []
 

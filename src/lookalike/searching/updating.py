@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
-from lookalike.searching.embedding import Batch, batches
+from lookalike.searching.embedding import Batch, Square, batches
 from lookalike.searching.folder import UNREADABLE
 from lookalike.searching.rows import payload_of
 from lookalike.searching.table import finished
@@ -144,8 +146,12 @@ class Update:
         contents = {name: row.content for name, row in self.known.items()}
         homeless = {(self.known[name].hash, self.known[name].content): name for name in self.changes.gone}
         rows = sorted([*self.changes.fresh, *self.changes.touched])
+        # What may only have moved or been touched is embedded after a second look, if it must be.
+        direct = self.changes.fresh and not homeless and not self.changes.touched
+        square: Square | None = self.writer.embedder.square if direct else None
+        pre = self.writer.generation.preprocess
         with Progress("Embedding", len(rows), shown=self.progress) as bar:
-            for batch in batches(self.table, rows):
+            for batch in batches(self.table, rows, pre["size"] / pre["crop"], square):
                 failed = self._store(batch, homeless)
                 contents.update({self.names[row]: facts.content for row, facts in batch.facts.items()})
                 for row in failed:
@@ -173,8 +179,8 @@ class Update:
         failed = dict(batch.failed)
         rows = [row for row in batch.facts if row not in kept]
         if rows:
-            vectors, failures = self.writer.embedder.encode(self.table.take(rows), on_error="skip")
-            failed.update({rows[failure.index]: failure.reason for failure in failures})
+            vectors, failed_now = self._vectors(batch, rows)
+            failed |= failed_now
             rows = [row for row in rows if row not in failed]
             store.upsert([names[row] for row in rows], vectors, [payloads[row] for row in rows])
             done.changed += sum(names[row] in self.known for row in rows)
@@ -183,6 +189,14 @@ class Update:
         done.unreadable += [(paths[row].as_py(), reason) for row, reason in failed.items()]
         store.delete([names[row] for row in failed if names[row] in self.known])
         return failed
+
+    def _vectors(self, batch: Batch, rows: list[int]) -> tuple[np.ndarray, dict[int, str]]:
+        """The vectors of some rows, and of which rows there are none, with the reason."""
+        squares = [fed for row in rows if (fed := batch.facts[row].square) is not None]
+        if len(squares) == len(rows):
+            return self.writer.embedder.encode_squares(squares), {}
+        vectors, failures = self.writer.embedder.encode(self.table.take(rows), on_error="skip")
+        return vectors, {rows[failure.index]: failure.reason for failure in failures}
 
     def _note_unreadable(self) -> None:
         path, done = self.writer.path / UNREADABLE, self.done

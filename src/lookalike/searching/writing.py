@@ -73,6 +73,7 @@ class Writer:
     def finish(self, *, live: bool = True) -> None:
         self.generation.pictures = self.store.count()
         self.generation.complete, self.generation.updated = True, manifests.now()
+        self.generation.writes += 1
         if live:
             self.manifest.live = self.generation.number
         self.store.flush()
@@ -96,13 +97,12 @@ def open_writer(
     device: str = "auto",
     dry_run: bool = False,
     opened: Store | None = None,
-    number: int | None = None,
 ) -> Iterator[Writer]:
     """The generation that a model's vectors go to: the one it made before, or a new one.
 
     One whose pictures went through another decoder is not added to: a new one takes its place when it is whole.
     `explicit`: the user named this index, so another model's vectors are refused instead of put beside.
-    `opened` is that generation's store if this process has it open already, `number` one to take without a model.
+    `opened` is that generation's store if this process has it open already.
     """
     from lookalike.data.decoding import DECODER
 
@@ -110,8 +110,8 @@ def open_writer(
     live = manifest.generation() if manifest.generations else None
     given: Embedder | None = None
     if live is not None and model is None:
-        generation: Generation | None = manifest.generation(number)
-        if number is None and live.decoder not in ("", DECODER):
+        generation: Generation | None = live
+        if live.decoder not in ("", DECODER):
             given = load_model(generation_folder(path, live.number) / "model", device)
             generation = manifest.of_model(live.model.fingerprint, DECODER)
     else:
@@ -206,6 +206,7 @@ def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: st
         preprocess=embedder.preprocess.to_json(),
         decoder=DECODER,
         dim=embedder.dim,
+        words=bool(getattr(embedder, "reads_words", False)),
         store=store,
         created=manifests.now(),
         updated=manifests.now(),

@@ -55,7 +55,7 @@ class Follower:
             index = self.service.index
             manifest = manifests.read(index.path)
             wanted, now = manifest.generation(), index.generation
-            if (wanted.number, wanted.updated, wanted.complete) == (now.number, now.updated, now.complete):
+            if (wanted.number, wanted.writes, wanted.complete) == (now.number, now.writes, now.complete):
                 return False
             if wanted.number == now.number and not wanted.complete:
                 return False  # it is being written to; what is stored so far can be found already
@@ -68,6 +68,17 @@ class Follower:
             self.service.changing.change(live)
             log.info("another state of the index answers", extra={"generation": wanted.number})
             return True
+
+    def follow(self, patience: float = 10.0) -> bool:
+        """Look until the generation that the manifest names answers; whether it does."""
+        deadline = time.monotonic() + patience
+        while True:
+            self.look()
+            if self.service.index.generation.number == manifests.read(self.service.index.path).live:
+                return True
+            if time.monotonic() > deadline:
+                return False  # whoever holds its store will let go of it; the thread goes on looking
+            time.sleep(0.05)
 
     def _watch(self) -> None:
         from lookalike.service.work import update

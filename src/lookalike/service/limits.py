@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lookalike.service.problems import Problem
+
+PIXELS = 250_000_000  # decoded at once, by all requests together: bounds the memory that pictures can take
+SOME = 20_000_000  # what a picture of unknown size is counted as
+PATIENCE = 30.0  # seconds
 CLIENTS = 10_000  # remembered at once; the longest unseen is forgotten first
 
 
@@ -41,3 +48,28 @@ class Buckets:
             while len(self._level) > CLIENTS:
                 self._level.popitem(last=False)
         return 0.0 if allowed else (1 - level) / self.rate
+
+
+class Budget:
+    """Pixels that may be decoded at once."""
+
+    def __init__(self, pixels: int = PIXELS) -> None:
+        self.left = self.whole = pixels
+        self._change = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, pixels: int) -> Iterator[None]:
+        wanted = min(pixels, self.whole)
+        with self._change:
+            if not self._change.wait_for(lambda: self.left >= wanted, PATIENCE):
+                raise Problem(503, "Busy with large pictures. Try again in 10 s.", retry_after=10)
+            self.left -= wanted
+        try:
+            yield
+        finally:
+            with self._change:
+                self.left += wanted
+                self._change.notify_all()
+
+
+BUDGET = Budget()

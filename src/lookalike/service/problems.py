@@ -22,6 +22,7 @@ class Problem(LookalikeError):
 
 def problem(status: int, sentence: str, *, retry_after: int | None = None) -> JSONResponse:
     headers = {"Cache-Control": "no-store"}
+    sentence = " ".join(sentence.split())  # a name from outside may hold anything
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
     return JSONResponse({"error": {"status": status, "sentence": sentence}}, status, headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
 from pathlib import Path
@@ -10,10 +11,13 @@ from pathlib import Path
 from lookalike.core import folders
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
-from lookalike.core.progress import say, warn
+from lookalike.core.progress import level, say, warn
 from lookalike.core.run import find_run
 from lookalike.searching import Index
 from lookalike.searching.served import announced
+from lookalike.searching.watching import EVERY
+
+RATE = 50.0
 
 
 def serve(
@@ -26,18 +30,27 @@ def serve(
     keep_queries: float = 7,
     max_upload: int = 20_000_000,
     keep_metadata: bool = False,
+    originals: bool = False,
+    keys: bool | None = None,
+    rate: float | None = None,
+    watch: bool = False,
     device: str = "auto",
 ) -> None:
     """Serve an index: a page to search with, and a JSON API. Ends with Ctrl-C.
 
     `index` is a folder, a name, the picture folder it was made of, or a run; `run` is a run with an index.
     `runs` is where reports are looked for (default `./runs`). Uploaded pictures are kept for `keep_queries` days.
-    Originals are given without EXIF and other metadata, unless `keep_metadata`.
+    Originals are given without EXIF and other metadata, unless `keep_metadata`, and to keys that only read when
+    `originals` is set. `keys` asks everybody for a key (default: when others than this machine can come), `rate` is
+    how many requests a second one client may keep up (default: 50 for others, no limit on this machine). `watch`
+    follows the picture folder.
     """
     import uvicorn
 
     from lookalike.service.app import create_app
     from lookalike.service.guards import LOOPBACK
+    from lookalike.service.keys import Keys
+    from lookalike.service.logs import install
     from lookalike.service.state import Limits, Service
 
     if index is not None and run is not None:
@@ -48,17 +61,34 @@ def serve(
     opened = Index.open(index if run is None else run, device=device)
     opened.store  # noqa: B018 (told now, not at the first request, when another process has it)
     local = _is_loopback(host)
+    asked = Keys(required=not local if keys is None else keys)
+    if asked.required and not asked.list():
+        raise LookalikeError(
+            f"Whoever reaches {host} would need a key, and there is none: make one with `lookalike keys new NAME`, "
+            "or let everybody in with --no-keys."
+        )
     listener = _listen(host, port)
-    limits = Limits(upload=max_upload)
-    service = Service(opened, _report_folders(opened, run, runs), keep_queries, limits, keep_metadata=keep_metadata)
+    install(logging.DEBUG if level() > 1 else logging.WARNING)
+    service = Service(
+        opened,
+        _report_folders(opened, run, runs),
+        keep_queries,
+        Limits(upload=max_upload, rate=(0.0 if local else RATE) if rate is None else rate),
+        keys=asked,
+        originals=originals,
+        keep_metadata=keep_metadata,
+        watch=EVERY if watch else 0.0,
+    )
     app = create_app(service, hosts=LOOPBACK if local else None)
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
     say(f"Index     {opened.name}: {opened.store.count():,} pictures")
     say(f"Model     {opened.generation.model.short}")
-    if not local:
-        warn(f"everybody who reaches {host} can search these pictures; there is no key.")
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=15)
+    if asked.required:
+        say(f"Keys      {len(asked.list()):,}: whoever comes needs one")
+    elif not local:
+        warn(f"everybody who reaches {host} can search and change this index; nobody is asked for a key.")
+    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=15)
     try:
         with announced(opened.path, host, listener.getsockname()[1], service.keys.house):
             uvicorn.Server(config).run(sockets=[listener])

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lookalike.core.locks import Locked
 from lookalike.searching import Index
+from lookalike.searching.removing import remove_rows
 from lookalike.searching.rows import public
 from lookalike.searching.watching import Watched
+from lookalike.service.desk import Desk
 from lookalike.service.encoder import Encoder
 from lookalike.service.follower import Follower
 from lookalike.service.jobs import Jobs
@@ -37,6 +40,7 @@ class Service:
         self.changing = Changing(Live(self.first, self.keep_days))
         self.reports = Reports(self.runs)
         self.jobs = Jobs()
+        self.desk = Desk()
         self.watched = Watched(self.first.source, self.first.manifest.layout, self.first.manifest.split)
         self.follower = Follower(self)
 
@@ -56,6 +60,15 @@ class Service:
         """Load the model beside the first requests, so that the first search does not wait; follow the index."""
         threading.Thread(target=self.encoder.warm, name="lookalike-warm", daemon=True).start()
         self.follower.start()
+
+    def leave(self, rows: list[str]) -> None:
+        """Take rows out of the index at once: their files were moved away. The next update finds nothing left to do."""
+        if rows:
+            try:
+                remove_rows(self.index, rows)
+            except Locked:
+                return  # an update is at work; the next one finds them gone
+            self.follower.look()
 
     def close(self) -> None:
         self.follower.stop()

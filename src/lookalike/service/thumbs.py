@@ -11,6 +11,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import write_bytes
 from lookalike.searching import Index
 from lookalike.searching.rows import box_of
+from lookalike.service.limits import BUDGET, SOME
 from lookalike.service.problems import Problem
 from lookalike.store import Condition
 
@@ -40,7 +41,10 @@ class Thumbs:
         from lookalike.data import thumbnail
 
         try:
-            jpeg = thumbnail(self.index.open_bytes(record), side, box=box_of(record.payload))
+            with BUDGET.take(SOME):
+                jpeg = thumbnail(self.index.open_bytes(record), side, box=box_of(record.payload))
+        except Problem:
+            raise
         except LookalikeError as error:
             raise Problem(404, str(error)) from error
         write_bytes(path, jpeg, private=True)

@@ -14,7 +14,7 @@ import numpy as np
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, read_json, write_json
-from lookalike.core.locks import Locked
+from lookalike.core.locks import Locked, hold
 from lookalike.core.seeds import numpy_rng
 from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, Where, checked, direction, unit_rows
 
@@ -28,8 +28,9 @@ WIDTHS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
 class QdrantStore:
     """See `Store`. One process at a time has it open, readers too (docs/decisions/0071)."""
 
-    def __init__(self, place: str, shard: Any, meta: dict[str, Any]) -> None:
+    def __init__(self, place: str, shard: Any, meta: dict[str, Any], held: contextlib.ExitStack) -> None:
         self.place, self.dim = Path(place), int(meta["dim"])
+        self._held = held
         self._meta = meta
         self._shard = shard
         self._columns = {_unquote(name) for name in shard.info().payload_schema}
@@ -43,7 +44,8 @@ class QdrantStore:
         meta = {"store": "qdrant", "format": 1, "dim": dim, "ef": None}
         shard = Path(place) / "shard"
         need_space(place, ROOM, "A store of the kind `qdrant` (`exact` takes less)")
-        with _explained(place):
+        with contextlib.ExitStack() as held, _explained(place):
+            held.enter_context(_alone(place))
             shard.mkdir(parents=True, exist_ok=True, mode=0o700)
             config = q.EdgeConfig(
                 vectors=q.EdgeVectorParams(dim, q.Distance.Cosine),
@@ -52,16 +54,17 @@ class QdrantStore:
                 ),
             )
             opened = q.EdgeShard.create(str(shard), config)
-        write_json(Path(place) / META, meta, private=True)
-        return cls(place, opened, meta)
+            write_json(Path(place) / META, meta, private=True)
+            return cls(place, opened, meta, held.pop_all())
 
     @classmethod
     def open(cls, place: str, *, write: bool = False) -> Self:
         import qdrant_edge as q
 
         meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
-        with _explained(place, opening=True):
-            return cls(place, q.EdgeShard.load(str(Path(place) / "shard")), meta)
+        with contextlib.ExitStack() as held, _explained(place, opening=True):
+            held.enter_context(_alone(place))
+            return cls(place, q.EdgeShard.load(str(Path(place) / "shard")), meta, held.pop_all())
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -135,6 +138,7 @@ class QdrantStore:
 
     def close(self) -> None:
         self._shard.close()
+        self._held.close()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -258,6 +262,12 @@ def _record(point: Any) -> Record:
 def _hit(point: Any) -> Hit:
     name, payload = _payload(point)
     return Hit(name, min(max(float(point.score), -1.0), 1.0), payload)
+
+
+def _alone(place: str) -> contextlib.AbstractContextManager[None]:
+    """Our own lock before Qdrant's: a second opener is refused by it too, but only after it has cut files that the
+    first one writes to, which then fails at its next write."""
+    return hold(Path(place) / ".lock", f"The store `{place}`")
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
+import pydantic
 from fastapi import Depends, Query, Request, Response
 
 from lookalike.core.files import hash_bytes, plain
@@ -18,6 +19,12 @@ Filters = Annotated[
 ]
 Count = Annotated[int, Query(ge=1, le=600, description="How many hits")]
 Names = Annotated[list[str], Query(default_factory=list, max_length=20)]
+
+
+class Body(pydantic.BaseModel):
+    """What a request may carry; a name that is not known is told."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
 
 
 def service_of(request: Request) -> Service:

@@ -12,15 +12,11 @@ from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import work
 from lookalike.service.access import COOKIE, rights_of
-from lookalike.service.api.common import Answering, Serving, tagged
+from lookalike.service.api.common import Answering, Body, Serving, tagged
 from lookalike.service.problems import Problem
 
 router = APIRouter(prefix="/api/v1", tags=["settings"])
 Text = Annotated[str, pydantic.Field(max_length=500)]
-
-
-class Body(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid")
 
 
 class Switch(Body):
@@ -69,7 +65,7 @@ def switch(service: Serving, live: Answering, wanted: Switch) -> dict[str, Any]:
         path = service.reports.model(wanted.model)
         return service.jobs.start("switch", f"Switching to {wanted.model}", work.switch(service, path)).to_json()
     generations.switch(index=live.index.path, to=wanted.generation)
-    service.follower.look()
+    service.follower.follow()
     return {"live": service.index.generation.number}
 
 

@@ -1,0 +1,48 @@
+"""A model for a service: pictures are made into squares where they arrive, and go through it together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.models import runtimes
+from lookalike.models.fast_openvino import BLOCK
+from lookalike.models.pictures import Stream
+from lookalike.models.pipeline import Runtime
+
+if TYPE_CHECKING:
+    from lookalike.models.embedder import Embedder
+
+
+BATCH = 32
+
+
+class Squares:
+    """What `Embedder.encode` does, in two halves: `square` in any thread, `rows` in one.
+
+    Few pictures run in a batch of their own size, many in blocks of a fixed one, which is faster (docs/decisions/0031).
+    `fast` converts the model for a fast runtime now (some two seconds, kept); else that is used if it is there.
+    """
+
+    def __init__(self, model: Embedder, *, fast: bool = False) -> None:
+        self.model = model
+        self._engines: dict[bool, Runtime] = {}
+        if fast:
+            self._engine(BLOCK, runtimes.ENOUGH)
+
+    def _engine(self, count: int, hint: int = 1) -> Runtime:
+        many = count >= BLOCK
+        if many not in self._engines:
+            source = Stream(iter(()), max(hint, count))
+            self._engines[many] = runtimes.select(self.model, "embedding", "auto", "f32", source, max(count, 1))[0]
+        return self._engines[many]
+
+    def square(self, picture: Any) -> np.ndarray:
+        return self.model.square(picture)
+
+    def rows(self, squares: Sequence[np.ndarray]) -> np.ndarray:
+        engine = self._engine(len(squares), len(squares))
+        batches = (np.stack(squares[start : start + BATCH]) for start in range(0, len(squares), BATCH))
+        return np.concatenate([np.array(part) for part in engine.run(batches)])

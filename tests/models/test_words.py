@@ -1,0 +1,88 @@
+"""A model that reads words: a small open_clip model of random numbers, which shows that the ways fit together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.models import Embedder
+from tests import helpers
+
+pytestmark = pytest.mark.needs("open_clip")
+
+TINY = {
+    "embed_dim": 32,
+    "vision_cfg": {"image_size": 64, "layers": 2, "width": 64, "patch_size": 16, "head_width": 32},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    from lookalike.core.compat import import_timm
+
+    import_timm()
+    import open_clip
+
+    folder = tmp_path_factory.mktemp("clip")
+    (folder / "tiny-words.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(folder)
+    return Embedder.from_pretrained("open_clip:tiny-words", weights="random")
+
+
+def test_words_and_pictures_land_in_one_space(tiny: Embedder) -> None:
+    import torch
+
+    words = tiny.encode_text(["a gull", "a wren", "a gull"])
+    assert tiny.reads_words and words.shape == (3, 32) and tiny.preprocess.size == 64 and tiny.preprocess.crop == 1.0
+    assert np.allclose(np.linalg.norm(words, axis=1), 1, atol=1e-6)
+    assert (words[0] == words[2]).all() and words[0] @ words[1] < 0.9999
+    rows = tiny.encode([helpers.picture(n) for n in range(3)])
+    pixels = np.stack([np.asarray(helpers.picture(1, width=64, height=64))])
+    with torch.inference_mode():
+        direct = tiny.backbone.clip.encode_image(tiny.normalise(torch.from_numpy(pixels)))
+    ours = tiny.encode([pixels[0]])
+    assert rows.shape == (3, 32) and np.allclose(ours, direct / direct.norm(dim=1, keepdim=True), atol=1e-5)
+
+
+def test_both_sides_are_saved_and_a_head_ends_reading(tiny: Embedder, tmp_path: Path) -> None:
+    tiny.save_pretrained(tmp_path / "model")
+    again = Embedder.from_pretrained(tmp_path / "model")
+    assert again.fingerprint() == tiny.fingerprint()
+    assert np.allclose(again.encode_text(["a gull"]), tiny.encode_text(["a gull"]), atol=1e-6)
+    again.set_random_head(8, seed=0)
+    assert not again.reads_words
+    with pytest.raises(LookalikeError, match="reads no words"):
+        again.encode_text(["a gull"])
+
+
+def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
+    from lookalike.searching import Hits, Index, index, search
+
+    folder = helpers.pictures(tmp_path / "pictures", classes=2, images=4)
+    index(folder=folder, model=tiny, index=tmp_path / "index", store="exact", calibrate=False, progress=False)
+    found: Any = search(text="a red bird", index=tmp_path / "index", k=8)
+    assert isinstance(found, Hits) and len(found) == 8
+    with Index.open(tmp_path / "index") as opened:
+        wanted = opened.words_vector("a red bird")
+        for hit in found:
+            record = opened.store.get([hit.id], vectors=True)[0]
+            assert record is not None and abs(float(record.vector @ wanted) - hit.score) < 1e-4  # type: ignore[operator]
+    with pytest.raises(LookalikeError, match="not both"):
+        search(text="a", query=folder / "class-00" / "0.jpg", index=tmp_path / "index")
+    with pytest.raises(LookalikeError, match="not both"):
+        search(index=tmp_path / "index")
+
+
+def test_names_of_models_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LookalikeError, match="did you mean `ViT-B-32`"):
+        Embedder.from_pretrained("open_clip:ViT-B-3", weights="random")
+    with pytest.raises(LookalikeError, match="does not say which weights"):
+        Embedder.from_pretrained("open_clip:ViT-B-32")
+    with pytest.raises(LookalikeError, match="the network is off"):
+        Embedder.from_pretrained("open_clip:ViT-B-32:laion2b_s34b_b79k")

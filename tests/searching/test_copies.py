@@ -1,0 +1,228 @@
+"""Duplicates: three kinds, a suggestion with its reason, moved away and back, nothing ever lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lookalike
+from lookalike.core.errors import LookalikeError
+from lookalike.searching import close, grouping, moving
+from lookalike.searching.copies import dismiss
+from lookalike.searching.looks import look_at
+from tests import helpers
+
+
+def scene(seed: int, width: int = 400, height: int = 300) -> Image.Image:
+    """A picture with enough in it to be told from others."""
+    rng = np.random.default_rng(seed)
+    image = Image.fromarray(helpers.picture(seed, width=width, height=height))
+    for _ in range(12):
+        x, y = rng.integers(0, width - 60), rng.integers(0, height - 60)
+        patch = Image.new(
+            "RGB", (int(rng.integers(20, 120)), int(rng.integers(20, 90))), tuple(rng.integers(0, 255, 3))
+        )
+        image.paste(patch, (int(x), int(y)))
+    return image
+
+
+@pytest.fixture
+def photos(tmp_path: Path, home: Path) -> Path:
+    """Ten different pictures, of which some are there again in other forms."""
+    folder = tmp_path / "photos"
+    (folder / "a").mkdir(parents=True)
+    (folder / "b").mkdir()
+    for number in range(10):
+        scene(number).save(folder / "a" / f"{number}.jpg", quality=92)
+    shutil.copy(folder / "a" / "0.jpg", folder / "b" / "copy.jpg")  # identical
+    os.utime(folder / "b" / "copy.jpg", (2_000_000_000, 2_000_000_000))
+    scene(1).save(folder / "b" / "worse.jpg", quality=60)  # the same, compressed harder
+    scene(2).resize((200, 150)).save(folder / "b" / "small.png")  # the same, smaller
+    exif = Image.Exif()
+    exif[0x0132] = "2019:07:21 10:11:12"
+    scene(3).save(folder / "b" / "dated.jpg", quality=92, exif=exif)  # equal pixels, with a date
+    scene(4).crop((10, 8, 396, 294)).save(folder / "b" / "cropped.jpg", quality=92)  # near
+    return folder
+
+
+def names(found: Any, kind: str) -> list[list[str]]:
+    return [[look.path for look in one.files] for one in found.of(kind)]
+
+
+def test_three_kinds_with_reasons(photos: Path) -> None:
+    found = lookalike.duplicates(source=photos, progress=False)
+    assert found.pictures == 15
+    assert names(found, "identical") == [["a/0.jpg", "b/copy.jpg"]]
+    same = {tuple(files) for files in names(found, "same")}
+    assert same == {("a/1.jpg", "b/worse.jpg"), ("a/2.jpg", "b/small.png"), ("a/3.jpg", "b/dated.jpg")}
+    assert names(found, "near") == [["a/4.jpg", "b/cropped.jpg"]]
+    kept = {one.files[one.keep].path: one.reason for one in found.groups}
+    assert kept["a/0.jpg"] == "older"
+    assert kept["a/1.jpg"].startswith("less compressed")
+    assert kept["a/2.jpg"].startswith("more pixels")
+    assert kept["b/dated.jpg"].startswith("has a date")
+    assert "4" in kept_path(found, "near") and "cropped" not in kept_path(found, "near")
+    text = str(found)
+    assert "Identical files  1 groups, 2 files" in text and "Nothing was moved" in text and "kept: older" in text
+    document = json.loads(json.dumps(found.to_json()))
+    assert document["counts"]["same"]["groups"] == 3 and document["groups"][0]["files"][0]["width"] == 400
+    # The second look reads nothing again, and finds the same.
+    for file in photos.rglob("*.*"):
+        file.chmod(0o000)
+    if os.geteuid() != 0:
+        again = lookalike.duplicates(source=photos, progress=False)
+        assert [one.id for one in again.groups] == [one.id for one in found.groups]
+
+
+def kept_path(found: Any, kind: str) -> str:
+    one = found.of(kind)[0]
+    return str(one.files[one.keep].path)
+
+
+def test_the_preferred_folder_overrules(photos: Path) -> None:
+    found = lookalike.duplicates(source=photos, prefer="b", progress=False)
+    assert all(one.files[one.keep].path.startswith("b/") for one in found.groups)
+    assert found.of("identical")[0].reason == "in b/"
+
+
+def test_moving_and_moving_back(photos: Path, tmp_path: Path) -> None:
+    before = {p.relative_to(photos): p.read_bytes() for p in photos.rglob("*") if p.is_file()}
+    done = lookalike.duplicates(source=photos, kinds=["identical", "same"], move=True, progress=False)
+    assert done.moved is not None and done.moved.files == 4 and not done.moved.left
+    target = Path(done.moved.folder)
+    assert target.is_relative_to(tmp_path / "_lookalike_moved") and not target.is_relative_to(photos)
+    assert (
+        not (photos / "b" / "copy.jpg").exists()
+        and (target / "b" / "copy.jpg").read_bytes() == before[Path("b/copy.jpg")]
+    )
+    lines = [json.loads(line) for line in (target / "moved.jsonl").read_text().splitlines()]
+    assert {line["path"] for line in lines} == {"b/copy.jpg", "b/worse.jpg", "b/small.png", "a/3.jpg"}
+    assert [batch.state for batch in moving.history(photos)] == ["moved"]
+    (photos / "b" / "worse.jpg").write_bytes(b"another file")
+    back = lookalike.duplicates(source=photos, back="last", progress=False).moved
+    assert (
+        back is not None
+        and back.files == 3
+        and back.left == [{"path": "b/worse.jpg", "why": "another file has its place now"}]
+    )
+    assert moving.history(photos)[0].state == "partly"
+    (photos / "b" / "worse.jpg").unlink()
+    assert lookalike.duplicates(source=photos, back=done.moved.id, progress=False).moved.files == 1  # type: ignore[union-attr]
+    after = {p.relative_to(photos): p.read_bytes() for p in photos.rglob("*") if p.is_file()}
+    assert after == before and moving.history(photos)[0].state == "back"
+    with pytest.raises(LookalikeError, match="Nothing is moved away"):
+        lookalike.duplicates(source=photos, back="last", progress=False)
+
+
+def test_nothing_is_moved_that_changed_or_lies_outside(photos: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.jpg"
+    outside.write_bytes(b"mine")
+    (photos / "link.jpg").symlink_to(outside)
+    (photos / "linked").symlink_to(tmp_path)
+    stat = (photos / "a" / "0.jpg").stat()
+    wanted = [
+        moving.Wanted("a/0.jpg", stat.st_size + 1, stat.st_mtime),
+        moving.Wanted("link.jpg", 4, outside.stat().st_mtime),
+        moving.Wanted("linked/outside.jpg", 4, outside.stat().st_mtime),
+        moving.Wanted("../outside.jpg", 4, outside.stat().st_mtime),
+        moving.Wanted("gone.jpg", 4, 0),
+    ]
+    batch = moving.move(photos, wanted)
+    assert batch.files == 0 and len(batch.left) == 5 and outside.exists() and not moving.history(photos)
+    with pytest.raises(LookalikeError, match="inside the picture folder"):
+        moving.move(photos, [], photos / "away")
+    (tmp_path / "full" / "a").mkdir(parents=True)
+    (tmp_path / "full" / "a" / "0.jpg").write_bytes(b"there first")
+    batch = moving.move(photos, [moving.Wanted("a/0.jpg", stat.st_size, stat.st_mtime)], tmp_path / "full")
+    assert (tmp_path / "full" / "a" / "0.jpg").read_bytes() == b"there first"
+    assert (tmp_path / "full" / "a" / "0 (2).jpg").stat().st_size == stat.st_size
+
+
+def test_a_move_to_another_disk_copies_whole(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    source = photos / "a" / "0.jpg"
+    data, when = source.read_bytes(), source.stat().st_mtime
+    moving.move_file(source, tmp_path / "there" / "0.jpg")
+    assert (tmp_path / "there" / "0.jpg").read_bytes() == data and not source.exists()
+    assert (tmp_path / "there" / "0.jpg").stat().st_mtime == when
+    with pytest.raises(FileExistsError):
+        moving.move_file(photos / "a" / "1.jpg", tmp_path / "there" / "0.jpg")
+    assert (photos / "a" / "1.jpg").exists()
+
+
+def test_dismissed_groups_stay_away(photos: Path) -> None:
+    found = lookalike.duplicates(source=photos, progress=False)
+    name = found.of("near")[0].id
+    dismiss(photos, name)
+    again = lookalike.duplicates(source=photos, progress=False)
+    assert not again.of("near") and again.dismissed == 1
+    dismiss(photos, name, undo=True)
+    assert lookalike.duplicates(source=photos, progress=False).of("near")
+
+
+def test_close_pairs_are_those_of_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against all N² products; pairs that are nearly the same are all found, with far fewer of them."""
+    rng = np.random.default_rng(3)
+    base = rng.normal(size=(3000, 32)).astype(np.float32)
+    twins = base[:200] + 0.05 * rng.normal(size=(200, 32)).astype(np.float32)
+    rows = np.concatenate([base, twins])
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    scores = rows @ rows.T
+    wanted = {(i, j) for i in range(len(rows)) for j in np.flatnonzero(scores[i] >= 0.95) if i < j}
+    compared = 0
+    real = close._within
+
+    def counted(vectors: Any, members: Any, least: float) -> Any:
+        nonlocal compared
+        compared += len(members) ** 2 // 2
+        return real(vectors, members, least)
+
+    monkeypatch.setattr(close, "_within", counted)
+    found = {(i, j) for i, j, _ in close.close_pairs(rows, 0.95)}
+    assert found <= wanted and len(found) >= 0.97 * len(wanted) and len(wanted) >= 200
+    assert compared < 0.25 * len(rows) ** 2 / 2
+
+
+def test_embeddings_find_what_small_pictures_do_not(photos: Path) -> None:
+    """A crop that the small picture alone misses is found when the vectors lie close; another class is not."""
+    from lookalike.data import read_table
+
+    scene(5).crop((30, 20, 390, 290)).save(photos / "b" / "part.jpg", quality=92)
+    looks, _ = look_at(read_table(photos), progress=False)
+    vectors = {look.id: np.eye(20, dtype=np.float32)[n] for n, look in enumerate(looks)}
+    ids = {look.path: look.id for look in looks}
+    assert not [one for one in grouping.group(looks, vectors) if "b/part.jpg" in {f.path for f in one.files}]
+    vectors[ids["b/part.jpg"]] = vectors[ids["a/5.jpg"]]
+    vectors[ids["a/7.jpg"]] = vectors[ids["a/6.jpg"]]  # alike to the model, yet other pictures
+    found = [{f.path for f in one.files} for one in grouping.group(looks, vectors) if one.kind == "near"]
+    assert {"a/7.jpg", "a/6.jpg"} not in found
+    from lookalike.data import near
+
+    thumbs = np.stack([look.thumb for look in looks if look.path in ("a/5.jpg", "b/part.jpg")])
+    alike = float(near.alike(thumbs, np.array([0]), np.array([1]))[0])
+    assert ({"a/5.jpg", "b/part.jpg"} in found) == (alike >= grouping.CONFIRMED)
+
+
+def test_a_chain_of_small_steps_is_not_one_group() -> None:
+    assert grouping._stars({(0, 1), (1, 2), (2, 3), (3, 4)}) == [[0, 1, 2], [3, 4]]
+
+
+def test_the_command_line(photos: Path, tmp_path: Path, home: Path) -> None:
+    listed = helpers.lookalike("duplicates", photos, "--json")
+    assert listed.code == 0 and listed.json["counts"]["identical"]["groups"] == 1
+    refused = helpers.lookalike("duplicates", photos, "--move")
+    assert refused.code == 2 and "--yes" in refused.err
+    moved = helpers.lookalike("duplicates", photos, "--move-to", tmp_path / "away", "--yes")
+    assert moved.code == 0 and "Moved 1 files" in moved.out and (tmp_path / "away" / "b" / "copy.jpg").exists()
+    back = helpers.lookalike("duplicates", photos, "--back", "last")
+    assert back.code == 0 and "Moved back 1 files" in back.out and (photos / "b" / "copy.jpg").exists()

@@ -1,0 +1,276 @@
+"""Another model, without a failed request: embed beside, compare, switch, switch back; jobs; a watched folder."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import lookalike
+from lookalike.core.errors import LookalikeError
+from lookalike.searching import Index, index, switch
+from lookalike.searching import manifest as manifests
+from lookalike.searching.watching import Watched, watch
+from tests import helpers
+from tests.searching import fake
+from tests.service.conftest import sentence
+from tests.service.test_guards import encoded, send
+
+API = "/api/v1"
+OURS = {"X-Lookalike": "1"}
+
+
+def wait(client: Any, job: dict[str, Any], seconds: float = 120) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = next(j for j in client.get(f"{API}/state").json()["jobs"] if j["id"] == job["id"])
+        if found["state"] != "running":
+            return dict(found)
+        time.sleep(0.05)
+    raise AssertionError("the job did not end")
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two models, `first` and `second`, that need no torch."""
+    fake.install(monkeypatch)
+    for seed, name in enumerate(("first", "second")):
+        fake.FakeEmbedder(seed).save_pretrained(tmp_path / "models" / name)
+    return tmp_path / "models"
+
+
+@pytest.fixture(params=["qdrant", "exact"])
+def place(request: Any, models: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """(pictures, index) of 12 pictures, to be changed."""
+    pictures = helpers.pictures(tmp_path / "pictures", classes=3, images=4)
+    index(folder=pictures, model=models / "first", index=tmp_path / "index", store=request.param, progress=False)
+    return pictures, tmp_path / "index"
+
+
+@pytest.fixture
+def service(place: Any, models: Path, tmp_path: Path, home: Path) -> Iterator[Any]:
+    from lookalike.core.run import Run
+    from lookalike.service.state import Service
+
+    run = Run.create("supcon", {}, path=tmp_path / "runs" / "better")
+    shutil.copytree(models / "second", run.path / "model")
+    opened = Service(Index.open(place[1]), [tmp_path / "runs"])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def client(service: Any) -> Any:
+    from fastapi.testclient import TestClient
+
+    from lookalike.service import create_app
+    from lookalike.service.guards import LOOPBACK
+
+    return TestClient(create_app(service, hosts=LOOPBACK), base_url="http://127.0.0.1", raise_server_exceptions=False)
+
+
+def test_switching_over_and_back_fails_no_request(client: Any, service: Any, place: Any) -> None:
+    models = client.get(f"{API}/generations").json()
+    assert models["live"] == 1 and next(m["name"] for m in models["models"]) == "better"
+    kept = send(client, encoded()).json()["query"]["id"]
+    stop, codes, dims = threading.Event(), [], set()
+
+    def ask(number: int) -> None:
+        while not stop.is_set():
+            answer = client.get(f"{API}/search", params={"q": kept, "k": 3}) if number else send(client, encoded())
+            codes.append(answer.status_code)
+            dims.add(client.get(f"{API}/info").json()["index"]["generation"])
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        started = client.post(f"{API}/switch", json={"model": "better"}, headers=OURS)
+        assert started.status_code == 202 and started.json()["kind"] == "switch"
+        done = wait(client, started.json())
+        assert done["state"] == "finished", done["sentence"]
+        assert done["result"]["generation"] == 2 and 0 <= done["result"]["agreement"] <= 1
+        assert done["result"]["recall"] >= 0.97 and done["result"]["queries"] == 12
+        assert "The old index is kept" in done["sentence"]
+        info = client.get(f"{API}/info").json()
+        assert info["index"]["generation"] == 2 and info["model"]["name"] == "better"
+        back = client.post(f"{API}/switch", json={"generation": 1}, headers=OURS)
+        assert back.json() == {"live": 1}
+        time.sleep(0.3)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert len(codes) > 10 and set(codes) == {200} and dims == {1, 2}
+    refused = client.delete(f"{API}/generations/1", headers=OURS)
+    assert refused.status_code == 400 and "answers now" in sentence(refused)
+    assert client.delete(f"{API}/generations/2", headers=OURS).status_code == 200
+    assert len(manifests.read(place[1]).generations) == 1 and not (place[1] / "generations" / "2").exists()
+    assert client.post(f"{API}/switch", json={"model": "../../etc"}, headers=OURS).status_code == 404
+    assert client.post(f"{API}/switch", json={}, headers=OURS).status_code == 422
+    assert client.post(f"{API}/switch", json={"generation": 9}, headers=OURS).status_code == 400
+
+
+def test_the_command_line_switches_a_running_service(client: Any, service: Any, place: Any, models: Path) -> None:
+    """The manifest is what a service follows, whoever wrote it."""
+    pictures, where = place
+    from lookalike.searching.indexing import bring_up_to_date
+
+    bring_up_to_date(pictures.resolve(), where, model=models / "second", store="exact", progress=False)
+    assert service.follower.look() and client.get(f"{API}/info").json()["index"]["generation"] == 2
+    assert switch(index=where).live == 1 and service.follower.follow()
+    assert client.get(f"{API}/info").json()["index"]["generation"] == 1
+    assert not service.follower.look()
+    assert switch(index=where, to="second").live == 2
+    with pytest.raises(LookalikeError, match=r"no complete generation `third`; there are: 1 \(first\), 2 \(second\)"):
+        switch(index=where, to="third")
+
+
+def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: Any, place: Any) -> None:
+    pictures, _ = place
+    Image.fromarray(helpers.picture(99)).save(pictures / "class-00" / "new.jpg")
+    (pictures / "class-01" / "0.jpg").unlink()
+    started = client.post(f"{API}/index/update", headers=OURS).json()
+    done = wait(client, started)
+    assert done["state"] == "finished" and done["result"]["new"] == 1 and done["result"]["deleted"] == 1
+    assert done["sentence"] == "1 new, 1 deleted, 11 unchanged."
+    state = client.get(f"{API}/state")
+    assert state.json()["index"]["pictures"] == 12
+    again = client.get(f"{API}/state", headers={"If-None-Match": state.headers["etag"]})
+    assert again.status_code == 304 and not again.content
+    hits = client.get(f"{API}/search", params={"like": "pictures/class-00/new.jpg"}).json()
+    assert hits["query"]["columns"]["path"] == "class-00/new.jpg"
+    # Two looks that agree, and differ from what was acted on, start a run by themselves.
+    service.watch, service.follower._looked = 0.001, -1e9
+    service.follower._watch()
+    Image.fromarray(helpers.picture(98)).save(pictures / "class-00" / "newer.jpg")
+    for _ in range(2):
+        service.follower._looked = -1e9
+        service.follower._watch()
+    job = service.jobs.running() or service.jobs.list()[0]
+    assert wait(client, job.to_json())["result"]["new"] == 1
+
+
+def test_a_job_can_be_stopped_and_what_it_did_is_kept(
+    client: Any, service: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def slow(job: Any) -> dict[str, Any]:
+        from lookalike.core.progress import Progress
+
+        with Progress("Working", 100, shown=False) as bar:
+            for _ in range(100):
+                gate.wait(10)
+                bar.advance()
+        return {}
+
+    job = service.jobs.start("index", "Slow work", slow)
+    refused = client.post(f"{API}/index/update", headers=OURS)
+    assert refused.status_code == 409 and refused.headers["retry-after"] == "5"
+    waiting = client.post(f"{API}/duplicates/find", headers=OURS)
+    assert waiting.status_code == 202, "another kind waits its turn"
+    assert client.get(f"{API}/state").json()["job"]["title"] == "Slow work"
+    client.post(f"{API}/jobs/{job.id}/stop", headers=OURS)
+    gate.set()
+    done = wait(client, job.to_json())
+    assert done["state"] == "stopped" and "kept" in done["sentence"]
+    assert wait(client, waiting.json())["state"] == "finished"
+    assert client.post(f"{API}/jobs/none/stop", headers=OURS).status_code == 404
+
+
+def test_a_failed_job_says_why(client: Any, service: Any) -> None:
+    def fails(job: Any) -> dict[str, Any]:
+        raise LookalikeError("The disk is full.")
+
+    def breaks(job: Any) -> dict[str, Any]:
+        raise ZeroDivisionError
+
+    assert wait(client, service.jobs.start("a", "A", fails).to_json())["sentence"] == "The disk is full."
+    assert "its log says more" in wait(client, service.jobs.start("b", "B", breaks).to_json())["sentence"]
+
+
+def test_watch_waits_until_files_have_arrived(tmp_path: Path) -> None:
+    folder = helpers.pictures(tmp_path / "pictures", classes=1, images=2)
+    watched = Watched(folder)
+    assert [watched.changed() for _ in range(3)] == [False] * 3
+    (folder / "class-00" / "a.jpg").write_bytes(b"half")
+    assert not watched.changed(), "seen for the first time: it may still be arriving"
+    (folder / "class-00" / "a.jpg").write_bytes(b"half and more")
+    assert not watched.changed() and watched.changed() and not watched.changed()
+    calls: list[int] = []
+    steps = iter([None, lambda: (folder / "class-00" / "a.jpg").unlink(), None, None])
+
+    def sleep(_: float) -> None:
+        step = next(steps, KeyboardInterrupt)
+        if step is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        if callable(step):
+            step()
+
+    watch(lambda: calls.append(1), watched, every=0, sleep=sleep)
+    assert calls == [1]
+
+
+def test_pictures_can_be_removed_and_stay_out(place: Any) -> None:
+    pictures, where = place
+    done = index(folder=pictures, index=where, remove=["path=class-01/*"], progress=False)
+    assert done.deleted == 4
+    with Index.open(where) as opened:
+        assert opened.store.count() == 8 == len(opened.table)
+    again = index(folder=pictures, index=where, progress=False)
+    assert again.pictures == 8 and again.new == 0, "the rule is remembered"
+    with pytest.raises(LookalikeError, match="every picture"):
+        index(folder=pictures, index=where, remove=["path=class-*"], progress=False)
+    with pytest.raises(LookalikeError, match="not a column"):
+        index(folder=pictures, index=where, remove=["colour=red"], progress=False)
+
+
+def test_backup_and_restore(place: Any, tmp_path: Path, home: Path) -> None:
+    pictures, where = place
+    made = lookalike.backup(index=where, out=tmp_path / "kept.tar", progress=False)
+    assert made.pictures == 12 and (tmp_path / "kept.tar").stat().st_mode & 0o077 == 0
+    query = pictures / "class-00" / "1.jpg"
+    wanted: Any = lookalike.search(query=query, index=where, k=5)
+    lookalike.purge(index=where)
+    assert not where.exists() and len(list(pictures.rglob("*.jpg"))) == 12
+    other = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", store="exact", progress=False)
+    assert other.pictures == 12
+    found: Any = lookalike.search(query=query, index=tmp_path / "again", k=5)
+    assert [hit.id for hit in found] == [hit.id for hit in wanted]
+    assert all(abs(a.score - b.score) < 1e-4 for a, b in zip(found, wanted, strict=True))
+    done = index(folder=pictures, index=tmp_path / "again", progress=False)
+    assert done.unchanged == 12, "nothing is embedded again"
+    with pytest.raises(LookalikeError, match="there already"):
+        lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again")
+    with pytest.raises(LookalikeError, match="there already"):
+        lookalike.backup(index=tmp_path / "again", out=tmp_path / "kept.tar")
+    data = (tmp_path / "kept.tar").read_bytes()
+    rows = data.index(b"rows/000000.arrow") // 512 * 512 + 700
+    damaged = data[:rows] + bytes([data[rows] ^ 1]) + data[rows + 1 :]
+    for number, broken in enumerate([data[:rows], damaged, b"", b"x" * 5000]):
+        (tmp_path / f"broken{number}.tar").write_bytes(broken)
+        with pytest.raises(LookalikeError, match="not a whole backup"):
+            lookalike.restore(file=tmp_path / f"broken{number}.tar", index=tmp_path / f"b{number}")
+        assert not (tmp_path / f"b{number}").exists()
+
+
+def test_purge_takes_everything_with_it(client: Any, service: Any, place: Any, home: Path) -> None:
+    pictures, where = place
+    send(client, encoded())
+    item = client.get(f"{API}/items?sample=1").json()["items"][0]
+    assert client.get(f"/thumb/{item['thumb']}/96.jpg").status_code == 200
+    wait(client, client.post(f"{API}/duplicates/find", headers=OURS).json())
+    service.close()
+    plan = lookalike.purge(index=where, dry_run=True)
+    assert where.exists() and plan.thumbnails == 1 and plan.queries == 1 and plan.pictures == 12
+    lookalike.purge(index=where)
+    left = [file for file in home.rglob("*") if file.is_file() and "runtimes" not in file.parts]
+    assert not where.exists() and left == [], "neither vectors nor thumbnails nor caches nor queries"
+    assert len(list(pictures.rglob("*.jpg"))) == 12

@@ -1,0 +1,178 @@
+"""The whole collection over the API: duplicates to go through, runs with their curves, facets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from lookalike.searching import Index, index
+from tests.searching import fake
+from tests.searching.test_copies import scene
+from tests.service.conftest import sentence
+from tests.service.test_changing import wait
+
+API = "/api/v1"
+OURS = {"X-Lookalike": "1"}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """60 pictures of 5 classes, one there three times, one once more with other compression."""
+    folder = tmp_path / "photos"
+    for label in range(5):
+        (folder / f"class-{label:02d}").mkdir(parents=True)
+        for number in range(12):
+            scene(100 * label + number, 160, 120).save(folder / f"class-{label:02d}" / f"{number}.jpg", quality=90)
+    shutil.copy(folder / "class-01" / "3.jpg", folder / "class-01" / "copy.jpg")
+    shutil.copy(folder / "class-01" / "3.jpg", folder / "class-02" / "copy.jpg")
+    Image.open(folder / "class-03" / "5.jpg").save(folder / "class-03" / "again.png")
+    return folder
+
+
+@pytest.fixture
+def service(pictures: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    from lookalike.service.state import Service
+
+    fake.install(monkeypatch)
+    fake.FakeEmbedder().save_pretrained(tmp_path / "model")
+    index(folder=pictures, model=tmp_path / "model", index=tmp_path / "index", progress=False)
+    opened = Service(Index.open(tmp_path / "index"), [tmp_path / "runs"])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def client(service: Any) -> Any:
+    from fastapi.testclient import TestClient
+
+    from lookalike.service import create_app
+
+    return TestClient(create_app(service), base_url="http://127.0.0.1", raise_server_exceptions=False)
+
+
+def post(client: Any, address: str, **body: Any) -> Any:
+    return client.post(f"{API}{address}", json=body, headers=OURS)
+
+
+def test_going_through_duplicates(client: Any, service: Any, pictures: Path) -> None:
+    before = client.get(f"{API}/duplicates").json()
+    assert before["state"] == "none" and before["can_move"] and before["folder"].startswith("_lookalike_moved/photos/")
+    assert client.get(f"{API}/duplicates/groups").status_code == 409
+    done = wait(client, post(client, "/duplicates/find").json())
+    assert done["state"] == "finished", done["sentence"]
+    found = client.get(f"{API}/duplicates").json()
+    assert found["state"] == "ready" and found["counts"]["identical"] == {
+        "groups": 1, "files": 3, "bytes": 2 * (pictures / "class-01" / "3.jpg").stat().st_size,
+    }  # fmt: skip
+    page = client.get(f"{API}/duplicates/groups", params={"kind": "identical"}).json()
+    group = page["groups"][0]
+    assert page["total"] == 1 and len(group["files"]) == 3 and sum(file["keep"] for file in group["files"]) == 1
+    assert {"thumb", "ratio", "width", "height", "bytes", "path", "date", "place"} <= set(group["files"][0])
+    prefer = client.get(f"{API}/duplicates/groups", params={"kind": "identical", "prefer": "class-02"}).json()
+    assert prefer["groups"][0]["keep"].endswith("class-02/copy.jpg") and "class-02" in prefer["groups"][0]["reason"]
+    same = client.get(f"{API}/duplicates/groups", params={"kind": "same"}).json()["groups"]
+    assert {file["path"] for file in same[0]["files"]} == {"class-03/5.jpg", "class-03/again.png"}
+
+    rows = [file["id"] for file in group["files"]]
+    everything = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": rows}])
+    assert everything.status_code == 422 and "At least one" in sentence(everything)
+    strange = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": ["photos/class-00/0.jpg"]}])
+    assert strange.status_code == 422
+    assert post(client, "/duplicates/move", groups=[{"id": "nothing", "move": ["x"]}]).status_code == 404
+    assert post(client, "/duplicates/move").status_code == 422 and len(list(pictures.rglob("*.jpg"))) == 62
+
+    moved = post(client, "/duplicates/move", kind="identical").json()
+    assert moved["files"] == 2 and moved["state"] == "moved" and str(pictures.parent) not in json.dumps(moved)
+    assert len(list(pictures.rglob("*.jpg"))) == 60
+    assert client.get(f"{API}/info").json()["index"]["pictures"] == 61, "the index forgets them at once"
+    assert client.get(f"{API}/duplicates").json()["counts"]["identical"]["groups"] == 0
+    history = client.get(f"{API}/duplicates/history").json()["batches"]
+    assert [batch["id"] for batch in history] == [moved["id"]]
+    back = post(client, f"/duplicates/history/{moved['id']}/back").json()
+    assert back == {"moved": 2, "left": []} and len(list(pictures.rglob("*.jpg"))) == 62
+    wait(client, service.jobs.list()[0].to_json())
+    assert client.get(f"{API}/info").json()["index"]["pictures"] == 63
+    assert post(client, "/duplicates/history/none/back").status_code == 404
+
+    name = same[0]["id"]
+    assert post(client, "/duplicates/dismiss", group=name).json() == {"group": name, "dismissed": True}
+    assert client.get(f"{API}/duplicates/groups", params={"kind": "same"}).json()["total"] == 0
+    assert post(client, "/duplicates/dismiss", group=name, undo=True).status_code == 200
+    assert client.get(f"{API}/duplicates/groups", params={"kind": "same"}).json()["total"] == 1
+
+
+def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    wait(client, post(client, "/duplicates/find").json())
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = client.get(f"{API}/duplicates").json()
+    assert not found["can_move"] and found["why"].endswith("duplicates are listed, moving is off.")
+    refused = post(client, "/duplicates/move", kind="identical")
+    assert refused.status_code == 409 and "moving is off" in sentence(refused)
+
+
+def test_runs_and_their_curves(client: Any, tmp_path: Path) -> None:
+    from lookalike.core.run import Run
+
+    assert client.get(f"{API}/runs").json() == {"runs": []}
+    run = Run.create("supcon", {"steps": 200, "metric": "recall@1"}, path=tmp_path / "runs" / "one")
+    for step in range(0, 101, 10):
+        run.log(step=step, loss=1 / (1 + step))
+        run.log(step=step, **{"validation/recall@1": step / 200})
+    row = client.get(f"{API}/runs").json()["runs"][0]
+    assert row["state"] == "stopped" and row["step"] == 100 and row["steps"] == 200 and "--resume one" in row["resume"]
+    assert row["best"] == 0.5 and row["best_step"] == 100 and len(row["curve"]) == 11
+    with run.locked():
+        answer = client.get(f"{API}/runs/one")
+    assert answer.json()["state"] == "running"
+    series = {line["name"]: line for line in answer.json()["series"]}
+    assert series["loss"]["x"] == list(range(0, 101, 10)) and series["validation/recall@1"]["y"][-1] == 0.5
+    run.write_result(
+        finished=True, verdict="Training helped.", measured={"starting model": {"recall@1": {"value": 0.4}}}
+    )
+    done = client.get(f"{API}/runs")
+    assert done.json()["runs"][0]["state"] == "finished" and done.json()["runs"][0]["frozen"] == {"value": 0.4}
+    assert client.get(f"{API}/runs", headers={"If-None-Match": done.headers["etag"]}).status_code == 304
+    assert client.get(f"{API}/runs/none").status_code == 404
+    (tmp_path / "runs" / "one" / "config.yaml").write_text("a: [")
+    assert client.get(f"{API}/runs").json()["runs"][0]["state"] == "damaged"
+
+
+def test_facets_follow_the_other_filters(client: Any) -> None:
+    found = client.get(f"{API}/facets", params={"f": ["label:class-01"]}).json()["facets"]
+    assert [facet["column"] for facet in found] == ["label"]
+    counts = {value["value"]: value["count"] for value in found[0]["values"]}
+    assert counts["class-01"] == 13 and counts["class-03"] == 13, "a column's own filter does not hide its values"
+
+
+def test_a_part_of_a_picture_asks(client: Any, pictures: Path) -> None:
+    def ask(**params: Any) -> Any:
+        return client.get(f"{API}/search", params={"like": "photos/class-00/0.jpg", "k": 3, **params})
+
+    assert ask(box="0,0,1,1").status_code == 200
+    small = ask(box="0,0,0.1,0.1")
+    assert small.status_code == 422 and sentence(small) == "Too small to search by; at least 32 pixels."
+    for wrong in ("1,2", "a,b,c,d", "0.5,0,0.2,1", "0,0,2,1", "nan,0,1,1"):
+        assert ask(box=wrong).status_code == 422
+    data = (pictures / "class-00" / "0.jpg").read_bytes()
+    files = {"picture": ("x.jpg", data, "image/jpeg")}
+    whole = client.post(f"{API}/search", files=files, params={"k": 3}).json()
+    part = client.post(f"{API}/search", files=files, params={"k": 3, "box": "0,0,0.6,0.8"}).json()
+    assert whole["hits"][0]["identical"] and not part["hits"][0]["identical"]
+    again = client.get(f"{API}/search", params={"q": whole["query"]["id"], "box": "0,0,0.6,0.8", "k": 3}).json()
+    assert [h["id"] for h in again["hits"]] == [h["id"] for h in part["hits"]]
+    kept_not = client.post(f"{API}/search", files=files, params={"keep": False}).json()
+    assert kept_not["query"]["id"] is None
+
+
+def test_words_need_a_model_that_reads(client: Any) -> None:
+    answer = client.get(f"{API}/search", params={"text": "a gull"})
+    assert answer.status_code == 400 and "reads no words" in sentence(answer)
+    assert client.get(f"{API}/info").json()["words"] is False

@@ -1,0 +1,190 @@
+"""Hostile uploads: a 4xx with a sentence or an answer, in bounded time and memory, and the next request works."""
+
+from __future__ import annotations
+
+import io
+import resource
+import struct
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.service.conftest import sentence
+from tests.service.test_guards import encoded, png, send
+
+API = "/api/v1"
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_with(*extra: bytes, side: int = 64) -> bytes:
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress((b"\0" + b"\x40\x80\xc0" * side) * side))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(extra) + body + chunk(b"IEND", b"")
+
+
+def jpeg_with(segment: bytes, marker: int = 0xE1) -> bytes:
+    data = encoded()
+    return data[:2] + struct.pack(">BBH", 0xFF, marker, len(segment) + 2) + segment + data[2:]
+
+
+def exif(entries: list[tuple[int, int, int, int]], after: int = 0) -> bytes:
+    rows = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(entries)) + rows + struct.pack("<I", after)
+
+
+def bomb(kind: bytes, before: bytes) -> bytes:
+    return chunk(kind, before + zlib.compress(bytes(60_000_000), 9))
+
+
+def tiff(entries: list[tuple[int, int, int, int]]) -> bytes:
+    rows = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + rows + bytes(4)
+
+
+def frames(count: int) -> bytes:
+    out = io.BytesIO()
+    pictures = [Image.new("RGB", (64, 48), (n % 255, 0, 0)) for n in range(count)]
+    pictures[0].save(out, "GIF", save_all=True, append_images=pictures[1:])
+    return out.getvalue()
+
+
+def grey_png(side: int) -> bytes:
+    """Large, and next to nothing when packed."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
+    packer = zlib.compressobj(9)
+    rows = b"".join(packer.compress(bytes(side + 1)) for _ in range(side)) + packer.flush()
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+ORIENTATION = 0x0112
+HOSTILE = {
+    "EXIF that leads to itself": (jpeg_with(exif([(ORIENTATION, 3, 1, 6)], after=8)), 200),
+    "EXIF of four thousand million values": (jpeg_with(exif([(ORIENTATION, 3, 0xFFFFFFFF, 0)])), 200),
+    "EXIF with offsets beyond the end": (jpeg_with(exif([(0x8769, 4, 1, 0xFFFFFFF0), (0x8825, 4, 1, 8)])), 200),
+    "EXIF of five thousand entries": (jpeg_with(exif([(n, 2, 60_000, 8) for n in range(5_000)])), 200),
+    "EXIF cut short": (jpeg_with(exif([(ORIENTATION, 3, 1, 6)])[:9]), 200),
+    "a profile that is none": (jpeg_with(b"ICC_PROFILE\0\x01\x01" + b"x" * 500, 0xE2), 200),
+    "a text that unpacks to 60 MB": (png_with(bomb(b"zTXt", b"k\0\0")), None),
+    "a profile that unpacks to 60 MB": (png_with(bomb(b"iCCP", b"k\0\0")), None),
+    "a TIFF of absurd counts": (tiff([(256, 4, 1, 60_000), (257, 4, 1, 60_000), (273, 4, 0xFFFFFFFF, 8)]), 4),
+    "a TIFF that leads to itself": (tiff([(256, 4, 1, 64), (257, 4, 1, 64), (330, 4, 1, 8)])[:-4] + b"\x08\0\0\0", 4),
+    "two thousand frames": (frames(2_000), 200),
+    "a bomb of 95 million pixels": (grey_png(9_700), 200),
+    "a bomb of 2,500 million pixels": (png(50_000, 50_000), 413),
+    "an SVG with an entity bomb": (b'<?xml version="1.0"?><!DOCTYPE s [<!ENTITY a "aaaaaaaaaa">]><svg>&a;</svg>', 415),
+    "an SVG that fetches": (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="http://127.0.0.1/x"/></svg>', 415),
+    "a script behind a GIF's head": (b"GIF89a/*" + b"\0" * 20 + b"*/=1;alert(1)//", 415),
+    "a ZIP with a picture before it": (encoded() + b"PK\x03\x04" + b"\0" * 100, 200),
+    "HTML named as a picture": (b"<html><script>alert(1)</script></html>", 415),
+    "one byte": (b"\xff", 415),
+    "a picture of one pixel": (b"", 200),
+    "a strip 1 pixel high": (b"", 200),
+}  # fmt: skip
+
+
+def _small(width: int, height: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+HOSTILE["a picture of one pixel"] = (_small(1, 1), 200)
+HOSTILE["a strip 1 pixel high"] = (_small(30_000, 1), 200)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_uploads(client: Any, what: str) -> None:
+    data, wanted = HOSTILE[what]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.monotonic()
+    answer = send(client, data, "upload.jpg")
+    assert time.monotonic() - start < 30
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
+    assert grown < 1_300, f"{grown:.0f} MB"
+    if answer.status_code != 200:
+        assert 400 <= answer.status_code < 500 and sentence(answer)
+    if wanted is not None:
+        assert answer.status_code == wanted or (wanted == 4 and 400 <= answer.status_code < 500)
+    assert send(client, encoded()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "multipart/form-data"},
+        {"content-type": "multipart/form-data; boundary="},
+        {"content-type": "multipart/form-data; boundary=" + "x" * 5000},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "image/jpeg"},
+        {"content-type": "text/html; charset=utf-7"},
+        {},
+    ],
+)
+def test_bodies_that_are_no_form(client: Any, headers: dict[str, str]) -> None:
+    answer = client.post(f"{API}/search", content=encoded(), headers=headers)
+    assert 400 <= answer.status_code < 500 and sentence(answer)
+    assert send(client, encoded()).status_code == 200
+
+
+def test_several_files_or_a_text_instead_of_one(client: Any) -> None:
+    many = client.post(f"{API}/search", files=[("picture", ("a.jpg", encoded(), "image/jpeg"))] * 3)
+    assert many.status_code in (200, 422)
+    text = client.post(f"{API}/search", data={"picture": "not a file"})
+    assert text.status_code == 422 and sentence(text)
+    fields = client.post(f"{API}/search", data={f"f{n}": "x" for n in range(3000)})
+    assert 400 <= fields.status_code < 500
+
+
+def test_names_of_uploads_are_not_trusted(client: Any) -> None:
+    for name in ("../../etc/passwd", "<script>alert(1)</script>.jpg", "a" * 5000, "x\u202egpj.exe", "nul\x00.jpg"):
+        answer = client.post(f"{API}/search", files={"picture": (name, b"no picture", "image/jpeg")})
+        assert answer.status_code in (400, 415) and len(sentence(answer)) < 300
+        assert answer.headers["content-type"] == "application/json"
+
+
+def test_large_pictures_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    from lookalike.service import limits
+    from lookalike.service.problems import Problem
+
+    budget = limits.Budget(100)
+    most, now, guard = 0, 0, threading.Lock()
+
+    def decode(pixels: int) -> None:
+        nonlocal most, now
+        with budget.take(pixels):
+            with guard:
+                now += pixels
+                most = max(most, now)
+            time.sleep(0.02)
+            with guard:
+                now -= pixels
+
+    threads = [threading.Thread(target=decode, args=(40,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 80 and budget.left == 100
+    with budget.take(1_000):
+        assert budget.left == 0, "one that is larger than all takes all"
+    monkeypatch.setattr(limits, "PATIENCE", 0.01)
+    with budget.take(100), pytest.raises(Problem, match="Busy"), budget.take(1):
+        pass
+
+
+def test_no_vector_that_is_not_finite_reaches_the_store(
+    client: Any, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = service.encoder.model()
+    monkeypatch.setattr(model, "rows", lambda squares: np.full((len(squares), service.index.generation.dim), np.nan))
+    answer = send(client, encoded())
+    assert answer.status_code == 400 and "not finite" in sentence(answer)

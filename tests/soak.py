@@ -1,0 +1,314 @@
+"""The long forms of the crash and load tests: `make soak`. Each prints what it found and ends with 1 if it fails.
+
+python -m tests.soak kills      kill -9 at random moments while indexing, 50 times, both stores
+python -m tests.soak disk       a disk that fills up while indexing, at many places
+python -m tests.soak writers    two writers at once, again and again
+python -m tests.soak load       64 clients for 5 minutes, one request in five bad
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import os
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+ROOT = Path(__file__).resolve().parent.parent
+
+# A child that indexes with a model that needs no torch, and says when it is about to start.
+CHILD = """
+import sys
+from pathlib import Path
+from lookalike.searching import embedding, index
+from tests.searching.fake import FakeEmbedder
+embedding.BATCH = 8
+print("go", flush=True)
+index(folder=Path(sys.argv[1]), model=FakeEmbedder(), index=Path(sys.argv[2]), store=sys.argv[3], calibrate=False,
+      progress=False)
+print("done", flush=True)
+"""
+
+
+def child(pictures: Path, place: Path, store: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    words = [sys.executable, "-c", CHILD, str(pictures), str(place), store]
+    return subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def rows(place: Path) -> list[str]:
+    """The ids in an index, whether or not a run came to its end."""
+    from lookalike.searching.folder import open_store
+    from lookalike.searching.manifest import read
+
+    manifest = read(place)
+    store = open_store(place, manifest.generation())
+    try:
+        return [record.id for part in store.scan() for record in part]
+    finally:
+        store.close()
+
+
+def kills(times: int) -> bool:
+    """No acknowledged picture lost, none twice, the index opens: after every kill what was there is still there."""
+    from tests.helpers import pictures as make
+
+    good = True
+    for store in ("qdrant", "exact"):
+        with tempfile.TemporaryDirectory() as base:
+            folder = make(Path(base) / "pictures", classes=10, images=60, width=48, height=32)
+            place, before, killed = Path(base) / "index", set(), 0
+            rng = random.Random(7)
+            begin = time.monotonic()
+            while killed < times:
+                process = child(folder, place, store)
+                assert process.stdout is not None
+                process.stdout.readline()
+                time.sleep(rng.uniform(0.02, 0.8))
+                ended = process.poll() is not None
+                process.kill()
+                process.wait()
+                killed += not ended
+                if (place / "index.json").exists():
+                    found = rows(place)
+                    if len(found) != len(set(found)) or not before <= set(found):
+                        print(f"{store}: {len(before - set(found))} lost, {len(found) - len(set(found))} twice")
+                        good = False
+                    before = set(found)
+                if len(before) == 600:  # all indexed: begin again with an empty one, the kills go on
+                    subprocess.run(["rm", "-rf", str(place)], check=True)
+                    before = set()
+            last = child(folder, place, store)
+            _, error = last.communicate(timeout=300)
+            whole = last.returncode == 0 and len(rows(place)) == 600
+            good &= whole
+            print(f"{store}: {killed} kills in {time.monotonic() - begin:.0f} s, then whole: {whole} {error[-300:]}")
+    return good
+
+
+def disk(times: int) -> bool:
+    """Writes fail from some moment on, as on a full disk: one sentence, what was stored stays, the next run goes on."""
+    from lookalike.core.errors import LookalikeError
+    from lookalike.searching import embedding, index
+    from lookalike.store import frames
+    from tests.helpers import pictures as make
+    from tests.searching.fake import FakeEmbedder
+
+    embedding.BATCH = 8
+    good, rng, real = True, random.Random(3), frames._write
+    with tempfile.TemporaryDirectory() as base:
+        folder = make(Path(base) / "pictures", classes=4, images=25, width=48, height=32)
+        for number in range(times):
+            place, left = Path(base) / f"index-{number}", rng.randint(1, 26)
+
+            def full(file: Any, data: bytes, left: list[int] = [left]) -> None:  # noqa: B006
+                left[0] -= 1
+                if left[0] < 0:
+                    real(file, data[: rng.randint(0, len(data))])
+                    raise OSError(28, "No space left on device")
+                real(file, data)
+
+            frames._write = full
+            told = False
+            how: Any = {"folder": folder, "model": FakeEmbedder(), "index": place, "store": "exact"}
+            try:
+                index(**how, calibrate=False, progress=False)
+            except LookalikeError as error:
+                told = "full" in str(error)
+            frames._write = real
+            kept = len(rows(place)) if (place / "index.json").exists() else 0
+            done = index(
+                folder=folder, model=FakeEmbedder(), index=place, store="exact", calibrate=False, progress=False
+            )  # type: ignore[arg-type]
+            good &= told and done.pictures == 100 and done.unchanged == kept
+    print(f"disk: filled up {times} times, {'nothing lost' if good else 'FAILED'}")
+    return good
+
+
+def writers(times: int) -> bool:
+    """Two at once: one works, the other is told; never both, never a damaged index."""
+    from tests.helpers import pictures as make
+
+    good, told = True, 0
+    with tempfile.TemporaryDirectory() as base:
+        folder = make(Path(base) / "pictures", classes=4, images=50, width=48, height=32)
+        for number in range(times):
+            place = Path(base) / f"index-{number}"
+            both = [child(folder, place, "qdrant" if number % 2 else "exact") for _ in range(2)]
+            ends = [(process.communicate(timeout=300), process.returncode) for process in both]
+            refused = [error for (_, error), code in ends if code != 0]
+            told += len(refused)
+            found = rows(place)
+            good &= len(found) == len(set(found)) == 200 and all("in use by another process" in e for e in refused)
+    print(f"writers: {times} pairs, {told} told to wait, {'no damage' if good else 'FAILED'}")
+    return good
+
+
+# -- load --------------------------------------------------------------------------------------------------------
+
+
+def _form(data: bytes) -> tuple[bytes, dict[str, str]]:
+    head = (
+        b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
+    )
+    return head + data + b"\r\n--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def bad_requests() -> list[tuple[str, str, bytes, dict[str, str]]]:
+    """(method, address, body, headers) that must be refused with a 4xx."""
+    bomb, form = _form(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR\0\0\xc3\x50\0\0\xc3\x50\x08\2\0\0\0" + bytes(99))
+    cut, _ = _form(b"\xff\xd8\xff\xe0" + b"\0" * 3000)
+    empty, _ = _form(b"")
+    return [
+        ("POST", "/api/v1/search", bomb, form),
+        ("POST", "/api/v1/search", cut, form),
+        ("POST", "/api/v1/search", empty, form),
+        ("POST", "/api/v1/search", b"{}", {"Content-Type": "application/json"}),
+        ("GET", "/api/v1/search?like=nothing/at/all", b"", {}),
+        ("GET", "/api/v1/search?like=x&k=100000", b"", {}),
+        ("GET", "/thumb/../../etc/passwd/96.jpg", b"", {}),
+        ("GET", "/nothing", b"", {}),
+        ("GET", "/api/v1/info", b"", {"Host": "evil.example"}),
+        ("POST", "/api/v1/keys", b'{"name": "x"}', {"Content-Type": "application/json"}),
+        ("POST", "/api/v1/search", b"x" * 200, {"Content-Length": "abc"}),
+    ]
+
+
+class Client(threading.Thread):
+    """One client on a kept connection; one request in five is bad."""
+
+    def __init__(self, port: int, number: int, pictures: list[bytes], until: float) -> None:
+        super().__init__(daemon=True)
+        self.port, self.rng, self.pictures, self.until = port, random.Random(number), pictures, until
+        self.codes: Counter[tuple[str, int]] = Counter()
+        self.times: list[float] = []
+
+    def run(self) -> None:
+        bad = bad_requests()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        while time.monotonic() < self.until:
+            wrong = self.rng.random() < 0.2
+            if wrong:
+                method, address, body, headers = self.rng.choice(bad)
+            else:
+                body, headers = _form(self.rng.choice(self.pictures))
+                method, address = "POST", "/api/v1/search?k=10&keep=false"
+            start = time.monotonic()
+            code, wait, text = 0, None, b""
+            for _ in range(2):  # the server may have ended a connection after a broken request
+                try:
+                    connection.request(method, address, body, headers)
+                    response = connection.getresponse()
+                    text = response.read()
+                    code, wait = response.status, response.headers.get("Retry-After")
+                    break
+                except (OSError, http.client.HTTPException):
+                    connection.close()
+            kind = "bad" if wrong else "good"
+            self.codes[kind, code] += 1
+            if not wrong and code == 200:
+                self.times.append(time.monotonic() - start)
+                assert json.loads(text)["hits"]
+            if code == 503:
+                time.sleep(float(wait or 1) * self.rng.uniform(0.2, 1.0))
+        connection.close()
+
+
+def memory(pid: int) -> float:
+    """MB that a process holds."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
+
+
+def load(clients: int, seconds: float) -> bool:
+    """No 5xx but 503 with a retry time, memory flat, p99 reported."""
+    from PIL import Image
+
+    from tests.helpers import picture
+    from tests.helpers import pictures as make
+
+    with tempfile.TemporaryDirectory() as base:
+        env = {**os.environ, "LOOKALIKE_HOME": f"{base}/home", "PYTHONPATH": str(ROOT / "src")}
+        folder = make(Path(base) / "pictures", classes=10, images=50, width=240, height=180)
+        words = [sys.executable, "-m", "lookalike"]
+        subprocess.run([*words, "index", str(folder), "--index", f"{base}/index", "-q"], env=env, cwd=base, check=True)
+        server = subprocess.Popen(
+            [*words, "serve", f"{base}/index", "--port", "0"], env=env, cwd=base, stderr=subprocess.PIPE, text=True
+        )
+        assert server.stderr is not None
+        port = 0
+        for line in server.stderr:
+            if "http://" in line:
+                port = int(line.split("http://127.0.0.1:")[1].split()[0])
+                break
+        threading.Thread(target=lambda: list(server.stderr or ()), daemon=True).start()
+        uploads = []
+        for number in range(20):
+            out = io.BytesIO()
+            Image.fromarray(picture(number, width=240, height=180)).save(out, "JPEG", quality=90)
+            uploads.append(out.getvalue())
+        until = time.monotonic() + seconds
+        crowd = [Client(port, number, uploads, until) for number in range(clients)]
+        for one in crowd:
+            one.start()
+        levels = []
+        while time.monotonic() < until:
+            time.sleep(max(min(seconds / 30, until - time.monotonic()), 0.05))
+            levels.append(memory(server.pid))
+        for one in crowd:
+            one.join(timeout=130)
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=60)
+    codes = sum((one.codes for one in crowd), Counter())
+    times = sorted(t for one in crowd for t in one.times)
+    third = max(len(levels) // 3, 1)
+    early, late = statistics.median(levels[third : 2 * third] or levels), statistics.median(levels[-third:])
+    crashed = {key: count for key, count in codes.items() if key[1] >= 500 and key[1] != 503}
+    lost = sum(count for (kind, code), count in codes.items() if code == 0 and kind == "good")
+    let_in = {
+        key: count for key, count in codes.items() if key[0] == "bad" and not (400 <= key[1] < 500 or key[1] == 503)
+    }
+    p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
+    print(
+        f"load: {clients} clients, {seconds:.0f} s, {sum(codes.values()):,} requests, {len(times) / seconds:.0f} hits/s"
+    )
+    print(f"      p50 {1000 * p50:.0f} ms, p99 {1000 * p99:.0f} ms; memory {early:.0f} → {late:.0f} MB")
+    print(f"      {dict(sorted((f'{kind} {code}', count) for (kind, code), count in codes.items()))}")
+    print(f"      clients' processor time {resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s")
+    return not crashed and not lost and not let_in and late < 1.1 * early + 30 and bool(times)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="kills, disk, writers, load; all of them otherwise")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=300)
+    given = parser.parse_args()
+    jobs = {
+        "kills": lambda: kills(given.times),
+        "disk": lambda: disk(given.times),
+        "writers": lambda: writers(max(given.times // 5, 1)),
+        "load": lambda: load(given.clients, given.seconds),
+    }
+    good = True
+    for name in given.what or jobs:
+        good &= jobs[name]()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
