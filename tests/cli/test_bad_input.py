@@ -256,7 +256,7 @@ def test_ctrl_c_in_the_middle_of_an_index(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Embedder, "encode", stopped)
+        patch.setattr(Embedder, "encode_squares", stopped)
         answer = cli("index", birds, "--model", MODEL, "--store", "exact")
     assert answer.code == 130
     assert answer.err.strip().splitlines()[-1].startswith("Stopped.")
