@@ -93,7 +93,7 @@ function verdict(answer, state, act) {
   if (!answer.hits.length) return h("h1", { tabindex: -1 }, "Nothing is left", time);
   if (kind === "uncalibrated") {
     return [h("h1", { tabindex: -1 }, "Sorted by similarity.", time),
-      h("p", null, "This index has no labelled pairs, so there are no percentages. ", h("button", { type: "button", class: "linkish", onclick: howToCalibrate }, "How to calibrate"))];
+      h("p", null, "This index has no labelled pairs, so there are no percentages. ", h("button", { type: "button", class: "linkish", onclick: howToCalibrate }, "How to calibrate")), indexing()];
   }
   return [h("h1", { tabindex: -1 }, words, kind === "none" ? "." : "", time), detail ? h("p", { class: note ? "rough" : null }, detail) : null,
     indexing(), kind === "none" ? weak(state, act) : null];

@@ -18,7 +18,7 @@ export function nothing(state) {
   const words = state.f.map(name);
   Promise.all(state.f.map(async (/** @type {string} */ filter) => {
     const { column, value } = parts(filter);
-    if (column === "area" || column.endsWith("!")) return null;
+    if (column === "area" || column.endsWith("!") || value.endsWith("*")) return null;
     const { values } = await api.get(`/api/v1/facets/${encodeURIComponent(column)}?limit=1000`);
     const number = values.find((/** @type {any} */ v) => v.value === value)?.count ?? 0;
     const label = readable(value);

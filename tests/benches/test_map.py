@@ -1,0 +1,21 @@
+"""The map's benchmark, small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lookalike.benches import BenchContext
+from lookalike.benches import map as bench
+
+
+@pytest.mark.browser
+def test_figures_of_a_small_map() -> None:
+    said: list[str] = []
+    rows = bench.mixture(400, dim=16, groups=8)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+    found = bench.figures(BenchContext(say=said.append), rows, seconds=0.7)
+    assert found["points"] == 400 and found["layout_seconds"] > 0
+    assert 0.3 < found["kept_10_of_10"] <= found["kept_10_of_50"] <= 1
+    assert found["frames"] > 3 and 1 < found["frame_ms"] < 1000 and found["painter"] in ("cpu", "gl")
+    assert len(said) == 2

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.searching import Index, index, mapping
+from tests import helpers
+
+
+@pytest.fixture
+def own(made: Any, tmp_path: Path) -> Index:
+    """An index of our own to draw maps in."""
+    shutil.copytree(made[1], tmp_path / "index")
+    return Index.open(tmp_path / "index")
+
+
+def test_a_map_is_drawn_once_and_kept(own: Index) -> None:
+    with own:
+        sketches: list[mapping.Map] = []
+        first = mapping.draw(own, progress=False, sketch=sketches.append)
+        assert len(first) == 61 and first.method == "t-SNE" and first.drawn == 61
+        assert [s.method for s in sketches] == ["PCA"] and sketches[0].number == first.number - 1
+        assert mapping.fresh(own, first) and mapping.number_of(own.folder) == first.number
+        again = mapping.draw(own, progress=False)
+        assert again.number == first.number and again.ids == first.ids
+        np.testing.assert_array_equal(again.places, first.places)
+        assert 0 < first.kept[0] <= first.kept[1] <= 1
+
+
+def test_pictures_of_a_class_lie_together(own: Index) -> None:
+    with own:
+        drawn = mapping.draw(own, progress=False)
+    groups = np.array([name.split("/")[1] for name in drawn.ids])
+    apart = np.linalg.norm(drawn.places[:, None] - drawn.places[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    assert (groups[apart.argmin(axis=1)] == groups).mean() > 0.8
+
+
+def test_old_pictures_stay_where_they_are(folder: Path, model: Path, tmp_path: Path, home: Path) -> None:
+    place = tmp_path / "index"
+    index(folder=folder, model=model, index=place, store="exact", progress=False)
+    with Index.open(place) as opened:
+        before = mapping.draw(opened, progress=False)
+    shutil.copy(folder / "class-01" / "1.jpg", folder / "class-01" / "new.jpg")
+    (folder / "class-02" / "0.jpg").unlink()
+    index(folder=folder, index=place, progress=False)
+    with Index.open(place) as opened:
+        assert not mapping.fresh(opened, before)
+        after = mapping.draw(opened, progress=False)
+        stayed = [name for name in before.ids if name in after.where]
+        for name in stayed:
+            np.testing.assert_array_equal(after.places[after.where[name]], before.places[before.where[name]])
+        assert len(after) == 24 and len(stayed) == 23 and after.number > before.number
+        twin, new = (after.places[after.where[f"pictures/class-01/{n}.jpg"]] for n in ("1", "new"))
+        assert np.linalg.norm(twin - new) < 0.2 * np.ptp(before.places, axis=0).max(), "a copy lies by its original"
+        helpers.pictures(folder, classes=6, images=6)
+    index(folder=folder, index=place, progress=False)
+    with Index.open(place) as opened:
+        grown = mapping.draw(opened, progress=False)  # by more than 30 %: drawn anew, laid over the old one
+        assert grown.drawn == len(grown) > 30
+        middle = np.mean([grown.places[grown.where[n]] for n in stayed if n in grown.where], axis=0)
+        old = np.mean([after.places[after.where[n]] for n in stayed if n in grown.where], axis=0)
+        assert np.linalg.norm(middle - old) < 0.3 * np.ptp(after.places, axis=0).max()
+
+
+def test_every_beginning_is_an_even_sample() -> None:
+    rng = np.random.default_rng(0)
+    places = np.concatenate([rng.normal(size=(900, 2)), rng.normal(size=(100, 2)) + 20]).astype(np.float32)
+    ordered = mapping.ordered(mapping.Map([str(i) for i in range(1000)], places))
+    assert sorted(ordered.ids, key=int) == [str(i) for i in range(1000)]
+    np.testing.assert_array_equal(ordered.places, places[[int(i) for i in ordered.ids]])
+    first = ordered.places[:100]
+    assert (first[:, 0] > 10).sum() > 25, "a thin part of the map is seen from the start"
+
+
+def test_a_map_of_another_kind_of_file_is_refused(own: Index) -> None:
+    from lookalike.core.errors import LookalikeError
+
+    with own:
+        shutil.copy(own.folder / "table.parquet", own.folder / mapping.FILE)
+        with pytest.raises(LookalikeError, match="not a map"):
+            mapping.draw(own, progress=False)

@@ -1,0 +1,118 @@
+"""Duplicates in a real browser: looked for, gone through by keys, moved at once, moved back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import helpers
+from tests.service.conftest import Live, build
+from tests.service.test_page import VIOLATIONS, keep
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Live]]:
+    """A folder of our own with three files twice, and one picture in two sizes."""
+    from PIL import Image
+
+    from lookalike.searching import index
+
+    folder = helpers.pictures(tmp_path / "pictures", classes=3, images=4, width=160, height=120)
+    for number in range(3):
+        shutil.copy(folder / "class-00" / f"{number}.jpg", folder / "class-00" / f"copy of {number}.jpg")
+    with Image.open(folder / "class-01" / "0.jpg") as picture:
+        picture.resize((80, 60)).save(folder / "class-01" / "small.jpg", quality=90)
+    index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
+    live = Live(lambda: build(tmp_path / "index", tmp_path / "runs"))
+    yield folder, live
+    live.stop()
+
+
+@pytest.fixture
+def desk(copies: Any, page: Any) -> Any:
+    page.add_init_script(VIOLATIONS)
+    page.set_default_timeout(20_000)
+    page.goto(f"{copies[1].url}/duplicates")
+    page.get_by_role("button", name="Look for duplicates").click()
+    page.locator(".pictures figure").first.wait_for(timeout=60_000)
+    return page
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.jpg") if "_lookalike_moved" not in str(path)}
+
+
+def test_one_after_the_other_by_keys(desk: Any, copies: Any) -> None:
+    folder, _ = copies
+    before = files(folder)
+    assert desk.get_by_role("tab", name="Identical 3").get_attribute("aria-selected") == "true"
+    desk.get_by_text("1 / 3").wait_for()
+    assert desk.locator("figure.keep").count() == 1 and "kept:" in desk.locator(".reason").inner_text()
+    keep(desk, "duplicates")
+    desk.keyboard.press("ArrowRight")
+    desk.get_by_text("2 / 3").wait_for()
+    first = desk.locator("figure.keep figcaption").inner_text()
+    moved = desk.locator("figure.move").get_attribute("data-k")
+    desk.keyboard.press(str(int(moved) + 1))
+    desk.locator("figure.keep").nth(1).wait_for()
+    desk.keyboard.press(str(int(moved) + 1))
+    assert desk.locator("figure.keep figcaption").inner_text() == first
+    desk.keyboard.press("z")
+    desk.locator(".magnified").wait_for()
+    desk.keyboard.press("ArrowRight")
+    desk.get_by_text("2 of 2").wait_for()
+    desk.keyboard.press("z")
+    desk.keyboard.press("Enter")
+    desk.get_by_text("/ 2").wait_for()
+    assert len(files(folder)) == len(before) - 1
+    desk.keyboard.press("u")
+    desk.get_by_text("Moved back.").wait_for()
+    assert files(folder) == before
+
+
+def test_not_duplicates_is_remembered_and_taken_back(desk: Any) -> None:
+    desk.keyboard.press("x")
+    desk.get_by_text("/ 2").wait_for()
+    desk.keyboard.press("u")
+    desk.get_by_text("/ 3").wait_for()
+
+
+def test_many_at_once_and_back(desk: Any, copies: Any) -> None:
+    folder, _ = copies
+    before = files(folder)
+    desk.get_by_role("button", name="Move suggested (3 groups)").click()
+    overview = desk.locator("dialog.large")
+    overview.locator(".overview li").nth(2).wait_for()
+    keep(desk, "duplicates-overview")
+    overview.locator(".overview .move").first.click()  # this one stays after all
+    overview.get_by_role("button", name="Move 2 files").click()
+    question = desk.get_by_text("Nothing is deleted.")
+    question.wait_for()
+    assert "_lookalike_moved/" in desk.locator("dialog").last.inner_text()
+    keep(desk, "duplicates-question")
+    desk.locator("dialog").last.get_by_role("button", name="Move 2 files").click()
+    desk.get_by_text("Moved 2 files.").wait_for()
+    assert len(files(folder)) == len(before) - 2
+    desk.get_by_role("button", name="Move back").click()
+    desk.get_by_text("Moved back 2 files.").wait_for()
+    assert files(folder) == before
+    desk.get_by_role("button", name="History").click()
+    desk.get_by_text("moved back", exact=True).wait_for()
+
+
+def test_on_a_phone_and_for_axe(desk: Any, axe: str) -> None:
+    desk.set_viewport_size({"width": 390, "height": 844})
+    desk.get_by_role("tab", name="Same").click()
+    desk.locator(".pictures figure").first.wait_for()
+    assert desk.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    keep(desk, "duplicates-390")
+    desk.evaluate(axe)
+    found = desk.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in found]
+    assert desk.evaluate("window.violations") == []

@@ -1,0 +1,199 @@
+"""What the page says when things are not as one would wish, word for word; the server's part is played where needed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.service.test_page import keep
+
+pytestmark = pytest.mark.browser
+LIKE = "like=pictures/class-01/1.jpg"
+
+
+@pytest.fixture
+def loose(live: Any, browser: Any) -> Iterator[Any]:
+    """A page on which refused requests are expected: the browser notes them on its console."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def real(live: Any, loose: Any) -> Any:
+    """An answer of the server, to be changed."""
+    return loose.request.get(f"{live.url}/api/v1/search?{LIKE}&k=60").json()
+
+
+def play(page: Any, answer: Any, *, status: int = 200, retry: str = "", where: str = "search") -> None:
+    headers = {"Content-Type": "application/json", **({"Retry-After": retry} if retry else {})}
+    body = json.dumps(answer)
+    page.route(
+        re.compile(rf"/api/v1/{where}(\?|$)"),
+        lambda route: route.fulfill(status=status, body=body, headers=headers),
+    )
+
+
+def none(real: Any) -> Any:
+    answer = copy.deepcopy(real)
+    for hit in answer["hits"]:
+        hit |= {"probability": 0.12, "low": 0.1, "high": 0.14, "group": "similar", "sureness": "12 %"}
+        hit["identical"] = False
+    answer["verdict"] = {
+        "kind": "none",
+        "sentence": "No good match in 11,788 pictures",
+        "detail": "The nearest one is 12 % likely to show the same thing.",
+        "note": "",
+    }
+    return answer
+
+
+def test_no_good_match(loose: Any, live: Any, real: Any) -> None:
+    play(loose, none(real))
+    loose.goto(f"{live.url}/?{LIKE}&f=label:class-01")
+    loose.locator("h1", has_text="No good match in 11,788 pictures.").wait_for()
+    loose.get_by_text("The nearest one is 12 % likely to show the same thing.").wait_for()
+    loose.get_by_role("button", name="Search without label: class-01 (0 likely matches)").wait_for()
+    loose.locator("h2", has_text="Similar look only").wait_for()
+    keep(loose, "state-none")
+    loose.get_by_role("button", name="Crop to what you mean").click()
+    loose.locator(".crop-frame").wait_for()
+
+
+def test_no_percentages(loose: Any, live: Any, real: Any) -> None:
+    for hit in real["hits"]:
+        hit |= {"probability": None, "low": None, "high": None, "group": None, "sureness": "0.812"}
+    real["verdict"] |= {"kind": "uncalibrated", "sentence": "Sorted by similarity, in 61 pictures"}
+    play(loose, real)
+    loose.goto(f"{live.url}/?{LIKE}")
+    loose.locator("h1", has_text="Sorted by similarity.").wait_for()
+    loose.get_by_text("This index has no labelled pairs, so there are no percentages.").wait_for()
+    assert "%" not in loose.locator(".results").inner_text()
+    loose.get_by_role("button", name="How to calibrate").click()
+    loose.get_by_text("at least 200 of them").wait_for()
+
+
+def test_rough_percentages_are_hatched(loose: Any, live: Any, real: Any) -> None:
+    words = "This picture is unlike those the percentages were checked on. Take them as rough."
+    real["verdict"] |= {"kind": "possible", "detail": words, "note": words}
+    real["hits"][0] |= {"probability": 0.6, "low": 0.4, "high": 0.8, "group": "possibly", "sureness": "about 60 %"}
+    play(loose, real)
+    loose.goto(f"{live.url}/?{LIKE}")
+    loose.get_by_text(words).wait_for()
+    assert loose.locator(".cell.rough .meter").count() > 0
+
+
+def test_six_hundred_and_no_more(loose: Any, live: Any, real: Any) -> None:
+    real["hits"] = [copy.deepcopy(real["hits"][0]) | {"id": f"x/{k}.jpg"} for k in range(600)]
+    real["pictures"] = 11_788
+    play(loose, real)
+    loose.goto(f"{live.url}/?{LIKE}")
+    loose.get_by_text("The first 600 of 11,788, best first. Filter to see others.").wait_for()
+    assert loose.locator(".results .cell").count() == 600
+
+
+def test_while_it_takes_long(loose: Any, live: Any) -> None:
+    loose.route("**/api/v1/search?*", lambda route: None)  # never answered
+    loose.goto(live.url)
+    loose.locator("a.shot").first.click()
+    loose.get_by_text("Searching 61 pictures…").wait_for()
+    assert loose.locator(".bones i").count() == 8
+    loose.get_by_text("Still searching. The first search after a start loads the model.").wait_for()
+
+
+def test_old_hits_stay_dim_until_new_ones_are_there(loose: Any, live: Any) -> None:
+    loose.goto(f"{live.url}/?{LIKE}")
+    loose.locator(".results .cell").first.wait_for()
+    loose.route("**/api/v1/search?*", lambda route: None)
+    loose.locator("a.shot").nth(1).focus()
+    loose.keyboard.press("m")
+    loose.locator(".results.waiting .cell").first.wait_for()
+
+
+def test_a_busy_server(loose: Any, live: Any) -> None:
+    busy = {"error": {"status": 503, "sentence": "Busy. Try again in 2 s."}}
+    play(loose, busy, status=503, retry="2")
+    loose.goto(f"{live.url}/?{LIKE}")
+    loose.locator(".banner", has_text=re.compile(r"Busy\.\s*Trying again in 2 s\.")).wait_for()
+    loose.unroute(re.compile(r"/api/v1/search(\?|$)"))
+    loose.locator(".results .cell").first.wait_for(timeout=15_000)
+
+
+def test_a_locked_server(loose: Any, live: Any) -> None:
+    play(loose, {"error": {"status": 401, "sentence": "A key is needed."}}, status=401, where="info")
+    loose.goto(live.url)
+    loose.get_by_text("This server asks for a key. It is kept until you close the browser.").wait_for()
+    assert loose.get_by_label("Key", exact=True).get_attribute("type") == "password"
+    keep(loose, "state-locked")
+
+
+def test_while_pictures_arrive(loose: Any, live: Any) -> None:
+    index = {"name": "index", "pictures": 11_240, "complete": False, "unreadable": 0, "model": "m", "updated": ""}
+    job = {"id": "j1", "kind": "index", "title": "Indexing", "phase": "Embedding", "done": 0, "total": 548}
+    job |= {"seconds_left": 40, "state": "running", "sentence": ""}
+    play(loose, {"index": index, "job": job, "jobs": [job]}, where="state")
+    loose.goto(f"{live.url}/?{LIKE}")
+    loose.get_by_text("Searching 11,240 of 11,788 pictures; the rest arrive in about 40 s.").wait_for()
+    assert "Embedding 0 %" in loose.locator("#status").inner_text()
+
+
+def test_filters_that_leave_nothing_say_what_each_would(loose: Any, live: Any, real: Any) -> None:
+    empty = copy.deepcopy(real) | {"hits": [], "pictures": 0}
+    empty["verdict"] = {"kind": "none", "sentence": "No good match in 0 pictures", "detail": "", "note": ""}
+    play(loose, empty)
+    loose.goto(f"{live.url}/?{LIKE}&f=label:class-01&f=path:class-02*")
+    loose.get_by_text("No picture has label: class-01 and path: class-02*.").wait_for()
+    loose.get_by_role("button", name="Class-01 alone: 13.").wait_for()
+    keep(loose, "state-empty")
+
+
+def test_a_link_whose_picture_is_gone(loose: Any, live: Any) -> None:
+    loose.goto(f"{live.url}/?q=u.0123456789abcdef")
+    words = "The picture behind this link was kept for 7 days and is gone. Drop it again to search."
+    loose.get_by_text(words).wait_for()
+
+
+def test_a_picture_that_is_too_large(loose: Any, live: Any) -> None:
+    loose.goto(live.url)
+    loose.locator(".grid img").first.wait_for()
+    loose.evaluate("""() => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(84e6)], "large.jpg", { type: "image/jpeg" }));
+        document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
+    }""")
+    loose.get_by_text("This picture has 84 MB; the limit here is 20 MB.").wait_for()
+
+
+def test_less_alone_asks_for_a_picture_first(loose: Any, live: Any) -> None:
+    loose.goto(live.url)
+    loose.locator("a.shot").first.focus()
+    loose.keyboard.press("-")
+    loose.get_by_text("Add one picture to look for first.").wait_for()
+
+
+def test_memory_of_many_searches(loose: Any, live: Any) -> None:
+    """Previews are given back: 20 uploads leave one."""
+    loose.add_init_script("""
+        window.alive = 0;
+        const [make, drop] = [URL.createObjectURL, URL.revokeObjectURL];
+        URL.createObjectURL = (x) => (window.alive++, make.call(URL, x));
+        URL.revokeObjectURL = (x) => (window.alive--, drop.call(URL, x));
+    """)
+    loose.goto(live.url)
+    loose.locator(".grid img").first.wait_for()
+    bad = """() => {
+        const data = new DataTransfer();
+        data.items.add(new File(["x"], "x.jpg", { type: "image/jpeg" }));
+        document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
+    }"""
+    for _ in range(20):
+        loose.evaluate(bad)
+    loose.get_by_text("is not a picture this server can read").wait_for()
+    assert loose.evaluate("window.alive") == 1
