@@ -43,7 +43,7 @@ export async function render(main, info, state) {
 /** @param {any} run */
 function row(run) {
   const state = { running: `step ${run.step?.toLocaleString("en-GB") ?? 0}${run.steps ? ` / ${run.steps.toLocaleString("en-GB")}` : ""}`, finished: "finished", stopped: `stopped at step ${run.step ?? 0}` }[run.state] ?? run.state;
-  return h("article", { class: `run ${run.state}` }, h("h3", null, h("a", { href: address({ screen: "runs", rest: run.name }), "data-link": true }, h("bdi", null, run.name))),
+  return h("article", { class: `run ${run.state}` }, h("h2", null, h("a", { href: address({ screen: "runs", rest: run.name }), "data-link": true }, h("bdi", null, run.name))),
     spark(run.curve ?? []), h("b", { title: run.metric ?? "" }, round(run.best ?? run.last)), h("span", { class: "state" }, state),
     h("small", null, [run.method, String(run.created ?? "").replace("T", " ").slice(0, 16)].filter(Boolean).join(" · ")),
     run.report ? h("a", { class: "button", href: `/reports/${encodeURIComponent(run.name)}`, target: "_blank", rel: "noopener" }, "Report") : null);

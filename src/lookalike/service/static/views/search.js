@@ -12,8 +12,8 @@ import { touch, value } from "../store.js";
 import { pair } from "./pair.js";
 
 const PAGE = 60;
-/** @type {{main: HTMLElement, answer: any, key: string, k: number, sequence: number, abort: AbortController | null, preview: string, dialog: any, drawn: string}} */
-const view = { drawn: "", main: /** @type {HTMLElement} */ (document.getElementById("main")), answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", dialog: null };
+/** @type {{main: HTMLElement, answer: any, key: string, k: number, sequence: number, abort: AbortController | null, preview: string, kept: string, dialog: any, drawn: string}} */
+const view = { drawn: "", main: /** @type {HTMLElement} */ (document.getElementById("main")), answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", kept: "", dialog: null };
 
 /** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state @param {string} how */
 export async function render(main, info, state, how) {
@@ -62,6 +62,7 @@ export async function take(file) {
   const answer = await load(state, () => api.upload(`/api/v1/search?${query}`, file, view.abort?.signal ?? new AbortController().signal));
   if (!answer) return;
   answer.query.preview = view.preview;
+  view.kept = answer.query.id ?? "";
   state.q = answer.query.id ?? "here";
   view.k = PAGE;
   view.key = question(state, 0);
@@ -94,6 +95,8 @@ async function load(state, ask) {
     const answer = await ask();
     if (mine !== view.sequence) return null;
     view.answer = answer;
+    // What was uploaded from here stays as it is on the screen, however it is asked by.
+    if (view.kept && answer.query?.id === view.kept) answer.query.preview = view.preview;
     return answer;
   } catch (error) {
     if (mine === view.sequence && !(error instanceof DOMException)) failed(head, error, () => load(state, ask).then((a) => a && render(view.main, value("info"), read(location), "push")));
