@@ -55,9 +55,14 @@ class Desk:
                 "folder": "/".join(target.parts[-3:]),
             }
 
-    def page(self, kind: str, offset: int, limit: int, prefer: str) -> tuple[int, list[Group]]:
+    def page(
+        self, kind: str, offset: int, limit: int, prefer: str, among: set[str] | None = None
+    ) -> tuple[int, list[Group]]:
+        """A part of the groups of a kind; `among` leaves those with at least two of these rows."""
         with self._guard:
             groups = self._have().of(kind)
+            if among is not None:
+                groups = [one for one in groups if sum(look.id in among for look in one.files) > 1]
             part = groups[offset : offset + limit]
             return len(groups), [self._preferred(found, prefer) for found in part]
 

@@ -12,7 +12,7 @@ from lookalike.searching import moving
 from lookalike.searching.copies import file_json
 from lookalike.searching.grouping import Group
 from lookalike.service import work
-from lookalike.service.api.common import Answering, Body, Serving, tagged
+from lookalike.service.api.common import Answering, Body, Filters, Serving, tagged
 from lookalike.service.live import Live
 from lookalike.service.problems import Problem
 from lookalike.service.state import card
@@ -63,13 +63,16 @@ def find(service: Serving) -> dict[str, Any]:
 def groups(
     service: Serving,
     live: Answering,
+    f: Filters,
     kind: Kind = "identical",
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     prefer: Annotated[str, Query(max_length=1_000)] = "",
 ) -> dict[str, Any]:
     """Groups of a kind, the largest gain first, each with the file that is suggested to stay and the reason."""
-    total, found = service.desk.page(kind, offset, limit, prefer)
+    where = live.where(f)
+    among = {record.id for part in live.index.store.scan(where=where) for record in part} if where else None
+    total, found = service.desk.page(kind, offset, limit, prefer, among)
     names = [look.id for one in found for look in one.files]
     records = {record.id: record for record in live.records(names)}
     return {"kind": kind, "total": total, "groups": [_group(live, one, records) for one in found]}

@@ -4,13 +4,14 @@ import * as api from "../api.js";
 import { count, fill, h, icon, text, toast } from "../dom.js";
 import { address, note, read } from "../router.js";
 import { value } from "../store.js";
+import { chips } from "../parts/answer.js";
 import { failure } from "../parts/states.js";
 import { size, bulk, history as movedBefore } from "./bulk.js";
 
 const KINDS = [["identical", "Identical"], ["same", "Same"], ["near", "Near"]];
 const PAGE = 50;
 /** @type {any} */
-const view = { main: null, kind: "", facts: null, groups: new Map(), total: 0, keep: new Set(), zoom: null, undo: [], stop: null, prefer: "", swapped: 0 };
+const view = { main: null, kind: "", facts: null, groups: new Map(), total: 0, keep: new Set(), zoom: null, undo: [], stop: null, prefer: "", f: "", swapped: 0 };
 
 export function leave() {
   view.stop?.();
@@ -31,9 +32,10 @@ export async function render(main, info, state) {
       if (!before || before.state !== facts.state || before.when !== facts.when || facts.state !== "ready") { view.groups.clear(); show(); }
     }, (facts) => (facts.state === "running" ? 800 : 10000));
     view.kind = kind;
+    view.f = String(state.f);
     return;
   }
-  if (kind !== view.kind) { view.kind = kind; view.groups.clear(); }
+  if (kind !== view.kind || String(state.f) !== view.f) { view.kind = kind; view.f = String(state.f); view.groups.clear(); }
   if (view.facts) await show();
 }
 
@@ -65,7 +67,7 @@ async function show() {
   const past = h("button", { type: "button", class: "quiet", onclick: () => movedBefore(after) }, icon("back"), "History");
   const place = h("div", { class: "group-place" });
   fill(view.main, h("div", { class: "screen duplicates" }, h("div", { class: "row" }, title, h("span", { class: "grow" }), past, all ? find : null), all ? tabs : null,
-    facts.can_move ? null : h("div", { class: "banner" }, facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
+    state.f.length ? chips(state) : null, facts.can_move ? null : h("div", { class: "banner" }, facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
   if (!all) return fill(place, h("div", { class: "empty" }, h("p", null, `No duplicates among ${count(facts.pictures, "picture")}.`), h("p", { class: "row centre" }, find)));
   view.place = place;
   await step(state.g || 1);
@@ -76,6 +78,7 @@ async function group(number) {
   if (!view.groups.has(number)) {
     const offset = Math.floor((number - 1) / PAGE) * PAGE;
     const query = new URLSearchParams({ kind: view.kind, offset: String(offset), limit: String(PAGE), prefer: view.prefer });
+    for (const filter of read(location).f) query.append("f", filter);
     const answer = await api.fresh(`/api/v1/duplicates/groups?${query}`);
     view.total = answer.total;
     answer.groups.forEach((/** @type {any} */ one, /** @type {number} */ k) => view.groups.set(offset + k + 1, one));
