@@ -3,6 +3,7 @@
 import * as api from "../api.js";
 import { count, fill, h, text, toast } from "../dom.js";
 import { confirm, dialog } from "../parts/dialogs.js";
+import { read } from "../router.js";
 
 /** @param {number} bytes */
 export function size(bytes) {
@@ -18,6 +19,7 @@ export async function bulk(kind, prefer, facts, after) {
   let total = 1;
   while (groups.length < Math.min(total, 1000)) {
     const query = new URLSearchParams({ kind, offset: String(groups.length), limit: "200", prefer });
+    for (const filter of read(location).f) query.append("f", filter);
     const answer = await api.fresh(`/api/v1/duplicates/groups?${query}`);
     total = answer.total;
     groups.push(...answer.groups);

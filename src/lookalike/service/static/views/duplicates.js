@@ -118,7 +118,7 @@ function draw() {
   fill(view.place, h("div", { class: "row" }, h("button", { type: "button", class: "icon", "aria-label": "Previous group", onclick: () => step(view.number - 1 || view.total) }, icon("left")),
     h("span", { "aria-live": "polite" }, `${view.number.toLocaleString("en-GB")} / ${view.total.toLocaleString("en-GB")}`),
     h("button", { type: "button", class: "icon", "aria-label": "Next group", onclick: () => step((view.number % view.total) + 1) }, icon("right")),
-    h("span", { class: "grow" }), fold, may ? h("button", { type: "button", onclick: () => bulk(view.kind, view.prefer, facts, after) }, `Move suggested (${(facts.counts[view.kind].groups).toLocaleString("en-GB")} groups)`) : null),
+    h("span", { class: "grow" }), fold, may ? h("button", { type: "button", onclick: () => bulk(view.kind, view.prefer, facts, after) }, `Move suggested (${view.total.toLocaleString("en-GB")} groups)`) : null),
     stage, h("p", { class: "reason" }, one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
     h("div", { class: "row accept" }, h("button", { type: "button", class: "main", disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", null, "Enter")),
       h("button", { type: "button", onclick: apart }, "Not duplicates ", h("kbd", null, "x")),
