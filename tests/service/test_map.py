@@ -67,10 +67,11 @@ def test_tiles_show_pictures(client: Any, ready: Any) -> None:
     tile = client.get(f"{API}/map/{ready['gen']}/tile/0/0/0.jpg")
     with Image.open(io.BytesIO(tile.content)) as picture:
         assert picture.size == (512, 512)
-        pixels = np.asarray(picture).reshape(8, 64, 8, 64, 3).std(axis=(1, 3)).max(axis=-1)
+        cells = np.asarray(picture).reshape(8, 64, 8, 64, 3)[:, 4:-4, :, 4:-4]  # JPEG smears the edges
+        pixels = cells.std(axis=(1, 3)).max(axis=-1)
     rows = columns(client.get(f"{API}/map/{ready['gen']}.bin").content)
-    cells = {(int(x) * 8 // 65536, int(y) * 8 // 65536) for x, y in zip(rows["x"], rows["y"], strict=True)}
-    assert (pixels > 3).sum() == len(cells)
+    taken = {(int(x) * 8 // 65536, int(y) * 8 // 65536) for x, y in zip(rows["x"], rows["y"], strict=True)}
+    assert (pixels > 3).sum() == len(taken)
     assert client.get(f"{API}/map/{ready['gen']}/tile/1/2/0.jpg").status_code == 404
 
 

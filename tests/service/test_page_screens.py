@@ -77,15 +77,6 @@ def test_the_map_moves_by_wheel_drag_and_keys_and_the_link_follows(chart: Any, b
     chart.wait_for_url(re.compile(r"at=0\.5000,0\.5000,0\.98"))
 
 
-def test_near_the_ground_points_become_pictures(chart: Any) -> None:
-    with chart.expect_response(re.compile(r"/tile/\d+/\d+/\d+\.jpg")) as tile:
-        chart.locator(".place").first.focus()
-        chart.keyboard.press("Enter")
-    assert tile.value.ok
-    chart.locator(".places:not(.moving)").wait_for(state="attached")
-    keep(chart, "map-pictures")
-
-
 def test_filters_dim_and_a_question_is_ringed(chart: Any, live: Any) -> None:
     everything = coloured(chart)
     with chart.expect_response(re.compile(r"/mask\?f=label")):
@@ -119,31 +110,6 @@ def test_drawing_round_pictures_searches_in_them(chart: Any) -> None:
     chart.locator(".grid .cell").first.wait_for()
     assert "f=area:" in href(chart)
     assert chart.get_by_role("button", name="Remove filter area: part of the map").count() == 1
-
-
-def test_crop_by_keys_and_by_mouse(screen: Any, made: Any) -> None:  # noqa: F811
-    choose(screen, made[0] / "class-01" / "0.jpg")
-    screen.keyboard.press("c")
-    frame = screen.locator(".crop-frame")
-    frame.wait_for()
-    for _ in range(30):
-        screen.keyboard.press("Shift+ArrowLeft")
-    screen.locator("h1", has_text="for the cropped part").wait_for()
-    screen.wait_for_url(re.compile(r"box=0,0,0\.7,1"))
-    assert screen.evaluate("document.activeElement.className") == "crop-frame", "the frame keeps the focus"
-    handle = screen.locator(".handle.se").bounding_box()
-    screen.mouse.move(handle["x"] + 16, handle["y"] + 14)
-    screen.mouse.down()
-    screen.mouse.move(handle["x"] - 16, handle["y"] - 30, steps=4)
-    screen.mouse.up()
-    screen.wait_for_url(re.compile(r"box=0,0,0\.[0-6]\d*,0\.\d+"))
-    keep(screen, "crop")
-    frame.focus()
-    screen.keyboard.press("r")
-    screen.locator("h1", has_text="in 61 pictures").wait_for()
-    assert "box=" not in href(screen)
-    screen.keyboard.press("Escape")
-    frame.wait_for(state="detached")
 
 
 def test_a_crop_that_is_too_small(screen: Any, made: Any) -> None:  # noqa: F811
