@@ -73,6 +73,7 @@ def test_search_beside_serve_answers_as_without_it(place: Path, served: subproce
         index(folder=pictures, index=place, progress=False)
     served.send_signal(signal.SIGINT)
     served.wait(timeout=30)
+    assert not (place / NAME).exists()
     for question, answer in zip(questions, through, strict=True):
         alone = told(search(index=place, **question))
         assert [hit.pop("score") for hit in answer["hits"]] == pytest.approx(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lookalike.core import folders
 from lookalike.core.device import resolve
@@ -16,6 +21,9 @@ from lookalike.core.run import find_run
 from lookalike.searching import Index
 from lookalike.searching.served import announced
 from lookalike.searching.watching import EVERY
+
+if TYPE_CHECKING:
+    import uvicorn
 
 RATE = 50.0
 
@@ -89,11 +97,43 @@ def serve(
     elif not local:
         warn(f"everybody who reaches {host} can search and change this index; nobody is asked for a key.")
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=15)
+    server = _server(config)
     try:
         with announced(opened.path, host, listener.getsockname()[1], service.keys.house):
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
     finally:
         listener.close()
+    if server.struck == signal.SIGINT:
+        raise KeyboardInterrupt
+    if server.struck is not None:
+        signal.raise_signal(server.struck)
+
+
+def _server(config: uvicorn.Config) -> Any:
+    """uvicorn's server, but it does not send itself the signal again that ended it: to whoever counts Ctrl-Cs
+    (cli/interrupt.py) that was a second one, and the process ended before anything was tidied up."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        struck: int | None = None
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            if threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            self.struck = sig
+            super().handle_exit(sig, frame)
+
+    return Server(config)
 
 
 def _is_loopback(host: str) -> bool:
