@@ -114,7 +114,12 @@ def number_of(folder: Path) -> int | None:
 
 def fresh(index: Index, old: Map | None) -> bool:
     """Whether a map shows the index as it is now."""
-    return old is not None and old.method == "t-SNE" and old.updated == index.generation.updated
+    return old is not None and old.method == "t-SNE" and old.updated == _state(index)
+
+
+def _state(index: Index) -> str:
+    """Two runs within a second have one time: their number tells them apart."""
+    return f"{index.generation.updated} {index.generation.writes}"
 
 
 def draw(
@@ -136,7 +141,7 @@ def draw(
         return old
     ids, rows = _vectors(index)
     number = 1 if old is None else old.number + 1
-    state: dict[str, Any] = {"updated": index.generation.updated}
+    state: dict[str, Any] = {"updated": _state(index)}
     if old is not None and not again and len(ids) <= GROWTH * max(old.drawn, 1) and any(i in old.where for i in ids):
         made = _placed(old, ids, rows, number, state)
     else:
