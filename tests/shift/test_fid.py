@@ -87,16 +87,19 @@ def test_far_from_the_origin():
     assert fid.between(x + far, y + far) == pytest.approx(fid.between(x, y), rel=1e-6)
 
 
-def test_moments_add_and_subtract():
+def test_moments_add_and_rows_are_exchanged():
     x, y = rows(30, 6, 11), rows(20, 6, 12)
     centre = np.concatenate([x, y]).mean(0)
     a, b = fid.moments(x, centre), fid.moments(y, centre)
     whole = fid.moments(np.concatenate([x, y]))
     assert np.allclose((a + b).covariance(), whole.covariance(), rtol=0, atol=1e-13)
     assert np.allclose((a + b).mean, whole.mean)
-    back = (a + b) - b
-    assert back.count == 30
-    assert np.allclose(back.scatter, a.scatter, atol=1e-12)
+    other = (a + b).exchanged(x[:2] + 1, y)
+    expected = fid.moments(np.concatenate([x, x[:2] + 1]), centre)
+    assert other.count == expected.count == 32
+    assert np.allclose(other.total, expected.total, atol=1e-12)
+    assert np.allclose(other.scatter, expected.scatter, atol=1e-12)
+    assert np.allclose((a + b).covariance(), whole.covariance(), rtol=0, atol=1e-13), "the old ones are as they were"
     with pytest.raises(ValueError, match="different centres"):
         a + fid.moments(y)
 

@@ -28,7 +28,7 @@ SIZES = {4096: 2.5, 29775: 3.5, 59551: 3.5}
 SHARES = (0.01, 0.1, 0.9)
 FOREIGN = 0.1
 """The share at which a foreign loss is shown as well."""
-ROUNDS = {4096: 21, 29775: 9, 59551: 7}
+ROUNDS = {4096: 41, 29775: 21, 59551: 15}
 LARGE = 29775
 """From here on the bars against the bare products and between the rules hold."""
 BARE, ADDED = 1.4, 1.15

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +20,7 @@ from lookalike.shift.ordering import Side
 
 Measure = Literal["samples", "means"]
 _AT_ONCE = 200  # classes
+_WATCHED = 16  # columns
 _DRIFT = 1e-10  # relative; what a hundred exchanges leave behind is a thousandth of it
 
 
@@ -35,10 +38,11 @@ class ClassDistances:
         self.means: Floats = np.stack([own.mean(0) for own in by_class])
         self._rows = by_class if measure == "samples" else list(self.means[:, None])
         self._centre: Floats = np.concatenate(self._rows).mean(0)
+        self._none: Floats = self.means[:0]
         self.pictures = np.array([len(own) for own in by_class])
 
     def rows(self, side: Iterable[int]) -> Floats:
-        return np.concatenate([self._rows[code] for code in side])
+        return np.concatenate([self._none, *(self._rows[code] for code in side)])
 
     def one(self, train: Side, test: Side) -> float:
         """The FID of one pair of sides, from nothing but their rows."""
@@ -55,40 +59,35 @@ class ClassDistances:
                 return list(pool.map(lambda sides: self.one(*sides), steps))
             waiting: deque[Future[float]] = deque()
             out: list[float] = []
-            for last in self._carried(steps):
-                waiting.append(pool.submit(fid.distance, *last))
+            known = list(pool.map(self._of, steps[0]))
+            for before, sides in zip((steps[0], *steps), steps, strict=False):
+                known = list(map(self._moved, known, before, sides))
+                waiting.append(pool.submit(fid.distance, *known))
                 if len(waiting) > 2 * threads():  # so many matrices are held at a time
                     out.append(waiting.popleft().result())
             out += [future.result() for future in waiting]
-            for found, side in zip(last, steps[-1], strict=True):
-                fresh = self._of(side).scatter
-                assert np.abs(found.scatter - fresh).max() <= _DRIFT * np.abs(fresh).max(), "the moments have drifted"
+        for found, side in zip(known, steps[-1], strict=True):
+            self._check(found, side)
         return out
 
-    def _carried(self, steps: Sequence[tuple[Side, Side]]) -> Iterator[tuple[Moments, Moments]]:
-        known: list[tuple[set[int], Moments] | None] = [None, None]
-        for sides in steps:
-            for i, side in enumerate(sides):
-                known[i] = set(side), self._moved(known[i], set(side))
-            assert known[0] is not None and known[1] is not None
-            yield known[0][1], known[1][1]
-
-    def _moved(self, known: tuple[set[int], Moments] | None, wanted: set[int]) -> Moments:
-        """The moments of some classes: from those of others by what came and went, where that is less work."""
-        if known is None or len(known[0] ^ wanted) >= len(wanted):
+    def _moved(self, known: Moments, before: Side, wanted: Side) -> Moments:
+        """The moments of some classes, from those of others by what came and went where that is less work."""
+        came, gone = set(wanted) - set(before), set(before) - set(wanted)
+        if len(came) + len(gone) >= len(wanted):
             return self._of(wanted)
-        found = known[1]
-        if came := wanted - known[0]:
-            found = found + self._of(came)
-        if gone := known[0] - wanted:
-            found = found - self._of(gone)
-        return found
+        return known.exchanged(self.rows(sorted(came)), self.rows(sorted(gone))) if came or gone else known
+
+    def _check(self, found: Moments, side: Side) -> None:
+        """That nothing was lost on the way, by a few columns of the scatter from nothing."""
+        some = np.linspace(0, self.means.shape[1] - 1, _WATCHED, dtype=int)
+        fresh = sum(rows[:, some].T @ rows for rows in (part - self._centre for part in self._parts(side)))
+        off = np.abs(found.scatter[some] - fresh).max()
+        assert off <= _DRIFT * np.abs(fresh).max(), "the moments have drifted"
 
     def _of(self, side: Iterable[int]) -> Moments:
-        """From nothing, a few classes at a time: a side of a large data set is gigabytes."""
-        classes, found = sorted(side), None
-        for start in range(0, len(classes), _AT_ONCE):
-            part = fid.moments(self.rows(classes[start : start + _AT_ONCE]), self._centre)
-            found = part if found is None else found + part
-        assert found is not None
-        return found
+        return functools.reduce(operator.add, (fid.moments(rows, self._centre) for rows in self._parts(side)))
+
+    def _parts(self, side: Iterable[int]) -> Iterator[Floats]:
+        """Rows of a few classes at a time: a side of a large data set is gigabytes."""
+        classes = sorted(side)
+        return (self.rows(classes[start : start + _AT_ONCE]) for start in range(0, len(classes), _AT_ONCE))

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum and scatter of some rows about a centre; of two disjoint sets they add."""
+    """Count, sum and scatter of some rows about a centre; of two disjoint sets about the same one they add."""
 
     count: int
     total: Floats
@@ -24,15 +24,23 @@ class Moments:
     scatter: Floats
     """Σ (x − centre)(x − centre)ᵀ."""
     centre: Floats
-    """Near the mean, against cancellation; sets that are added or taken away share one."""
+    """Near the mean, against cancellation."""
+
+    def exchanged(self, came: Floats, gone: Floats) -> Moments:
+        """With some rows more and some of its own less: one product, and no second matrix beside the answer's."""
+        from scipy.linalg import blas
+
+        rows = np.concatenate([came, gone]) - self.centre
+        signed = rows * np.repeat((1.0, -1.0), (len(came), len(gone)))[:, None]
+        scatter = self.scatter.copy()
+        # BLAS wants columns: turned round they are in that order without a copy, and the scatter is symmetric.
+        blas.dgemm(1.0, signed.T, rows.T, trans_b=True, beta=1.0, c=scatter.T, overwrite_c=True)
+        return Moments(self.count + len(came) - len(gone), self.total + signed.sum(0), scatter, self.centre)
 
     def __add__(self, other: Moments) -> Moments:
-        self._same_centre(other)
+        if self.centre is not other.centre:
+            raise ValueError("moments about different centres cannot be added")
         return Moments(self.count + other.count, self.total + other.total, self.scatter + other.scatter, self.centre)
-
-    def __sub__(self, other: Moments) -> Moments:
-        self._same_centre(other)
-        return Moments(self.count - other.count, self.total - other.total, self.scatter - other.scatter, self.centre)
 
     @property
     def mean(self) -> Floats:
@@ -43,10 +51,6 @@ class Moments:
         np.subtract(self.scatter, spread, out=spread)
         spread /= self.count - 1
         return spread
-
-    def _same_centre(self, other: Moments) -> None:
-        if self.centre is not other.centre and not np.array_equal(self.centre, other.centre):
-            raise ValueError("moments about different centres cannot be added")
 
 
 def moments(features: NDArray[np.floating], centre: Floats | None = None) -> Moments:
