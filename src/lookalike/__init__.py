@@ -16,37 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike._version import __version__
 from lookalike.core.errors import LookalikeError
-
-# Name -> where it lives; imported on first use, so that `import lookalike` stays instant.
-_LAZY = {
-    "Embedder": "lookalike.models",
-    "ImageEmbedder": "lookalike.models",
-    "Table": "lookalike.data",
-    "read_table": "lookalike.data",
-    "Run": "lookalike.core.run",
-    "embed": "lookalike.models",
-    "export": "lookalike.models",
-    "evaluate": "lookalike.evaluation",
-    "compare": "lookalike.evaluation",
-    "train": "lookalike.training",
-    "pretrain": "lookalike.training",
-    "index": "lookalike.searching",
-    "search": "lookalike.searching",
-    "duplicates": "lookalike.searching",
-    "switch": "lookalike.searching",
-    "backup": "lookalike.searching",
-    "restore": "lookalike.searching",
-    "purge": "lookalike.searching",
-    "Index": "lookalike.searching",
-    "report": "lookalike.reporting",
-    "demo": "lookalike.tour",
-    "doctor": "lookalike.tour",
-    "bench": "lookalike.benches",
-    "reproduce": "lookalike.claims",
-    "serve": "lookalike.service",
-    "recipes": "lookalike.training",
-    "migrate": "lookalike.tour",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike import shift
@@ -97,16 +67,42 @@ __all__ = [
     "train",
 ]
 
+# Where each name lives. Imported on first use, so that `import lookalike` stays instant.
+_find, __dir__ = lazily(
+    __name__,
+    {
+        "Embedder": "models",
+        "ImageEmbedder": "models",
+        "Table": "data",
+        "read_table": "data",
+        "Run": "core.run",
+        "embed": "models",
+        "export": "models",
+        "evaluate": "evaluation",
+        "compare": "evaluation",
+        "train": "training",
+        "pretrain": "training",
+        "index": "searching",
+        "search": "searching",
+        "duplicates": "searching",
+        "switch": "searching",
+        "backup": "searching",
+        "restore": "searching",
+        "purge": "searching",
+        "Index": "searching",
+        "report": "reporting",
+        "demo": "tour",
+        "doctor": "tour",
+        "bench": "benches",
+        "reproduce": "claims",
+        "serve": "service",
+        "recipes": "training",
+        "migrate": "tour",
+    },
+)
+
 
 def __getattr__(name: str) -> Any:
     if name == "shift":  # a room of verbs: `lookalike.shift.splits(...)` is `lookalike shift splits`
         return importlib.import_module("lookalike.shift")
-    if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'lookalike' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, "shift"])
+    return _find(name)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from lookalike import training
 from lookalike.benches import BenchContext, train
-from lookalike.training import job
 
 
 def result(trained: float, low: float) -> dict:
@@ -23,7 +23,7 @@ def result(trained: float, low: float) -> dict:
     }
 
 
-@pytest.mark.parametrize(("trained", "low", "good"), [(0.31, 0.004, True), (0.29, 0.0, False)])
+@pytest.mark.parametrize(("trained", "low", "good"), [(0.31, 0.00001, True), (0.29, 0.0, False)])
 def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatch):
     for name in ("cub", "cars"):
         (tmp_path / name).mkdir()
@@ -33,11 +33,14 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
         calls.append((options["recipe"], options["seed"]))
         return SimpleNamespace(result=result(trained, low))
 
-    monkeypatch.setattr(job, "train", fake)
+    monkeypatch.setattr(training, "train", fake)
     figures, bars = train.run(BenchContext(data=tmp_path))
     assert calls == [("cub", 0), ("cub", 1), ("cub", 2), ("cars", 0)]
     assert len(bars) == 3 * 3 + 1
     assert all(bar.ok for bar in bars if "seconds" in bar.name)
     assert all(bar.ok is good for bar in bars if "seconds" not in bar.name)
+    assert [bar.name for bar in bars[:2]] == [
+        f"CUB seed 0: lower end of the gain over {name}, points" for name in ("the starting model", "step 0")
+    ]
     assert figures["cub"][0]["milliseconds_a_step"] == 10
     assert figures["bare"]["milliseconds_a_step"] > 0

@@ -86,3 +86,28 @@ def test_bad_input(model: Embedder, files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="None of the 12 pictures"):
         embed(source=files[0].parent.parent, out=tmp_path / "v.npy", model=model)
     assert not list(tmp_path.glob("v.*"))
+
+
+@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+def test_a_coarser_precision_says_what_it_costs(
+    model: Embedder, files: list[Path], tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = files[0].parent.parent
+    exact = embed(source=folder, out=tmp_path / f"f32.{suffix}", model=model)
+    assert exact.cost is None and "less exact" not in capsys.readouterr().err
+    files[3].write_bytes(b"broken")
+    done = embed(source=folder, out=tmp_path / f"v.{suffix}", model=model, precision="bf16")
+    coarse, fine = (model.encode(read_table(folder), on_error="skip", precision=p)[0] for p in ("bf16", "f32"))
+    cosine = (coarse * fine).sum(axis=1)
+    assert done.cost == {
+        "pictures": 11,
+        "mean_cosine": pytest.approx(cosine.mean(), abs=1e-5),
+        "least_cosine": pytest.approx(cosine.min(), abs=1e-5),
+    }
+    assert done.cost["least_cosine"] < 1 - 1e-7, "there is a cost to tell of"
+    assert f"{done.cost['least_cosine']:.5f} at least" in capsys.readouterr().err
+    if suffix == "npy":
+        assert json.loads((tmp_path / "v.json").read_text())["precision"] == "bf16"
+    else:
+        metadata = pq.read_table(tmp_path / "v.parquet").schema.metadata[b"lookalike"]
+        assert json.loads(metadata)["precision"] == "bf16"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
 from lookalike.training import checkpoint, train
+from lookalike.training.loop import Loop
 
 MODES = {
     "cached": {"views": {"count": 2}},
@@ -115,6 +117,34 @@ def test_a_killed_run_ends_with_the_same_bits(mode, where, whole, folder, tiny, 
     assert_same(broken, expected)
 
 
+class Killed(BaseException):
+    """Nothing catches it and nothing is saved: what a kill leaves behind is there, without starting a process."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["supcon", "proxy_anchor", "ms", "contrastive", "triplet", "norm_softmax"])
+def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_path, monkeypatch):
+    """Those of the shift curve and the memory have tests of their own (test_shift_methods, test_remembering)."""
+    options = {"data": folder, "model": tiny, "method": name, "settings": settings_of(mode), "report": False}
+    whole = train(**options, out=tmp_path / "whole")
+    own = Loop._step
+
+    def strike(self, step):
+        if step == 7:
+            raise Killed
+        return own(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", strike)
+        with pytest.raises(Killed):
+            train(**options, out=tmp_path / "run")
+    assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")["step"] == 4
+    assert_same(train(resume=tmp_path / "run", report=False), whole)
+    state = checkpoint.read(whole.checkpoints / "last.pt")
+    assert state["model"] and state["optimiser"]["state"], "there is something to compare"
+    assert bool(state["method"]) == (name in ("proxy_anchor", "norm_softmax")), "the proxies too"
+
+
 def test_ctrl_c_saves_says_so_and_loses_nothing(whole, folder, tiny, tmp_path):
     Remembering.strike = (6, signal.SIGINT, 1)
     with pytest.raises(LookalikeError, match=r"Stopped at step 6 of 12; nothing is lost") as caught:
@@ -151,26 +181,40 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
     assert [row["step"] for row in runs[1].read_log() if "loss" in row] == [2, 4, 6]
 
 
-def test_processes_can_be_stopped_and_resumed(folder, tiny, tmp_path):
-    """Ctrl-C on the parent reaches every process, which agree on the step to stop at."""
-    code = (
-        "import sys; from lookalike.core.errors import LookalikeError\nfrom lookalike.training import train\n"
-        "from tests.training.conftest import SMALL\nfrom lookalike.core.settings import merge\n"
-        "try: train(data=sys.argv[1], model=sys.argv[2], out=sys.argv[3], processes=2, report=False,\n"
-        "           steps=100000, settings=SMALL)\n"
-        "except LookalikeError as error: print(error); sys.exit(int(error.exit_code))\n"
-    )
+TOGETHER = """
+import sys
+from lookalike.core.errors import LookalikeError
+from lookalike.training import train
+from tests.training.test_resume import together
+try:
+    train(data=sys.argv[1], model=sys.argv[2], out=sys.argv[3], **together())
+except LookalikeError as error:
+    print(error)
+    sys.exit(int(error.exit_code))
+"""
+
+
+def together() -> dict:
+    settings = merge(SMALL, {"keep": "trained", "evaluate_every": 10, "optimiser": {"rate": 1e-5}})
+    return {"processes": 2, "report": False, "steps": 400, "method": "proxy_anchor", "settings": settings}
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=str)
+def test_processes_are_stopped_and_go_on_with_the_same_bits(blow, folder, tiny, tmp_path):
+    """Ctrl-C on the parent reaches every process, which agree on the step to stop at; a kill takes them along."""
     out = tmp_path / "run"
-    words = [sys.executable, "-c", code, str(folder), str(tiny), str(out)]
+    words = [sys.executable, "-c", TOGETHER, str(folder), str(tiny), str(out)]
     started = subprocess.Popen(words, cwd=helpers.ROOT, stdout=subprocess.PIPE, text=True)
-    deadline = 120.0
-    while not (out / "log.jsonl").exists() or len((out / "log.jsonl").read_text().splitlines()) < 5:
-        assert started.poll() is None
-        deadline -= 0.1
-        assert deadline > 0
-        __import__("time").sleep(0.1)
-    started.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + 120
+    while not (out / "log.jsonl").exists() or len((out / "log.jsonl").read_text().splitlines()) < 8:
+        assert started.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    started.send_signal(blow)
     told, _ = started.communicate(timeout=60)
-    assert started.returncode == Exit.STOPPED, told
-    assert "Continue with: lookalike train --resume" in told
-    assert checkpoint.read(out / "checkpoints" / "last.pt")["step"] > 0
+    if blow == signal.SIGINT:
+        assert started.returncode == Exit.STOPPED, told
+        assert "Continue with: lookalike train --resume" in told
+    assert not (out / "result.json").exists()
+    assert 0 < checkpoint.read(out / "checkpoints" / "last.pt")["step"] < 400
+    whole = train(data=folder, model=tiny, out=tmp_path / "whole", **together())
+    assert_same(train(resume=out, report=False), whole)

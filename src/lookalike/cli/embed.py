@@ -23,7 +23,9 @@ def embed(
     weights: options.Weights = None,
     batch_size: options.BatchSize = 32,
     runtime: options.Runtime = "auto",
-    precision: Annotated[str, typer.Option("--precision", help="f32, or bf16: faster, and less exact.")] = "f32",
+    precision: Annotated[
+        str, typer.Option("--precision", help="f32, or bf16: faster, less exact; what it costs is measured and said.")
+    ] = "f32",
     device: options.Device = "auto",
     on_error: Annotated[str, typer.Option("--on-error", help="Unreadable pictures: skip them, or raise.")] = "skip",
     dry_run: options.DryRun = False,

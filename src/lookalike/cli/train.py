@@ -7,9 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from lookalike.cli import show
-from lookalike.cli.options import DryRun
+from lookalike.cli import options, show
 from lookalike.cli.verb import Answer, verb
+
+# What `train` and `pretrain` share; what is not given is left to the recipe.
+Start = Annotated[str | None, typer.Option("--model", help="The starting model: a folder or a name.")]
+Recipe = Annotated[str | None, typer.Option("--recipe", help="A recipe's name, or a YAML file.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run's folder; runs/<time>-<method> otherwise.")]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Start of all random numbers.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")]
+Rate = Annotated[float | None, typer.Option("--learning-rate", help="Rate of the optimiser; the recipe knows one.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.rate=1e-4; may be given again."),
+]
+Processes = Annotated[int | None, typer.Option("--processes", help="How many processes train together.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Also make the report's pictures and maps.")]
 
 
 @verb
@@ -18,50 +33,33 @@ def train(
         Path | None, typer.Argument(metavar="DATA", help="Pictures with classes: a folder of subfolders, or a table.")
     ] = None,
     method: Annotated[str | None, typer.Option("--method", help="Which method trains: ms, supcon, …")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The starting model: a folder or a name.")] = None,
-    recipe: Annotated[str | None, typer.Option("--recipe", help="A recipe's name, or a YAML file.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run's folder; runs/<time>-<method> otherwise.")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Start of all random numbers.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="Rate of the optimiser; the recipe knows one.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.rate=1e-4; may be given again."),
-    ] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="How many processes train together.")] = None,
-    dry_run: DryRun = False,
-    report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Also make the report's pictures and maps.")
-    ] = True,
+    model: Start = None,
+    recipe: Recipe = None,
+    out: Out = None,
+    resume: Resume = None,
+    seed: Seed = None,
+    device: Device = None,
+    steps: Steps = None,
+    learning_rate: Rate = None,
+    settings: Sets = None,
+    processes: Processes = None,
+    dry_run: options.DryRun = False,
+    report: Report = True,
 ) -> Answer:
     """Train on pictures with classes; keep what is better.
 
     Better is measured on classes the training has not seen. Recipes hold settings by name
     (`lookalike recipes`); --set changes any of them.
     """
+    return answer("train", locals())
+
+
+def answer(name: str, given: dict[str, Any]) -> Answer:
+    """Run the verb with what was given, and say what came of it."""
     import lookalike
     from lookalike.core.settings import parse_set
 
-    done = lookalike.train(
-        data=data,
-        method=method,
-        model=model,
-        recipe=recipe,
-        out=out,
-        resume=resume,
-        seed=seed,
-        device=device,
-        steps=steps,
-        learning_rate=learning_rate,
-        settings=parse_set(settings or []),
-        processes=processes,
-        dry_run=dry_run,
-        report=report,
-    )
+    done = getattr(lookalike, name)(**given | {"settings": parse_set(given["settings"] or [])})
     if not isinstance(done, lookalike.Run):
         return Answer(done, str(done).splitlines(), asked=True)
     return Answer({"run": done.path, **done.result}, summary(done.path, done.result))

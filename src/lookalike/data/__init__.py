@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, so that importing this room costs nothing.
-_LAZY = {
-    "Audit": "auditing",
-    "CentreView": "views",
-    "PixelCache": "cache",
-    "Preprocess": "decoding",
-    "RandomView": "views",
-    "Table": "table",
-    "UnreadableImage": "decoding",
-    "audit": "auditing",
-    "check_classes": "classes",
-    "content_id": "decoding",
-    "decode": "decoding",
-    "layouts": "readers",
-    "make_shelf": "shelf",
-    "prepare": "decoding",
-    "read_table": "readers",
-    "retrieval_split": "classes",
-    "thumbnail": "thumbs",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.data.auditing import Audit, audit
@@ -57,14 +37,25 @@ __all__ = [
     "thumbnail",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Audit": "auditing",
+        "CentreView": "views",
+        "PixelCache": "cache",
+        "Preprocess": "decoding",
+        "RandomView": "views",
+        "Table": "table",
+        "UnreadableImage": "decoding",
+        "audit": "auditing",
+        "check_classes": "classes",
+        "content_id": "decoding",
+        "decode": "decoding",
+        "layouts": "readers",
+        "make_shelf": "shelf",
+        "prepare": "decoding",
+        "read_table": "readers",
+        "retrieval_split": "classes",
+        "thumbnail": "thumbs",
+    },
+)

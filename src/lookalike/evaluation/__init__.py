@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, so that importing this room costs nothing.
-_LAZY = {
-    "Calibration": "calibration",
-    "Comparison": "outcome",
-    "Evaluation": "outcome",
-    "Interval": "bootstrap",
-    "Measured": "pictures",
-    "Paired": "bootstrap",
-    "Retrieval": "retrieval",
-    "Subject": "pictures",
-    "calibrate": "calibration",
-    "compare": "job",
-    "evaluate": "job",
-    "interval": "bootstrap",
-    "linear_probe": "probe",
-    "nmi": "clustering",
-    "paired": "bootstrap",
-    "top_k": "neighbours",
-    "verify": "verification",
-    "weighted_knn": "knn",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.evaluation.bootstrap import Interval, Paired, interval, paired
@@ -62,14 +41,26 @@ __all__ = [
     "weighted_knn",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Calibration": "calibration",
+        "Comparison": "outcome",
+        "Evaluation": "outcome",
+        "Interval": "bootstrap",
+        "Measured": "pictures",
+        "Paired": "bootstrap",
+        "Retrieval": "retrieval",
+        "Subject": "pictures",
+        "calibrate": "calibration",
+        "compare": "job",
+        "evaluate": "job",
+        "interval": "bootstrap",
+        "linear_probe": "probe",
+        "nmi": "clustering",
+        "paired": "bootstrap",
+        "top_k": "neighbours",
+        "verify": "verification",
+        "weighted_knn": "knn",
+    },
+)

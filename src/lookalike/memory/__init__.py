@@ -8,11 +8,9 @@ memory(embeddings, labels).backward()
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, since torch takes a second.
-_LAZY = {"CrossBatchMemory": "cross_batch", "Moments": "moments", "Stale": "rows"}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.memory.cross_batch import CrossBatchMemory
@@ -21,14 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossBatchMemory", "Moments", "Stale"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazily(__name__, {"CrossBatchMemory": "cross_batch", "Moments": "moments", "Stale": "rows"})

@@ -9,9 +9,10 @@ A package adds one with
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.methods.base import Batch, Context, Method, Rates
@@ -45,9 +46,4 @@ def register(name: str, method: type[Method]) -> None:
     _REGISTERED[name] = method
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("Batch", "Context", "Method", "Rates"):
-        from lookalike.methods import base
-
-        return getattr(base, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(("Batch", "Context", "Method", "Rates"), "base"))

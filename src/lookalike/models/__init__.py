@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, since torch and timm take seconds.
-_LAZY = {
-    "Embedder": "embedder",
-    "Failure": "pictures",
-    "features_for": "cache",
-    "ImageEmbedder": "transformer",
-    "embed": "embedding",
-    "export": "exporting",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.models.cache import features_for
@@ -25,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder", "Failure", "ImageEmbedder", "embed", "export", "features_for"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Embedder": "embedder",
+        "Failure": "pictures",
+        "features_for": "cache",
+        "ImageEmbedder": "transformer",
+        "embed": "embedding",
+        "export": "exporting",
+    },
+)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.reporting.job import ReportFile, report
 
 __all__ = ["ReportFile", "report"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from lookalike.reporting import job
-
-        return getattr(job, name)
-    raise AttributeError(f"module 'lookalike.reporting' has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__, {"ReportFile": "job", "report": "job"})

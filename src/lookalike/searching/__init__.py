@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, so that importing this room costs nothing.
-_LAZY = {
-    "Duplicates": "copies",
-    "Hits": "hits",
-    "Index": "folder",
-    "Indexed": "indexing",
-    "backup": "archive",
-    "duplicates": "copies",
-    "index": "indexing",
-    "indexes": "folder",
-    "purge": "removing",
-    "restore": "archive",
-    "search": "asking",
-    "switch": "generations",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.searching.archive import backup, restore
@@ -46,14 +31,20 @@ __all__ = [
     "switch",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Duplicates": "copies",
+        "Hits": "hits",
+        "Index": "folder",
+        "Indexed": "indexing",
+        "backup": "archive",
+        "duplicates": "copies",
+        "index": "indexing",
+        "indexes": "folder",
+        "purge": "removing",
+        "restore": "archive",
+        "search": "asking",
+        "switch": "generations",
+    },
+)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_LAZY = {"create_app": "app", "serve": "serving"}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.service.app import create_app
@@ -13,14 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "serve"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = lazily(__name__, {"create_app": "app", "serve": "serving"})

@@ -5,18 +5,9 @@ Each verb of `lookalike shift` is a function here: `lookalike.shift.splits(data=
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, since torch takes seconds.
-_LAZY = {
-    "Split": "splitset",
-    "SplitSet": "splitset",
-    "fewshot": "adapting",
-    "place": "placing",
-    "run": "running",
-    "splits": "splitting",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.shift.adapting import fewshot
@@ -27,12 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Split", "SplitSet", "fewshot", "place", "run", "splits"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Split": "splitset",
+        "SplitSet": "splitset",
+        "fewshot": "adapting",
+        "place": "placing",
+        "run": "running",
+        "splits": "splitting",
+    },
+)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Name -> module; imported on first use, since torch takes seconds.
-_LAZY = {
-    "Plan": "job",
-    "TrainSettings": "settings",
-    "pretrain": "pretraining",
-    "recipes": "cookbook",
-    "resolve": "settings",
-    "train": "job",
-}
+from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.training.cookbook import recipes
@@ -23,12 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Plan": "job",
+        "TrainSettings": "settings",
+        "pretrain": "pretraining",
+        "recipes": "cookbook",
+        "resolve": "settings",
+        "train": "job",
+    },
+)
