@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -103,6 +104,9 @@ def test_the_demo_runs_and_is_served_outside_the_checkout(installed: Path, tmp_p
     done = outside([installed / "lookalike", "demo"], tmp_path, LOOKALIKE_HOME=home)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.rglob("report.html"))
+    result = json.loads((tmp_path / "runs" / "demo" / "result.json").read_text())
+    assert 0.5 <= result["measured"]["starting model"]["recall@1"]["value"] <= 0.8
+    assert result["differences"]["starting model"]["recall@1"]["difference"] >= 0.05
     last = done.stdout.strip().splitlines()[-1]
     words = last[last.index("lookalike serve") :].split()
     server = subprocess.Popen(

@@ -153,6 +153,39 @@ def test_completion_is_offered() -> None:
     assert "doctor" in lookalike(env=words).out
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("bench en", ["encode"]),
+        ("train --method pro", ["proxy_anchor"]),
+        ("train birds --device c", ["cpu", "cuda"]),
+        ("recipes show def", ["default"]),
+        ("shift ", ["splits", "run", "fewshot", "place"]),
+        ("cache clear --k", ["--kind"]),
+        ("embed birds --precision ", ["f32", "bf16"]),
+    ],
+)
+def test_words_are_completed(line: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.setenv("_LOOKALIKE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"lookalike {line}")
+    monkeypatch.setenv("COMP_CWORD", str(len(f"lookalike {line}".split(" ")) - 1))
+    with pytest.raises(SystemExit) as ended:
+        start.run([])
+    assert ended.value.code == 0
+    assert capfd.readouterr().out.split() == wanted
+
+
+def test_words_that_are_offered_are_the_right_ones() -> None:
+    from lookalike.cli.completing import WORDS, words
+    from lookalike.evaluation.job import MODES
+    from lookalike.models.pooling import NAMES as POOLINGS
+    from lookalike.models.runtimes import NAMES as RUNTIMES
+
+    assert all(words(source) for source in WORDS.values())
+    assert words(WORDS["mode"]) == list(MODES) and words(WORDS["runtime"]) == list(RUNTIMES)
+    assert set(words(WORDS["pooling"])) <= set(POOLINGS)
+
+
 def test_python_m_and_the_script_are_the_same() -> None:
     script = Path(sys.executable).with_name("lookalike")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -185,7 +186,19 @@ def test_a_job_can_be_stopped_and_what_it_did_is_kept(
     assert client.post(f"{API}/jobs/none/stop", headers=OURS).status_code == 404
 
 
-def test_a_failed_job_says_why(client: Any, service: Any) -> None:
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What the service wrote to its log."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("lookalike.service")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+def test_a_failed_job_says_why(client: Any, service: Any, logged: list[logging.LogRecord]) -> None:
     def fails(job: Any) -> dict[str, Any]:
         raise LookalikeError("The disk is full.")
 
@@ -194,6 +207,35 @@ def test_a_failed_job_says_why(client: Any, service: Any) -> None:
 
     assert wait(client, service.jobs.start("a", "A", fails).to_json())["sentence"] == "The disk is full."
     assert "its log says more" in wait(client, service.jobs.start("b", "B", breaks).to_json())["sentence"]
+    assert [record.exc_info[0] for record in logged if record.exc_info] == [ZeroDivisionError]
+
+
+def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
+    service: Any, logged: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.service import follower
+
+    troubles = [
+        LookalikeError("damaged"),
+        LookalikeError("damaged"),
+        ZeroDivisionError(),
+        None,
+        LookalikeError("damaged"),
+    ]
+    looks = iter(troubles)
+
+    def look() -> None:
+        trouble = next(looks, KeyboardInterrupt)
+        if trouble is KeyboardInterrupt:
+            service.follower._ended.set()
+        elif trouble is not None:
+            raise trouble
+
+    monkeypatch.setattr(follower, "EVERY", 0.001)
+    monkeypatch.setattr(service.follower, "look", look)
+    service.follower._run()
+    told = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]
+    assert told == [("damaged", False), ("", True), ("damaged", False)]
 
 
 def test_watch_waits_until_files_have_arrived(tmp_path: Path) -> None:

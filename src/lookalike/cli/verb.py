@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
+from lookalike.cli.completing import offer
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of words.")]
@@ -57,6 +59,8 @@ def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
             if answer.code:
                 raise typer.Exit(answer.code)
 
+    for name, parameter in signature.parameters.items():
+        offer(function.__name__, name, parameter.annotation)
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)

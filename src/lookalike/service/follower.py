@@ -40,14 +40,20 @@ class Follower:
             self._thread.join(timeout=60)
 
     def _run(self) -> None:
+        told = ""
         while not self._ended.wait(EVERY):
             try:
                 self.look()
                 self._watch()
-            except LookalikeError as error:
-                log.warning("the index could not be looked at", extra={"reason": str(error)})
-            except Exception:
-                log.exception("the index could not be looked at")
+                told = ""
+            except (
+                Exception
+            ) as error:  # what answers goes on answering; the same trouble is told once, not every second
+                if repr(error) != told:
+                    ours = isinstance(error, LookalikeError)
+                    facts = {"reason": str(error)}
+                    log.warning("the index could not be looked at", extra=facts, exc_info=None if ours else error)
+                told = repr(error)
 
     def look(self) -> bool:
         """Change to what the manifest calls live; whether something was changed."""
