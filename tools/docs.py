@@ -89,13 +89,13 @@ def _fields(model: Any, before: str = "") -> list[tuple[str, str, str]]:
     return rows
 
 
-def bars() -> str:
-    """What the benchmarks that are kept under results/ measured."""
+def bars(*words: str) -> str:
+    """What the benchmarks of these names measured, as it is kept under results/."""
     import json
 
     rows = []
-    for file in sorted((TOP / "results").glob("bench-*.json")):
-        document = json.loads(file.read_text(encoding="utf-8"))
+    for name in words:
+        document = json.loads((TOP / "results" / f"bench-{name}.json").read_text(encoding="utf-8"))
         for bar in document["bars"]:
             sign = "≥" if bar["better"] == "higher" else "≤"
             rows.append((document["name"], bar["name"], f"{bar['value']:.4g}", f"{sign} {bar['bound']:.4g}"))
