@@ -32,6 +32,7 @@ def one_of_each() -> list[s.Block]:
         s.Scatter(
             panels=[s.Panel(title="a", x=[0, 1], y=[0, 1])], codes=[0, -1], names=["gull"], pictures={1: PICTURE}
         ),
+        s.Heat(names=["a", "b"], panels=[s.HeatPanel(title="attention", values=[[0.5, 0.25], [0, 1]])]),
         s.Bars(rows=[s.Bar(name="a", value=1)]),
     ]
 
@@ -83,6 +84,8 @@ def test_names_that_are_not_utf8_can_be_written(tmp_path):
         lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[1], names=["a"]),
         lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[0, 0], names=["a"]),
         lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[0], names=["a"], pictures={1: PICTURE}),
+        lambda: s.Heat(names=["a", "b"], panels=[s.HeatPanel(title="", values=[[1, 2]])]),
+        lambda: s.Heat(names=["a"], panels=[s.HeatPanel(title="", values=[[float("nan")]])]),
         lambda: s.Text(text="a", colour="red"),
         lambda: s.Section.model_validate({"title": "", "order": 1, "blocks": [{"kind": "poem"}]}),
     ],

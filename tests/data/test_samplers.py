@@ -103,3 +103,13 @@ def test_with_replacement_classes_and_pictures_come_twice():
     assert any(len(set(labels[rows[:, 0]])) < 6 for rows in batches)
     again = PKSampler(labels, classes=6, images=2, seed=1, replacement=True)
     assert all(np.array_equal(again.batch(step + 1).reshape(6, 2), rows) for step, rows in enumerate(batches))
+
+
+def test_among_some_pictures_only() -> None:
+    from lookalike.data.samplers import Among, ShuffleSampler
+
+    rows = np.array([3, 7, 8, 20, 21, 40])
+    sampler = Among(rows, ShuffleSampler(len(rows), size=2, seed=1))
+    assert (sampler.size, sampler.steps_per_epoch) == (2, 3)
+    drawn = np.concatenate([sampler.batch(step) for step in (1, 2, 3)])
+    assert sorted(drawn) == rows.tolist()

@@ -13,7 +13,7 @@ from tests.data.scenes import SCENE, away
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.decoding import Preprocess, prepare
-from lookalike.data.views import CentreView, MultiView, RandomView, _random_box, view_from_json
+from lookalike.data.views import CentreView, CropView, MultiView, RandomView, _random_box, view_from_json
 
 PRE = Preprocess(32)
 STRONG = RandomView(PRE, scale=(0.1, 0.9), jitter=1.0, grey=0.2, blur=0.5)
@@ -101,7 +101,16 @@ def test_several_views() -> None:
         np.testing.assert_array_equal(mine, again)
 
 
-@pytest.mark.parametrize("view", [CentreView(PRE), STRONG, MultiView((CentreView(PRE), STRONG))])
+def test_a_plain_crop_is_as_large_as_the_centre_crop_and_lies_anywhere() -> None:
+    view = CropView(PRE, flip=False)
+    assert view != RandomView(PRE, flip=False)
+    boxes = [view._box(100, 60, numpy_rng(0, n)) for n in range(300)]
+    side = 60 * PRE.crop
+    assert all(across == down == side and 0 <= x <= 100 - side and 0 <= y <= 60 - side for x, y, across, down in boxes)
+    assert max(x for x, *_ in boxes) > 0.9 * (100 - side) and min(y for _, y, *_ in boxes) < 0.1 * (60 - side)
+
+
+@pytest.mark.parametrize("view", [CentreView(PRE), STRONG, CropView(PRE), MultiView((CentreView(PRE), STRONG))])
 def test_written_down_and_read_back(view: Any) -> None:
     again = view_from_json(json.loads(json.dumps(view.to_json())))
     assert again == view == pickle.loads(pickle.dumps(view))

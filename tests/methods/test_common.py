@@ -41,6 +41,7 @@ class Net(nn.Module):
 def context(seed: int = 0) -> Context:
     model = Net()
     labels = torch.arange(12) % CLASSES
+    pictures = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
     return Context(
         model=model,
         classes=CLASSES,
@@ -50,7 +51,7 @@ def context(seed: int = 0) -> Context:
         batch=12,
         table=None,
         labels=labels,
-        encode=lambda rows: torch.zeros(12, DIM),
+        encode=lambda rows: model(pictures if rows is None else pictures[rows]).detach(),
         step=1,
     )
 

@@ -163,3 +163,13 @@ def test_other_poolings(name: str, pooling: str) -> None:
 def test_cls_needs_a_class_token() -> None:
     with pytest.raises(LookalikeError, match="no class token"):
         Embedder.from_pretrained("test_resnet", weights="random", pooling="cls")
+
+
+def test_cls_of_a_distilled_network_is_its_first_token() -> None:
+    """By itself it gives the mean of the class and the distillation token."""
+    model = Embedder.from_pretrained("deit_tiny_distilled_patch16_224", weights="random", pooling="cls")
+    x = torch.rand(1, 3, 224, 224)
+    with torch.inference_mode():
+        tokens = model.backbone.forward_features(x)
+        assert torch.equal(model.pooled(x), tokens[:, 0])
+        assert not torch.allclose(tokens[:, 0], tokens[:, 1])

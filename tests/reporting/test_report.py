@@ -222,6 +222,8 @@ def test_an_empty_run_is_a_report_too(tmp_path):
         s.Reliability(bins=[], ece=0.0),
         s.Scatter(panels=[s.Panel(title="", x=[], y=[])], codes=[], names=[]),
         s.Scatter(panels=[s.Panel(title="", x=[1], y=[1])], codes=[-1], names=[]),
+        s.Heat(names=[], panels=[s.HeatPanel(title="", values=[])]),
+        s.Heat(names=["a"], panels=[s.HeatPanel(title="", values=[[0.0]])]),
         s.Facts(rows=[]),
         s.Text(text=""),
         s.Whiskers(rows=[s.Whisker(name="a", value=-3)], reference=0),
@@ -310,3 +312,21 @@ def test_one_list_is_named_once(tmp_path):
     drawn = read(render(run))
     assert [e.text for e in drawn.all("p", class_="muted")] == ["Hits of my model"]
     assert not drawn.all("p", class_="label")
+
+
+def test_a_table_of_numbers_is_drawn_as_colours(tmp_path):
+    from lookalike.reporting.heat import still
+
+    values = np.array([[1.0, 0.0], [-0.5, 0.25]])
+    pixels = np.array(Image.open(io.BytesIO(still(values))))
+    side = len(pixels) // 2
+    assert pixels.shape == (2 * side, 2 * side, 4) and side > 100
+    shown = pixels[side // 2 :: side, side // 2 :: side]
+    assert shown[..., 3].tolist() == [[255, 0], [128, 64]]
+    assert shown[1, 0, 0] > shown[1, 0, 2] and shown[0, 0, 2] > shown[0, 0, 0]  # below 0 orange, above blue
+    panels = [s.HeatPanel(title=name, values=values) for name in ("share", "attention", "lift")]
+    block = s.Heat(title="By class", names=["gull", "<tern>"], panels=panels, x_label="database", y_label="query")
+    drawn = read(render(small_run(tmp_path / "run", s.Verdict(sentence="First"), block)))
+    pictures = [e for e in drawn.all("img") if "diagonal" in e.attributes.get("alt", "")]
+    assert len(pictures) == 3 and "mean of the diagonal 0.625" in pictures[0].attributes["alt"]
+    assert "<tern>" in drawn.text and "One line a query, one column a database" in drawn.text

@@ -22,6 +22,7 @@ from lookalike.core.proof import data_folder, data_set, provenance
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
     "curve": "lookalike.benches.curve",
+    "dmcac": "lookalike.benches.dmcac",
     "encode": "lookalike.benches.encode",
     "evaluate": "lookalike.benches.evaluate",
     "memory": "lookalike.benches.memory",

@@ -316,6 +316,31 @@ class Scatter(_Block):
         return self
 
 
+class HeatPanel(_Part):
+    title: str
+    values: list[Floats]
+
+
+class Heat(_Block):
+    """Up to three square tables of numbers side by side, drawn as colours; line and column n are `names[n]`.
+
+    Each panel has its own scale, from 0 to its largest number; what is below 0 has another colour.
+    """
+
+    kind: Literal["heat"] = "heat"
+    names: list[str]
+    panels: list[HeatPanel] = Field(min_length=1, max_length=3)
+    x_label: str = ""
+    y_label: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        n = len(self.names)
+        if any(len(panel.values) != n or any(len(line) != n for line in panel.values) for panel in self.panels):
+            raise ValueError(f"a panel is not {n} × {n}, as its names are")
+        return self
+
+
 class Bar(_Part):
     name: str
     value: float
@@ -329,7 +354,7 @@ class Bars(_Block):
 
 
 Block = Annotated[
-    Verdict | Text | Code | Facts | Grid | Whiskers | Lines | Hits | Arrows | Reliability | Scatter | Bars,
+    Verdict | Text | Code | Facts | Grid | Whiskers | Lines | Hits | Arrows | Reliability | Scatter | Heat | Bars,
     Field(discriminator="kind"),
 ]
 

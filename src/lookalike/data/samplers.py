@@ -93,3 +93,14 @@ class ShuffleSampler:
         if self._pass[0] != number:
             self._pass = (number, numpy_rng(self.seed, "order", number).permutation(self.count))
         return self._pass[1][place * self.size : (place + 1) * self.size]
+
+
+class Among:
+    """Another sampler's batches, over some of the pictures only."""
+
+    def __init__(self, rows: np.ndarray, sampler: Sampler) -> None:
+        self.rows, self.sampler = rows, sampler
+        self.size, self.steps_per_epoch = sampler.size, sampler.steps_per_epoch
+
+    def batch(self, step: int) -> np.ndarray:
+        return np.asarray(self.rows[self.sampler.batch(step)])

@@ -88,14 +88,28 @@ class RandomView:
 
     def _part(self, pixels: np.ndarray, rng: np.random.Generator) -> Image.Image:
         height, width = pixels.shape[:2]
-        x, y, across, down = _random_box(width, height, self.scale, self.ratio, rng)
+        x, y, across, down = self._box(width, height, rng)
         size = (self.pre.size, self.pre.size)
         image = Image.fromarray(pixels).resize(size, self.pre.filter, box=(x, y, x + across, y + down))
         mirrored = self.flip and rng.random() < 0.5
         return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image
 
+    def _box(self, width: int, height: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
+        return _random_box(width, height, self.scale, self.ratio, rng)
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "pre": self.pre.to_json()}
+
+
+@dataclass(frozen=True)
+class CropView(RandomView):
+    """As `RandomView`, but the part is a square as large as the centre crop's, anywhere in the picture."""
+
+    kind: ClassVar[str] = "crop"
+
+    def _box(self, width: int, height: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
+        side = min(width, height) * self.pre.crop
+        return rng.uniform(0, width - side), rng.uniform(0, height - side), side, side
 
 
 @dataclass(frozen=True)
@@ -121,11 +135,11 @@ class MultiView:
 def view_from_json(document: dict[str, Any]) -> Any:
     """The view that `to_json` wrote down."""
     fields = dict(document)
-    kind = choose(str(fields.pop("kind", "")), ("centre", "random", "multi"), "a view")
+    kind = choose(str(fields.pop("kind", "")), ("centre", "random", "crop", "multi"), "a view")
     if kind == "multi":
         return MultiView(tuple(view_from_json(view) for view in fields["views"]))
     fields["pre"] = Preprocess.from_json(fields["pre"])
-    return CentreView(**fields) if kind == "centre" else RandomView(**fields)
+    return {"centre": CentreView, "random": RandomView, "crop": CropView}[kind](**fields)
 
 
 def _random_box(

@@ -21,6 +21,7 @@ from lookalike.core.settings import Settings
 if TYPE_CHECKING:
     import numpy as np
 
+    from lookalike.core.run import Run
     from lookalike.data.table import Table
     from lookalike.models.embedder import Embedder
 
@@ -46,6 +47,10 @@ class Batch:
         return replace(self, views=tuple(v[rows] for v in self.views), labels=self.labels[rows], ids=self.ids[rows])
 
 
+def _no_backward(rows: np.ndarray, gradient: Tensor) -> None:
+    raise NotImplementedError("this loop sends no gradient to rows that were encoded")
+
+
 @dataclass
 class Context:
     """What a method may ask the loop for. Step, epoch and logs change from step to step."""
@@ -64,6 +69,9 @@ class Context:
     encode: Callable[[np.ndarray | Table | None], Tensor]
     """Unit embeddings, without gradient, in evaluation mode, of rows of `table` (None: all) or of another
     table; shared out over the processes and the same on each."""
+    encode_backward: Callable[[np.ndarray, Tensor], None] = _no_backward
+    """Sends the gradient of the embeddings that `encode` gave for rows of `table` on to the parameters: the rows are
+    embedded once more, in blocks; every process takes its share. To be called in `after_backward`."""
     step: int = 0
     epoch: int = 0
     logs: dict[str, float] = field(default_factory=dict)
@@ -114,6 +122,28 @@ class Rates:
     loss: float
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a method's own part of the report is made from, after the last step."""
+
+    run: Run
+    settings: Any
+    """The method's own."""
+    model: Embedder
+    """With the weights of the last step, in evaluation mode."""
+    state: Mapping[str, Tensor]
+    """The method's `state_dict()`."""
+    table: Table
+    """The training pictures."""
+    labels: np.ndarray
+    """A class number for every row of it, as the method saw them."""
+    names: list[str]
+    """Of those classes."""
+    view: Any
+    """The view the settings ask for."""
+    seed: int
+
+
 class Method(nn.Module):
     """Base of all methods. What it owns (proxies, memories, a teacher) are parameters, buffers and submodules,
     so that `state_dict()` holds everything a resumed run needs."""
@@ -125,11 +155,30 @@ class Method(nn.Module):
     verb: ClassVar[str] = "train"
     """`train`, or `pretrain` for one that makes a backbone out of pictures without labels."""
     needs_labels: ClassVar[bool] = True
+    distinct_views: ClassVar[bool] = False
+    """Cached views of one picture in one step are different ones, while there are enough of them."""
+    shows: ClassVar[bool] = False
+    """Whether `sections` has something to show."""
 
     def __init__(self, settings: Any, context: Context) -> None:
         super().__init__()
         self.settings = settings
         self.context = context
+
+    @classmethod
+    def drawn(cls, settings: Any, table: Table | None, labels: np.ndarray) -> np.ndarray | None:
+        """The rows of the training table that batches are drawn from; None: all."""
+        return None
+
+    @classmethod
+    def looks(cls, own: Mapping[str, Any]) -> int:
+        """How many views of each picture a step embeds, with these settings of the method."""
+        return 1
+
+    @classmethod
+    def sections(cls, told: Told) -> dict[str, Any]:
+        """Sections of the report that only this method can write, by name."""
+        return {}
 
     def copies(self) -> list[Embedder]:
         """Copies of the model that the method holds (a teacher); they are in the model's mode, layer by layer."""
@@ -176,6 +225,10 @@ class Method(nn.Module):
 
     def before_step(self) -> None:
         """Before the pictures of a step are embedded."""
+
+    def after_backward(self) -> None:
+        """After the loss was sent back, before the gradients of all processes are summed: a further part of the
+        gradient, each process its share."""
 
     def after_step(self) -> None:
         """After the optimiser's step: enqueue, move a teacher."""

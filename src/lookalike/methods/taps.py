@@ -27,3 +27,9 @@ def tapped(layer: nn.Module) -> Iterator[list[Seen]]:
         yield seen
     finally:
         handle.remove()
+
+
+def last_layer(model: Any) -> nn.Module:
+    """What gives the embedding before it is brought to length one."""
+    layer: nn.Module = model.pooling if isinstance(model.head, nn.Identity) else model.head
+    return layer

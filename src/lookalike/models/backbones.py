@@ -119,6 +119,13 @@ def remove_pooling(model: Any, wanted: str) -> None:
         raise LookalikeError(
             f"A {type(model).__name__} pools in its own way only: take pooling `own` instead of `{wanted}`."
         ) from error
+    if hasattr(model, "head_dist"):  # it would give the mean of its two tokens, whatever the pooling
+        model.forward_head = _tokens
+
+
+def _tokens(x: Any, pre_logits: bool = False) -> Any:
+    """Instead of a classifier that pools: everything, for our pooling."""
+    return x
 
 
 def preprocess_of(model: Any, size: int | None = None) -> Preprocess:

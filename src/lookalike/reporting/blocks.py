@@ -185,6 +185,12 @@ def _scatter(block: Any, context: Context) -> Html:
     return scatter(block, context)
 
 
+def _heat(block: Any, context: Context) -> Html:
+    from lookalike.reporting.heat import heat
+
+    return heat(block, context)
+
+
 DRAW: dict[str, Callable[[Any, Context], Html]] = {
     "verdict": verdict,
     "text": text,
@@ -197,6 +203,7 @@ DRAW: dict[str, Callable[[Any, Context], Html]] = {
     "arrows": arrows,
     "reliability": reliability,
     "scatter": _scatter,
+    "heat": _heat,
     "bars": bars,
 }
 

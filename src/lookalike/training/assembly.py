@@ -6,7 +6,7 @@ Made the same way in every process of a run and in every resumed one; what is co
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import say
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng, seed_everything
-from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler
+from lookalike.data.samplers import Among, PKSampler, Sampler, ShuffleSampler
 from lookalike.data.table import Table
-from lookalike.data.views import CentreView, RandomView
+from lookalike.data.views import CentreView, CropView, RandomView
 from lookalike.methods.base import Context, Method
 from lookalike.models import Embedder, features_for
 from lookalike.models.norms import make_norm
@@ -87,17 +87,22 @@ class Assembly:
         self.classes = int((names >= 0).sum())
         chosen = self.settings.sampler
         seed = self.settings.seed
+        kind = methods.find(self.settings.method.name)
+        drawn = kind.drawn(kind.Settings.parse(self.settings.method.own()), self.train_table, self.train_labels)
+        labels = self.train_labels if drawn is None else self.train_labels[drawn]
         self.sampler: Sampler
         if chosen.kind == "pk":
             self.sampler = PKSampler(
-                self.train_labels,
+                labels,
                 classes=chosen.classes,
                 images=chosen.images,
                 seed=seed,
                 replacement=chosen.replacement,
             )
         else:
-            self.sampler = ShuffleSampler(len(self.train), size=chosen.batch, seed=seed)
+            self.sampler = ShuffleSampler(len(labels), size=chosen.batch, seed=seed)
+        if drawn is not None:
+            self.sampler = Among(drawn, self.sampler)
 
     def make_method(self, context: Context) -> Method:
         kind = methods.find(self.settings.method.name)
@@ -106,8 +111,7 @@ class Assembly:
     def make_source(self, method: Method) -> Source:
         """Cached outputs of a frozen layer, or pixels, as the settings say."""
         chosen, pre = self.settings.views, self.model.preprocess
-        look = {name: getattr(chosen, name) for name in ("scale", "flip", "jitter", "grey", "blur", "augment", "erase")}
-        random = RandomView(pre, **look)
+        random = self.random_view()
         views = method.views(random)
         show = processes.is_main()
         if chosen.mode == "end_to_end":
@@ -123,7 +127,14 @@ class Assembly:
         cached = None
         if chosen.count:
             cached = Rows(self._cached(self.train_table, [random] * chosen.count, show), self.train, count)
-        return CachedSource(chosen.layer, centre, cached, views=len(views), seed=self.settings.seed)
+        distinct = method.distinct_views
+        return CachedSource(chosen.layer, centre, cached, views=len(views), distinct=distinct, seed=self.settings.seed)
+
+    def random_view(self) -> RandomView:
+        """What a step sees of a picture, as the settings ask for it."""
+        chosen = self.settings.views
+        look = {name: getattr(chosen, name) for name in ("scale", "flip", "jitter", "grey", "blur", "augment", "erase")}
+        return (CropView if chosen.crop == "plain" else RandomView)(self.model.preprocess, **look)
 
     def _cached(self, table: Table, views: list[Any], show: bool) -> np.ndarray:
         return features_for(
@@ -135,9 +146,12 @@ def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
     """The model a run starts from; seeded, so that an untrained one is the same each time."""
     seed_everything(settings.seed)
     chosen = settings.model
-    return Embedder.from_pretrained(
+    model = Embedder.from_pretrained(
         chosen.name, device=device, pooling=chosen.pooling, size=chosen.size, weights=chosen.weights
     )
+    if chosen.crop is not None:
+        model.preprocess = replace(model.preprocess, crop=chosen.crop)
+    return model
 
 
 def assemble(settings: TrainSettings, table: Table, division: Division, run: Run) -> Assembly:

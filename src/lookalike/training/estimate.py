@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lookalike import methods
 from lookalike.core.device import threads
 from lookalike.core.files import human_bytes
 from lookalike.data.table import Table
@@ -29,11 +30,12 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
     cache = views * size**2 / _PIXELS_A_SECOND / threads()
     sampler = settings.sampler
     batch = sampler.classes * sampler.images if sampler.kind == "pk" else sampler.batch
+    looks = methods.find(settings.method.name).looks(settings.method.own())
     if settings.views.mode == "cached" and settings.views.layer == "pooled":
         each = 0.015
         disk = views * 1280 * 4
     else:
-        each = batch * size**2 * (1 + (settings.accumulate > 1)) / _TRAINED_PIXELS_A_SECOND / threads()
+        each = batch * looks * size**2 * (1 + (settings.accumulate > 1)) / _TRAINED_PIXELS_A_SECOND / threads()
         disk = len(table) * round(size / 0.875) ** 2 * 4
     return {
         "training": side(division.train),
@@ -42,7 +44,7 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         "parted by": division.rule,
         "method": settings.method.name,
         "model": settings.model.name,
-        "steps": f"{settings.steps:,} of {batch:,} pictures",
+        "steps": f"{settings.steps:,} of {batch:,} pictures" + (f" in {looks} views" if looks > 1 else ""),
         "time": f"roughly {_span(cache + settings.steps * each)} the first time ({_span(cache)} to fill the cache)",
         "disk": f"about {human_bytes(disk)} of cache",
     }

@@ -7,6 +7,7 @@ checkpoint. So a run that is killed and resumed ends with the bits of one that n
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -96,6 +97,7 @@ class Loop:
             table=parts.train_table,
             labels=torch.from_numpy(parts.train_labels).to(self.device),
             encode=self.encode,
+            encode_backward=self.encode_backward,
         )
         self.method: Method = parts.make_method(self.context).to(self.device)
         self.source = parts.make_source(self.method)
@@ -240,16 +242,28 @@ class Loop:
     def embed(self, rows: np.ndarray) -> Tensor:
         """Unit embeddings of rows of the whole table at the centre crop, in evaluation mode, shared out."""
         self.model.eval()
-        own = rows[processes.share(len(rows))]
-        size = 64 if self.source.layer != "pooled" else 4096
         out = [torch.empty(0, self.model.dim, device=self.device)]
-        for start in range(0, len(own), size):
-            x = self.source.centre(own[start : start + size]).to(self.device)
-            with self.fabric.autocast():
-                z = self.model(x) if self.source.layer == PIXELS else self.model.from_layer(self.source.layer, x)
-            out.append(z.float())
+        out += [z for _, z in self._centres(rows[processes.share(len(rows))])]
         self.train_mode()
         return processes.all_gather(torch.cat(out))
+
+    def encode_backward(self, rows: np.ndarray, gradient: Tensor) -> None:
+        """`Context.encode_backward`."""
+        self.model.eval()
+        mine = processes.share(len(rows))
+        for part, z in self._centres(self.parts.train[rows[mine]]):
+            z.backward(gradient[mine][part])
+        self.train_mode()
+
+    def _centres(self, rows: np.ndarray) -> Iterator[tuple[slice, Tensor]]:
+        """Embeddings of rows of the whole table at the centre crop, block by block."""
+        size = 64 if self.source.layer != "pooled" else 4096
+        for start in range(0, len(rows), size):
+            part = slice(start, start + size)
+            x = self.source.centre(rows[part]).to(self.device)
+            with self.fabric.autocast():
+                z = self.model(x) if self.source.layer == PIXELS else self.model.from_layer(self.source.layer, x)
+            yield part, z.float()
 
     def _evaluate(self, step: int, logs: Logs) -> None:
         """Score the model on the validation classes; remember it if it is the best so far."""

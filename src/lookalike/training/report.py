@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 from typing import Any
 
@@ -16,6 +17,8 @@ from lookalike.evaluation import sections as measured
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.retrieval import retrieval
+from lookalike.methods.base import Told
+from lookalike.training import checkpoint
 from lookalike.training.assembly import Assembly
 from lookalike.training.drift_section import drift_section
 from lookalike.training.loop import Progressed
@@ -28,6 +31,8 @@ def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome
     drift = drift_section(run.read_log(), parts.settings.logs.drift_every)
     if drift is not None:
         run.write_section("drift", drift)
+    for name, section in method_sections(run, parts).items():
+        run.write_section(name, section)
     run.write_section("audit", audit_section(audit, parts))
     run.write_section("settings", settings_section(run, parts))
     if not outcome.measured:
@@ -53,6 +58,29 @@ def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome
     }
     for name, section in written.items():
         run.write_section(name, section)
+
+
+def method_sections(run: Run, parts: Assembly) -> dict[str, s.Section]:
+    """What the method itself has to show, as it was after the last step."""
+    kind = methods.find(parts.settings.method.name)
+    if not kind.shows:
+        return {}
+    last = checkpoint.read(run.checkpoints / checkpoint.LAST)
+    model = copy.deepcopy(parts.model)
+    checkpoint.put_back(model, last["model"])
+    names = parts.table.labels()[1]
+    told = Told(
+        run=run,
+        settings=kind.Settings.parse(parts.settings.method.own()),
+        model=model.eval(),
+        state=last["method"],
+        table=parts.train_table,
+        labels=parts.train_labels,
+        names=[names[code] for code in np.unique(parts.labels[parts.train]) if code >= 0],
+        view=parts.random_view(),
+        seed=parts.settings.seed,
+    )
+    return kind.sections(told)
 
 
 def table_section(outcome: Outcome) -> s.Section:

@@ -41,6 +41,8 @@ class ModelSettings(Settings):
     """avg, max, avgmax, gem, cls; null: as the model comes."""
     size: PositiveInt | None = None
     """Pixels fed to the network; null: as the model comes."""
+    crop: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Side of the centre crop as a share of the short side; null: as the model comes."""
     freeze: str | None = None
     """The backbone up to this stage stays as it is (`stage2`); null: all of it is trained. Cached features imply it."""
     batch_norm: Literal["frozen", "train", "gathered", "split"] = "frozen"
@@ -85,8 +87,10 @@ class ViewSettings(Settings):
     """What is cached: `pooled` trains the head alone, `stage3` everything above stage 3."""
     count: NonNegativeInt = 0
     """Random views a picture that are cached beside the centre crop; each draw takes one of them all."""
+    crop: Literal["resized", "plain"] = "resized"
+    """`resized`: a random part of a random size and shape; `plain`: a square as large as the centre crop, anywhere."""
     scale: tuple[PositiveFloat, PositiveFloat] = (0.3, 1.0)
-    """Share of a picture that a random crop covers, least and most."""
+    """`resized`: share of a picture that a random crop covers, least and most."""
     flip: bool = True
     """Mirror at random."""
     jitter: NonNegativeFloat = 0.0

@@ -48,18 +48,28 @@ class Rows:
 class CachedSource:
     """Outputs of a frozen layer: the centre crop's (rows, …), and those of some random views (views, rows, …).
 
-    A draw takes any of a picture's views, the centre crop among them.
+    A draw takes any of a picture's views, the centre crop among them; with `distinct` the views of one step differ
+    while there are enough.
     """
 
-    def __init__(self, layer: str, centre: Rows, random: Rows | None, *, views: int = 1, seed: int = 0) -> None:
-        self.layer, self.count, self.seed = layer, views, seed
+    def __init__(
+        self, layer: str, centre: Rows, random: Rows | None, *, views: int = 1, distinct: bool = False, seed: int = 0
+    ) -> None:
+        self.layer, self.count, self.distinct, self.seed = layer, views, distinct, seed
         self._centre, self._random = centre, random
 
     def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
         if self._random is None:
             return (self.centre(rows[mine]),) * self.count
         rng = numpy_rng(self.seed, "views", step)
-        picks = rng.integers(0, 1 + len(self._random.values), size=(self.count, len(rows)))[:, mine]
+        pool = 1 + len(self._random.values)
+        if self.distinct:
+            rounds = [
+                rng.permuted(np.tile(np.arange(pool), (len(rows), 1)), axis=1) for _ in range(-(-self.count // pool))
+            ]
+            picks = np.concatenate(rounds, axis=1).T[: self.count, mine]
+        else:
+            picks = rng.integers(0, pool, size=(self.count, len(rows)))[:, mine]
         return tuple(self._picked(self._random, rows[mine], pick) for pick in picks)
 
     def _picked(self, random: Rows, rows: np.ndarray, pick: np.ndarray) -> Tensor:

@@ -38,6 +38,7 @@ def joint_gradient(
     if processes.world() == 1 and accumulate == 1:
         loss = method.joint_loss(_embed(method, mine, autocast), replace(joint, views=()))
         backward(loss)
+        method.after_backward()
         return loss.detach()
     parts = [mine.part(processes.share(len(mine), n, accumulate)) for n in range(accumulate)]
     parts = [part for part in parts if len(part)]
@@ -62,6 +63,7 @@ def joint_gradient(
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(processes.world())
+    method.after_backward()
     start = processes.share(len(joint)).start
     for number, part in enumerate(parts):
         out = outputs[0] if len(parts) == 1 else _again(method, part, autocast, states[number], device)

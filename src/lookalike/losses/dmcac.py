@@ -1,0 +1,139 @@
+"""The terms of DMCAC: how the views of a query agree about a database, and which class attention finds in it.
+
+Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention
+Classification", IJCAI 2024. B queries in A views of F numbers, a union of at most T database rows a query.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lookalike.losses.divergence import divergence, norm_of, pairs
+from lookalike.losses.whole import whole
+
+
+class Union(NamedTuple):
+    members: Tensor
+    """int64 (B, T): rows of the database, ascending; row 0 where there is no more."""
+    mask: Tensor
+    """bool (B, T): true for what is a member."""
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.mask.sum(1)
+
+
+def union(found: Tensor) -> Union:
+    """What any view of a query found: distinct rows of `found` (B, A, k)."""
+    rows = found.flatten(1).sort(dim=1).values
+    first = torch.ones_like(rows, dtype=torch.bool)
+    first[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    place = first.cumsum(1) - 1
+    counts = place[:, -1:] + 1
+    width = int(counts.max())
+    members = torch.zeros(len(rows), width, dtype=rows.dtype, device=rows.device).scatter_(1, place, rows)
+    return Union(members, torch.arange(width, device=rows.device) < counts)
+
+
+class Heads(nn.Module):
+    """W_ce, W_q, W_k, W_v and W_c, (out, in), without biases; dropped when the model is exported."""
+
+    def __init__(self, classes: int, dim: int, generator: torch.Generator | None = None, start: str = "linear") -> None:
+        super().__init__()
+
+        def matrix(rows: int) -> nn.Parameter:
+            return nn.Parameter((2 * torch.rand(rows, dim, generator=generator) - 1) * dim**-0.5)
+
+        self.classes, self.mixture = matrix(classes), matrix(classes)
+        self.query, self.key, self.value = matrix(dim), matrix(dim), matrix(dim)
+        if start == "identity":
+            with torch.no_grad():
+                for square in (self.query, self.key, self.value):
+                    square.copy_(torch.eye(dim))
+
+    def asking(self, z: Tensor) -> Tensor:
+        """W_kᵀ W_q z/√F: its product with a bare database row is the attention logit, so none is projected."""
+        return z @ self.query.t() @ self.key / math.sqrt(z.shape[-1])
+
+    def told(self, mixture: Tensor) -> Tensor:
+        """Class logits of an attention-weighted sum of bare rows: W_c W_v Σ a d, the smaller product first."""
+        if len(self.mixture) < mixture.shape[-1]:
+            return mixture @ (self.mixture @ self.value).t()
+        return mixture @ self.value.t() @ self.mixture.t()
+
+
+class Terms(NamedTuple):
+    """One value a query each, (B,)."""
+
+    divergence: Tensor
+    attention: Tensor
+    mass: Tensor
+    """Attention on rows of the query's own class, mean over the views; without gradient."""
+
+
+class Database(NamedTuple):
+    rows: Tensor
+    """(D, F), unit."""
+    labels: Tensor
+    """(D,)."""
+    lengths: Tensor | None = None
+    """(D,): what the rows are multiplied by before they meet the heads; None: 1."""
+
+
+def over_union(
+    z: Tensor, asking: Tensor, labels: Tensor, database: Database, found: Union, heads: Heads, temperature: float
+) -> Terms:
+    """Divergence and attention over each query's union; `z` (B, A, F) unit, `asking` what the heads are given of it."""
+    near, lengths = database.rows[found.members], _at(database.lengths, found.members)
+    # One product for both: small ones are slow.
+    similarity, logits = (torch.cat([z, heads.asking(asking)], 1) @ near.mT).chunk(2, 1)
+    weights = _shares(logits, found.mask, lengths)
+    mixture = (weights if lengths is None else weights * lengths[:, None]) @ near
+    same = database.labels[found.members] == labels[:, None]
+    return Terms(
+        divergence(similarity, found.mask, temperature),
+        class_loss(heads.told(mixture), labels),
+        (weights.detach() * same[:, None]).sum(2).mean(1),
+    )
+
+
+def over_all(
+    z: Tensor, asking: Tensor, labels: Tensor, database: Database, heads: Heads, temperature: float, block: int = 4096
+) -> Terms:
+    """The same over the whole database, by blocks; rows that want a gradient get theirs."""
+    rows, row_labels, lengths = database
+    found = whole(z, heads.asking(asking), rows, labels, row_labels, lengths, temperature, block)
+    return Terms(found.divergence, class_loss(heads.told(found.mixture), labels), found.mass)
+
+
+def pointwise(z: Tensor) -> Tensor:
+    """Instead of the divergence: the norm of 1 − cosine over all pairs of views, (B,) of unit `z` (B, A, F)."""
+    i, j = pairs(z.shape[1], z.device)
+    return norm_of(1 - (z[:, i] * z[:, j]).sum(2))
+
+
+def attention(heads: Heads, z: Tensor, near: Tensor, mask: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Weights (B, A, T) of the rows `near` (B, T, F); 0 where masked."""
+    return _shares(heads.asking(z) @ near.mT, mask, lengths)
+
+
+def _shares(logits: Tensor, mask: Tensor, lengths: Tensor | None) -> Tensor:
+    if lengths is not None:
+        logits = logits * lengths[:, None]
+    return torch.softmax(logits.masked_fill(~mask[:, None], -math.inf), dim=2)
+
+
+def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy summed over the views, (B,) of logits (B, A, c)."""
+    views = logits.shape[1]
+    each = functional.cross_entropy(logits.flatten(0, 1), labels.repeat_interleave(views), reduction="none")
+    return each.view(-1, views).sum(1)
+
+
+def _at(lengths: Tensor | None, members: Tensor) -> Tensor | None:
+    return None if lengths is None else lengths[members]

@@ -1,0 +1,132 @@
+"""Nearest rows of a training database: exact by blocks, by faiss, or by the store that serves searches.
+
+Every retriever is made from the rows as they are and asked with `nearest(queries, k)`: int64 (n, k), nearest first.
+Exact ones agree up to the last digit of a product; approximate ones promise a recall of 0.97.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.store import store_class
+
+BLOCK = 16_384
+KINDS = ("exact", "faiss", "hnsw", "store")
+
+
+class Retriever(Protocol):
+    def nearest(self, queries: Tensor, k: int) -> Tensor:
+        """Row numbers, int64 (n, k), of the k highest products of each query."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def make_retriever(kind: str, rows: Tensor, *, store: str = "qdrant") -> Retriever:
+    """`exact`, `faiss` (exact too), `hnsw` (faiss, approximate), or the `store` of that name."""
+    choose(kind, KINDS, "a retriever")
+    if kind == "exact":
+        return Exact(rows)
+    return Stored(rows, store) if kind == "store" else Faiss(rows, graph=kind == "hnsw")
+
+
+@torch.no_grad()
+def top_k(queries: Tensor, rows: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
+    """Scores and row numbers of the k highest products, best first, equal ones by row number."""
+    scores = torch.empty(len(queries), 0, dtype=queries.dtype, device=queries.device)
+    index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for start in range(0, len(rows), block):
+        values, places = _best(queries @ rows[start : start + block].t(), k)
+        # Rows found so far stand first and have the lower numbers, so a stable sort keeps ties in order.
+        scores, order = torch.cat([scores, values], 1).sort(dim=1, descending=True, stable=True)
+        index = torch.cat([index, places + start], 1).gather(1, order)[:, :k]
+        scores = scores[:, :k]
+    return scores, index
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest of each line with their places, ties by place; `topk` alone picks any of equal ones."""
+    wide = min(k + 1, scores.shape[1])
+    values, places = scores.topk(wide, dim=1)
+    if wide > k:
+        tied = torch.nonzero(values[:, k - 1] == values[:, k])[:, 0]
+        values, places = values[:, :k], places[:, :k]
+        if len(tied):
+            whole = scores[tied].sort(dim=1, descending=True, stable=True)
+            values[tied], places[tied] = whole.values[:, :k], whole.indices[:, :k]
+    places = places.sort(dim=1).values
+    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return values, places.gather(1, order)
+
+
+class Exact:
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    def nearest(self, queries: Tensor, k: int) -> Tensor:
+        return top_k(queries, self.rows, k)[1]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Faiss:
+    """Inner products: every row compared, or a graph (HNSW)."""
+
+    def __init__(self, rows: Tensor, *, graph: bool = False) -> None:
+        try:
+            import faiss
+        except ImportError as error:
+            raise LookalikeError(
+                "faiss is not installed: pip install 'lookalike[faiss]', or retrieve `exact`."
+            ) from error
+        width = rows.shape[1]
+        self.index: Any = faiss.IndexFlatIP(width)
+        if graph:
+            self.index = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
+            self.index.hnsw.efConstruction, self.index.hnsw.efSearch = 200, 256
+        self.index.add(_array(rows))
+
+    def nearest(self, queries: Tensor, k: int) -> Tensor:
+        return _filled(self.index.search(_array(queries), k)[1], queries.device)
+
+    def close(self) -> None:
+        self.index.reset()
+
+
+class Stored:
+    """A store in a folder of its own that goes with it."""
+
+    def __init__(self, rows: Tensor, kind: str) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="lookalike-database-")
+        self.store = store_class(kind).create(f"{self.folder.name}/store", rows.shape[1])
+        vectors = _array(rows)
+        for start in range(0, len(vectors), 1000):
+            part = vectors[start : start + 1000]
+            self.store.upsert([str(start + n) for n in range(len(part))], part, [{}] * len(part))
+        self.store.build()
+
+    def nearest(self, queries: Tensor, k: int) -> Tensor:
+        found = np.full((len(queries), k), -1, np.int64)
+        for line, hits in zip(found, self.store.query_many(_array(queries), k), strict=True):
+            line[: len(hits)] = [int(hit.id) for hit in hits]
+        return _filled(found, queries.device)
+
+    def close(self) -> None:
+        self.store.close()
+        self.folder.cleanup()
+
+
+def _array(rows: Tensor) -> Any:
+    return np.ascontiguousarray(rows.detach().float().cpu().numpy())
+
+
+def _filled(found: Any, device: torch.device) -> Tensor:
+    """A graph may find fewer than k: its first answer stands for the rest, and counts once in a union."""
+    return torch.from_numpy(np.where(found < 0, found[:, :1], found)).to(device)

@@ -1,0 +1,262 @@
+"""DMCAC: train the embedding against the database it will search.
+
+Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention
+Classification", IJCAI 2024. Some training pictures are the database, the others ask in several views: the views'
+retrievals should agree, and attention to what was retrieved should tell the query's class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.core import processes
+from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import warn
+from lookalike.core.seeds import torch_rng
+from lookalike.losses import dmcac as losses
+from lookalike.memory.retrieval import Retriever, make_retriever
+from lookalike.methods.base import Batch, Context, Method, Stored, Told
+from lookalike.methods.dmcac_maps import CLASSES, find_row, maps_of, sections, views_of
+from lookalike.methods.dmcac_settings import DMCACSettings
+from lookalike.methods.dmcac_split import Parted, part
+from lookalike.methods.taps import last_layer, tapped
+
+COLLAPSED = 0.98  # mean cosine of a batch's first views
+
+
+class DMCAC(Method):
+    """Many pictures of each class, and a search that should not depend on how the query was cropped."""
+
+    name = "dmcac"
+    Settings = DMCACSettings
+    distinct_views = shows = True
+    suits: ClassVar = {
+        "sampler": {"kind": "shuffle", "batch": 64},
+        "optimiser": {"rate": 1e-4, "loss_rate": 3e-3},
+        "views": {"count": 8, "augment": "rand-m9"},
+        "logs": {"drift_every": 20},
+    }
+    settings: DMCACSettings
+    database: Tensor
+    rows: Tensor
+    lengths: Tensor
+    made: Tensor
+    maps: Tensor
+
+    def __init__(self, settings: DMCACSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self.parted = _parted(settings, context.table, context.labels.cpu().numpy())
+        size = len(self.parted.database)
+        self.k = min(settings.k, size)
+        if self.k < settings.k and processes.is_main():
+            warn(f"The database has {size:,} pictures: each view retrieves all of them, not {settings.k}.")
+        self.heads = losses.Heads(context.classes, context.dim, torch_rng(context.seed, "heads"), settings.start)
+        self.register_buffer("database", torch.from_numpy(self.parted.database))
+        self.register_buffer("rows", torch.zeros(size, context.dim))
+        self.register_buffer("lengths", torch.ones(size))
+        self.register_buffer("made", torch.full((2,), -1))  # step and epoch of the rows
+        shown = min(context.classes, CLASSES)
+        self.register_buffer("maps", torch.full((len(settings.maps), 2, shown, shown), torch.nan))
+        for name in settings.show:
+            find_row(context.table, name)
+        self._retriever: Retriever | None = None
+        self._moving: Tensor | None = None
+        self._warned = False
+
+    @classmethod
+    def drawn(cls, settings: Any, table: Any, labels: np.ndarray) -> np.ndarray:
+        return _parted(settings, table, labels, tell=True).queries
+
+    @classmethod
+    def looks(cls, own: Mapping[str, Any]) -> int:
+        return int(own["views"])
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        if not torch.equal(state_dict["database"].to(self.database), self.database):
+            raise LookalikeError("The checkpoint was made with another database than the settings draw now.")
+        self._forget()
+        return super().load_state_dict(state_dict, *args, **options)
+
+    # ---- what a step sees ------------------------------------------------------------------------
+
+    def views(self, default: Any) -> Sequence[Any]:
+        return views_of(self.settings, default)
+
+    def embed(self, batch: Batch) -> dict[str, Tensor]:
+        """All views in one pass: (n, A, F)."""
+        shape = len(batch), len(batch.views)
+        together = replace(batch, views=(torch.stack(batch.views, 1).flatten(0, 1),))
+        with tapped(last_layer(self.context.model)) as seen:
+            z = self.context.forward(together)
+        out = {"z": z.view(*shape, -1)}
+        if self.settings.head_input == "raw":
+            out["length"] = torch.linalg.vector_norm(seen[-1].output.float(), dim=1).view(shape)
+        return out
+
+    def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        z = embeddings["z"]
+        return self.loss({**embeddings, "z": self.context.model.normed(z.flatten(0, 1)).view_as(z)}, batch)
+
+    # ---- the database ----------------------------------------------------------------------------
+
+    @property
+    def age(self) -> int:
+        return self.context.step - int(self.made[0])
+
+    def _renew(self) -> None:
+        """Embed the database anew when it is due."""
+        chosen, (step, epoch) = self.settings.refresh, self.made.tolist()
+        since = self.context.step - step if chosen.unit == "steps" else self.context.epoch - epoch
+        due = chosen.unit != "never" and since >= chosen.every
+        if step >= 0 and not due and self.settings.full != "gradient":
+            return
+        rows, lengths = self.encode(self.parted.database)
+        if step >= 0:
+            self.context.log("database/cosine", (rows * self.rows).sum(1).mean())
+        self.rows.copy_(rows)
+        self.lengths.copy_(lengths)
+        self.made.copy_(torch.tensor([self.context.step, self.context.epoch]))
+        self._forget()
+
+    def encode(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Unit rows of training pictures, and what the heads are to multiply them by."""
+        if self.settings.head_input == "unit":
+            rows = self.context.encode(ids)
+            return rows, torch.ones(len(rows), device=rows.device)
+        with tapped(last_layer(self.context.model)) as seen:
+            rows = self.context.encode(ids)
+        lengths = [torch.linalg.vector_norm(found.output.float(), dim=1) for found in seen]
+        return rows, processes.all_gather(torch.cat([torch.empty(0, device=rows.device), *lengths]))
+
+    def _forget(self) -> None:
+        if self._retriever is not None:
+            self._retriever.close()
+        self._retriever = None
+
+    def searched(self) -> losses.Database:
+        lengths = self.lengths if self.settings.head_input == "raw" else None
+        return losses.Database(self.rows, self.context.labels[self.database], lengths)
+
+    def retrieve(self, z: Tensor) -> losses.Union:
+        """The union over the views of each query, (B, A, F); every process asks for its share."""
+        if self._retriever is None:
+            self._retriever = make_retriever(self.settings.retriever, self.rows, store=self.settings.store)
+        asked = z.detach().flatten(0, 1)
+        found = self._retriever.nearest(asked[processes.share(len(asked))], self.k)
+        return losses.union(processes.all_gather(found).view(*z.shape[:2], self.k))
+
+    # ---- the loss --------------------------------------------------------------------------------
+
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        weights, z = self.settings.weights, embeddings["z"]
+        wanted = z * embeddings["length"][:, :, None] if "length" in embeddings else z
+        self._watch_collapse(z.detach()[:, 0])
+        total = z.sum() * 0
+        if weights.classes:
+            value = losses.class_loss(self._watched("classes", wanted) @ self.heads.classes.t(), batch.labels)
+            total = total + self._told("classes", weights.classes, value)
+        if not weights.divergence and not weights.attention:
+            return total
+        self._renew()
+        terms = self._terms(self._watched("divergence", z), self._watched("attention", wanted), batch.labels)
+        apart = terms.divergence if self.settings.distance == "js" else losses.pointwise(z)
+        total = total + self._told("divergence", weights.divergence, apart)
+        total = total + self._told("attention", weights.attention, terms.attention)
+        self.context.log("attention/own", terms.mass.mean())
+        self.context.log("database/age", self.age)
+        return total
+
+    def _told(self, name: str, weight: float, values: Tensor) -> Tensor:
+        self.context.log(f"term/{name}", values.mean())
+        return weight * values.mean()
+
+    def _terms(self, z: Tensor, asking: Tensor, labels: Tensor) -> losses.Terms:
+        database, temperature = self.searched(), self.settings.temperature
+        if self.settings.full != "no":
+            if self.settings.full == "gradient":
+                self._moving = self.rows.detach().clone().requires_grad_()
+                database = database._replace(rows=self._moving)
+            same = database.labels[None] == labels[:, None]
+            self._log_found(same, same.new_full((len(labels),), len(same[0]), dtype=torch.int64))
+            return losses.over_all(z, asking, labels, database, self.heads, temperature)
+        found = self.retrieve(z)
+        self._log_found((database.labels[found.members] == labels[:, None]) & found.mask, found.sizes)
+        return losses.over_union(z, asking, labels, database, found, self.heads, temperature)
+
+    def after_backward(self) -> None:
+        """`full: gradient`: the database's own part of the gradient, its pictures embedded once more in blocks."""
+        if self._moving is not None and self._moving.grad is not None:
+            self.context.encode_backward(self.parted.database, self._moving.grad)
+        self._moving = None
+
+    # ---- what is told ----------------------------------------------------------------------------
+
+    def _watched(self, name: str, z: Tensor) -> Tensor:
+        """The same rows; the norm of the gradient that comes back to them, along the sphere, is logged."""
+        if not z.requires_grad:
+            return z
+        rows, unit = z.detach(), self.settings.head_input == "unit"
+        watched = z.view_as(z)
+
+        def note(gradient: Tensor) -> None:
+            along = gradient - (gradient * rows).sum(-1, keepdim=True) * rows if unit else gradient
+            self.context.log(f"gradient/{name}", torch.linalg.vector_norm(along))
+
+        watched.register_hook(note)
+        return watched
+
+    def _log_found(self, same: Tensor, sizes: Tensor) -> None:
+        log: Callable[[str, Any], None] = self.context.log
+        own = same.sum(1)
+        for name, value in (("mean", sizes.float().mean()), ("min", sizes.min()), ("max", sizes.max())):
+            log(f"union/{name}", value)
+        log("union/own", (own / sizes).mean())
+        log("union/missing", (own == 0).float().mean())
+
+    def _watch_collapse(self, rows: Tensor) -> None:
+        count = len(rows)
+        if count < 2:
+            return
+        cosine = float((rows.sum(0).square().sum() - count) / (count * (count - 1)))
+        self.context.log("cosine", cosine)
+        if cosine > COLLAPSED and not self._warned and processes.is_main():
+            self._warned = True
+            warn(
+                f"The embeddings are falling onto one point (mean cosine {cosine:.3f} at step {self.context.step}): "
+                "raise `method.weights.classes`, or lower `method.weights.divergence`."
+            )
+
+    def after_step(self) -> None:
+        steps = self.settings.maps
+        if self.context.step in steps and int(self.made[0]) >= 0:
+            self.maps[steps.index(self.context.step)] = maps_of(self)
+
+    def stored(self, count: int) -> Stored | None:
+        if int(self.made[0]) < 0:
+            return None
+        count = min(count, len(self.rows))
+        some = torch.arange(count, device=self.rows.device) * len(self.rows) // count
+        rows = self.rows[some].clone()
+        return Stored(self.database[some], rows, rows)
+
+    @classmethod
+    def sections(cls, told: Told) -> dict[str, Any]:
+        return sections(told)
+
+
+def _parted(settings: DMCACSettings, table: Any, labels: np.ndarray, *, tell: bool = False) -> Parted:
+    return part(
+        labels,
+        share=settings.share,
+        seed=settings.split_seed,
+        table=table,
+        column=settings.column,
+        unanswered=settings.unanswered,
+        tell=tell,
+    )

@@ -1,0 +1,68 @@
+"""Retrieval inside training: exact retrievers agree with a plain sort, approximate ones find nearly all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.naive import dmcac as naive
+from torch.nn.functional import normalize
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import torch_rng
+from lookalike.memory.retrieval import make_retriever, top_k
+
+K = 12
+
+
+def cloud(count, dim=24, seed=0):
+    """Rows in clusters, as embeddings are."""
+    generator = torch_rng(seed, "retrieval")
+    centres = torch.randn(40, dim, generator=generator)
+    rows = centres[torch.arange(count) % 40] + 0.7 * torch.randn(count, dim, generator=generator)
+    return normalize(rows, dim=1)
+
+
+@pytest.mark.parametrize("block", [1, 5, 64, 1000])
+def test_blocks_find_what_a_sort_finds(block):
+    queries, rows = cloud(9, seed=1), cloud(150)
+    scores, index = top_k(queries, rows, K, block=block)
+    assert index.tolist() == [naive.top_k(query, rows, K) for query in queries]
+    assert torch.allclose(scores, (queries @ rows.t()).gather(1, index), atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [3, 8, 100])
+def test_equal_rows_come_by_their_number(block):
+    rows = torch.eye(4)[torch.tensor([1, 0, 2, 1, 1, 0, 3, 1, 0, 1, 2])]
+    _, index = top_k(torch.eye(4)[:2], rows, 5, block=block)
+    assert index.tolist() == [[1, 5, 8, 0, 2], [0, 3, 4, 7, 9]]
+    assert top_k(torch.eye(4)[:1], rows, 50, block=block)[1].shape == (1, 11)
+
+
+@pytest.mark.parametrize(("kind", "store"), [("faiss", ""), ("store", "exact"), ("store", "qdrant")])
+def test_exact_retrievers_find_the_same(kind, store):
+    if kind == "faiss":
+        pytest.importorskip("faiss")
+    queries, rows = cloud(20, seed=2), cloud(600)
+    wanted = top_k(queries, rows, K)
+    retriever = make_retriever(kind, rows, store=store)
+    found = retriever.nearest(queries, K)
+    retriever.close()
+    assert found.dtype == torch.int64 and found.shape == (20, K)
+    scores = queries @ rows.t()
+    for line, index, best in zip(scores, found, wanted[0], strict=True):
+        assert len(set(index.tolist())) == K
+        assert torch.allclose(line[index].sort(descending=True).values, best, atol=1e-6)
+
+
+def test_a_graph_finds_nearly_all():
+    pytest.importorskip("faiss")
+    queries, rows = cloud(60, seed=3), cloud(4000)
+    wanted = top_k(queries, rows, K)[1]
+    found = make_retriever("hnsw", rows).nearest(queries, K)
+    shared = [len(set(a) & set(b)) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]
+    assert sum(shared) / (60 * K) >= 0.97
+
+
+def test_a_misspelt_retriever_is_answered():
+    with pytest.raises(LookalikeError, match="did you mean `faiss`"):
+        make_retriever("fais", cloud(3))

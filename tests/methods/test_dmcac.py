@@ -1,0 +1,339 @@
+"""DMCAC in the loop's clothes: who asks and who is searched, when the database is made, what is logged and kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from tests.methods.test_common import CLASSES, DIM, WIDTH, batch, context
+from tests.naive import dmcac as naive
+from torch.nn.functional import normalize
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import torch_rng
+from lookalike.losses.dmcac import Database, Heads
+from lookalike.methods import Batch
+from lookalike.methods.dmcac import DMCAC
+from lookalike.methods.dmcac_maps import class_maps, diagonal
+from lookalike.methods.dmcac_settings import DMCACSettings
+from lookalike.methods.dmcac_split import part
+
+PICTURES = 36
+
+
+def around(**changes):
+    """36 pictures of 3 classes; `encode` counts how often it is asked, and moves a little with every step."""
+    made = context()
+    made.labels = torch.arange(PICTURES) % CLASSES
+    rows = normalize(torch.randn(PICTURES, DIM, generator=torch_rng(5, "database")), dim=1)
+    made.asked = []
+
+    def encode(ids):
+        made.asked.append((made.step, ids))
+        noise = torch.randn(PICTURES, DIM, generator=torch_rng(made.step, "moved"))
+        return normalize(rows + 0.05 * noise, dim=1)[ids]
+
+    made.encode = encode
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def make(place=None, **settings) -> DMCAC:
+    return DMCAC(DMCACSettings.parse({"k": 3, **settings}), place or around())
+
+
+def queries(method: DMCAC, count=4, views=3, seed=0):
+    ids = torch.from_numpy(method.parted.queries[:count])
+    middle = torch.randn(count, 1, DIM, generator=torch_rng(seed, "middle"))
+    z = normalize(middle + 0.5 * torch.randn(count, views, DIM, generator=torch_rng(seed, "views")), dim=-1)
+    return z, Batch((), "pooled", method.context.labels[ids], ids)
+
+
+def step(method: DMCAC, number: int = 1, **of):
+    method.context.step, method.context.logs = number, {}
+    z, rows = queries(method, **of)
+    z.requires_grad_()
+    loss = method.loss({"z": z}, rows)
+    loss.backward()
+    method.after_backward()
+    return loss, z
+
+
+# ---- who asks and who is searched --------------------------------------------------------------------
+
+
+def test_a_class_gives_its_share_and_keeps_one_at_least():
+    counts = [2, 3, 7, 8, 12, 41, 60]
+    labels = np.repeat(np.arange(len(counts)), counts)
+    found = part(labels, share=0.2, seed=0)
+    ours = Counter(labels[found.database].tolist())
+    assert [ours[c] for c in range(len(counts))] == [1, 1, 1, 2, 2, 8, 12]
+    assert [ours[c] for c in range(len(counts))] == [naive.database_count(n, 0.2) for n in counts]
+    assert sorted([*found.queries, *found.database]) == list(range(len(labels)))
+    for share in (0.05, 0.5, 0.9):
+        ours = Counter(labels[part(labels, share=share, seed=0).database].tolist())
+        assert [ours[c] for c in range(len(counts))] == [naive.database_count(n, share) for n in counts]
+
+
+def test_the_draw_is_its_seed_and_leaves_out_what_has_no_label():
+    labels = np.repeat(np.arange(5), 20)
+    labels[3] = -1
+    first, again, other = (part(labels, share=0.2, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.database, again.database) and not np.array_equal(first.database, other.database)
+    assert 3 not in first.queries and 3 not in first.database
+
+
+def test_single_pictures_are_searched_only_and_named(capsys):
+    labels = np.array([0, 0, 0, 1, 2, 2])
+    found = part(labels, share=0.2, seed=0)
+    assert 3 in found.database and 1 not in labels[found.queries]
+    assert "1 class has one picture only" in capsys.readouterr().err
+    with pytest.raises(LookalikeError, match="No class has two pictures or more"):
+        part(np.arange(6), share=0.2, seed=0)
+
+
+class Columns:
+    """What of a table is asked for."""
+
+    def __init__(self, **columns):
+        self.columns = {name: np.array(values, object) for name, values in columns.items()}
+
+    def has(self, name):
+        return name in self.columns
+
+    def column(self, name):
+        return self.columns[name]
+
+
+def test_a_split_of_ones_own_names_the_classes_it_cannot_answer(capsys):
+    labels, names = np.array([0, 0, 1, 1]), ["tern", "tern", "gull", "gull"]
+    roles = ["query", "database", "query", "query"]
+    table = Columns(label=names, role=roles)
+    with pytest.raises(LookalikeError, match="1 of 2 query classes have no picture in the database: `gull`"):
+        part(labels, share=0.2, seed=0, table=table, column="role")
+    found = part(labels, share=0.2, seed=0, table=table, column="role", unanswered=True)
+    assert found.queries.tolist() == [0, 2, 3] and found.database.tolist() == [1]
+    assert "66.7% of the queries have no picture of their class" in capsys.readouterr().err
+    with pytest.raises(LookalikeError, match="no column `part`"):
+        part(labels, share=0.2, seed=0, table=table, column="part")
+    with pytest.raises(LookalikeError, match="holds `gull`; it must say"):
+        part(labels, share=0.2, seed=0, table=table, column="label")
+    with pytest.raises(LookalikeError, match="No row of the column `role` is a `query`"):
+        part(labels, share=0.2, seed=0, table=Columns(role=["database"] * 4), column="role")
+    with pytest.raises(LookalikeError, match="is in the `database`"):
+        part(labels, share=0.2, seed=0, table=Columns(role=["query"] * 4), column="role")
+
+
+def test_more_neighbours_than_rows_are_all_rows(capsys):
+    method = make(k=50)
+    assert method.k == len(method.parted.database) == 6
+    assert "retrieves all of them, not 50" in capsys.readouterr().err
+    step(method)
+    assert method.context.logs["union/mean"] == 6
+
+
+# ---- the loss ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("full", "retriever"), [("no", "exact"), ("no", "faiss"), ("no", "store"), ("constants", "exact")]
+)
+def test_the_loss_is_that_of_the_loop(full, retriever):
+    method = make(full=full, retriever=retriever, store="exact", weights={"divergence": 2.0, "classes": 0.5})
+    loss, z = step(method)
+    rows = method.rows.double()
+    heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
+    labels = queries(method)[1].labels
+    given = {"k": 3 if full == "no" else None, "temperature": 0.1, "weights": (2.0, 0.5, 1.0)}
+    slow, means = naive.dmcac(z.detach().double(), labels, rows, heads, **given)
+    assert loss.item() == pytest.approx(slow.item(), rel=1e-5)
+    logs = method.context.logs
+    names = ("divergence", "classes", "attention")
+    assert [logs[f"term/{n}"] for n in names] == pytest.approx([m.item() for m in means], rel=1e-4)
+    method._forget()
+
+
+def test_everything_promised_is_logged():
+    method = make()
+    loss, z = step(method)
+    logs = method.context.logs
+    wanted = {f"{kind}/{name}" for kind in ("term", "gradient") for name in ("divergence", "classes", "attention")}
+    wanted |= {"union/mean", "union/min", "union/max", "union/own", "union/missing", "attention/own", "database/age"}
+    assert wanted | {"cosine"} == set(logs)
+    found = method.retrieve(z)
+    sizes = [len(set(m[k].tolist())) for m, k in zip(found.members, found.mask, strict=True)]
+    assert (logs["union/min"], logs["union/max"]) == (min(sizes), max(sizes))
+    labels, there = queries(method)[1].labels, method.context.labels[method.database]
+    own = [(there[m[k]] == label).float().mean() for m, k, label in zip(*found, labels, strict=True)]
+    assert logs["union/own"] == pytest.approx(float(sum(own) / len(own)))
+    assert logs["union/missing"] == pytest.approx(sum(o == 0 for o in own) / len(own))
+    first = z.detach()[:, 0]
+    cosines = (first @ first.t())[~torch.eye(len(first), dtype=torch.bool)]
+    assert logs["cosine"] == pytest.approx(cosines.mean().item(), abs=1e-6)
+    assert loss.item() == pytest.approx(
+        sum(logs[f"term/{n}"] for n in ("divergence", "classes", "attention")), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["divergence", "classes", "attention"])
+def test_gradient_norms_are_those_of_each_term_along_the_sphere(name):
+    whole = make()
+    step(whole)
+    alone = make(weights={n: float(n == name) for n in ("divergence", "classes", "attention")})
+    _, z = step(alone)
+    rows = z.detach()
+    along = z.grad - (z.grad * rows).sum(-1, keepdim=True) * rows
+    assert whole.context.logs[f"gradient/{name}"] == pytest.approx(along.norm().item(), rel=1e-4)
+    assert along.norm() > 0
+
+
+def test_a_term_alone_needs_no_database():
+    method = make(weights={"divergence": 0, "attention": 0})
+    loss, _ = step(method)
+    assert not method.context.asked and loss.item() == pytest.approx(method.context.logs["term/classes"])
+
+
+def test_views_can_be_compared_as_points():
+    method = make(distance="cosine", weights={"classes": 0, "attention": 0})
+    loss, z = step(method)
+    wanted = []
+    for views in z.detach():
+        pairs = [(1 - views[i] @ views[j]) ** 2 for i in range(3) for j in range(i)]
+        wanted.append(sum(pairs) ** 0.5)
+    assert loss.item() == pytest.approx(float(sum(wanted) / len(wanted)), rel=1e-5)
+
+
+def test_a_collapse_is_told_once(capsys):
+    method = make()
+    z = torch.ones(4, 2, DIM) / DIM**0.5
+    for _ in range(2):
+        method.loss({"z": z}, queries(method)[1])
+    assert capsys.readouterr().err.count("falling onto one point") == 1
+
+
+# ---- the database ------------------------------------------------------------------------------------
+
+
+def made_at(unit, every, steps, each):
+    method = make(refresh={"every": every, "unit": unit})
+    for number in range(1, steps + 1):
+        method.context.epoch = (number - 1) // each
+        step(method, number)
+    return [number for number, _ in method.context.asked], method
+
+
+def test_the_database_is_made_anew_when_it_is_due():
+    assert made_at("steps", 3, 8, 4)[0] == [1, 4, 7]
+    assert made_at("epochs", 2, 12, 3)[0] == [1, 7]
+    found, method = made_at("never", 1, 9, 3)
+    assert found == [1] and method.context.logs["database/age"] == 8
+
+
+def test_how_stale_it_was_is_logged_when_it_is_made():
+    _, method = made_at("steps", 2, 2, 5)
+    old = method.rows.clone()
+    step(method, 3)
+    assert method.context.logs["database/cosine"] == pytest.approx((old * method.rows).sum(1).mean().item())
+    assert method.context.logs["database/age"] == 0
+    stored = method.stored(64)
+    assert stored.ids.tolist() == method.parted.database.tolist() and torch.equal(stored.adapted, method.rows)
+
+
+def test_a_stale_database_is_part_of_the_state():
+    method = make(refresh={"unit": "never"})
+    step(method, 1)
+    fresh = make(refresh={"unit": "never"})
+    fresh.load_state_dict(method.state_dict())
+    assert step(fresh, 5)[0].item() == step(method, 5)[0].item()
+    assert len(fresh.context.asked) == 0
+    other = make(split_seed=1)
+    with pytest.raises(LookalikeError, match="another database"):
+        other.load_state_dict(method.state_dict())
+
+
+def test_a_retriever_is_made_again_with_the_rows():
+    method = make(retriever="faiss", refresh={"every": 1})
+    step(method, 1)
+    first = method._retriever
+    step(method, 2)
+    assert method._retriever is not first
+    assert method._retriever.index.reconstruct(0) == pytest.approx(method.rows[0].numpy())
+
+
+def test_full_retrieval_with_gradient_sends_the_database_its_own():
+    sent = []
+    place = around(encode_backward=lambda ids, gradient: sent.append((ids, gradient)))
+    method = make(place, full="gradient", weights={"classes": 0.0})
+    _, z = step(method, 1)
+    step(method, 2)
+    assert len(place.asked) == 2 and len(sent) == 2  # embedded at every step
+    assert sent[0][0].tolist() == method.parted.database.tolist()
+    rows = method.rows.double().requires_grad_()
+    heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
+    labels = queries(method)[1].labels
+    slow, _ = naive.dmcac(z.detach().double(), labels, rows, heads, k=None, temperature=0.1, weights=(1, 0, 1))
+    assert torch.allclose(sent[1][1].double(), torch.autograd.grad(slow, rows)[0], rtol=1e-3, atol=1e-7)
+
+
+def test_raw_rows_are_as_long_as_the_head_makes_them():
+    place = context()
+    method = DMCAC(DMCACSettings.parse({"k": 2, "head_input": "raw"}), place)
+    pictures = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
+    found = method.embed(batch())
+    raw = place.model.head(place.model.pooled_from("", batch().views[1]))
+    assert torch.allclose(found["length"][:, 1], raw.norm(dim=1))
+    place.step = 1
+    loss = method.loss(found, Batch((), "pooled", batch().labels, batch().ids))
+    wanted = place.model.head(place.model.pooled_from("", pictures[method.parted.database])).norm(dim=1)
+    assert torch.allclose(method.lengths, wanted)
+    loss.backward()
+    unit = DMCAC(DMCACSettings.parse({"k": 2}), context())
+    assert unit.loss({"z": found["z"].detach()}, batch()).item() != pytest.approx(loss.item())
+
+
+def test_views_the_first_plain():
+    from lookalike.data import Preprocess
+    from lookalike.data.views import CentreView, RandomView
+
+    default = RandomView(Preprocess(32), augment="rand-m9")
+    views = make().views(default)
+    assert len(views) == 6 and views[0].augment == "" and all(view is default for view in views[1:])
+    assert isinstance(make(first_view="centre").views(default)[0], CentreView)
+
+
+# ---- maps --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [4, None])
+def test_maps_by_class_are_those_of_a_loop(k):
+    rows, z = (normalize(torch.randn(n, 5, generator=torch_rng(n, "maps")), dim=1) for n in (20, 9))
+    there, labels = torch.arange(20) % 4, torch.tensor([0, 0, 0, 1, 1, 3, 3, 3, 3])
+    heads = Heads(4, 5, torch_rng(0, "heads"), "identity")
+    maps = class_maps(z, labels, Database(rows, there), heads, k, 4)
+    as_dict = {name: p.detach() for name, p in heads.named_parameters()}
+    for c in (0, 1, 3):
+        share, mass = torch.zeros(4), torch.zeros(4)
+        for query in z[labels == c]:
+            found = naive.top_k(query, rows, k or 20)
+            weights, _ = naive.attention(query, [rows[m] for m in found], as_dict)
+            for m, w in zip(found, weights, strict=True):
+                share[there[m]] += 1 / len(found)
+                mass[there[m]] += w
+        count = (labels == c).sum()
+        assert torch.allclose(maps.share[c], share / count, atol=1e-6)
+        assert torch.allclose(maps.attention[c], mass / count, atol=1e-6)
+    assert torch.isnan(maps.share[2]).all()
+    assert diagonal(torch.eye(4)) == (1.0, 0.0, 1.0)
+
+
+def test_maps_are_kept_at_the_steps_asked_for():
+    method = make(maps=[2, 5])
+    for number in (1, 2):
+        step(method, number)
+        method.after_step()
+    assert torch.isfinite(method.maps[0]).all() and torch.isnan(method.maps[1]).all()
+    assert torch.allclose(method.maps[0].sum(2), torch.ones(2, 3))
+    assert torch.equal(make(maps=[2, 5]).state_dict()["maps"].isnan(), torch.ones(2, 2, 3, 3, dtype=torch.bool))

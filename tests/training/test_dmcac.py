@@ -1,0 +1,231 @@
+"""DMCAC in the loop: killed and resumed with a stale database, on two processes, and what the report shows."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests import helpers
+from tests.training.conftest import SMALL
+from tests.training.test_resume import assert_same
+
+from lookalike import methods
+from lookalike.core import processes
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes
+from lookalike.core.run import Run
+from lookalike.core.settings import merge
+from lookalike.methods.dmcac import DMCAC
+from lookalike.training import checkpoint, train
+from lookalike.training.settings import resolve
+
+OWN = {"views": 3, "k": 3, "share": 0.3, "maps": [2], "refresh": {"every": 4}}
+BASE = merge(SMALL, {"keep": "trained", "steps": 8, "sampler": {"kind": "shuffle", "batch": 10}, "method": OWN})
+CASES = {
+    "cached": {"views": {"count": 3}},
+    "end to end": {
+        "views": {"mode": "end_to_end", "crop": "plain"},
+        "model": {"freeze": "stage0"},
+        "accumulate": 2,
+        "method": {"full": "gradient", "head_input": "raw"},
+        "steps": 4,
+    },
+}
+
+SCRIPT = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from lookalike import methods
+from lookalike.methods.dmcac import DMCAC
+from lookalike.training import train
+from tests.training.test_dmcac import settings_of
+case, step, folder, model, out = sys.argv[1:]
+methods.register("dmcac", DMCAC)
+after = DMCAC.after_step
+def strike(self):
+    after(self)
+    if self.context.step == int(step):
+        os.kill(os.getpid(), signal.SIGKILL)
+DMCAC.after_step = strike
+train(data=folder, model=model, out=out, method="dmcac", settings=settings_of(case), report=False)
+"""
+
+
+def settings_of(case: str) -> dict:
+    return merge(BASE, CASES[case], {"evaluate_every": 1})
+
+
+@pytest.fixture(autouse=True)
+def _register():
+    methods.register("dmcac", DMCAC)
+    yield
+    methods._REGISTERED.pop("dmcac")
+
+
+@pytest.mark.parametrize(("case", "step"), [("cached", 7), pytest.param("end to end", 3, marks=pytest.mark.slow)])
+def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path):
+    """At step 7 the database is two steps old: it was made by a network that is no more."""
+    options = {"method": "dmcac", "settings": settings_of(case), "report": False}
+    whole = train(data=folder, model=tiny, out=tmp_path / "whole", **options)
+    out = tmp_path / "run"
+    words = [sys.executable, "-c", SCRIPT, case, str(step), str(folder), str(tiny), str(out)]
+    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    state = checkpoint.read(out / "checkpoints" / "last.pt")
+    assert state["step"] == step - 1
+    kept = state["method"]
+    assert len(kept["rows"]) == len(kept["database"]) > 0 and torch.isfinite(kept["maps"]).all()
+    assert int(kept["made"][0]) == (5 if case == "cached" else step - 1)
+    assert_same(train(resume=out, report=False), whole)
+
+
+def rows_of(folders: list[str]) -> list[list[str]]:
+    """What each process has after the runs' steps: a name for the bits of the database and of what was trained."""
+    from lookalike.training.assembly import assemble
+    from lookalike.training.job import load_table
+    from lookalike.training.loop import Loop
+
+    methods.register("dmcac", DMCAC)
+    out = []
+    for folder in folders:
+        run = Run(folder)
+        settings = resolve(run.config)
+        loop = Loop(settings, assemble(settings, *load_table(run), run), run)
+        loop.go()
+        tensors = [*loop.method.state_dict().values(), *checkpoint.moving_state(loop.model).values()]
+        out.append([hash_bytes(str(t.dtype), t.detach().numpy().tobytes()) for t in tensors])
+    return out
+
+
+def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
+    """What was retrieved, and the whole database with its gradient; in one go, since processes start slowly."""
+    places = [tmp_path / "no", tmp_path / "gradient"]
+    for place in places:
+        own = {"full": place.name, "refresh": {"every": 2}}
+        changes = {"steps": 3, "accumulate": 1, "logs": {"every": 1}, "method": own}
+        settings = merge(BASE, CASES["end to end"], changes)
+        train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=place / "one")
+        shutil.copytree(place / "one", place / "two")
+        for name in ("checkpoints/last.pt", "checkpoints/best.pt", "log.jsonl"):
+            (place / "two" / name).unlink()
+    first, second = processes.launch(rows_of, 2, folders=[str(place / "two") for place in places])
+    assert first == second
+    for place in places:
+        ours, theirs = (checkpoint.read(place / name / "checkpoints" / "last.pt")["method"] for name in ("one", "two"))
+        assert torch.equal(ours["database"], theirs["database"])
+        assert torch.allclose(ours["rows"], theirs["rows"], atol=2e-2)
+        logs = [[row for row in Run(place / name).read_log() if "loss" in row] for name in ("one", "two")]
+        assert len(logs[0]) == len(logs[1]) == 3
+        # The first step has the same network on both: its joint gradient is the same but for the order of sums.
+        for name in ("loss", "gradient/divergence", "gradient/classes", "gradient/attention", "union/mean"):
+            assert logs[0][0][name] == pytest.approx(logs[1][0][name], rel=1e-3), name
+        assert logs[0][-1]["loss"] == pytest.approx(logs[1][-1]["loss"], rel=2e-2)
+
+
+@pytest.fixture(scope="module")
+def shown(folder, tiny, tmp_path_factory):
+    """A run with its report."""
+    methods.register("dmcac", DMCAC)
+    out = tmp_path_factory.mktemp("shown") / "run"
+    return train(data=folder, model=tiny, method="dmcac", settings=merge(BASE, CASES["cached"]), out=out)
+
+
+def test_queries_are_drawn_from_their_part_only(shown):
+    from lookalike.training.assembly import assemble
+    from lookalike.training.job import load_table
+
+    run = shown
+    settings = resolve(run.config)
+    parts = assemble(settings, *load_table(run), run)
+    drawn = np.unique(np.concatenate([parts.sampler.batch(step) for step in range(1, 30)]))
+    database = checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].numpy()
+    assert not np.isin(drawn, database).any() and len(drawn) + len(database) == len(parts.train)
+    by_class = np.bincount(parts.train_labels[database], minlength=parts.classes)
+    assert (by_class >= 1).all()
+
+
+def test_the_report_shows_maps_and_what_the_views_found(shown):
+    from lookalike.reporting import report
+
+    run = shown
+    section = run.read_sections()["attention"]
+    kinds = [block["kind"] for block in section["blocks"]]
+    assert kinds.count("heat") == 1 and kinds.count("hits") == 1 and kinds.count("lines") == 5
+    heat = next(block for block in section["blocks"] if block["kind"] == "heat")
+    share, attention, lift = (np.array(panel["values"]) for panel in heat["panels"])
+    assert np.allclose(share.sum(1), 1, atol=1e-2) and np.allclose(attention - share, lift, atol=2e-4)
+    hits = next(block for block in section["blocks"] if block["kind"] == "hits")
+    assert len(hits["rows"]) == 2 * 3  # two queries in three views
+    for row in hits["rows"]:
+        assert [found["name"] for found in row["lists"]] == ["retrieved", "attention"]
+        scores = [hit["score"] for hit in row["lists"][0]["hits"]]
+        assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+        weights = [hit["probability"] for hit in row["lists"][1]["hits"]]
+        assert weights == sorted(weights, reverse=True) and 0 < sum(weights) <= 1 + 1e-6
+    page = report(run=run.path).read_text(encoding="utf-8")
+    assert "queries to database, by class" in page and "The diagonal in numbers" in page
+    assert "What the views of a query found" in page
+
+
+def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
+    run = shown
+    from lookalike.training.job import load_table
+
+    table, division = load_table(run)
+    path = str(table.take(division.train).column("path")[5])
+    settings = merge(BASE, CASES["cached"], {"steps": 1, "method": {"show": [path]}})
+    found = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "own")
+    hits = next(b for b in found.read_sections()["attention"]["blocks"] if b["kind"] == "hits")
+    assert len(hits["rows"]) == 3
+    with pytest.raises(LookalikeError, match="no training picture ends so"):
+        settings["method"]["show"] = ["nowhere.jpg"]
+        train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "none")
+
+
+def test_the_database_is_searched_by_the_model_alone(shown):
+    """Heads stay in the checkpoint and are no part of the model."""
+    from lookalike.models import Embedder
+
+    run = shown
+    names = Embedder.from_pretrained(run.path).state_dict()
+    assert not [name for name in names if "query" in name or "mixture" in name]
+    assert {"heads.query", "heads.mixture", "rows", "database", "made"} <= set(
+        checkpoint.read(run.checkpoints / "last.pt")["method"]
+    )
+
+
+def test_cached_views_of_one_step_differ():
+    from lookalike.training.source import CachedSource, Rows
+
+    centre, random = np.zeros((5, 1), np.float32), np.arange(1, 4, dtype=np.float32)[:, None, None].repeat(5, 1)
+    source = CachedSource("pooled", Rows(centre), Rows(random), views=4, distinct=True)
+    views = torch.stack(source.views(np.arange(5), slice(1, 5), 1))[..., 0]
+    assert views.shape == (4, 4) and all(sorted(column) == [0, 1, 2, 3] for column in views.T.tolist())
+    more = CachedSource("pooled", Rows(centre), Rows(random), views=6, distinct=True)
+    assert all(
+        set(column) == {0, 1, 2, 3}
+        for column in torch.stack(more.views(np.arange(5), slice(0, 5), 1))[..., 0].T.tolist()
+    )
+    assert not torch.equal(views, torch.stack(source.views(np.arange(5), slice(1, 5), 2))[..., 0])
+
+
+def test_a_transformer_learns_by_its_class_token(folder, tmp_path):
+    changes = {
+        "model": {"name": "test_vit", "weights": "random", "pooling": "cls", "crop": 0.8},
+        "head": {"kind": "none"},
+        "views": {"mode": "end_to_end", "crop": "plain", "augment": "rand-m9"},
+        "steps": 2,
+    }
+    settings = merge({k: v for k, v in BASE.items() if k != "head"}, changes)
+    run = train(data=folder, method="dmcac", settings=settings, out=tmp_path / "run", report=False)
+    assert run.result["steps"] == 2
+    state = checkpoint.read(run.checkpoints / "last.pt")
+    assert any("blocks" in name for name in state["model"]) and state["method"]["heads.query"].shape == (64, 64)
+    plan = train(data=folder, method="dmcac", settings=settings, dry_run=True)
+    assert "in 3 views" in plan.facts["steps"]
