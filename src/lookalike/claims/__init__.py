@@ -25,6 +25,7 @@ PAPERS = {
     "defaults": "lookalike.claims.defaults",
     "xbn": "lookalike.claims.xbn",
     "oodml": "lookalike.claims.oodml",
+    "dmcac": "lookalike.claims.dmcac",
 }
 
 Verdict = Literal[

@@ -61,6 +61,18 @@ def none_of_note(found: Difference, margin: float) -> Verdict:
     return "no difference found" if found.high < margin else "not testable at this scale"
 
 
+def pool(gaps: list[Difference]) -> Difference:
+    """The mean over several settings, paired by seed."""
+    means = [sum(values) / len(gaps) for values in zip(*(gap.by_seed for gap in gaps), strict=True)]
+    return difference([0.0] * len(means), means)
+
+
+def worst(*verdicts: Verdict) -> Verdict:
+    """Of a claim with several parts: as good as its worst."""
+    order = ("contradicted", "not reproduced", "not testable at this scale", "no difference found", "reproduced")
+    return min(verdicts, key=order.index)
+
+
 def spread_ratio(wide: Sequence[float], narrow: Sequence[float]) -> dict[str, float]:
     """The ratio of two standard deviations, the one-sided p of the F test, and the least ratio it could see at 5 %."""
     from scipy.stats import f

@@ -12,7 +12,7 @@ from typing import Any
 
 from lookalike.claims import Claim, ClaimContext, ClaimOutcome, Verdict
 from lookalike.claims.cells import Cell, Found, Missing, run_cells
-from lookalike.claims.paired import Difference, difference, more, none_of_note, spread_ratio
+from lookalike.claims.paired import Difference, difference, more, none_of_note, pool, spread_ratio, worst
 
 PAPER = "xbn"
 SEEDS = (0, 1, 2, 3, 4)
@@ -28,18 +28,6 @@ def _outcome(verdict: Verdict, note: str, found: Found, cells: list[Cell], **fig
 
 def _gap(found: Found, before: Cell, after: Cell, measure: str = "recall", level: float = 0.95) -> Difference:
     return difference(found.values(before, measure), found.values(after, measure), level=level)
-
-
-def _pooled(gaps: list[Difference]) -> Difference:
-    """The mean over several settings, paired by seed."""
-    means = [sum(values) / len(gaps) for values in zip(*(gap.by_seed for gap in gaps), strict=True)]
-    return difference([0.0] * len(means), means)
-
-
-def _worst(*verdicts: Verdict) -> Verdict:
-    """Of a claim with several parts: as good as its worst."""
-    order = ("contradicted", "not reproduced", "not testable at this scale", "no difference found", "reproduced")
-    return min(verdicts, key=order.index)
 
 
 Setting = tuple[int, float, float]
@@ -71,7 +59,7 @@ def _told(setting: Setting) -> str:
 def xbn_over_xbm(context: ClaimContext) -> ClaimOutcome:
     found, settings = _run_three(context)
     gaps = {s: _gap(found, _at("xbm", s), _at("xbn", s)) for s in settings}
-    pooled = _pooled(list(gaps.values()))
+    pooled = pool(list(gaps.values()))
     each = "; ".join(f"{_told(s)}: {gap}" for s, gap in gaps.items())
     figures = {_told(s): gap.to_json() for s, gap in gaps.items()}
     note = f"XBN − XBM {pooled} points of recall@1 over {_of(settings)} ({each})"
@@ -116,7 +104,7 @@ def order_of_three(context: ClaimContext) -> ClaimOutcome:
     found = run_cells(context, cells, SEEDS)
     gaps = [_gap(found, a, b) for a, b in pairwise(cells)]
     note = f"XBM* − XBM {gaps[0]}, XBN − XBM* {gaps[1]}"
-    verdict = _worst(more(gaps[0], 2.7), more(gaps[1], 1.1))
+    verdict = worst(more(gaps[0], 2.7), more(gaps[1], 1.1))
     return _outcome(verdict, note, found, cells, differences=[gap.to_json() for gap in gaps])
 
 
@@ -193,7 +181,7 @@ def lower_drift(context: ClaimContext) -> ClaimOutcome:
     """The fall from XBM to XBN; told apart for the rate at which XBM does not collapse, since a point hardly moves."""
     found, settings = _run_three(context)
     falls = {s: _gap(found, _at("xbn", s), _at("xbm", s), "drift") for s in settings}
-    pooled = _pooled(list(falls.values()))
+    pooled = pool(list(falls.values()))
     note = f"drift of XBM − XBN {_fine(pooled)} a step over {_of(settings)} ({_collapsed(found, settings)})"
     figures = {
         _told(s): {
@@ -228,7 +216,7 @@ def norm_heads(context: ClaimContext) -> ClaimOutcome:
     rises = {n: difference(found.values(cells[n], "step 0"), found.values(cells[n])) for n in ("bn", "mbn")}
     stuck: list[Verdict] = ["reproduced" if rise.high <= 0 else none_of_note(rise, 1.0) for rise in rises.values()]
     note = f"LN − none {layer} for XBM; over step 0: " + ", ".join(f"{n} {rise}" for n, rise in rises.items())
-    verdict = _worst(more(layer, 2.7), *stuck)
+    verdict = worst(more(layer, 2.7), *stuck)
     return _outcome(
         verdict, note, found, [*cells.values()], layer=layer.to_json(), rises={n: r.to_json() for n, r in rises.items()}
     )
