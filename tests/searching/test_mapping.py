@@ -71,10 +71,32 @@ def test_every_beginning_is_an_even_sample() -> None:
     rng = np.random.default_rng(0)
     places = np.concatenate([rng.normal(size=(900, 2)), rng.normal(size=(100, 2)) + 20]).astype(np.float32)
     ordered = mapping.ordered(mapping.Map([str(i) for i in range(1000)], places))
-    assert sorted(ordered.ids, key=int) == [str(i) for i in range(1000)]
+    n = len(places)
+    assert sorted(ordered.ids, key=int) == [str(i) for i in range(n)]
     np.testing.assert_array_equal(ordered.places, places[[int(i) for i in ordered.ids]])
-    first = ordered.places[:100]
-    assert (first[:, 0] > 10).sum() > 15, "a thin part of the map is seen from the start"
+    cell = (ordered.unit() * mapping.CELLS).astype(int).clip(max=mapping.CELLS - 1) @ [mapping.CELLS, 1]
+    full = np.bincount(cell, minlength=mapping.CELLS**2)
+    taken = np.zeros_like(full)
+    for place, at in enumerate(cell):
+        taken[at] += 1
+        if place % 50 == 0:
+            left = taken < full
+            assert taken.max() <= taken[left].min(initial=n) + 1, "no cell is a round ahead of one that has some left"
+
+
+def test_a_thin_part_is_seen_from_the_start() -> None:
+    """Within a round all cells are alike: which come first is a draw without regard to how full they are."""
+    from scipy.stats import hypergeom
+
+    rng = np.random.default_rng(0)
+    places = np.concatenate([rng.normal(size=(9000, 2)), 4 * rng.normal(size=(200, 2)) + 20]).astype(np.float32)
+    ordered = mapping.ordered(mapping.Map([str(i) for i in range(9200)], places))
+    cells = np.unique((ordered.unit() * mapping.CELLS).astype(int), axis=0, return_index=True)[1]
+    thin = int((ordered.places[cells, 0] > 8).sum())
+    drawn = len(cells) // 4  # a part of the first round
+    seen = int((ordered.places[:drawn, 0] > 8).sum())
+    low, high = hypergeom(len(cells), thin, drawn).ppf([1e-6, 1 - 1e-6])
+    assert low <= seen <= high, f"{seen} of the first {drawn}; {thin} of {len(cells)} cells are thin"
 
 
 def test_a_map_of_another_kind_of_file_is_refused(own: Index) -> None:

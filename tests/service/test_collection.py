@@ -139,6 +139,7 @@ def test_runs_and_their_curves(client: Any, tmp_path: Path) -> None:
     )
     done = client.get(f"{API}/runs")
     assert done.json()["runs"][0]["state"] == "finished" and done.json()["runs"][0]["frozen"] == {"value": 0.4}
+    assert done.json()["runs"][0]["measured"] == [{"name": "starting model", "value": 0.4}]
     assert client.get(f"{API}/runs", headers={"If-None-Match": done.headers["etag"]}).status_code == 304
     assert client.get(f"{API}/runs/none").status_code == 404
     (tmp_path / "runs" / "one" / "config.yaml").write_text("a: [")
@@ -150,6 +151,36 @@ def test_facets_follow_the_other_filters(client: Any) -> None:
     assert [facet["column"] for facet in found] == ["label"]
     counts = {value["value"]: value["count"] for value in found[0]["values"]}
     assert counts["class-01"] == 13 and counts["class-03"] == 13, "a column's own filter does not hide its values"
+
+
+def test_facets_follow_the_question(client: Any) -> None:
+    asked = {"like": "photos/class-01/0.jpg", "limit": 1000}
+    plain = client.get(f"{API}/facets").json()
+    assert plain["nearest"] is None and "near" not in plain["facets"][0]["values"][0]
+    found = client.get(f"{API}/facets", params=asked).json()
+    values = found["facets"][0]["values"]
+    assert found["nearest"] == sum(value["near"] for value in values) <= found["pictures"]
+    assert [v["near"] for v in values] == sorted((v["near"] for v in values), reverse=True)
+    hits = client.get(f"{API}/search", params={"like": asked["like"], "k": 600}).json()["hits"]
+    labels = [hit["columns"]["label"] for hit in hits]
+    assert {v["value"]: v["near"] for v in values} == {v["value"]: labels.count(v["value"]) for v in values}
+    held = client.get(f"{API}/facets", params=asked | {"f": "label:class-04"}).json()
+    assert {v["value"]: v["near"] for v in held["facets"][0]["values"]} == {v["value"]: v["near"] for v in values}
+    assert held["nearest"] == labels.count("class-04"), "its own filter counts for all but the column itself"
+    assert client.get(f"{API}/facets", params={"like": "photos/none.jpg"}).status_code == 404
+
+
+def test_folders_and_what_is_in_the_middle_of_a_value(client: Any) -> None:
+    def folders(**params: Any) -> dict[str, int]:
+        rows = client.get(f"{API}/facets", params=params).json()["folders"]
+        return {row["folder"]: row["count"] for row in rows}
+
+    all_ = folders()
+    assert set(all_) == {f"class-0{n}/" for n in range(len(all_))} and all_["class-01/"] == 13
+    assert folders(f="label:class-01") == {"class-01/": 13} and folders(under="class-01/") == {}
+    middle = client.get(f"{API}/facets/label/middle", params={"value": "class-01"}).json()["items"]
+    assert len(middle) == 4 and {item["columns"]["label"] for item in middle} == {"class-01"}
+    assert client.get(f"{API}/facets/label/middle", params={"value": "none"}).status_code == 404
 
 
 def test_a_part_of_a_picture_asks(client: Any, pictures: Path) -> None:

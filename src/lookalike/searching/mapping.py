@@ -195,26 +195,25 @@ def _starting(old: Map, known: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _placed(old: Map, ids: list[str], rows: np.ndarray, number: int, state: dict[str, Any]) -> Map:
-    """The old map without what is gone, and with what is new; the order of the old ones stays."""
+    """The old map without what is gone, and with what is new."""
     known = np.array([old.where.get(name, -1) for name in ids], dtype=np.int64)
     places = _starting(old, known, rows)
     new = known < 0
     places[new] += numpy_rng(number, "map places").normal(scale=0.05, size=(int(new.sum()), 2))  # not upon each other
-    rank = np.where(new, len(old) + np.arange(len(ids)), known)
-    order = np.argsort(rank, kind="stable")
-    names = [ids[i] for i in order]
-    return replace(old, ids=names, places=places[order].astype(np.float32), number=number, **state)
+    return ordered(replace(old, ids=ids, places=places.astype(np.float32), number=number, **state))
 
 
 def ordered(map_: Map) -> Map:
-    """Round robin over the cells of a grid, at random inside each: any beginning shows the whole."""
+    """Round robin over the cells of a grid, each round and each cell in an order of its own: any beginning is even."""
     n = len(map_)
     cell = np.minimum((map_.unit() * CELLS).astype(np.int64), CELLS - 1)
-    shuffled = numpy_rng(0, "map order").permutation(n)
+    rng = numpy_rng(0, "map order")
+    shuffled = rng.permutation(n)
     flat = (cell[:, 0] * CELLS + cell[:, 1])[shuffled]
     by_cell = np.argsort(flat, kind="stable")
     counts = np.bincount(flat, minlength=CELLS * CELLS)
     rank = np.empty(n, np.int64)
     rank[by_cell] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
-    order = shuffled[np.argsort(rank, kind="stable")]
+    # Shuffled anew inside each round: the first of a full cell comes early in the other order.
+    order = shuffled[np.lexsort((rng.random(n), rank))]
     return replace(map_, ids=[map_.ids[i] for i in order], places=map_.places[order])

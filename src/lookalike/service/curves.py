@@ -32,8 +32,12 @@ class Curves:
         try:
             run, config, log, result = self._read()
         except LookalikeError as error:
-            empty = ("created", "step", "steps", "metric", "best", "best_step", "last", "frozen", "resume")
-            return row | dict.fromkeys(empty) | {"method": "", "state": "damaged", "verdict": str(error), "curve": []}
+            empty = ("created", "step", "steps", "metric", "best", "best_step", "last", "first", "frozen", "resume")
+            return (
+                row
+                | dict.fromkeys(empty)
+                | {"method": "", "state": "damaged", "verdict": str(error), "curve": [], "measured": []}
+            )
         metric = str(config.get("metric") or "recall@1")
         points = _series(log, PREFIX + metric)
         state = "finished" if result.get("finished") else "running" if self._locked() else "stopped"
@@ -50,7 +54,9 @@ class Curves:
             "best_step": best[0],
             "last": points[-1][1] if points else None,
             "frozen": (measured.get("starting model") or {}).get(metric),
-            "measured": {name: values.get(metric) for name, values in measured.items()},
+            "measured": [{"name": name, **values[metric]} for name, values in measured.items() if metric in values],
+            "side": str(result.get("side", "")),
+            "first": points[0][1] if points and points[0][0] == 0 else None,
             "verdict": str(result.get("verdict", "")),
             "curve": [value for _, value in _thin(points, SPARK)],
             "resume": f"lookalike train --resume {self.name}" if state == "stopped" and log else None,

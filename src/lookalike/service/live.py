@@ -56,7 +56,7 @@ class Live:
         number = mapping.number_of(self.index.folder)
         if number is not None and (self._plane is None or self._plane.number != number):
             stored = mapping.Map.load(self.index.folder)
-            self._plane = Plane(stored, self) if stored is not None else None
+            self._plane = Plane(stored, self, self._plane) if stored is not None else None
         return self._plane
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,11 @@ SQUARE = 4_096  # corners of a part are given on a grid of this many
 class Plane:
     """One state of the map; nothing in it changes."""
 
-    def __init__(self, map_: Map, live: Live) -> None:
+    def __init__(self, map_: Map, live: Live, before: Plane | None = None) -> None:
         self.map, self.live = map_, live
+        self.before = before.number if before else None
+        where = before.map.where if before else {}
+        self.was = np.array([where.get(name, -1) for name in map_.ids], "<i4")  # the place of each in the map before
 
     @property
     def number(self) -> int:
@@ -39,7 +43,9 @@ class Plane:
 
     def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
         """The value of a column for each point as a number, the most frequent first, and their names."""
-        return self._codes.setdefault(column, self._coded(column))
+        if column not in self._codes:
+            self._codes[column] = self._coded(column)
+        return self._codes[column]
 
     @cached_property
     def _codes(self) -> dict[str, tuple[np.ndarray, list[str]]]:
@@ -47,21 +53,15 @@ class Plane:
 
     def _coded(self, column: str) -> tuple[np.ndarray, list[str]]:
         table = self.live.index.table
-        out = np.full(len(self.map), NONE, np.uint16)
         if not table.has(column):
-            return out, []
+            return np.full(len(self.map), NONE, np.uint16), []
         values = dict(zip(table.column("row_id").tolist(), table.column(column).tolist(), strict=True))
         texts = [_first(values.get(name)) for name in self.map.ids]
-        counts: dict[str, int] = {}
-        for text in texts:
-            if text:
-                counts[text] = counts.get(text, 0) + 1
+        counts = Counter(texts)
+        del counts[""]
         names = sorted(counts, key=lambda name: (-counts[name], name))[: NONE - 1]
         code = {name: place for place, name in enumerate(names)}
-        for place, text in enumerate(texts):
-            if text in code:
-                out[place] = code[text]
-        return out, names
+        return np.array([code.get(text, NONE) for text in texts], np.uint16), names
 
     @cached_property
     def records(self) -> bytes:

@@ -16,10 +16,15 @@ Search (`api/search.py`)
     GET    /search                     by reference: `like=ID`, `q=u.…`, `text=WORDS`, `more=ID`, `less=ID`, `box=`
     POST   /nearest                    by vectors of the index's model: `{positive, negative, k, where, same, exact}`
     GET    /items, /items/{id}         a mosaic of cards; one card
-    GET    /facets, /facets/{column}   values with counts under the other columns' filters (`f=`)
     DELETE /queries/{id}               forget an upload
     GET    /reports                    reports of runs, newest first
 `box` is a part of the picture, as shares of its width and height between 0 and 1.
+
+Filters (`api/facets.py`)
+    GET    /facets                     every column's values with counts under the other columns' filters (`f=`), and
+                                       the folders one step down; with a question (as GET /search) each value also says
+                                       how many of the nearest pictures have it, and those come first
+    GET    /facets/{column}            one column alone; /facets/{column}/middle?value= four pictures typical of a value
 
 State and jobs (`api/jobs.py`)
     GET    /state                      what moves: `{index: {…}, job, jobs, map, generation}`; ETag
@@ -41,9 +46,10 @@ Duplicates (`api/duplicates.py`)
 
 Map (`api/map.py`)
     GET    /map                        `{state: none|drawing|ready, job, gen, n, method, kept: [10 of 10, 10 of 50],
-                                       labels, columns}`; draws it in the background where it must be; ETag
+                                       before, labels, columns}`; draws it in the background where it must be; ETag
     POST   /map/draw                   draw it again; a job
     GET    /map/{gen}.bin              64-byte header `LKMP`, then n records of 8 bytes (see `service/plane.py`)
+    GET    /map/{gen}/from/{old}.bin   one i32 a point: where it was in the map before, -1 where it was not
     GET    /map/{gen}/codes/{column}   names of a column's values; with `.bin` one u16 a point into them
     GET    /map/{gen}/mask?f=          n bits, least significant first: which points meet the filters
     GET    /map/{gen}/point/{i}        the card of a point; /map/{gen}/points?i=&i= of several
@@ -65,6 +71,6 @@ Settings (`api/settings.py`)
 
 from __future__ import annotations
 
-from lookalike.service.api import duplicates, jobs, map, runs, search, settings  # noqa: A004
+from lookalike.service.api import duplicates, facets, jobs, map, runs, search, settings  # noqa: A004
 
-ROUTERS = [part.router for part in (search, jobs, duplicates, map, runs, settings)]
+ROUTERS = [part.router for part in (search, facets, jobs, duplicates, map, runs, settings)]

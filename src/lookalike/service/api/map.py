@@ -34,6 +34,7 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
         document |= {
             "state": "ready" if shown.method == "t-SNE" else "drawing",
             "gen": shown.number,
+            "before": plane.before,
             "n": len(shown),
             "method": shown.method,
             "kept": list(shown.kept),
@@ -64,6 +65,15 @@ def plane_of(live: Live, gen: int) -> Plane:
 def binary(live: Answering, gen: int) -> Response:
     """A 64-byte header `LKMP`, then a record of 8 bytes a picture: u16 x, u16 y, u8 colour, u8 flags, u16 label."""
     return Response(plane_of(live, gen).records, media_type="application/octet-stream", headers=IMMUTABLE)
+
+
+@router.get("/map/{gen}/from/{old}.bin")
+def moved(live: Answering, gen: int, old: int) -> Response:
+    """One i32 a point: which point of the map before it was, -1 where it was not there."""
+    plane = plane_of(live, gen)
+    if old != plane.before:
+        raise Problem(410, "That map is no longer known; load the new one.")
+    return Response(plane.was.tobytes(), media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 @router.get("/map/{gen}/codes/{column}.bin")

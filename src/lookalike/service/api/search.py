@@ -15,11 +15,11 @@ from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
 from lookalike.searching import Hits
 from lookalike.searching.asking import MOST, answer
-from lookalike.searching.rows import box_of
 from lookalike.service import uploads
 from lookalike.service.access import rights_of
-from lookalike.service.api.common import Answering, Count, Filters, Names, Serving, parse_box
-from lookalike.service.limits import BUDGET, SOME
+from lookalike.service.api.asked import Asking, Box
+from lookalike.service.api.common import Answering, Count, Filters, Serving, parse_box
+from lookalike.service.limits import BUDGET
 from lookalike.service.live import Live
 from lookalike.service.mosaic import mosaic
 from lookalike.service.problems import Problem
@@ -27,8 +27,6 @@ from lookalike.service.state import Service, card, shape
 from lookalike.store import Condition
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
-Box = Annotated[str | None, Query(max_length=100, description="x1,y1,x2,y2 as shares from 0 to 1")]
-Words = Annotated[str | None, Query(max_length=500, description="Words, where `info.words` says that they are read")]
 
 
 @router.get("/info")
@@ -107,66 +105,14 @@ def _by_upload(
 
 
 @router.get("/search")
-def search_by_reference(
-    service: Serving,
-    live: Answering,
-    more: Names,
-    less: Names,
-    f: Filters,
-    like: str | None = None,
-    q: str | None = None,
-    text: Words = None,
-    k: Count = 60,
-    box: Box = None,
-) -> Response:
+def search_by_reference(service: Serving, live: Answering, asked: Asking, f: Filters, k: Count = 60) -> Response:
     """Search by pictures of the index (`like`, `more`, `less`), by an upload that is still kept (`q`), or by words.
 
     `box` is the part of `like` or `q` that counts.
     """
-    start = time.monotonic()
-    examples = [live.record(name) for name in ([like] if like else []) + more]
-    against = [live.record(name) for name in less]
-    vectors = [r.vector for r in examples if r.vector is not None]
-    region = parse_box(box)
-    same: set[str] = set()
-    query: dict[str, Any] = {"kind": "none", "id": None}
-    if q:
-        kept = live.queries.get(q)
-        if region is None:
-            vectors.insert(0, kept.vector)
-            same.add(kept.hash)
-        else:
-            vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(q), region)))
-        query = {"kind": "upload", "id": q, "ratio": kept.ratio}
-    elif like:
-        query = {"kind": "item", **card(examples[0])}
-        if region is not None:
-            own = box_of(examples[0].payload)
-            with BUDGET.take(SOME):
-                part = uploads.cut(live.index.open_bytes(examples[0]), region, within=own)
-            vectors[0] = live.encoder.encode(part)
-    elif text and text.strip():
-        vectors.insert(0, live.index.words_vector(text))
-        query = {"kind": "words", "id": None, "text": text}
-    if not vectors:
-        raise Problem(400, "Add one picture to look for first.")
-    if len(vectors) + len(against) > service.limits.examples:
-        raise Problem(400, f"At most {service.limits.examples} pictures can be asked by at once.")
-    shown = [str(r.payload.get("content_id")) for r in (*examples, *against) if r.payload.get("content_id")]
-    negatives = [r.vector for r in against if r.vector is not None]
-    hits = answer(
-        live.index,
-        np.stack(vectors),
-        min(k, service.limits.hits, MOST),
-        live.where(f),
-        negative=np.stack(negatives) if negatives else None,
-        same=same,
-        without=shown,
-        start=start,
-    )
-    examples = examples[1:] if like else examples
-    trays = {"more": [card(r) for r in examples], "less": [card(r) for r in against]}
-    return _answer(hits, query, trays)
+    hits = asked.answer(service, live, k, live.where(f))
+    trays = {"more": [card(record) for record in asked.more], "less": [card(record) for record in asked.less]}
+    return _answer(hits, asked.query, trays)
 
 
 class Rule(BaseModel):
@@ -227,28 +173,6 @@ def items(live: Answering, f: Filters, sample: Annotated[int, Query(ge=1, le=100
 def item(live: Answering, name: str) -> dict[str, Any]:
     """All that is known of one picture."""
     return card(live.record(name))
-
-
-@router.get("/facets")
-def all_facets(live: Answering, f: Filters, limit: Annotated[int, Query(ge=1, le=100)] = 12) -> dict[str, Any]:
-    """Every column with its most frequent values, each under the filters of the other columns."""
-    columns = [name for name in live.index.columns if name != "path"]
-    return {"facets": [_facet(live, name, f, limit) for name in columns]}
-
-
-@router.get("/facets/{column}")
-def facets(
-    live: Answering, column: str, f: Filters, limit: Annotated[int, Query(ge=1, le=1000)] = 200
-) -> dict[str, Any]:
-    """The values of a column with how many pictures have each, under the other columns' filters."""
-    live.index.check_columns([column])
-    return _facet(live, column, f, limit)
-
-
-def _facet(live: Live, column: str, f: list[str], limit: int) -> dict[str, Any]:
-    where = [condition for condition in live.where(f) if condition.column != column]
-    pairs = live.index.store.facets(column, where=where, limit=limit)
-    return {"column": column, "values": [{"value": value, "count": count} for value, count in pairs]}
 
 
 @router.delete("/queries/{name}")

@@ -1,7 +1,6 @@
 // Everything that is asked of the server. Errors come back as sentences a person can act on.
 
 export class ApiError extends Error {
-  /** @param {string} sentence @param {number} status 0 when the server did not answer @param {number} retry seconds */
   constructor(sentence, status, retry = 0) {
     super(sentence);
     this.status = status;
@@ -9,11 +8,19 @@ export class ApiError extends Error {
   }
 }
 
+/** The sentence of a refusal; anything else is a mistake of ours and stays one. */
+export function said(error) {
+  if (!(error instanceof ApiError)) throw error;
+  return error.message;
+}
+
 const GONE = "The server does not answer. Is `lookalike serve` still running?";
 const BUSY = "Busy.";
+/** A part of the page that is fetched when it is wanted: that fails as any request does. */
+export const part = (load) => load().catch(() => { throw new ApiError(GONE, 0, 4); });
+
 /** Answers by address, the latest last; a question asked again (back, forward) is answered at once. */
 const cache = new Map();
-/** @type {() => void} */
 let locked = () => {};
 
 /** What to do when the server asks for a key. @param {() => void} act */
@@ -21,7 +28,6 @@ export function whenLocked(act) {
   locked = act;
 }
 
-/** @param {string} address @param {RequestInit} [options] */
 async function fetched(address, options) {
   let response;
   try {
@@ -38,7 +44,6 @@ async function fetched(address, options) {
   throw new ApiError(busy ? BUSY : body?.error?.sentence ?? GONE, response.status, busy ? retry || 2 : retry);
 }
 
-/** @param {string} address @param {RequestInit} [options] */
 async function call(address, options) {
   return (await fetched(address, options)).json();
 }
@@ -63,7 +68,7 @@ export function send(address, body, method = "POST") {
   return call(address, { method, headers, body: body ? JSON.stringify(body) : undefined });
 }
 
-/** @param {string} address @param {any} answer */
+/** @param {string} address */
 export function remember(address, answer) {
   cache.delete(address);
   cache.set(address, answer);
@@ -85,7 +90,7 @@ export function upload(address, picture, signal) {
  * Ask again and again as long as the page shows it; the browser's cache turns "not modified" into the old answer.
  * @param {string} address @param {(answer: any) => void} hear @param {(answer: any) => number} pause in ms, from the last answer
  * @param {() => void} [gone] the server did not answer
- * @returns {() => void} ends it
+ * @returns {(() => void) & {again: () => void}} ends it, or asks at once
  */
 export function poll(address, hear, pause, gone) {
   const abort = new AbortController();
@@ -108,7 +113,7 @@ export function poll(address, hear, pause, gone) {
     timer = setTimeout(round, document.hidden ? Math.max(wait, 10000) : wait);
   };
   round();
-  return () => { abort.abort(); clearTimeout(timer); };
+  return Object.assign(() => { abort.abort(); clearTimeout(timer); }, { again: () => { clearTimeout(timer); round(); } });
 }
 
 /** @param {string} hash @param {number} side */

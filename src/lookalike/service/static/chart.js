@@ -1,10 +1,9 @@
 // Lines over steps as SVG, with the numbers in a folded table.
 
-import { h } from "./dom.js";
+import { digits, h, table } from "./dom.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 
-/** @param {string} tag @param {Record<string, any>} props @param {...any} children */
 function s(tag, props, ...children) {
   const node = document.createElementNS(SPACE, tag);
   for (const [name, value] of Object.entries(props)) node.setAttribute(name, String(value));
@@ -34,31 +33,31 @@ export function spark(values) {
 }
 
 /**
- * @param {{title: string, series: {name: string, x: number[], y: number[]}[], level?: {name: string, value: number} | null}} options
+ * @param {{title: string, series: {name: string, x: number[], y: number[]}[], levels?: {name: string, value: number}[]}} options
  */
-export function lines({ title, series, level = null }) {
+export function lines({ title, series, levels = [] }) {
   const [width, height, left, bottom] = [640, 240, 48, 28];
   const xs = series.flatMap((one) => one.x);
-  const ys = [...series.flatMap((one) => one.y), ...(level ? [level.value] : [])].filter(Number.isFinite);
+  const ys = [...series.flatMap((one) => one.y), ...levels.map((level) => level.value)].filter(Number.isFinite);
   if (!ys.length) return h("p", { class: "empty" }, "Nothing was logged yet.");
   const [x0, x1] = [Math.min(...xs, 0), Math.max(...xs, 1)];
   const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || Math.abs(ys[0]) * 0.05 || 0.05;
   const [y0, y1] = [Math.min(...ys) - pad, Math.max(...ys) + pad];
-  const px = (/** @type {number} */ x) => left + ((width - left - 12) * (x - x0)) / (x1 - x0 || 1);
-  const py = (/** @type {number} */ y) => 8 + (height - bottom - 8) * (1 - (y - y0) / (y1 - y0));
+  const px = (x) => left + ((width - left - 12) * (x - x0)) / (x1 - x0 || 1);
+  const py = (y) => 8 + (height - bottom - 8) * (1 - (y - y0) / (y1 - y0));
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title });
   for (const y of ticks(y0, y1)) {
     svg.append(s("line", { x1: left, x2: width - 12, y1: py(y), y2: py(y), class: "rule" }), s("text", { x: left - 6, y: py(y) + 4, class: "tick end" }, String(y)));
   }
-  for (const x of ticks(x0, x1, 6)) svg.append(s("text", { x: px(x), y: height - 8, class: "tick mid" }, x.toLocaleString("en-GB")));
-  if (level) svg.append(s("line", { x1: left, x2: width - 12, y1: py(level.value), y2: py(level.value), class: "level" }), s("text", { x: width - 14, y: py(level.value) - 5, class: "tick end" }, level.name));
+  for (const x of ticks(x0, x1, 6)) svg.append(s("text", { x: px(x), y: height - 8, class: "tick mid" }, digits(x)));
+  for (const level of levels) svg.append(s("line", { x1: left, x2: width - 12, y1: py(level.value), y2: py(level.value), class: "level" }), s("text", { x: width - 14, y: py(level.value) - 5, class: "tick end" }, level.name));
   series.forEach((one, k) => {
     const points = one.x.map((x, at) => [x, one.y[at]]).filter(([, y]) => Number.isFinite(y));
     svg.append(s("polyline", { points: points.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" "), class: `line c${k % 4}` }));
     const [last] = points.slice(-1);
     if (last) svg.append(s("circle", { cx: px(last[0]), cy: py(last[1]), r: 3.5, class: `tip c${k % 4}` }));
   });
-  const rows = series[0].x.map((x, at) => h("tr", null, h("th", { scope: "row" }, String(x)), series.map((one) => h("td", null, one.y[at]?.toPrecision(4) ?? ""))));
+  const rows = series[0].x.map((x, at) => [String(x), ...series.map((one) => one.y[at]?.toPrecision(4) ?? "")]);
   return h("figure", { class: "charted" }, h("figcaption", null, h("strong", null, title), series.length > 1 ? series.map((one, k) => h("span", { class: `key c${k % 4}` }, one.name)) : null), svg,
-    h("details", null, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Numbers of ${title}` }, h("table", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "step"), series.map((one) => h("th", { scope: "col" }, one.name)))), h("tbody", null, rows)))));
+    h("details", null, h("summary", null, "Numbers"), table(`Numbers of ${title}`, ["step", ...series.map((one) => one.name)], rows)));
 }

@@ -4,10 +4,11 @@
  * @param {string} tag
  * @param {Record<string, any> | null} [props] `on…` are listeners, `--x` custom properties, the rest attributes
  * @param {...any} children nodes, texts, arrays of them; null and false are left out
- * @returns {HTMLElement}
+ * @returns {any} the element
  */
 export function h(tag, props, ...children) {
   const node = document.createElement(tag);
+  if (node instanceof HTMLButtonElement) node.type = "button";
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -35,9 +36,24 @@ export function fill(parent, ...children) {
   parent.replaceChildren(...children.flat(9).filter(Boolean));
 }
 
+/** A table that scrolls inside itself. @param {string} name @param {string[]} heads @param {any[][]} rows */
+export const table = (name, heads, rows) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, h("table", null,
+  h("thead", null, h("tr", null, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", null, rows.map((cells) => h("tr", null, cells.map((cell) => h("td", null, cell)))))));
+
+export const row = (...children) => h("div", { class: "row" }, children);
+
+/** A button that is an icon; its name is said and shown on hover. @param {string} symbol @param {string} name @param {() => void} act @param {Record<string, any>} [others] */
+export const press = (symbol, name, act, others) => h("button", { class: "icon", title: name, "aria-label": name, onclick: act, ...others }, icon(symbol));
+
+/** @param {number} value */
+export const digits = (value) => value.toLocaleString("en-GB");
+
+/** A moment, to the minute. @param {string} time */
+export const minute = (time) => text(time).replace("T", " ").slice(0, 16);
+
 /** @param {number} value @param {string} one @param {string} [many] */
 export function count(value, one, many) {
-  return `${value.toLocaleString("en-GB")} ${value === 1 ? one : many ?? `${one}s`}`;
+  return `${digits(value)} ${value === 1 ? one : many ?? `${one}s`}`;
 }
 
 /** @param {any} label a text, several, or none */
@@ -45,7 +61,7 @@ export function text(label) {
   return Array.isArray(label) ? label.join(", ") : label ?? "";
 }
 
-/** A folder name such as `001.Black_footed_Albatross`, as a person would write it. @param {any} label */
+/** A folder name such as `001.Black_footed_Albatross`, as a person would write it. */
 export function readable(label) {
   return text(label).replace(/^\d{1,4}[.\-_ ]+(?=\D)/, "").replaceAll("_", " ");
 }

@@ -2,16 +2,13 @@
 
 import * as api from "./api.js";
 import { count, fill, h, toast } from "./dom.js";
-import { askForKey, help, letterKeys } from "./parts/dialogs.js";
 import { choose, watch } from "./parts/intake.js";
-import { failure } from "./parts/states.js";
-import { copyLink } from "./parts/share.js";
 import { depth, go, read, start } from "./router.js";
 import { choice, choose as choosePreference, dress, set, value } from "./store.js";
 import * as search from "./views/search.js";
 
-const main = /** @type {HTMLElement} */ (document.getElementById("main"));
-/** The other screens, fetched when first wanted. @type {Record<string, () => Promise<any>>} */
+const main = document.getElementById("main");
+/** The other screens, fetched when first wanted: `render(main, info, state, how)`, and maybe `leave`, `key`, `escape`, `current`. */
 const VIEWS = {
   map: () => import("./views/map.js"),
   duplicates: () => import("./views/duplicates.js"),
@@ -20,13 +17,25 @@ const VIEWS = {
   settings: () => import("./views/settings.js"),
   api: () => import("./views/api.js"),
 };
-/** @type {any} */
+const dialogs = () => import("./parts/dialogs.js");
+
+/** What is said of an error; plainly, where even the words cannot be fetched. */
+async function failure(error, again) {
+  try {
+    return (await import("./parts/states.js")).failure(error, again);
+  } catch {
+    setTimeout(again, 4000);
+    return h("p", { class: "empty", role: "alert" }, error.message);
+  }
+}
+
 let shown = search;
 
 async function boot() {
   const dot = document.querySelector("#status .dot");
   const words = document.getElementById("status-text");
   try {
+    VIEWS[read(location).screen]?.().catch(() => {}); // on its way while the server is asked; wanted again below
     set({ info: await api.fresh("/api/v1/info") });
     dot?.classList.remove("off");
     dot?.classList.add("on");
@@ -37,7 +46,7 @@ async function boot() {
     dot?.classList.add("off");
     if (words) words.textContent = "No answer";
     const wait = error instanceof api.ApiError && error.status === 401 ? 0 : 4;
-    fill(main, h("div", { class: "screen" }, h("h1", { class: "unseen" }, "lookalike"), failure({ message: error instanceof Error ? error.message : String(error), retry: wait }, boot)));
+    fill(main, h("div", { class: "screen" }, h("h1", { class: "unseen" }, "lookalike"), await failure({ message: api.said(error), retry: wait }, boot)));
   }
 }
 
@@ -60,7 +69,6 @@ function follow() {
   });
 }
 
-/** @param {import("./router.js").State} state @param {string} how */
 async function render(state, how) {
   for (const link of document.querySelectorAll("#screens a")) {
     const own = link.getAttribute("data-screen") === state.screen || (link.classList.contains("phone") && ["settings", "api"].includes(state.screen));
@@ -69,7 +77,7 @@ async function render(state, how) {
   }
   const info = value("info");
   const draw = async () => {
-    const next = VIEWS[state.screen] ? await VIEWS[state.screen]() : search;
+    const next = VIEWS[state.screen] ? await api.part(VIEWS[state.screen]) : search;
     if (next !== shown) {
       shown.leave?.();
       scrollTo(0, 0);
@@ -86,16 +94,16 @@ async function render(state, how) {
     await draw();
   } catch (error) {
     if (!(error instanceof api.ApiError)) throw error;
-    fill(main, h("div", { class: "screen" }, h("h1", null, "That did not work"), failure(error, () => render(read(location), how))));
+    fill(main, h("div", { class: "screen" }, h("h1", null, "That did not work"), await failure(error, () => render(read(location), how))));
   }
 }
 
 let waiting = "";
 addEventListener("keydown", (event) => {
-  const target = /** @type {HTMLElement} */ (event.target);
+  const target = event.target;
   const typing = target instanceof HTMLSelectElement || target instanceof HTMLTextAreaElement || (target instanceof HTMLInputElement && target.type !== "checkbox");
   const undo = (event.ctrlKey || event.metaKey) && event.key === "z";
-  if (typing || ((event.ctrlKey || event.metaKey || event.altKey) && !undo) || (!letterKeys() && !undo && event.key !== "Escape")) return;
+  if (typing || ((event.ctrlKey || event.metaKey || event.altKey) && !undo) || (choice("letter-keys") === "off" && event.key.length === 1 && !undo)) return;
   const before = waiting;
   waiting = "";
   const inside = document.querySelector("dialog[open]");
@@ -104,18 +112,19 @@ addEventListener("keydown", (event) => {
   const act = search.actions(state);
   const screens = { s: "/", m: "/map", d: "/duplicates", r: "/reports" };
   const key = event.key;
-  if (before === "g" && key in screens) go(screens[/** @type {keyof typeof screens} */ (key)]);
+  const words = document.querySelector(".describe input");
+  if (before === "g" && key in screens) go(screens[key]);
   else if (!inside && shown.key?.(event)) ;
   else if (key === "m" && id) act.like(id);
   else if (key === "+" && id) act.more(id);
   else if ((key === "-" || key === "−") && id) act.less(id);
-  else if (key === "y") copyLink();
+  else if (key === "y") import("./parts/share.js").then((share) => share.copyLink());
   else if (inside) return;
   else if (key === "Escape" && shown.escape?.()) ;
   else if (key === "u" || undo) (depth() ? history.back() : toast("There is nothing to undo."));
   else if (key === "g") waiting = "g";
-  else if (key === "?") help(state.screen);
-  else if (key === "/") choose(search.take);
+  else if (key === "?") help();
+  else if (key === "/") words ? words.focus() : choose(search.take);
   else if (key === "c" && state.screen === "search") act.crop();
   else if (key === "f") document.getElementById("filters")?.click();
   else if (key === "[" || key === "]") choosePreference("size", String(Math.min(Math.max(Number(choice("size")) + (key === "]" ? 1 : -1), -2), 3)));
@@ -123,8 +132,9 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-document.getElementById("help")?.addEventListener("click", () => help(read(location).screen));
+const help = async () => (await dialogs()).help(read(location).screen);
+document.getElementById("help")?.addEventListener("click", help);
 watch((file) => value("info") && search.take(file));
-api.whenLocked(askForKey);
+api.whenLocked(async () => (await dialogs()).askForKey());
 dress();
 boot();

@@ -10,7 +10,7 @@ const SCREENS = ["map", "duplicates", "reports", "runs", "settings", "api"];
 /** @param {URL | Location} url @returns {State} */
 export function read(url) {
   const query = new URLSearchParams(url.search);
-  const one = (/** @type {string} */ name) => query.get(name) ?? "";
+  const one = (name) => query.get(name) ?? "";
   const [first, ...rest] = url.pathname.split("/").filter(Boolean);
   return {
     screen: SCREENS.includes(first) ? first : "search",
@@ -36,19 +36,21 @@ export function address(state) {
   return text ? `${path}?${text}` : path;
 }
 
-/** What is asked of the server for a state. @param {State} state @param {number} k */
-export function question(state, k) {
+/** A state's question and filters, as the server reads them. @param {State} state @param {Record<string, any>} [others] */
+export function asked(state, others = {}) {
   const query = new URLSearchParams();
   for (const name of ["like", "q", "text", "box"]) if (state[name]) query.set(name, state[name]);
   for (const name of ["more", "less", "f"]) for (const value of state[name]) query.append(name, value);
-  query.set("k", String(k));
-  return `/api/v1/search?${query}`;
+  for (const [name, value] of Object.entries(others)) query.set(name, String(value));
+  return query;
 }
+
+/** What is asked of the server for a state. @param {State} state @param {number} k */
+export const question = (state, k) => `/api/v1/search?${asked(state, { k })}`;
 
 /** @param {State} state */
 export const asks = (state) => Boolean(state.like || state.q || state.text || state.more.length);
 
-/** @type {(state: State, how: string) => void} */
 let listener = () => {};
 
 /** @param {(state: State, how: string) => void} render called with "push", "replace" or "back" */

@@ -1,8 +1,6 @@
 // What the whole page shares: the server's facts, what moves on it, and the reader's own choices.
 
-/** @type {Record<string, any>} */
 const state = { info: null, moving: null };
-/** @type {Map<string, Set<(value: any) => void>>} */
 const listeners = new Map();
 
 /** @param {string} key */

@@ -28,9 +28,6 @@ export function parse(data) {
   return { n, gen: head.getUint32(12, true), x, y, label, codes: label, mask: null };
 }
 
-/** Whether a point meets the filters. @param {Cloud} cloud @param {number} i */
-export const bright = (cloud, i) => !cloud.mask || Boolean(cloud.mask[i >> 3] & (1 << (i & 7)));
-
 /**
  * Where the map is looked at from: the middle, from 0 to 1, and how many times the whole is enlarged.
  * @typedef {{x: number, y: number, zoom: number, width: number, height: number}} Eye

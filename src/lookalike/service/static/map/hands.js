@@ -9,18 +9,16 @@ import { toMap } from "./buffer.js";
  */
 export function hands(stage, act) {
   const { node, eye } = stage;
-  /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
   let moved = 0;
   let spread = 0;
-  /** @type {number[][]} */
   let line = [];
-  const place = (/** @type {PointerEvent | WheelEvent} */ event) => {
+  const place = (event) => {
     const box = node.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
 
-  node.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
+  node.addEventListener("pointerdown", (event) => {
     if (event.button || (event.target instanceof Element && event.target.closest("button, a"))) return;
     node.setPointerCapture(event.pointerId);
     down.set(event.pointerId, place(event));
@@ -29,7 +27,7 @@ export function hands(stage, act) {
     line = event.shiftKey || act.lassoing() ? [toMap(eye, place(event).x, place(event).y)] : [];
     if (line.length) stage.marks.line = line;
   });
-  node.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
+  node.addEventListener("pointermove", (event) => {
     const now = place(event);
     const before = down.get(event.pointerId);
     if (!before) {
@@ -51,7 +49,7 @@ export function hands(stage, act) {
       stage.pan(now.x - before.x, now.y - before.y);
     }
   });
-  const up = (/** @type {PointerEvent} */ event) => {
+  const up = (event) => {
     if (!down.delete(event.pointerId)) return;
     const now = place(event);
     if (line.length > 8) act.lasso(line);
@@ -62,33 +60,30 @@ export function hands(stage, act) {
   node.addEventListener("pointerup", up);
   node.addEventListener("pointercancel", up);
   node.addEventListener("pointerleave", () => act.leave());
-  node.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
+  node.addEventListener("wheel", (event) => {
     event.preventDefault();
     const now = place(event);
     act.moving();
     stage.zoom(Math.exp(-event.deltaY / (event.ctrlKey ? 100 : 400)), now.x, now.y);
   }, { passive: false });
-  node.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+  /** Keys of the map; whether it was one. @param {KeyboardEvent} event */
+  return (event) => {
     const step = event.shiftKey ? 200 : 60;
-    if (event.key === "ArrowLeft") stage.pan(step, 0);
-    else if (event.key === "ArrowRight") stage.pan(-step, 0);
-    else if (event.key === "ArrowUp") stage.pan(0, step);
-    else if (event.key === "ArrowDown") stage.pan(0, -step);
-    else if (event.key === "+" || event.key === "=") stage.zoom(1.4);
-    else if (event.key === "-" || event.key === "−") stage.zoom(1 / 1.4);
+    const way = { ArrowLeft: [step, 0], ArrowRight: [-step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] }[event.key];
+    const factor = { "+": 1.4, "=": 1.4, "-": 1 / 1.4, "−": 1 / 1.4 }[event.key];
+    if (way) stage.pan(...way);
+    else if (factor) stage.zoom(factor);
     else if (event.key === "0") act.fit();
-    else return;
+    else return false;
     act.moving();
-    event.preventDefault();
-    event.stopPropagation();
-  });
+    return true;
+  };
 }
 
 /** A drawn line with few corners, as a filter. @param {number} gen @param {number[][]} line */
 export function area(gen, line) {
   const every = Math.max(1, Math.ceil(line.length / 40));
   const corners = line.filter((_, k) => k % every === 0);
-  const digits = (/** @type {number} */ v) => Math.min(Math.max(Math.round(v * 4096), 0), 4095).toString(16).padStart(3, "0");
+  const digits = (v) => Math.min(Math.max(Math.round(v * 4096), 0), 4095).toString(16).padStart(3, "0");
   return `area:${gen}.${corners.flatMap((corner) => corner.map(digits)).join("")}`;
 }

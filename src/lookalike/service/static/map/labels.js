@@ -24,7 +24,6 @@ export function places(cloud, eye) {
     seen++;
   }
   const smooth = blur(blur(grid));
-  /** @type {{cell: number, height: number}[]} */
   const peaks = [];
   for (let cy = 1; cy < SIDE - 1; cy++) {
     for (let cx = 1; cx < SIDE - 1; cx++) {
@@ -63,7 +62,6 @@ export function places(cloud, eye) {
       }
     }
   });
-  /** @type {Map<number, number>[]} */
   const counts = out.map(() => new Map());
   const totals = out.map(() => 0);
   const middles = out.map(() => ({ i: -1, far: Infinity }));
@@ -81,7 +79,7 @@ export function places(cloud, eye) {
   }).filter((place) => place.count >= Math.max(3, seen / 2000));
 }
 
-/** A 3 × 3 mean, twice as heavy in the middle, in two passes. @param {Float32Array} grid */
+/** A 3 × 3 mean, twice as heavy in the middle, in two passes. */
 function blur(grid) {
   const out = new Float32Array(grid.length);
   const half = new Float32Array(grid.length);

@@ -2,7 +2,6 @@
 
 import { COLOURS, span } from "./buffer.js";
 
-/** @param {string} hex @returns {number} as it lies in memory */
 function packed(hex) {
   const value = parseInt(hex.slice(1), 16);
   return (0xff000000 | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
@@ -10,9 +9,8 @@ function packed(hex) {
 
 /** @param {HTMLCanvasElement} canvas */
 export function painter(canvas) {
-  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const context = canvas.getContext("2d");
   const palette = Uint32Array.from(COLOURS, packed);
-  /** @type {ImageData | null} */
   let image = null;
 
   /**

@@ -2,6 +2,8 @@
 
 import { COLOURS, span } from "./buffer.js";
 
+/** @typedef {import("./buffer.js").Cloud} Cloud */
+
 const VERTEX = `#version 300 es
 in vec2 place; in uint code; in float bright;
 uniform vec4 frame; uniform float size; uniform vec3 palette[12]; uniform vec3 dim; uniform float side;
@@ -21,15 +23,15 @@ void main() {
   shade = vec4(colour.rgb * a, a);
 }`;
 
-const rgb = (/** @type {string} */ hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
+const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
 
-/** @param {HTMLCanvasElement} canvas @param {import("./buffer.js").Cloud} cloud @returns {any} null where it cannot be had */
+/** @param {HTMLCanvasElement} canvas @param {Cloud} cloud @returns {any} null where it cannot be had */
 export function painter(canvas, cloud) {
   const gl = canvas.getContext("webgl2", { antialias: false, failIfMajorPerformanceCaveat: true });
   if (!gl) return null;
   const program = gl.createProgram();
   for (const [kind, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
-    const shader = /** @type {WebGLShader} */ (gl.createShader(Number(kind)));
+    const shader = gl.createShader(Number(kind));
     gl.shaderSource(shader, String(source));
     gl.compileShader(shader);
     gl.attachShader(program, shader);
@@ -37,34 +39,36 @@ export function painter(canvas, cloud) {
   gl.linkProgram(program);
   if (!gl.getProgramParameter(program, gl.LINK_STATUS)) return null;
   gl.useProgram(program);
-  const at = (/** @type {string} */ name) => gl.getUniformLocation(program, name);
-  const fill = (/** @type {string} */ name, /** @type {any} */ data, /** @type {(place: number) => void} */ shape) => {
+  const at = (name) => gl.getUniformLocation(program, name);
+  const buffers = {};
+  const fill = (name, data, shape) => {
     const place = gl.getAttribLocation(program, name);
-    gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
+    buffers[name] ??= gl.createBuffer();
+    gl.bindBuffer(gl.ARRAY_BUFFER, buffers[name]);
     gl.bufferData(gl.ARRAY_BUFFER, data, gl.STATIC_DRAW);
     gl.enableVertexAttribArray(place);
     shape(place);
   };
-  const places = new Uint16Array(2 * cloud.n);
-  for (let i = 0; i < cloud.n; i++) { places[2 * i] = cloud.x[i]; places[2 * i + 1] = cloud.y[i]; }
-  fill("place", places, (place) => gl.vertexAttribPointer(place, 2, gl.UNSIGNED_SHORT, true, 0, 0));
-  /** @type {any} */
   let shown = {};
   gl.uniform3fv(at("palette"), COLOURS.flatMap(rgb));
   gl.enable(gl.BLEND);
   gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
 
-  /** @param {import("./buffer.js").Cloud} now @param {import("./buffer.js").Eye} eye @param {any} how */
   function paint(now, eye, { count, dim, size }) {
     const ratio = devicePixelRatio;
     const [width, height] = [Math.round(eye.width * ratio), Math.round(eye.height * ratio)];
     if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
+    if (shown.x !== now.x) {
+      const places = new Uint16Array(2 * now.n);
+      for (let i = 0; i < now.n; i++) { places[2 * i] = now.x[i]; places[2 * i + 1] = now.y[i]; }
+      fill("place", places, (place) => gl.vertexAttribPointer(place, 2, gl.UNSIGNED_SHORT, true, 0, 0));
+    }
     if (shown.codes !== now.codes) fill("code", now.codes, (place) => gl.vertexAttribIPointer(place, 1, gl.UNSIGNED_SHORT, 0, 0));
-    if (shown.mask !== now.mask || !shown.codes) {
+    if (shown.mask !== now.mask || shown.n !== now.n) {
       const bright = Uint8Array.from({ length: now.n }, (_, i) => (!now.mask || now.mask[i >> 3] & (1 << (i & 7)) ? 255 : 0));
       fill("bright", bright, (place) => gl.vertexAttribPointer(place, 1, gl.UNSIGNED_BYTE, true, 0, 0));
     }
-    shown = { codes: now.codes, mask: now.mask };
+    shown = now;
     const [sx, sy] = [(2 * span(eye)) / eye.width, (2 * span(eye)) / eye.height];
     gl.viewport(0, 0, width, height);
     gl.clearColor(0, 0, 0, 0);
@@ -78,7 +82,7 @@ export function painter(canvas, cloud) {
     }
   }
 
-  /** A frame of at most 50,000 points must be there within 20 ms. @param {import("./buffer.js").Eye} eye */
+  /** A frame of at most 50,000 points must be there within 20 ms. */
   function quick(eye) {
     const how = { count: Math.min(cloud.n, 50000), dim: "#888888", size: 3 };
     paint(cloud, eye, how); // the first one compiles

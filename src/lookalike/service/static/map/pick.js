@@ -2,12 +2,15 @@
 
 import { span, toMap } from "./buffer.js";
 
+/** @typedef {import("./buffer.js").Cloud} Cloud */
+/** @typedef {import("./buffer.js").Eye} Eye */
+
 const SIDE = 256;
 
-/** @param {import("./buffer.js").Cloud} cloud */
+/** @param {Cloud} cloud */
 export function sorted(cloud) {
   const starts = new Uint32Array(SIDE * SIDE + 1);
-  const cell = (/** @type {number} */ i) => (cloud.y[i] >> 8) * SIDE + (cloud.x[i] >> 8);
+  const cell = (i) => (cloud.y[i] >> 8) * SIDE + (cloud.x[i] >> 8);
   for (let i = 0; i < cloud.n; i++) starts[cell(i) + 1]++;
   for (let c = 0; c < SIDE * SIDE; c++) starts[c + 1] += starts[c];
   const next = starts.slice(0, -1);
@@ -18,14 +21,13 @@ export function sorted(cloud) {
 
 /**
  * Points within some pixels of a place, the nearest first.
- * @param {import("./buffer.js").Cloud} cloud @param {{starts: Uint32Array, order: Uint32Array}} index
- * @param {import("./buffer.js").Eye} eye @param {number} px @param {number} py @param {number} radius
+ * @param {Cloud} cloud @param {{starts: Uint32Array, order: Uint32Array}} index
+ * @param {Eye} eye @param {number} px @param {number} py @param {number} radius
  */
 export function near(cloud, index, eye, px, py, radius) {
   const [mx, my] = toMap(eye, px, py);
   const reach = radius / span(eye);
-  const clamp = (/** @type {number} */ v) => Math.min(Math.max(Math.floor(v * SIDE), 0), SIDE - 1);
-  /** @type {{i: number, far: number}[]} */
+  const clamp = (v) => Math.min(Math.max(Math.floor(v * SIDE), 0), SIDE - 1);
   const found = [];
   for (let row = clamp(my - reach); row <= clamp(my + reach); row++) {
     for (let k = index.starts[row * SIDE + clamp(mx - reach)]; k < index.starts[row * SIDE + clamp(mx + reach) + 1]; k++) {
@@ -37,10 +39,10 @@ export function near(cloud, index, eye, px, py, radius) {
   return found.sort((a, b) => a.far - b.far).map(({ i }) => i);
 }
 
-/** @param {import("./buffer.js").Cloud} cloud @param {any} index @param {import("./buffer.js").Eye} eye @param {number} px @param {number} py @param {number} [radius] */
+/** @param {Cloud} cloud @param {Eye} eye @param {number} px @param {number} py @param {number} [radius] */
 export const pick = (cloud, index, eye, px, py, radius = 14) => near(cloud, index, eye, px, py, radius)[0] ?? -1;
 
-/** Points in view, at most some, counted in the order of the map. @param {import("./buffer.js").Cloud} cloud @param {import("./buffer.js").Eye} eye @param {number} most */
+/** Points in view, at most some, counted in the order of the map. @param {Cloud} cloud @param {Eye} eye @param {number} most */
 export function inView(cloud, eye, most) {
   const [left, top] = toMap(eye, 0, 0).map((v) => v * 65535);
   const [right, bottom] = toMap(eye, eye.width, eye.height).map((v) => v * 65535);
@@ -51,7 +53,7 @@ export function inView(cloud, eye, most) {
   return found;
 }
 
-/** Points inside a drawn line. @param {import("./buffer.js").Cloud} cloud @param {number[][]} line corners from 0 to 1 */
+/** Points inside a drawn line. @param {Cloud} cloud @param {number[][]} line corners from 0 to 1 */
 export function inside(cloud, line) {
   let count = 0;
   for (let i = 0; i < cloud.n; i++) {

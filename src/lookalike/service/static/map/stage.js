@@ -7,16 +7,17 @@ import * as cpu from "./paint-cpu.js";
 import { inView } from "./pick.js";
 import { tiles } from "./tiles.js";
 
+/** @typedef {import("./buffer.js").Cloud} Cloud */
+
 const BUDGET = 12; // ms a frame may take while moving
 const FEW = 400; // points in view that become pictures
 
-/** @param {import("./buffer.js").Cloud} first @param {() => void} rested called when the picture stands still */
+/** @param {Cloud} first @param {() => void} rested called when the picture stands still */
 export function stage(first, rested) {
   let cloud = first;
-  const canvas = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "points", "aria-hidden": "true" }));
-  const above = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "above", "aria-hidden": "true" }));
+  const canvas = h("canvas", { class: "points", "aria-hidden": "true" });
+  const above = h("canvas", { class: "above", "aria-hidden": "true" });
   const node = h("div", { class: "plane", tabindex: 0, role: "application", "aria-label": "Map of all pictures" }, canvas, above);
-  /** @type {import("./buffer.js").Eye} */
   const eye = { x: 0.5, y: 0.5, zoom: 1, width: 1, height: 1 };
   let painter = cpu.painter(canvas);
   let shelf = tiles(cloud.gen, () => redraw());
@@ -24,15 +25,13 @@ export function stage(first, rested) {
   let waiting = 0;
   let resting = 0;
   let last = 0;
-  /** @type {{rings: {x: number, y: number, kind: string}[], line: number[][]}} */
   const marks = { rings: [], line: [] };
   /** Times between frames while moving, for whoever measures. @type {number[]} */
   const gaps = [];
-  /** @type {any} */ (canvas).gaps = gaps;
+  canvas.gaps = gaps;
 
-  const css = (/** @type {string} */ name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  /** @param {boolean} moving */
   function paint(moving) {
     const began = performance.now();
     if (moving && last) gaps.push(began - last);
@@ -41,19 +40,19 @@ export function stage(first, rested) {
     const points = moving ? [] : inView(cloud, eye, FEW);
     const few = !moving && points.length < FEW && span(eye) > 1.5 * Math.min(eye.width, eye.height);
     const size = Math.min(Math.max(2 + Math.log2(eye.zoom) / 3, 2), 4) + (cloud.n < 3000 ? 2 : 0);
-    painter.paint(cloud, eye, { count: moving ? drawn : cloud.n, ratio: moving ? 1 : devicePixelRatio, dim: css("--dim"), size });
+    painter.paint(cloud, eye, { count: moving ? Math.min(drawn, cloud.n) : cloud.n, ratio: moving ? 1 : devicePixelRatio, dim: css("--dim"), size });
     const took = performance.now() - began;
     if (moving) drawn = Math.round(Math.min(Math.max((drawn * BUDGET) / Math.max(took, 1), 5000), cloud.n));
     canvas.dataset.painter = painter.kind;
     over(few ? points : []);
   }
 
-  /** Pictures, rings and the lasso. @param {number[]} points */
+  /** Pictures, rings and the lasso. */
   function over(points) {
     const ratio = devicePixelRatio;
     const [width, height] = [Math.round(eye.width * ratio), Math.round(eye.height * ratio)];
     if (above.width !== width || above.height !== height) { above.width = width; above.height = height; }
-    const context = /** @type {CanvasRenderingContext2D} */ (above.getContext("2d"));
+    const context = above.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, eye.width, eye.height);
     if (points.length && shelf.draw(context, cloud, eye, points, calm())) requestAnimationFrame(() => over(points));
@@ -79,7 +78,7 @@ export function stage(first, rested) {
     }
   }
 
-  /** Paint with the next frame; at rest 120 ms after the last move. @param {boolean} [moving] */
+  /** Paint with the next frame; at rest 120 ms after the last move. */
   function redraw(moving = false) {
     if (!waiting) waiting = requestAnimationFrame(() => { waiting = 0; paint(moving || Boolean(resting)); });
     if (!moving) return;
@@ -99,13 +98,11 @@ export function stage(first, rested) {
   return {
     node, eye, marks, redraw,
     get cloud() { return cloud; },
-    /** @param {number} x @param {number} y @param {number} zoom */
     look(x, y, zoom) {
       Object.assign(eye, { x, y, zoom });
       hold(eye);
       redraw(true);
     },
-    /** @param {number} factor @param {number} px @param {number} py */
     zoom(factor, px = eye.width / 2, py = eye.height / 2) {
       const before = [(px - eye.width / 2) / span(eye), (py - eye.height / 2) / span(eye)];
       const [x, y] = [eye.x + before[0], eye.y + before[1]];
@@ -116,16 +113,28 @@ export function stage(first, rested) {
       hold(eye);
       redraw(true);
     },
-    /** @param {number} dx @param {number} dy in pixels */
     pan(dx, dy) {
       eye.x -= dx / span(eye);
       eye.y -= dy / span(eye);
       hold(eye);
       redraw(true);
     },
-    /** Another drawing of the same pictures. @param {import("./buffer.js").Cloud} next */
+    /** Points go to their new places; `was` says which point of the old cloud each was. */
+    async glide(next, was) {
+      const [old, began] = [cloud, performance.now()];
+      const between = (from, to, share) =>
+        to.map((v, i) => (was[i] < 0 ? v : from[was[i]] + (v - from[was[i]]) * share));
+      for (let t = 0; t < 1 && node.isConnected; t = (performance.now() - began) / 600) {
+        const ease = 1 - (1 - t) ** 3;
+        cloud = { ...next, x: between(old.x, next.x, ease), y: between(old.y, next.y, ease) };
+        redraw(true);
+        await new Promise(requestAnimationFrame);
+      }
+      this.show(next);
+    },
+    /** Another drawing of the same pictures. */
     show(next) {
-      if (next.gen !== cloud.gen) shelf = tiles(next.gen, () => redraw());
+      if (next.gen !== shelf.gen) shelf = tiles(next.gen, () => redraw());
       cloud = next;
       drawn = Math.min(Math.max(drawn, 5000), next.n);
       redraw();
@@ -133,12 +142,12 @@ export function stage(first, rested) {
     /** Round points where the graphics card is quick at it. */
     async upgrade() {
       const gl = await import("./paint-gl.js");
-      const trial = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "points", "aria-hidden": "true" }));
+      const trial = h("canvas", { class: "points", "aria-hidden": "true" });
       const found = gl.painter(trial, cloud);
       if (!found || !found.quick(eye)) return;
       trial.addEventListener("webglcontextlost", () => { painter = cpu.painter(canvas); trial.replaceWith(canvas); redraw(); });
       canvas.replaceWith(trial);
-      /** @type {any} */ (trial).gaps = gaps;
+      trial.gaps = gaps;
       painter = { kind: "gl", paint: (c, e, how) => { trial.dataset.painter = "gl"; return found.paint(c, e, { ...how, count: c.n }); } };
       redraw();
     },

@@ -1,6 +1,8 @@
 // Small pictures in place of points, once few enough are in view: tiles of 8 × 8 cells, the oldest dropped.
 
-import { span, toMap, toScreen } from "./buffer.js";
+import { span, toScreen } from "./buffer.js";
+
+/** @typedef {import("./buffer.js").Cloud} Cloud */
 
 const CELLS = 8;
 const SIDE = 64;
@@ -9,10 +11,8 @@ const DEEPEST = 14;
 
 /** @param {number} gen @param {() => void} arrived */
 export function tiles(gen, arrived) {
-  /** @type {Map<string, {image: HTMLImageElement, since: number}>} */
   const kept = new Map();
 
-  /** @param {number} z @param {number} x @param {number} y */
   function tile(z, x, y) {
     const address = `/api/v1/map/${gen}/tile/${z}/${x}/${y}.jpg`;
     let found = kept.get(address);
@@ -29,35 +29,41 @@ export function tiles(gen, arrived) {
     return found;
   }
 
+  /** The cells that points lie in at a depth, and how many tiles hold them. */
+  function cells(cloud, points, z) {
+    const most = 2 ** z * CELLS;
+    const found = new Map();
+    for (const i of points) {
+      const [cx, cy] = [cloud.x[i], cloud.y[i]].map((v) => Math.min(Math.floor((v / 65535) * most), most - 1));
+      found.set(cy * most + cx, [cx, cy]);
+    }
+    const held = new Set([...found.values()].map(([cx, cy]) => `${Math.floor(cx / CELLS)} ${Math.floor(cy / CELLS)}`));
+    return { places: [...found.values()], tiles: held.size };
+  }
+
   /**
-   * @param {CanvasRenderingContext2D} context in CSS pixels @param {import("./buffer.js").Cloud} cloud
+   * @param {CanvasRenderingContext2D} context in CSS pixels @param {Cloud} cloud
    * @param {import("./buffer.js").Eye} eye @param {number[]} points those in view @param {boolean} still without fading
    * @returns {boolean} whether something is still fading in
    */
   function draw(context, cloud, eye, points, still) {
-    const z = Math.min(Math.max(Math.round(Math.log2(span(eye) / (CELLS * SIDE))), 0), DEEPEST);
-    const cells = 2 ** z * CELLS;
-    const [left, top] = toMap(eye, 0, 0).map((v) => Math.floor(v * 2 ** z));
-    const [right, bottom] = toMap(eye, eye.width, eye.height).map((v) => Math.floor(v * 2 ** z));
-    if ((right - left + 1) * (bottom - top + 1) > KEPT) return false;
-    const size = span(eye) / cells;
-    const seen = new Set();
+    let z = Math.min(Math.max(Math.round(Math.log2(span(eye) / (CELLS * SIDE))), 0), DEEPEST);
+    let shown = cells(cloud, points, z);
+    // A wide screen would need more tiles than are kept: then larger ones.
+    while (shown.tiles > KEPT) shown = cells(cloud, points, --z);
+    const size = span(eye) / (2 ** z * CELLS);
     let fading = false;
-    for (const i of points) {
-      const cx = Math.min(Math.floor((cloud.x[i] / 65535) * cells), cells - 1);
-      const cy = Math.min(Math.floor((cloud.y[i] / 65535) * cells), cells - 1);
-      if (seen.has(cy * cells + cx)) continue;
-      seen.add(cy * cells + cx);
+    for (const [cx, cy] of shown.places) {
       const { image, since } = tile(z, Math.floor(cx / CELLS), Math.floor(cy / CELLS));
       if (!since) continue;
       const age = (performance.now() - since) / 120;
       context.globalAlpha = still ? 1 : Math.min(age, 1);
       if (age < 1 && !still) fading = true;
-      const [px, py] = toScreen(eye, cx / cells, cy / cells);
+      const [px, py] = toScreen(eye, cx / (2 ** z * CELLS), cy / (2 ** z * CELLS));
       context.drawImage(image, (cx % CELLS) * SIDE, (cy % CELLS) * SIDE, SIDE, SIDE, px + 1, py + 1, size - 2, size - 2);
     }
     context.globalAlpha = 1;
     return fading;
   }
-  return { draw };
+  return { draw, gen };
 }

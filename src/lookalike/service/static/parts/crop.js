@@ -1,11 +1,13 @@
 // The part of the picture that is meant: a frame with eight handles, by pointer and by keys; answers follow it.
 
-import { h, icon } from "../dom.js";
+import { h, press, row } from "../dom.js";
+import { touch } from "../store.js";
+import { pinch } from "./pinch.js";
 
 const WAIT = 250; // ms after the last move
 const LEAST = 32; // pixels of the picture
 const EDGES = [["nw", 0, 0], ["n", 0.5, 0], ["ne", 1, 0], ["e", 1, 0.5], ["se", 1, 1], ["s", 0.5, 1], ["sw", 0, 1], ["w", 0, 0.5]];
-const NAMES = { nw: "top left", n: "top", ne: "top right", e: "right", se: "bottom right", s: "bottom", sw: "bottom left", w: "left" };
+const FRAME = 0.88; // of the area, where the picture moves under it
 
 /** @param {string} text `x1,y1,x2,y2` @returns {number[]} */
 export function parse(text) {
@@ -20,35 +22,33 @@ export const write = (box) => (box[0] <= 0 && box[1] <= 0 && box[2] >= 1 && box[
 export const share = (box) => Math.round(100 * (box[2] - box[0]) * (box[3] - box[1]));
 
 /**
+ * By mouse and keys a frame over the picture; by fingers the picture moves under a fixed frame.
  * @param {{src: string, alt: string, box: string, change: (box: string) => void, close: () => void}} options
  */
 export function crop({ src, alt, box: text, change, close }) {
   let box = parse(text);
   let timer = 0;
-  const image = /** @type {HTMLImageElement} */ (h("img", { src, alt, draggable: "false" }));
+  const image = h("img", { src, alt, draggable: "false" });
   const frame = h("div", { class: "crop-frame", tabindex: 0, role: "group",
     "aria-label": "The part that is searched by. Arrows move it, Shift and arrows change its size, r shows the whole." });
-  const handles = EDGES.map(([name, x, y]) => h("span", { class: `handle ${name}`, "data-edge": name, "--hx": x, "--hy": y, title: NAMES[/** @type {keyof typeof NAMES} */ (name)] }));
-  frame.append(...handles);
   const area = h("div", { class: "crop-area" }, image, frame);
   const words = h("span", { role: "status", "aria-live": "polite" });
-  const whole = h("button", { type: "button", onclick: () => set([0, 0, 1, 1]) }, "Whole");
-  const reset = h("button", { type: "button", onclick: () => set([0, 0, 1, 1]) }, "Reset ", h("kbd", null, "r"));
-  const done = h("button", { type: "button", class: "quiet icon", "aria-label": "Close the crop", onclick: () => close() }, icon("close"));
-  const node = h("div", { class: "crop" }, area, h("div", { class: "row" }, whole, words, reset, done));
+  const reset = h("button", { onclick: () => set([0, 0, 1, 1]) }, "Reset ", h("kbd", null, "r"));
+  const done = press("close", "Close the crop", () => close(), { class: "quiet icon" });
+  const node = h("div", { class: touch() ? "crop fingers" : "crop" }, area, row(words, reset, done));
 
-  /** @param {number[]} next */
   const small = (next) => (next[2] - next[0]) * (image.naturalWidth || 512) < LEAST || (next[3] - next[1]) * (image.naturalHeight || 512) < LEAST;
 
   function draw() {
-    frame.style.setProperty("--l", `${100 * box[0]}%`);
-    frame.style.setProperty("--t", `${100 * box[1]}%`);
-    frame.style.setProperty("--w", `${100 * (box[2] - box[0])}%`);
-    frame.style.setProperty("--h", `${100 * (box[3] - box[1])}%`);
-    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box)} %` : "the whole picture";
+    const [wide, high] = [box[2] - box[0], box[3] - box[1]];
+    const scale = 1 / Math.max(wide, high);
+    const middle = (at, size) => `${100 * (0.5 - (at + size / 2) * scale * FRAME)}%`;
+    const styles = { "--l": `${100 * box[0]}%`, "--t": `${100 * box[1]}%`, "--w": `${100 * wide}%`, "--h": `${100 * high}%`,
+      "--px": middle(box[0], wide), "--py": middle(box[1], high), "--k": String(scale * FRAME) };
+    for (const [name, value] of Object.entries(styles)) area.style.setProperty(name, value);
+    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box)} %` : touch() ? "Pinch and move the picture" : "Whole picture";
   }
 
-  /** @param {number[]} next */
   function set(next) {
     box = next.map((v) => Math.min(Math.max(v, 0), 1));
     draw();
@@ -56,41 +56,8 @@ export function crop({ src, alt, box: text, change, close }) {
     if (!small(box)) timer = setTimeout(() => change(write(box)), WAIT);
   }
 
-  /** @param {PointerEvent} event */
-  const place = (event) => {
-    const r = area.getBoundingClientRect();
-    return [(event.clientX - r.left) / r.width, (event.clientY - r.top) / r.height];
-  };
-  /** @type {{edge: string, from: number[], box: number[]} | null} */
-  let drag = null;
-  area.addEventListener("pointerdown", (event) => {
-    if (event.button) return;
-    event.preventDefault();
-    area.setPointerCapture(event.pointerId);
-    const from = place(event);
-    const edge = event.target instanceof HTMLElement ? event.target.dataset.edge ?? "" : "";
-    const within = from[0] > box[0] && from[0] < box[2] && from[1] > box[1] && from[1] < box[3];
-    const all = !write(box);
-    drag = { edge: edge || (within && !all ? "move" : "new"), from, box: [...box] };
-    frame.focus({ preventScroll: true });
-  });
-  area.addEventListener("pointermove", (event) => {
-    if (!drag) return;
-    const [x, y] = place(event).map((v) => Math.min(Math.max(v, 0), 1));
-    const next = [...drag.box];
-    if (drag.edge === "new") {
-      const [fx, fy] = drag.from;
-      if (Math.abs(x - fx) < 0.02 || Math.abs(y - fy) < 0.02) return;
-      return set([Math.min(fx, x), Math.min(fy, y), Math.max(fx, x), Math.max(fy, y)]);
-    }
-    if (drag.edge === "move") return set(moved(drag.box, x - drag.from[0], y - drag.from[1]));
-    if (drag.edge.includes("w")) next[0] = Math.min(x, next[2] - 0.02);
-    if (drag.edge.includes("e")) next[2] = Math.max(x, next[0] + 0.02);
-    if (drag.edge.includes("n")) next[1] = Math.min(y, next[3] - 0.02);
-    if (drag.edge.includes("s")) next[3] = Math.max(y, next[1] + 0.02);
-    set(next);
-  });
-  for (const end of ["pointerup", "pointercancel"]) area.addEventListener(end, () => (drag = null));
+  if (touch()) fingers(area, frame, () => box, set);
+  else handles(area, frame, () => box, set);
   frame.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: [-0.01, 0], ArrowRight: [0.01, 0], ArrowUp: [0, -0.01], ArrowDown: [0, 0.01] }[event.key];
     if (event.key === "r") set([0, 0, 1, 1]);
@@ -106,7 +73,59 @@ export function crop({ src, alt, box: text, change, close }) {
   return Object.assign(node, { enter: () => frame.focus({ preventScroll: true }), source: src });
 }
 
-/** @param {number[]} box @param {number} dx @param {number} dy */
+/** Where a pointer is, as shares of an element. */
+function within(event, element) {
+  const r = element.getBoundingClientRect();
+  return [(event.clientX - r.left) / r.width, (event.clientY - r.top) / r.height];
+}
+
+/** Drag a handle to resize, inside to move, outside to draw anew. */
+function handles(area, frame, get, set) {
+  frame.append(...EDGES.map(([name, x, y]) => h("span", { class: `handle ${name}`, "data-edge": name, "--hx": x, "--hy": y })));
+  let drag = null;
+  area.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    event.preventDefault();
+    area.setPointerCapture(event.pointerId);
+    const [from, box] = [within(event, area), get()];
+    const edge = event.target instanceof HTMLElement ? event.target.dataset.edge ?? "" : "";
+    const inside = from[0] > box[0] && from[0] < box[2] && from[1] > box[1] && from[1] < box[3];
+    drag = { edge: edge || (inside && write(box) ? "move" : "new"), from, box: [...box] };
+    frame.focus({ preventScroll: true });
+  });
+  area.addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    const [x, y] = within(event, area).map((v) => Math.min(Math.max(v, 0), 1));
+    const next = [...drag.box];
+    if (drag.edge === "new") {
+      const [fx, fy] = drag.from;
+      if (Math.abs(x - fx) < 0.02 || Math.abs(y - fy) < 0.02) return;
+      return set([Math.min(fx, x), Math.min(fy, y), Math.max(fx, x), Math.max(fy, y)]);
+    }
+    if (drag.edge === "move") return set(moved(drag.box, x - drag.from[0], y - drag.from[1]));
+    if (drag.edge.includes("w")) next[0] = Math.min(x, next[2] - 0.02);
+    if (drag.edge.includes("e")) next[2] = Math.max(x, next[0] + 0.02);
+    if (drag.edge.includes("n")) next[1] = Math.min(y, next[3] - 0.02);
+    if (drag.edge.includes("s")) next[3] = Math.max(y, next[1] + 0.02);
+    set(next);
+  });
+  for (const end of ["pointerup", "pointercancel"]) area.addEventListener(end, () => (drag = null));
+}
+
+/** What lies under the fingers stays under them; the frame stands still. */
+function fingers(area, frame, get, set) {
+  pinch(area, ({ before, after, factor }) => {
+    const box = get();
+    const side = Math.max(box[2] - box[0], box[3] - box[1]);
+    const next = Math.min(Math.max(side / factor, 0.02), 1);
+    const start = [0, 1].map((k) => {
+      const corner = (box[k] + box[k + 2] - side) / 2;
+      return Math.min(Math.max(corner + before[k] * side - after[k] * next, 0), 1 - next);
+    });
+    set([...start, start[0] + next, start[1] + next]);
+  }, (event) => within(event, frame));
+}
+
 function moved(box, dx, dy) {
   const x = Math.min(Math.max(dx, -box[0]), 1 - box[2]);
   const y = Math.min(Math.max(dy, -box[1]), 1 - box[3]);

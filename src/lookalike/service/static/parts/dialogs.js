@@ -1,25 +1,23 @@
 // Dialogs: one frame for all of them, the keys of each view, and the key of a locked server.
 
-import { send } from "../api.js";
-import { fill, h, icon } from "../dom.js";
+import { said, send } from "../api.js";
+import { fill, h, press } from "../dom.js";
 import { choice, choose } from "../store.js";
 
 /** @param {string} title @param {...any} content @returns {any} */
 export function dialog(title, ...content) {
-  const close = h("button", { type: "button", class: "quiet icon", "aria-label": "Close", onclick: () => node.close() }, icon("close"));
+  const close = press("close", "Close", () => node.close(), { class: "quiet icon" });
   const before = document.activeElement;
-  /** @type {any} */
   const node = h("dialog", { "aria-label": title, onclose: () => { node.remove(); if (before instanceof HTMLElement) before.focus({ preventScroll: true }); } },
     h("div", { class: "inside" }, h("div", { class: "head" }, h("h2", null, title), close), content));
-  node.addEventListener("click", (/** @type {Event} */ event) => event.target === node && node.close());
+  node.addEventListener("click", (event) => event.target === node && node.close());
   document.body.append(node);
   node.showModal();
   return node;
 }
 
-const EVERYWHERE = [["g s m d r", "search, map, duplicates, reports"], ["Ctrl V", "search by the picture on the clipboard"], ["/", "choose a picture"],
+const EVERYWHERE = [["g s m d r", "search, map, duplicates, reports"], ["Ctrl V", "search by the picture on the clipboard"], ["/", "go to the words, or choose a picture"],
   ["y", "copy the link to what you see"], ["u Ctrl Z", "undo"], ["Esc", "close"], ["?", "these keys"]];
-/** @type {Record<string, string[][]>} */
 const KEYS = {
   search: [["Arrows", "move between pictures"], ["Enter", "open a picture beside yours"], ["m", "more like this"], ["+ −", "more like this too, less like this"],
     ["c", "crop"], ["f", "filters"], ["[ ]", "smaller, larger pictures"], ["← → Space", "opened: next, swap the two"]],
@@ -27,21 +25,19 @@ const KEYS = {
   duplicates: [["1–9", "keep or move a picture"], ["Enter", "accept and go on"], ["x", "these are not duplicates"], ["← →", "previous, next group"], ["Space", "swap two in place"], ["z", "zoom all at the same spot; there ← → change the picture"], ["u", "undo"]],
 };
 
-export const letterKeys = () => choice("letter-keys") !== "off";
-
 /** @param {string} screen */
 export function help(screen) {
-  const box = h("input", { type: "checkbox", checked: letterKeys(), onchange: (/** @type {any} */ event) => choose("letter-keys", event.target.checked ? "on" : "off") });
-  const table = (/** @type {string[][]} */ rows) => h("div", { class: "keys" }, rows.map(([key, what]) => [h("kbd", null, key), h("span", null, what)]));
+  const box = h("input", { type: "checkbox", checked: choice("letter-keys") !== "off", onchange: (event) => choose("letter-keys", event.target.checked ? "on" : "off") });
+  const table = (rows) => h("div", { class: "keys" }, rows.map(([key, what]) => [h("kbd", null, key), h("span", null, what)]));
   dialog("Keys", KEYS[screen] ? table(KEYS[screen]) : null, h("h3", null, "Everywhere"), table(EVERYWHERE), h("label", { class: "row" }, box, "Letter keys"));
 }
 
-/** A question with two answers. @param {string} title @param {any} words @param {string} yes @returns {Promise<boolean>} */
+/** A question with two answers. @param {string} title @param {string} yes @returns {Promise<boolean>} */
 export function confirm(title, words, yes) {
   return new Promise((answer) => {
     const node = dialog(title, h("p", null, words), h("div", { class: "row" },
-      h("button", { type: "button", class: "main", onclick: () => { answer(true); node.close(); } }, yes),
-      h("button", { type: "button", onclick: () => node.close() }, "Cancel")));
+      h("button", { class: "main", onclick: () => { answer(true); node.close(); } }, yes),
+      h("button", { onclick: () => node.close() }, "Cancel")));
     node.addEventListener("close", () => answer(false));
   });
 }
@@ -52,14 +48,14 @@ export function askForKey() {
   if (asking) return;
   asking = true;
   const said = h("p", { class: "bad", role: "alert" });
-  const field = /** @type {HTMLInputElement} */ (h("input", { type: "password", autocomplete: "off", "aria-label": "Key", required: true }));
-  const form = h("form", { class: "row", onsubmit: async (/** @type {Event} */ event) => {
+  const field = h("input", { type: "password", autocomplete: "off", "aria-label": "Key", required: true });
+  const form = h("form", { class: "row", onsubmit: async (event) => {
     event.preventDefault();
     try {
       await send("/api/v1/session", { key: field.value.trim() });
       location.reload();
     } catch (error) {
-      fill(said, error instanceof Error ? error.message : String(error));
+      fill(said, said(error));
     }
   } }, field, h("button", { type: "submit", class: "main" }, "Unlock"));
   const node = dialog("Locked", h("p", null, "This server asks for a key. It is kept until you close the browser."), form, said);

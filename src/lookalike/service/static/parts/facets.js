@@ -1,7 +1,8 @@
-// Filters: values of one column mean "or", columns mean "and"; counts follow the other columns' filters.
+// Filters: values of one column mean "or", columns mean "and".
 
-import { get } from "../api.js";
-import { count, fill, h, icon, readable } from "../dom.js";
+import { get, thumb } from "../api.js";
+import { count, digits, fill, h, icon, press, readable } from "../dom.js";
+import { asked } from "../router.js";
 
 const FIRST = 12;
 
@@ -17,92 +18,102 @@ export function chips(filters, change) {
     const { column, value } = parts(filter);
     const name = column === "area" ? "part of the map" : column === "label" ? readable(value) : value;
     const drop = () => change(filters.filter((f) => f !== filter));
-    return h("button", { type: "button", class: "chip", onclick: drop, "aria-label": `Remove filter ${column}: ${name}` },
+    return h("button", { class: "chip", onclick: drop, "aria-label": `Remove filter ${column}: ${name}` },
       h("bdi", null, column === "area" ? name : `${column === "path" ? "folder" : column.replace("!", " not")}: ${name}`), icon("close"));
   });
 }
 
 /**
- * The sheet with all filters.
- * @param {string[]} columns @param {string[]} filters @param {(filters: string[]) => void} change
- * @param {(filters: string[]) => Promise<number>} [total] how many pictures filters leave
+ * The sheet with all filters; counts follow the question and the other columns' filters.
+ * @param {import("../router.js").State} state @param {(filters: string[]) => void} change
  */
-export function open(columns, filters, change, total) {
-  let chosen = [...filters];
-  const body = h("div", { class: "inside" });
-  const done = h("button", { type: "button", class: "main", onclick: () => dialog.close() }, "Show results");
-  const clear = h("button", { type: "button", onclick: () => set([]) }, "Clear");
-  const close = h("button", { type: "button", class: "quiet icon", "aria-label": "Close", onclick: () => dialog.close() },
-    icon("close"));
-  const dialog = h("dialog", { class: "sheet", "aria-label": "Filters", onclose: () => dialog.remove() }, body,
-    h("div", { class: "foot" }, clear, done));
-  const draws = columns.map((column) => facet(column, () => chosen, set));
+export function open(state, change) {
+  let chosen = [...state.f];
+  let round = 0;
+  const note = h("p", { class: "kept" });
+  const body = h("div", { class: "facets" });
+  const done = h("button", { class: "main", onclick: () => sheet.close() }, "Show results");
+  const clear = h("button", { onclick: () => set([]) }, "Clear");
+  const close = press("close", "Close", () => sheet.close(), { class: "quiet icon" });
+  const sheet = h("dialog", { class: "sheet", "aria-label": "Filters", onclose: () => { sheet.remove(); document.getElementById("filters")?.focus({ preventScroll: true }); }, onclick: (event) => event.target === sheet && sheet.close() },
+    h("div", { class: "inside" }, h("div", { class: "head" }, h("h2", null, "Filters"), close), note, body), h("div", { class: "foot" }, clear, done));
+  const columns = new Map();
 
-  /** @param {string[]} next */
   function set(next) {
     chosen = next;
     change(next);
-    for (const draw of draws) draw.refresh();
-    tell();
+    refresh();
   }
-  const tell = () => total?.(chosen).then((number) => (done.textContent = `Show ${count(number, "result")}`)).catch(() => {});
-  fill(body, h("div", { class: "head" }, h("h2", null, "Filters"), close), draws.map((draw) => draw.node), folder(() => chosen, set));
-  tell();
-  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-  document.body.append(dialog);
-  if (dialog instanceof HTMLDialogElement) dialog.showModal();
+
+  async function refresh() {
+    const mine = ++round;
+    const under = parts(chosen.find((f) => f.startsWith("path:")) ?? "path:").value.replace(/\*$/, "");
+    const answer = await get(`/api/v1/facets?${asked({ ...state, f: chosen }, { limit: 1000, under })}`);
+    if (mine !== round) return;
+    done.textContent = `Show ${count(answer.pictures, "result")}`;
+    note.textContent = answer.nearest === null ? "" : `Counts: among the ${digits(answer.nearest)} nearest, and of all.`;
+    for (const { column, values } of answer.facets) {
+      if (!columns.has(column)) columns.set(column, facet(column, () => chosen, set));
+      columns.get(column)?.draw(values);
+    }
+    fill(body, [...columns.values()].map((one) => one.node), folders(under, answer.folders, () => chosen, set));
+  }
+  document.body.append(sheet);
+  sheet.showModal();
+  return refresh();
 }
 
-/** Everything below a folder. @param {() => string[]} chosen @param {(filters: string[]) => void} set */
-function folder(chosen, set) {
-  const now = parts(chosen().find((f) => f.startsWith("path:")) ?? "path:").value.replace(/\*$/, "");
-  const field = /** @type {HTMLInputElement} */ (h("input", { type: "search", value: now, placeholder: "for example sea/2019/", "aria-label": "Only files whose path begins with", onchange: () => {
-    const rest = chosen().filter((f) => !f.startsWith("path:"));
-    set(field.value.trim() ? [...rest, `path:${field.value.trim()}*`] : rest);
-  } }));
-  return h("section", { class: "facet" }, h("h3", null, "folder"), field);
+/** Everything below a folder: the way down to it, then the folders in it. */
+function folders(under, rows, chosen, set) {
+  if (!under && rows.length < 2) return null;
+  const to = (folder) => () => set([...chosen().filter((f) => !f.startsWith("path:")), ...(folder ? [`path:${folder}*`] : [])]);
+  const steps = under.split("/").filter(Boolean).map((name, k, all) => [name, `${all.slice(0, k + 1).join("/")}/`]);
+  const link = (name, folder) => h("button", { class: "linkish", onclick: to(folder) }, h("bdi", null, name));
+  return h("section", { class: "facet" }, h("h3", null, "folder"),
+    steps.length ? h("p", { class: "row" }, link("all", ""), steps.map(([name, folder]) => ["›", link(name, folder)])) : null,
+    h("div", { class: "folders" }, rows.map(({ folder, count: held }) => h("button", { class: "quiet", onclick: to(folder) },
+      h("bdi", null, folder.slice(under.length)), h("small", null, digits(held))))));
 }
 
-/** @param {string} column @param {() => string[]} chosen @param {(filters: string[]) => void} set */
 function facet(column, chosen, set) {
   const list = h("div");
   const note = h("small");
-  const find = h("input", { type: "search", placeholder: "Find", "aria-label": `Find a value of ${column}` });
+  const find = h("input", { type: "search", "aria-label": `Find a value of ${column}`, oninput: () => draw(values) });
   const node = h("section", { class: "facet" }, h("h3", null, column), find, list, note);
-  /** @type {{value: string, count: number}[]} */
   let values = [];
   let everything = false;
-  find.addEventListener("input", draw);
 
-  function draw() {
-    const wanted = find instanceof HTMLInputElement ? find.value.toLowerCase() : "";
+  function draw(next) {
+    values = next;
+    const wanted = find.value.toLowerCase();
     const mine = chosen().map(parts).filter((p) => p.column === column).map((p) => p.value);
     const hits = values.filter((v) => !wanted || readable(v.value).toLowerCase().includes(wanted));
     const first = everything || wanted ? hits : hits.slice(0, FIRST);
     const extra = values.filter((v) => mine.includes(v.value) && !first.includes(v));
-    fill(list, [...extra, ...first].map((v) => option(v, mine.includes(v.value))));
-    const rest = hits.length - first.length;
-    const all = h("button", { type: "button", class: "quiet", onclick: () => { everything = true; draw(); } },
-      `Show all ${values.length}`);
-    fill(note, rest > 0 ? all : hits.length ? null : "Nothing is called that.");
+    const most = Math.max(...values.map((v) => v.near ?? v.count), 1);
+    fill(list, [...extra, ...first].map((v) => option(v, mine.includes(v.value), most)));
+    const all = h("button", { class: "quiet", onclick: () => { everything = true; draw(values); } }, `Show all ${values.length}`);
+    fill(note, hits.length > first.length ? all : hits.length ? null : "Nothing is called that.");
+    find.placeholder = `Find in ${digits(values.length)}…`;
     find.hidden = values.length <= FIRST;
+    node.hidden = values.length < 2 && !mine.length;
   }
 
-  /** @param {{value: string, count: number}} v @param {boolean} on */
-  function option(v, on) {
+  function option(v, on, most) {
     const filter = `${column}:${v.value}`;
     const change = () => set(on ? chosen().filter((f) => f !== filter) : [...chosen(), filter]);
-    return h("label", null, h("input", { type: "checkbox", checked: on, onchange: change }),
-      h("bdi", { title: v.value }, readable(v.value)),
-      h("small", { "aria-label": count(v.count, "picture") }, v.count.toLocaleString("en-GB")));
+    const all = digits(v.count);
+    return h("label", { "--p": ((v.near ?? v.count) / most).toFixed(3) }, h("input", { type: "checkbox", checked: on, onchange: change }),
+      h("span", null, column === "prototype" ? faces(column, v.value) : null, h("bdi", { title: v.value }, readable(v.value))),
+      h("small", null, v.near === undefined ? all : `${digits(v.near)} of ${all}`));
   }
+  return { node, draw };
+}
 
-  async function refresh() {
-    const query = new URLSearchParams(chosen().map((f) => ["f", f]));
-    values = (await get(`/api/v1/facets/${encodeURIComponent(column)}?limit=1000&${query}`)).values;
-    node.hidden = values.length < 2;
-    draw();
-  }
-  refresh();
-  return { node, refresh };
+/** A value by the pictures in its middle: a number alone says nothing. */
+function faces(column, value) {
+  const place = h("span", { class: "faces" });
+  get(`/api/v1/facets/${encodeURIComponent(column)}/middle?${new URLSearchParams({ value })}`).then(({ items }) =>
+    fill(place, items.map((item) => h("img", { src: thumb(item.thumb, 96), alt: "" }))));
+  return place;
 }

@@ -34,7 +34,7 @@ export function cell(item, { href, tools = [], eager = false, plain = false, rou
 
 /** @param {string} symbol @param {string} name @param {() => void} act */
 export function tool(symbol, name, act) {
-  return h("button", { type: "button", tabindex: -1, title: name, "aria-label": name, onclick: act }, icon(symbol));
+  return h("button", { tabindex: -1, title: name, "aria-label": name, onclick: act }, icon(symbol));
 }
 
 /** @param {any[]} cells @param {{weak?: boolean, label: string}} options */
@@ -42,14 +42,21 @@ export function grid(cells, { weak = false, label }) {
   return h("ul", { class: weak ? "grid weak" : "grid", "aria-label": label }, cells);
 }
 
-/** One tab stop for all pictures on the screen; arrows move between them. @param {Element} root */
+const rooted = new WeakSet();
+/** One tab stop for all pictures on the screen; arrows move between them, a held finger shows what can be done with one. @param {Element} root */
 export function roving(root) {
   const links = () => [...root.querySelectorAll("a.shot")].filter((a) => a instanceof HTMLElement);
-  const first = links()[0];
-  if (first) first.setAttribute("tabindex", "0");
+  links()[0]?.setAttribute("tabindex", "0");
+  if (rooted.has(root)) return;
+  rooted.add(root);
   root.addEventListener("focusin", (event) => {
     if (!(event.target instanceof Element) || !event.target.matches("a.shot")) return;
     for (const link of links()) link.setAttribute("tabindex", link === event.target ? "0" : "-1");
+  });
+  hold(root, (target) => {
+    const chosen = target.closest(".cell");
+    for (const one of root.querySelectorAll(".cell.chosen")) if (one !== chosen) one.classList.remove("chosen");
+    chosen?.classList.toggle("chosen");
   });
   root.addEventListener("keydown", (event) => {
     const here = event.target;
@@ -63,7 +70,6 @@ export function roving(root) {
   });
 }
 
-/** @param {any[]} links @param {HTMLElement} here @param {string} key */
 function neighbour(links, here, key) {
   const place = links.indexOf(here);
   if (key === "ArrowRight") return links[place + 1];
@@ -82,4 +88,23 @@ function neighbour(links, here, key) {
   const row = beyond.filter(({ box }) => Math.abs((down ? box.top : box.bottom) - edge) < 40);
   row.sort((a, b) => Math.abs(a.box.left + a.box.width / 2 - middle) - Math.abs(b.box.left + b.box.width / 2 - middle));
   return row[0].link;
+}
+
+/** A finger that stays where it is. @param {HTMLElement} node @param {(target: Element) => void} hear @param {() => void} [end] when it goes */
+export function hold(node, hear, end) {
+  let timer = 0;
+  let held = false;
+  let from = [0, 0];
+  const stop = () => { clearTimeout(timer); timer = 0; };
+  node.addEventListener("pointerdown", (event) => {
+    held = false;
+    from = [event.clientX, event.clientY];
+    stop();
+    if (event.pointerType === "touch" && event.isPrimary) timer = setTimeout(() => { held = true; hear(event.target); }, 400);
+  });
+  node.addEventListener("pointermove", (event) => Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 10 && stop());
+  for (const name of ["pointerup", "pointercancel"]) node.addEventListener(name, () => { stop(); if (held) end?.(); });
+  // The browser's own menu and the click that follow a hold are not meant.
+  node.addEventListener("contextmenu", (event) => (held || timer) && event.preventDefault());
+  node.addEventListener("click", (event) => { if (held) { held = false; event.preventDefault(); event.stopPropagation(); } }, true);
 }

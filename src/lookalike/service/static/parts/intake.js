@@ -6,8 +6,8 @@ import { toast } from "../dom.js";
 export function watch(take) {
   const veil = document.getElementById("drop");
   let depth = 0;
-  const carries = (/** @type {DragEvent} */ event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  const show = (/** @type {boolean} */ on) => veil && (veil.hidden = !on);
+  const carries = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  const show = (on) => veil && (veil.hidden = !on);
   addEventListener("dragenter", (event) => carries(event) && ++depth && show(true));
   addEventListener("dragleave", () => (depth = Math.max(depth - 1, 0)) || show(false));
   addEventListener("dragover", (event) => carries(event) && event.preventDefault());

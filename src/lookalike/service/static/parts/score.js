@@ -1,6 +1,6 @@
 // How sure a hit is, in words and as a length; never by colour alone.
 
-import { h, readable, fileName, text } from "../dom.js";
+import { fileName, h, readable, text } from "../dom.js";
 import { choice } from "../store.js";
 
 export const GROUPS = [
@@ -9,7 +9,7 @@ export const GROUPS = [
   ["similar", "Similar look only"],
 ];
 
-/** What stands under a picture. @param {any} hit */
+/** What stands under a picture. */
 export function caption(hit) {
   const file = fileName(hit.columns.path ?? hit.id);
   const name = { file, date: text(hit.columns.date) || file, label: readable(hit.columns.label) || file }[choice("caption")] ?? file;
@@ -23,7 +23,7 @@ export function caption(hit) {
   ];
 }
 
-/** The whole story of one score, for the opened picture. @param {any} hit */
+/** The whole story of one score, for the opened picture. */
 export function story(hit) {
   if (hit.identical) return "The same file, byte for byte.";
   const similarity = `Similarity ${hit.score.toFixed(2)}.`;
@@ -31,12 +31,11 @@ export function story(hit) {
     if (hit.closer_than === null || hit.closer_than === undefined) return similarity;
     return `Closer than ${(100 * hit.closer_than).toFixed(1)} % of random pairs. ${similarity}`;
   }
-  const whole = (/** @type {number} */ p) => Math.round(100 * p);
+  const whole = (p) => Math.round(100 * p);
   return `${whole(hit.probability)} % (${whole(hit.low)}–${whole(hit.high)}): of 100 such pairs in the check set about ` +
     `${whole(hit.probability)} showed the same thing. ${similarity}`;
 }
 
-/** @param {any} hit */
 export function title(hit) {
   return readable(hit.columns.label) || fileName(text(hit.columns.path) || hit.id);
 }

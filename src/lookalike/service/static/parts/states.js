@@ -1,45 +1,45 @@
 // What is said when there is nothing to show, and what can be done about it.
 
 import * as api from "../api.js";
-import { count, fill, h, readable } from "../dom.js";
+import { count, digits, h, readable } from "../dom.js";
 import { address, go, question } from "../router.js";
 import { dialog } from "./dialogs.js";
 import { parts } from "./facets.js";
 
-const name = (/** @type {string} */ filter) => {
+const name = (filter) => {
   const { column, value } = parts(filter);
   return column === "area" ? "the chosen part of the map" : `${column}: ${readable(value)}`;
 };
 
-/** Filters that leave nothing: what each of them alone would leave. @param {any} state */
+/** Filters that leave nothing: what each of them alone would leave. */
 export function nothing(state) {
   if (!state.f.length) return h("p", { class: "empty" }, "Nothing found.");
-  const alone = h("p", { class: "row centre" });
-  const words = state.f.map(name);
-  Promise.all(state.f.map(async (/** @type {string} */ filter) => {
+  const by = (f) => go(address({ ...state, f, open: "" }));
+  const alone = state.f.map((filter) => {
     const { column, value } = parts(filter);
-    if (column === "area" || column.endsWith("!") || value.endsWith("*")) return null;
-    const { values } = await api.get(`/api/v1/facets/${encodeURIComponent(column)}?limit=1000`);
-    const number = values.find((/** @type {any} */ v) => v.value === value)?.count ?? 0;
-    const label = readable(value);
-    return h("button", { type: "button", disabled: !number, onclick: () => go(address({ ...state, f: [filter], open: "" })) },
-      `${label[0]?.toUpperCase() ?? ""}${label.slice(1)} alone: ${number.toLocaleString("en-GB")}.`);
-  })).then((buttons) => fill(alone, buttons, state.f.length ? h("button", { type: "button", onclick: () => go(address({ ...state, f: [], open: "" })) }, "Search without filters") : null))
-    .catch(() => fill(alone));
-  return h("div", { class: "empty" }, h("p", null, `No picture has ${words.join(" and ")}.`), alone);
+    const button = h("button", { disabled: true, onclick: () => by([filter]) });
+    api.get(`/api/v1/facets?${new URLSearchParams({ f: filter, limit: "1" })}`).then(({ pictures }) => {
+      const label = column === "area" ? "that part" : readable(value);
+      button.textContent = `${label[0]?.toUpperCase() ?? ""}${label.slice(1)} alone: ${digits(pictures)}.`;
+      button.disabled = !pictures;
+    }).catch(api.said);
+    return button;
+  });
+  return h("div", { class: "empty" }, h("p", null, `No picture has ${state.f.map(name).join(" and ")}.`),
+    h("p", { class: "row centre" }, alone, h("button", { onclick: () => by([]) }, "Search without filters")));
 }
 
-/** No good match: crop, or leave out a filter. @param {any} state @param {{crop: () => void}} act */
+/** No good match: crop, or leave out a filter. @param {{crop: () => void}} act */
 export function weak(state, act) {
-  const row = h("div", { class: "row" }, state.like || state.q ? h("button", { type: "button", class: "main", onclick: act.crop }, "Crop to what you mean") : null);
+  const row = h("div", { class: "row" }, state.like || state.q ? h("button", { class: "main", onclick: act.crop }, "Crop to what you mean") : null);
   for (const filter of state.f) {
-    const without = { ...state, f: state.f.filter((/** @type {string} */ f) => f !== filter), open: "" };
-    const button = h("button", { type: "button", onclick: () => go(address(without)) }, `Search without ${name(filter)}`);
+    const without = { ...state, f: state.f.filter((f) => f !== filter), open: "" };
+    const button = h("button", { onclick: () => go(address(without)) }, `Search without ${name(filter)}`);
     row.append(button);
     api.get(question(without, 60)).then((answer) => {
-      const likely = answer.hits.filter((/** @type {any} */ hit) => hit.group === "likely").length;
+      const likely = answer.hits.filter((hit) => hit.group === "likely").length;
       button.textContent = `Search without ${name(filter)} (${count(likely, "likely match", "likely matches")})`;
-    }).catch(() => {});
+    }).catch(api.said);
   }
   return row;
 }
@@ -50,7 +50,7 @@ export function howToCalibrate() {
     h("p", null, "Put pictures of one thing into one subfolder (its name becomes the label), or give a table with a column ", h("code", null, "label"), ", then run ", h("code", null, "lookalike index FOLDER"), " again: the scores are checked on them by themselves."));
 }
 
-/** @param {any} error @param {() => void} again @param {any} [other] */
+/** @param {() => void} again @param {any} [other] */
 export function failure(error, again, other) {
   const wait = error.retry || 0;
   const banner = h("div", { class: "banner bad", role: "alert" }, h("span", null, ticked(error.message)));
@@ -64,7 +64,7 @@ export function failure(error, again, other) {
       clearInterval(timer);
       again();
     }, 1000);
-    banner.append(words, h("button", { type: "button", onclick: () => { clearInterval(timer); again(); } }, "Now"));
+    banner.append(words, h("button", { onclick: () => { clearInterval(timer); again(); } }, "Now"));
   } else if (other) {
     banner.append(other);
   }

@@ -5,22 +5,21 @@ import { h, icon } from "../dom.js";
 import { address, go, trail } from "../router.js";
 import { title } from "./score.js";
 
-/** @param {any} answer @param {any} state */
 export function trays(answer, state) {
   const rows = [["more", "more like", "plus"], ["less", "less like", "minus"]].map(([name, words, symbol]) => {
     const items = answer[name] ?? [];
     if (!items.length) return null;
-    const drop = (/** @type {string} */ id) => go(address({ ...state, open: "", [name]: state[name].filter((/** @type {string} */ x) => x !== id) }));
-    return h("span", { class: "tray" }, h("span", { class: "tray-name" }, icon(symbol), words), items.map((/** @type {any} */ item) =>
-      h("button", { type: "button", title: "Take away", "aria-label": `Take away ${title(item)}`, onclick: () => drop(item.id) },
+    const drop = (id) => go(address({ ...state, open: "", [name]: state[name].filter((x) => x !== id) }));
+    return h("span", { class: "tray" }, h("span", { class: "tray-name" }, icon(symbol), words), items.map((item) =>
+      h("button", { title: "Take away", "aria-label": `Take away ${title(item)}`, onclick: () => drop(item.id) },
         h("img", { src: thumb(item.thumb, 96), alt: "" }), h("span", null, icon("close")))));
   });
   if (!rows.some(Boolean)) return null;
-  const alone = (answer.more ?? []).length ? h("button", { type: "button", onclick: () => go(address({ more: state.more, less: state.less, f: state.f, sort: state.sort })) }, "Search by these") : null;
+  const alone = (answer.more ?? []).length ? h("button", { onclick: () => go(address({ more: state.more, less: state.less, f: state.f, sort: state.sort })) }, "Search by these") : null;
   return h("div", { class: "trays" }, rows, state.like || state.q ? alone : null);
 }
 
-/** The pictures one came by, oldest first. @param {any} query */
+/** The pictures one came by, oldest first. */
 export function way(query) {
   const steps = trail();
   if (steps.length < 2) return null;

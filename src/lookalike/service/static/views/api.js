@@ -1,18 +1,16 @@
 // The API as the server describes it, drawn by ourselves: nothing is loaded from elsewhere.
 
 import { get } from "../api.js";
-import { fill, h } from "../dom.js";
+import { fill, h, table } from "../dom.js";
 import { ticked } from "../parts/states.js";
 import { more } from "./runs.js";
 
-/** @param {HTMLElement} main */
 export async function render(main) {
   document.title = "API · lookalike";
   const body = h("div", { class: "api" });
   fill(main, h("div", { class: "screen narrow" }, more("api"), h("h1", null, "API"), h("p", null, "For programs: described at ", h("a", { href: "/openapi.json" }, "/openapi.json"),
     ". A key goes into the header ", h("code", null, "Authorization: Bearer KEY"), "; what changes something needs ", h("code", null, "X-Lookalike: 1"), "."), body));
   const document_ = await get("/openapi.json");
-  /** @type {Map<string, any[]>} */
   const groups = new Map();
   for (const [path, methods] of Object.entries(document_.paths)) {
     for (const [method, about] of Object.entries(methods)) {
@@ -23,25 +21,21 @@ export async function render(main) {
   fill(body, [...groups].map(([tag, rows]) => h("section", null, h("h2", null, tag), rows.map(({ path, method, about }) => entry(path, method, about, document_)))));
 }
 
-/** @param {string} path @param {string} method @param {any} about @param {any} whole */
 function entry(path, method, about, whole) {
-  const fields = [...(about.parameters ?? []).map((/** @type {any} */ p) => [p.name, p.in, kind(p.schema), p.required, p.description ?? p.schema?.description ?? ""]), ...bodyFields(about.requestBody, whole)];
+  const fields = [...(about.parameters ?? []).map((p) => [p.name, p.in, kind(p.schema), p.required, p.description ?? p.schema?.description ?? ""]), ...bodyFields(about.requestBody, whole)];
   return h("details", { class: "endpoint" }, h("summary", null, h("b", { class: `method ${method}` }, method.toUpperCase()), " ", h("code", null, path), " ", h("span", null, (about.description ?? about.summary ?? "").split(/[.\n;:]/)[0])),
     h("p", null, ticked(about.description ?? "")),
-    fields.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Fields of ${path}` }, h("table", null, h("thead", null, h("tr", null, ["Name", "Where", "Kind", ""].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", null, fields.map(([name, where, type, needed, words]) => h("tr", null, h("td", null, h("code", null, name)), h("td", null, where), h("td", null, type), h("td", null, needed ? "needed. " : "", words)))))) : null);
+    fields.length ? table(`Fields of ${path}`, ["Name", "Where", "Kind", "Meaning"], fields.map(([name, where, type, needed, words]) => [h("code", null, name), where, type, `${needed ? "needed. " : ""}${words}`])) : null);
 }
 
-/** @param {any} schema @returns {string} */
 function kind(schema) {
   if (!schema) return "";
-  if (schema.anyOf) return schema.anyOf.map(kind).filter((/** @type {string} */ t) => t !== "null").join(" or ");
+  if (schema.anyOf) return schema.anyOf.map(kind).filter((t) => t !== "null").join(" or ");
   if (schema.enum) return schema.enum.join(" | ");
   if (schema.type === "array") return `several ${kind(schema.items)}`;
   return schema.format === "binary" ? "file" : schema.type ?? schema.$ref?.split("/").pop() ?? "";
 }
 
-/** @param {any} body @param {any} whole @returns {any[][]} */
 function bodyFields(body, whole) {
   const content = Object.values(body?.content ?? {})[0];
   const name = content?.schema?.$ref?.split("/").pop();

@@ -1,7 +1,7 @@
 // Many groups at once: first an overview of what stays and what goes, then one question, then a receipt.
 
 import * as api from "../api.js";
-import { count, fill, h, text, toast } from "../dom.js";
+import { count, fill, h, minute, row, text, toast } from "../dom.js";
 import { confirm, dialog } from "../parts/dialogs.js";
 import { read } from "../router.js";
 
@@ -12,39 +12,42 @@ export function size(bytes) {
   return `${(bytes / 1000 ** power).toLocaleString("en-GB", { maximumFractionDigits: power > 2 ? 1 : 0 })} ${units[power]}`;
 }
 
-/** @param {string} kind @param {string} prefer @param {any} facts @param {() => void} after */
+/** Some of the groups of a kind, under the filters of the address. @param {string} kind @param {number} offset @param {number} limit @param {string} prefer */
+export function some(kind, offset, limit, prefer) {
+  const query = new URLSearchParams([["kind", kind], ["offset", String(offset)], ["limit", String(limit)], ["prefer", prefer], ...read(location).f.map((f) => ["f", f])]);
+  return api.fresh(`/api/v1/duplicates/groups?${query}`);
+}
+
+/** @param {string} kind @param {string} prefer @param {() => void} after */
 export async function bulk(kind, prefer, facts, after) {
-  /** @type {any[]} */
   const groups = [];
   let total = 1;
   while (groups.length < Math.min(total, 1000)) {
-    const query = new URLSearchParams({ kind, offset: String(groups.length), limit: "200", prefer });
-    for (const filter of read(location).f) query.append("f", filter);
-    const answer = await api.fresh(`/api/v1/duplicates/groups?${query}`);
+    const answer = await some(kind, groups.length, 200, prefer);
     total = answer.total;
     groups.push(...answer.groups);
     if (!answer.groups.length) break;
   }
-  const goes = new Set(groups.flatMap((group) => group.files.filter((/** @type {any} */ file) => !file.keep).map((/** @type {any} */ file) => file.id)));
-  const button = h("button", { type: "button", class: "main", onclick: () => move() });
-  const chosen = () => groups.map((group) => ({ id: group.id, move: group.files.filter((/** @type {any} */ f) => goes.has(f.id)).map((/** @type {any} */ f) => f.id) })).filter((group) => group.move.length);
+  const goes = new Set(groups.flatMap((group) => group.files.filter((file) => !file.keep).map((file) => file.id)));
+  const button = h("button", { class: "main", onclick: () => move() });
+  const chosen = () => groups.map((group) => ({ id: group.id, move: group.files.filter((f) => goes.has(f.id)).map((f) => f.id) })).filter((group) => group.move.length);
   const weight = () => groups.flatMap((group) => group.files).filter((file) => goes.has(file.id)).reduce((sum, file) => sum + (file.bytes ?? 0), 0);
   const tell = () => { button.textContent = `Move ${count(goes.size, "file")} (${size(weight())})`; button.toggleAttribute("disabled", !goes.size); };
-  const flip = (/** @type {any} */ group, /** @type {any} */ file, /** @type {HTMLElement} */ node) => {
+  const flip = (group, file, node) => {
     if (goes.has(file.id)) goes.delete(file.id);
-    else if (group.files.filter((/** @type {any} */ f) => !goes.has(f.id)).length > 1) goes.add(file.id);
+    else if (group.files.filter((f) => !goes.has(f.id)).length > 1) goes.add(file.id);
     else return toast("At least one picture of a group stays.");
     node.className = goes.has(file.id) ? "move" : "keep";
     node.setAttribute("aria-pressed", String(!goes.has(file.id)));
     tell();
   };
-  const rows = groups.map((group) => h("li", null, group.files.map((/** @type {any} */ file) => {
-    const node = h("button", { type: "button", class: goes.has(file.id) ? "move" : "keep", "aria-pressed": String(!goes.has(file.id)), title: text(file.columns?.path ?? file.path),
-      "aria-label": `Keep ${text(file.columns?.path ?? file.path)}`, onclick: () => flip(group, file, node) }, h("img", { src: api.thumb(file.thumb, 96), alt: "", loading: "lazy" }));
+  const rows = groups.map((group) => h("li", null, group.files.map((file) => {
+    const node = h("button", { class: goes.has(file.id) ? "move" : "keep", "aria-pressed": String(!goes.has(file.id)), title: file.columns.path,
+      "aria-label": `Keep ${file.columns.path}`, onclick: () => flip(group, file, node) }, h("img", { src: api.thumb(file.thumb, 96), alt: "", loading: "lazy" }));
     return node;
   }), h("small", null, group.reason)));
   const node = dialog("What stays and what goes", h("p", null, "Bright pictures stay, crossed ones go. A click turns one over.", total > groups.length ? ` The first ${groups.length} of ${total} groups.` : ""),
-    h("ul", { class: "overview" }, rows), h("div", { class: "row" }, button, h("button", { type: "button", onclick: () => node.close() }, "Cancel")));
+    h("ul", { class: "overview" }, rows), row(button, h("button", { onclick: () => node.close() }, "Cancel")));
   node.classList.add("large");
   tell();
 
@@ -57,23 +60,21 @@ export async function bulk(kind, prefer, facts, after) {
       receipt(batch, after);
       after();
     } catch (error) {
-      toast(error instanceof Error ? error.message : String(error));
+      toast(api.said(error));
     }
   }
 }
 
-/** @param {any} batch @param {() => void} after */
 function receipt(batch, after) {
   const place = document.getElementById("toasts");
-  const note = h("div", { class: "toast" }, `Moved ${count(batch.files, "file")}. `, h("button", { type: "button", onclick: async () => {
+  const note = h("div", { class: "toast" }, `Moved ${count(batch.files, "file")}. `, h("button", { onclick: async () => {
     note.remove();
     await back(batch.id);
     after();
-  } }, "Move back"), h("button", { type: "button", "aria-label": "Close", onclick: () => note.remove() }, "×"));
+  } }, "Move back"), h("button", { "aria-label": "Close", onclick: () => note.remove() }, "×"));
   place?.append(note);
 }
 
-/** @param {string} id */
 async function back(id) {
   const answer = await api.send(`/api/v1/duplicates/history/${encodeURIComponent(id)}/back`);
   toast(answer.left?.length ? `Moved back ${count(answer.moved, "file")}; ${answer.left.length} stayed: ${answer.left[0].why}` : `Moved back ${count(answer.moved, "file")}.`);
@@ -84,8 +85,8 @@ export async function history(after) {
   const list = h("ul", { class: "rows" });
   const node = dialog("History", list);
   const { batches } = await api.fresh("/api/v1/duplicates/history");
-  fill(list, batches.length ? batches.map((/** @type {any} */ batch) => h("li", { class: "row" },
-    h("span", null, `${text(batch.when).replace("T", " ").slice(0, 16)} · ${count(batch.files, "file")} (${size(batch.bytes ?? 0)}) → `, h("bdi", null, batch.folder)), h("span", { class: "grow" }),
-    batch.state === "back" ? h("span", null, "moved back") : h("button", { type: "button", onclick: async () => { await back(batch.id); node.close(); after(); } }, "Move back")))
+  fill(list, batches.length ? batches.map((batch) => h("li", { class: "row" },
+    h("span", null, `${minute(batch.when)} · ${count(batch.files, "file")} (${size(batch.bytes ?? 0)}) → `, h("bdi", null, batch.folder)), h("span", { class: "grow" }),
+    batch.state === "back" ? h("span", null, "moved back") : h("button", { onclick: async () => { await back(batch.id); node.close(); after(); } }, "Move back")))
     : h("li", null, "Nothing was moved yet."));
 }

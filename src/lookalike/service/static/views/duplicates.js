@@ -1,24 +1,22 @@
 // Duplicates: one group after the other, the pictures large, a suggestion with its reason, every step taken back.
 
 import * as api from "../api.js";
-import { count, fill, h, icon, text, toast } from "../dom.js";
+import { count, digits, fill, h, icon, press, row, text, toast } from "../dom.js";
 import { address, note, read } from "../router.js";
 import { value } from "../store.js";
 import { chips } from "../parts/answer.js";
 import { failure } from "../parts/states.js";
-import { size, bulk, history as movedBefore } from "./bulk.js";
+import { bulk, history as movedBefore, size, some } from "./bulk.js";
 
 const KINDS = [["identical", "Identical"], ["same", "Same"], ["near", "Near"]];
 const PAGE = 50;
-/** @type {any} */
-const view = { main: null, kind: "", facts: null, groups: new Map(), total: 0, keep: new Set(), zoom: null, undo: [], stop: null, prefer: "", f: "", swapped: 0 };
+const view = { main: null, kind: "", facts: null, groups: new Map(), total: 0, keep: new Set(), zoom: null, undo: [], stop: null, prefer: "", f: "" };
 
 export function leave() {
   view.stop?.();
   view.stop = null;
 }
 
-/** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state */
 export async function render(main, info, state) {
   document.title = "Duplicates · lookalike";
   view.main = main;
@@ -43,7 +41,7 @@ async function show() {
   const { facts } = view;
   const state = read(location);
   if (state.screen !== "duplicates") return;
-  const find = h("button", { type: "button", class: "main", disabled: value("info").rights === "read", onclick: async () => {
+  const find = h("button", { class: "main", disabled: value("info").rights === "read", onclick: async () => {
     await api.send("/api/v1/duplicates/find");
     view.stop?.();
     view.stop = null;
@@ -63,30 +61,27 @@ async function show() {
   const all = KINDS.reduce((sum, [kind]) => sum + (facts.counts?.[kind]?.groups ?? 0), 0);
   const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Kinds of duplicates" }, KINDS.map(([kind, name]) =>
     h("a", { role: "tab", href: address({ screen: "duplicates", rest: kind, f: state.f }), "data-link": true, "aria-selected": String(kind === view.kind), tabindex: kind === view.kind ? 0 : -1 },
-      `${name} `, h("b", null, (facts.counts?.[kind]?.groups ?? 0).toLocaleString("en-GB")))));
-  const past = h("button", { type: "button", class: "quiet", onclick: () => movedBefore(after) }, icon("back"), "History");
+      `${name} `, h("b", null, digits(facts.counts?.[kind]?.groups ?? 0)))));
+  const past = h("button", { class: "quiet", onclick: () => movedBefore(after) }, icon("back"), "History");
   const place = h("div", { class: "group-place" });
-  fill(view.main, h("div", { class: "screen duplicates" }, h("div", { class: "row" }, title, h("span", { class: "grow" }), past, all ? find : null), all ? tabs : null,
+  fill(view.main, h("div", { class: "screen duplicates" }, row(title, h("span", { class: "grow" }), past, all ? find : null), all ? tabs : null,
     state.f.length ? chips(state) : null, facts.can_move ? null : h("div", { class: "banner" }, facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
   if (!all) return fill(place, h("div", { class: "empty" }, h("p", null, `No duplicates among ${count(facts.pictures, "picture")}.`), h("p", { class: "row centre" }, find)));
   view.place = place;
   await step(state.g || 1);
 }
 
-/** The group of a number, fetched fifty at a time. @param {number} number */
+/** The group of a number, fetched fifty at a time. */
 async function group(number) {
   if (!view.groups.has(number)) {
     const offset = Math.floor((number - 1) / PAGE) * PAGE;
-    const query = new URLSearchParams({ kind: view.kind, offset: String(offset), limit: String(PAGE), prefer: view.prefer });
-    for (const filter of read(location).f) query.append("f", filter);
-    const answer = await api.fresh(`/api/v1/duplicates/groups?${query}`);
+    const answer = await some(view.kind, offset, PAGE, view.prefer);
     view.total = answer.total;
-    answer.groups.forEach((/** @type {any} */ one, /** @type {number} */ k) => view.groups.set(offset + k + 1, one));
+    answer.groups.forEach((one, k) => view.groups.set(offset + k + 1, one));
   }
   return view.groups.get(number);
 }
 
-/** @param {number} number */
 async function step(number) {
   try {
     let one = await group(Math.max(1, number));
@@ -95,8 +90,7 @@ async function step(number) {
     view.number = Math.max(1, number);
     note(address({ ...read(location), rest: view.kind, g: view.number }));
     view.one = one;
-    view.keep = new Set(one.files.filter((/** @type {any} */ file) => file.keep).map((/** @type {any} */ file) => file.id));
-    view.swapped = 0;
+    view.keep = new Set(one.files.filter((file) => file.keep).map((file) => file.id));
     draw();
   } catch (error) {
     fill(view.place, failure(error, () => step(number)));
@@ -105,39 +99,37 @@ async function step(number) {
 
 function draw() {
   const { one, keep, facts } = view;
-  const moves = one.files.filter((/** @type {any} */ file) => !keep.has(file.id));
+  const moves = one.files.filter((file) => !keep.has(file.id));
   const may = facts.can_move && value("info").rights !== "read";
   const words = moves.length ? `Keep ${keep.size}, move ${moves.length}` : "Keep all";
-  const tiles = one.files.map((/** @type {any} */ file, /** @type {number} */ k) => tile(file, k));
+  const tiles = one.files.map((file, k) => tile(file, k));
   const stage = h("div", { class: `pictures n${Math.min(one.files.length, 4)}` }, tiles);
-  const fold = h("input", { type: "search", value: view.prefer, placeholder: "prefer a folder", "aria-label": "Prefer files whose path begins with", onchange: (/** @type {any} */ e) => {
+  const fold = h("input", { type: "search", value: view.prefer, placeholder: "prefer a folder", "aria-label": "Prefer files whose path begins with", onchange: (e) => {
     view.prefer = e.target.value.trim();
     view.groups.clear();
     step(view.number);
   } });
-  fill(view.place, h("div", { class: "row" }, h("button", { type: "button", class: "icon", "aria-label": "Previous group", onclick: () => step(view.number - 1 || view.total) }, icon("left")),
-    h("span", { "aria-live": "polite" }, `${view.number.toLocaleString("en-GB")} / ${view.total.toLocaleString("en-GB")}`),
-    h("button", { type: "button", class: "icon", "aria-label": "Next group", onclick: () => step((view.number % view.total) + 1) }, icon("right")),
-    h("span", { class: "grow" }), fold, may ? h("button", { type: "button", onclick: () => bulk(view.kind, view.prefer, facts, after) }, `Move suggested (${view.total.toLocaleString("en-GB")} groups)`) : null),
+  fill(view.place, row(press("left", "Previous group", () => step(view.number - 1 || view.total)),
+    h("span", { "aria-live": "polite" }, `${digits(view.number)} / ${digits(view.total)}`),
+    press("right", "Next group", () => step((view.number % view.total) + 1)),
+    h("span", { class: "grow" }), fold, may ? h("button", { onclick: () => bulk(view.kind, view.prefer, facts, after) }, `Move suggested (${digits(view.total)} groups)`) : null),
     stage, h("p", { class: "reason" }, one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
-    h("div", { class: "row accept" }, h("button", { type: "button", class: "main", disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", null, "Enter")),
-      h("button", { type: "button", onclick: apart }, "Not duplicates ", h("kbd", null, "x")),
-      h("button", { type: "button", disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", null, "u"))));
+    h("div", { class: "row accept" }, h("button", { class: "main", disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", null, "Enter")),
+      h("button", { onclick: apart }, "Not duplicates ", h("kbd", null, "x")),
+      h("button", { disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", null, "u"))));
   if (view.zoom) zoomed();
 }
 
-/** @param {any} file @param {number} k */
 function tile(file, k) {
   const kept = view.keep.has(file.id);
   const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.place ? "has a place" : ""].filter(Boolean).join(" · ");
   return h("figure", { class: kept ? "keep" : "move", "data-k": k },
-    h("button", { type: "button", class: "flip", "aria-pressed": String(kept), "aria-label": `${kept ? "Keep" : "Move"} ${text(file.columns?.path ?? file.path)}`, onclick: () => flip(k) },
+    h("button", { class: "flip", "aria-pressed": String(kept), "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`, onclick: () => flip(k) },
       h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.colour }),
       h("span", { class: "tag" }, h("b", null, String(k + 1)), kept ? " KEEP" : " move")),
-    h("figcaption", null, h("bdi", null, text(file.columns?.path ?? file.path)), h("small", null, facts)));
+    h("figcaption", null, h("bdi", null, file.columns.path), h("small", null, facts)));
 }
 
-/** @param {number} k */
 function flip(k) {
   const file = view.one.files[k];
   if (!file) return;
@@ -152,7 +144,7 @@ function flip(k) {
 
 async function accept() {
   const { one } = view;
-  const move = one.files.filter((/** @type {any} */ file) => !view.keep.has(file.id)).map((/** @type {any} */ file) => file.id);
+  const move = one.files.filter((file) => !view.keep.has(file.id)).map((file) => file.id);
   if (!move.length) return apart();
   try {
     const batch = await api.send("/api/v1/duplicates/move", { groups: [{ id: one.id, move }] });
@@ -160,7 +152,7 @@ async function accept() {
     toast(`Moved ${count(batch.files ?? move.length, "file")} to ${batch.folder}.`);
     after();
   } catch (error) {
-    toast(error instanceof Error ? error.message : String(error));
+    toast(api.said(error));
   }
 }
 
@@ -191,14 +183,14 @@ async function after() {
 function zoomed() {
   const files = view.one.files;
   const file = files[view.zoom.k % files.length];
-  const image = h("img", { src: api.thumb(file.thumb, 1024), alt: text(file.columns?.path), draggable: "false" });
-  const stage = h("div", { class: "magnified", "--ox": `${view.zoom.x}%`, "--oy": `${view.zoom.y}%`, onpointermove: (/** @type {PointerEvent} */ event) => {
+  const image = h("img", { src: api.thumb(file.thumb, 1024), alt: file.columns.path, draggable: "false" });
+  const stage = h("div", { class: "magnified", "--ox": `${view.zoom.x}%`, "--oy": `${view.zoom.y}%`, onpointermove: (event) => {
     const box = stage.getBoundingClientRect();
     view.zoom.x = (100 * (event.clientX - box.left)) / box.width;
     view.zoom.y = (100 * (event.clientY - box.top)) / box.height;
     stage.style.setProperty("--ox", `${view.zoom.x}%`);
     stage.style.setProperty("--oy", `${view.zoom.y}%`);
-  } }, image, h("span", { class: "tag" }, `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", null, text(file.columns?.path))));
+  } }, image, h("span", { class: "tag" }, `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", null, file.columns.path)));
   fill(view.place.querySelector(".pictures"), stage);
 }
 
@@ -221,7 +213,6 @@ export function key(event) {
 
 /** The first two in place of each other. */
 function swap() {
-  view.swapped = (view.swapped + 1) % view.one.files.length;
   const tiles = [...view.place.querySelectorAll("figure")];
   view.place.querySelector(".pictures").append(tiles[0]);
 }

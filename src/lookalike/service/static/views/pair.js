@@ -1,32 +1,32 @@
 // A hit beside the question: two whole pictures under one zoom.
 
 import { original, queryPicture, thumb } from "../api.js";
-import { count, fill, h, icon, readable, text } from "../dom.js";
+import { count, fill, h, icon, press, readable, text } from "../dom.js";
+import { hold } from "../parts/grid.js";
+import { pinch } from "../parts/pinch.js";
 import { story, title } from "../parts/score.js";
-import { value } from "../store.js";
+import { touch, value } from "../store.js";
 
 /**
- * @param {any} answer @param {any} state @param {{close: () => void, show: (id: string) => void,
+ * @param {{close: () => void, show: (id: string) => void,
  *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, map: (id: string) => void}} act
  */
 export function pair(answer, state, act) {
   const id = state.open;
-  const place = answer.hits.findIndex((/** @type {any} */ hit) => hit.id === id);
+  const place = answer.hits.findIndex((hit) => hit.id === id);
   const hit = answer.hits[place];
   if (!hit) return null;
   const view = { x: 0, y: 0, z: 1 };
   const stage = h("div", { class: "stage" });
   const asked = question(answer);
-  const frames = [asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), "This hit")];
+  const frames = [asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), touch() && asked ? "This hit (hold to see yours)" : "This hit")];
   fill(stage, frames);
   zooming(stage, view);
-  const step = (/** @type {number} */ by) => {
+  const step = (by) => {
     const next = answer.hits[place + by];
     if (next) act.show(next.id);
   };
-  const button = (/** @type {string} */ symbol, /** @type {string} */ name, /** @type {() => void} */ go, off = false) =>
-    h("button", { type: "button", class: "quiet icon", title: name, "aria-label": name, onclick: go, disabled: off }, icon(symbol));
-  /** @type {any} */
+  const button = (symbol, name, go, off = false) => press(symbol, name, go, { class: "quiet icon", disabled: off });
   const dialog = h("dialog", { class: "pair", "aria-label": title(hit), "data-open": id, tabindex: -1 }, h("div", { class: "inside" },
     h("div", { class: "head" },
       button("left", "Previous (←)", () => step(-1), place === 0),
@@ -42,16 +42,16 @@ export function pair(answer, state, act) {
         h("p", null, story(hit)),
         h("p", null, h("bdi", null, text(hit.columns.path)), copies(hit), others(hit))),
       h("div", { class: "row" },
-        h("button", { type: "button", class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
-        h("button", { type: "button", onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
-        h("button", { type: "button", onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus")),
-        h("button", { type: "button", onclick: () => act.map(id) }, icon("map"), h("span", { class: "wide" }, "On the map")),
+        h("button", { class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
+        h("button", { onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
+        h("button", { onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus")),
+        h("button", { onclick: () => act.map(id) }, icon("map"), h("span", { class: "wide" }, "On the map")),
         value("info")?.originals ? h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: value("info").metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, "Original") : null))));
-  dialog.addEventListener("cancel", (/** @type {Event} */ event) => {
+  dialog.addEventListener("cancel", (event) => {
     event.preventDefault();
     act.close();
   });
-  dialog.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+  dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowRight") step(1);
     else if (event.key === "ArrowLeft") step(-1);
     else if (event.key === " " && asked && event.target === dialog) dialog.classList.toggle("swapped");
@@ -59,10 +59,10 @@ export function pair(answer, state, act) {
     event.preventDefault();
   });
   swiping(dialog, view, step);
+  if (asked) hold(stage, () => dialog.classList.add("held"), () => dialog.classList.remove("held"));
   return dialog;
 }
 
-/** @param {any} answer */
 function question(answer) {
   const { query } = answer;
   if (query.kind === "item") return { src: thumb(query.thumb, 1024), alt: title(query) };
@@ -70,17 +70,15 @@ function question(answer) {
   return query.id ? { src: queryPicture(query.id), alt: "Your picture" } : null;
 }
 
-/** @param {string} src @param {string} alt @param {string} name */
 function frame(src, alt, name) {
   return h("figure", null, h("div", { class: "frame" }, h("img", { src, alt, draggable: "false" })), h("figcaption", null, name));
 }
 
-/** @param {any} hit */
 function copies(hit) {
   return hit.copies.length ? ` · ${count(hit.copies.length, "copy", "copies")}: ${hit.copies.slice(0, 3).join(", ")}` : "";
 }
 
-/** Further columns, as far as they say something. @param {any} hit */
+/** Further columns, as far as they say something. */
 function others(hit) {
   const known = ["path", "label", "content_id"];
   return Object.entries(hit.columns)
@@ -89,9 +87,10 @@ function others(hit) {
     .join("");
 }
 
-/** One zoom and pan for both. @param {HTMLElement} stage @param {{x: number, y: number, z: number}} view */
+/** One zoom and pan for both. */
 function zooming(stage, view) {
   const apply = () => {
+    view.z = Math.min(Math.max(view.z, 1), 8);
     if (view.z === 1) view.x = view.y = 0;
     stage.style.setProperty("--z", String(view.z));
     stage.style.setProperty("--x", `${view.x}px`);
@@ -99,27 +98,27 @@ function zooming(stage, view) {
   };
   stage.addEventListener("wheel", (event) => {
     event.preventDefault();
-    view.z = Math.min(Math.max(view.z * Math.exp(-event.deltaY / 400), 1), 8);
+    view.z *= Math.exp(-event.deltaY / 400);
     apply();
   }, { passive: false });
   stage.addEventListener("dblclick", () => {
     view.z = view.z > 1 ? 1 : 2.5;
     apply();
   });
-  stage.addEventListener("pointermove", (event) => {
-    if (!event.buttons || view.z === 1) return;
-    view.x += event.movementX;
-    view.y += event.movementY;
+  pinch(stage, ({ before, after, factor }) => {
+    view.z *= factor;
+    view.x = view.x * factor + after[0] - before[0];
+    view.y = view.y * factor + after[1] - before[1];
     apply();
   });
 }
 
-/** On a phone a swipe goes to the next hit. @param {HTMLElement} node @param {{z: number}} view @param {(by: number) => void} step */
+/** On a phone a swipe goes to the next hit. */
 function swiping(node, view, step) {
   let from = 0;
-  node.addEventListener("pointerdown", (event) => (from = event.clientX));
+  node.addEventListener("pointerdown", (event) => { if (event.isPrimary) from = event.clientX; });
   node.addEventListener("pointerup", (event) => {
     const moved = event.clientX - from;
-    if (event.pointerType === "touch" && view.z === 1 && Math.abs(moved) > 60) step(moved < 0 ? 1 : -1);
+    if (event.pointerType === "touch" && event.isPrimary && view.z === 1 && Math.abs(moved) > 60) step(moved < 0 ? 1 : -1);
   });
 }

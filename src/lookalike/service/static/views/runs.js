@@ -2,13 +2,12 @@
 
 import * as api from "../api.js";
 import { lines, spark } from "../chart.js";
-import { count, fill, h, icon } from "../dom.js";
+import { count, digits, fill, h, icon, minute, table } from "../dom.js";
 import { dialog } from "../parts/dialogs.js";
 import { ticked } from "../parts/states.js";
 import { address } from "../router.js";
 import { on, value } from "../store.js";
 
-/** @type {(() => void)[]} */
 let ends = [];
 
 export function leave() {
@@ -16,8 +15,8 @@ export function leave() {
   ends = [];
 }
 
-const round = (/** @type {any} */ v) => (typeof v === "number" ? v.toFixed(3) : "–");
-const running = (/** @type {any} */ answer) => (answer.runs ?? [answer]).some((/** @type {any} */ run) => run.state === "running");
+const round = (v) => (typeof v === "number" ? v.toFixed(3) : "–");
+const running = (answer) => (answer.runs ?? [answer]).some((run) => run.state === "running");
 
 /** The links that have no place in the bar above. @param {string} here */
 export function more(here) {
@@ -25,7 +24,6 @@ export function more(here) {
     h("a", { href: address({ screen }), "data-link": true, "aria-current": screen === here ? "page" : null }, name)));
 }
 
-/** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state */
 export async function render(main, info, state) {
   leave();
   if (state.rest) return one(main, state.rest);
@@ -40,40 +38,38 @@ export async function render(main, info, state) {
   ends.push(on("moving", (moving) => drawIndex(index, moving)));
 }
 
-/** @param {any} run */
 function row(run) {
-  const state = { running: `step ${run.step?.toLocaleString("en-GB") ?? 0}${run.steps ? ` / ${run.steps.toLocaleString("en-GB")}` : ""}`, finished: "finished", stopped: `stopped at step ${run.step ?? 0}` }[run.state] ?? run.state;
+  const state = { running: `step ${digits(run.step ?? 0)}${run.steps ? ` / ${digits(run.steps)}` : ""}`, finished: "finished", stopped: `stopped at step ${run.step ?? 0}` }[run.state] ?? run.state;
   return h("article", { class: `run ${run.state}` }, h("h2", null, h("a", { href: address({ screen: "runs", rest: run.name }), "data-link": true }, h("bdi", null, run.name))),
     spark(run.curve ?? []), h("b", { title: run.metric ?? "" }, round(run.best ?? run.last)), h("span", { class: "state" }, state),
-    h("small", null, [run.method, String(run.created ?? "").replace("T", " ").slice(0, 16)].filter(Boolean).join(" · ")),
-    run.report ? h("a", { class: "button", href: `/reports/${encodeURIComponent(run.name)}`, target: "_blank", rel: "noopener" }, "Report") : null);
+    h("small", null, [run.method, minute(run.created)].filter(Boolean).join(" · ")),
+    report(run));
 }
 
-/** @param {HTMLElement} place @param {any} moving */
 function drawIndex(place, moving) {
   if (!moving) return;
   const { index, job } = moving;
   const mine = job && ["index", "switch"].includes(job.kind) ? job : null;
   const write = value("info").rights === "write";
-  const bad = index.unreadable ? h("span", null, `${count(index.unreadable, "file")} could not be read `, h("button", { type: "button", class: "linkish", onclick: unreadable }, "Show")) : null;
+  const bad = index.unreadable ? h("span", null, `${count(index.unreadable, "file")} could not be read `, h("button", { class: "linkish", onclick: unreadable }, "Show")) : null;
   const bar = mine?.total ? h("progress", { max: mine.total, value: mine.done, "aria-label": mine.title }) : null;
   const left = mine?.seconds_left ? `about ${mine.seconds_left} s` : "";
   fill(place, h("div", { class: "row" }, h("strong", null, h("bdi", null, index.name)), bar,
-    h("span", null, mine?.total ? `${mine.phase || mine.title}: ${mine.done.toLocaleString("en-GB")} of ${mine.total.toLocaleString("en-GB")}` : count(index.pictures, "picture")), left, bad,
+    h("span", null, mine?.total ? `${mine.phase || mine.title}: ${digits(mine.done)} of ${digits(mine.total)}` : count(index.pictures, "picture")), left, bad,
     h("span", { class: "grow" }),
-    mine ? h("button", { type: "button", onclick: () => api.send(`/api/v1/jobs/${mine.id}/stop`) }, "Stop")
-      : write ? h("button", { type: "button", onclick: () => api.send("/api/v1/index/update") }, "Bring up to date") : null),
-    h("small", null, `Model ${index.model} · updated ${String(index.updated).replace("T", " ").slice(0, 16)}`),
-    moving.jobs?.length ? h("ul", { class: "rows" }, moving.jobs.filter((/** @type {any} */ j) => j.sentence).slice(0, 3).map((/** @type {any} */ j) => h("li", null, ticked(j.sentence)))) : null);
+    mine ? h("button", { onclick: () => api.send(`/api/v1/jobs/${mine.id}/stop`) }, "Stop")
+      : write ? h("button", { onclick: () => api.send("/api/v1/index/update") }, "Bring up to date") : null),
+    h("small", null, `Model ${index.model} · updated ${minute(index.updated)}`),
+    moving.jobs?.length ? h("ul", { class: "rows" }, moving.jobs.filter((j) => j.sentence).slice(0, 3).map((j) => h("li", null, ticked(j.sentence)))) : null);
 }
+
+const report = (run) => run.report ? h("a", { class: "button", href: `/reports/${encodeURIComponent(run.name)}`, target: "_blank", rel: "noopener" }, icon("report"), "Report") : null;
 
 async function unreadable() {
   const { files } = await api.fresh("/api/v1/index/unreadable");
-  dialog("Files that could not be read", h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "File"), h("th", { scope: "col" }, "Reason"))),
-    h("tbody", null, files.map((/** @type {any} */ file) => h("tr", null, h("td", null, h("bdi", null, file.path)), h("td", null, file.reason)))))));
+  dialog("Files that could not be read", table("Files", ["File", "Reason"], files.map((file) => [h("bdi", null, file.path), file.reason])));
 }
 
-/** @param {HTMLElement} main @param {string} name */
 function one(main, name) {
   document.title = `${name} · lookalike`;
   const body = h("div", { class: "screen" }, h("h1", null, h("bdi", null, name)));
@@ -81,19 +77,19 @@ function one(main, name) {
   ends.push(api.poll(`/api/v1/runs/${encodeURIComponent(name)}`, (run) => draw(body, run), (run) => (run.state === "running" ? 2000 : 15000)));
 }
 
-/** @param {HTMLElement} body @param {any} run */
 function draw(body, run) {
-  const metric = run.series.find((/** @type {any} */ one) => [run.metric, `validation/${run.metric}`].includes(one.name));
-  const losses = run.series.filter((/** @type {any} */ one) => /loss/.test(one.name));
-  const rest = run.series.filter((/** @type {any} */ one) => one !== metric && !losses.includes(one) && one.y.length > 1);
-  const range = run.best_low !== undefined && run.best_low !== null ? ` (${round(run.best_low)}–${round(run.best_high)})` : "";
-  const best = run.best === null || run.best === undefined ? "" : `Best so far: step ${run.best_step ?? run.step}, ${run.metric} ${round(run.best)}${range}.`;
-  const frozen = typeof run.frozen === "number" ? ` Frozen: ${round(run.frozen)}.` : "";
+  const metric = run.series.find((one) => [run.metric, `validation/${run.metric}`].includes(one.name));
+  const losses = run.series.filter((one) => /loss/.test(one.name));
+  const rest = run.series.filter((one) => one !== metric && !losses.includes(one) && one.y.length > 1);
+  const best = typeof run.best === "number" ? `Best so far: step ${run.best_step ?? run.step}, ${run.metric} ${round(run.best)}.` : "";
+  const first = typeof run.first === "number" ? [{ name: "step 0", value: run.first }] : [];
+  const whole = run.measured.map((one) => `${one.name} ${round(one.value)}${"low" in one ? ` (${round(one.low)}–${round(one.high)})` : ""}`).join(" · ");
   const stopped = run.state === "stopped" ? h("p", null, `Stopped at step ${run.step ?? 0}. Continue with `, h("code", null, run.resume || `lookalike train --resume ${run.name}`), ".") : null;
   fill(body, h("p", null, h("a", { href: "/runs", "data-link": true }, icon("left"), "All runs")), h("h1", null, h("bdi", null, run.name)),
-    h("p", { class: "lead-line", role: "status" }, run.verdict || `${best}${frozen}` || "Nothing was measured yet."), run.verdict && best ? h("p", null, `${best}${frozen}`) : null, stopped,
-    run.report ? h("p", null, h("a", { class: "button", href: `/reports/${encodeURIComponent(run.name)}`, target: "_blank", rel: "noopener" }, icon("report"), "Report")) : null,
-    h("div", { class: "charts" }, metric ? lines({ title: run.metric, series: [metric], level: typeof run.frozen === "number" ? { name: "frozen", value: run.frozen } : null }) : null,
+    h("p", { class: "lead-line", role: "status" }, run.verdict || best || "Nothing was measured yet."), run.verdict && best ? h("p", null, best) : null,
+    whole ? h("p", null, `${run.metric} on the ${run.side || "held-out"} pictures: ${whole}`) : null, stopped,
+    run.report ? h("p", null, report(run)) : null,
+    h("div", { class: "charts" }, metric ? lines({ title: run.metric, series: [metric], levels: first }) : null,
       losses.length ? lines({ title: "loss", series: losses }) : null),
-    rest.length ? h("details", null, h("summary", null, `${rest.length} further curves`), h("div", { class: "charts" }, rest.map((/** @type {any} */ series) => lines({ title: series.name, series: [series] })))) : null);
+    rest.length ? h("details", null, h("summary", null, `${rest.length} further curves`), h("div", { class: "charts" }, rest.map((series) => lines({ title: series.name, series: [series] })))) : null);
 }

@@ -2,20 +2,23 @@
 
 import * as api from "../api.js";
 import { count, fill, h, icon, toast } from "../dom.js";
-import * as answers from "../parts/answer.js";
 import { cell, grid, roving } from "../parts/grid.js";
 import { choose } from "../parts/intake.js";
-import { failure } from "../parts/states.js";
 import { GROUPS, title } from "../parts/score.js";
 import { address, asks, depth, go, question, read, savedScroll } from "../router.js";
-import { touch, value } from "../store.js";
-import { pair } from "./pair.js";
+import { calm, touch, value } from "../store.js";
+
 
 const PAGE = 60;
-/** @type {{main: HTMLElement, answer: any, key: string, k: number, sequence: number, abort: AbortController | null, preview: string, kept: string, dialog: any, drawn: string}} */
-const view = { drawn: "", main: /** @type {HTMLElement} */ (document.getElementById("main")), answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", kept: "", dialog: null };
+const view = { drawn: "", main: document.getElementById("main"), answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", kept: "", dialog: null };
 
-/** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state @param {string} how */
+/** What draws answers, fetched when the first view is there and nothing else is to be done. @type {any} */
+let answers = null;
+let pairs = null;
+async function ready() {
+  if (!answers) [answers, pairs] = await api.part(() => Promise.all([import("../parts/answer.js"), import("./pair.js")]));
+}
+
 export async function render(main, info, state, how) {
   view.main = main;
   document.title = "lookalike";
@@ -28,6 +31,7 @@ export async function render(main, info, state, how) {
     if (how === "back") scrollTo(0, savedScroll());
     return;
   }
+  await ready();
   const key = question(state, 0);
   if (key !== view.key) view.k = PAGE;
   if (key === view.key && view.answer) {
@@ -47,12 +51,19 @@ export function leave() {
   view.abort?.abort();
 }
 
+/** Close what is open; whether there was something. */
+export const escape = () => Boolean(answers?.leaveCrop());
+
 /** Search by a file. @param {File} file */
 export async function take(file) {
   const limit = value("info")?.limits.upload ?? 2e7;
   if (file.size > limit) {
-    toast(`This picture has ${Math.round(file.size / 1e6)} MB; the limit here is ${Math.round(limit / 1e6)} MB.`);
-    return;
+    return toast(`This picture has ${Math.round(file.size / 1e6)} MB; the limit here is ${Math.round(limit / 1e6)} MB.`);
+  }
+  try {
+    await ready();
+  } catch (error) {
+    return toast(api.said(error));
   }
   if (view.preview) URL.revokeObjectURL(view.preview);
   view.preview = URL.createObjectURL(file);
@@ -73,7 +84,7 @@ export async function take(file) {
   scrollTo(0, 0);
 }
 
-/** Fetch an answer while the old one stays; late answers are dropped. @param {any} state @param {() => Promise<any>} ask */
+/** Fetch an answer while the old one stays; late answers are dropped. */
 async function load(state, ask) {
   const mine = ++view.sequence;
   view.abort?.abort();
@@ -82,7 +93,7 @@ async function load(state, ask) {
   const results = head.results;
   if (state.q === "pending") fill(head.question, answers.shown(view.preview, "Your picture"), h("div", { class: "words" }, h("h1", null, "Looking…")));
   else if (!view.answer) fill(head.question, h("div", { class: "words" }, h("h1", null, "Looking…")));
-  const say = (/** @type {string} */ words) => {
+  const say = (words) => {
     const h1 = head.question.querySelector("h1");
     if (h1 && mine === view.sequence) h1.textContent = words;
   };
@@ -99,7 +110,9 @@ async function load(state, ask) {
     if (view.kept && answer.query?.id === view.kept) answer.query.preview = view.preview;
     return answer;
   } catch (error) {
-    if (mine === view.sequence && !(error instanceof DOMException)) failed(head, error, () => load(state, ask).then((a) => a && render(view.main, value("info"), read(location), "push")));
+    if (error instanceof DOMException && error.name === "AbortError") return null;
+    api.said(error);
+    if (mine === view.sequence) failed(head, error, () => load(state, ask).then((a) => a && render(view.main, value("info"), read(location), "push")));
     return null;
   } finally {
     for (const timer of timers) clearTimeout(timer);
@@ -107,31 +120,30 @@ async function load(state, ask) {
   }
 }
 
-/** @param {any} head @param {any} error @param {() => void} again */
 function failed(head, error, again) {
-  const other = h("button", { type: "button", onclick: () => choose(take) }, "Choose another picture");
-  fill(head.question, h("div", { class: "words" }, h("h1", null, "That did not work"), failure(error, again, other)));
+  const other = h("button", { onclick: () => choose(take) }, "Choose another picture");
+  fill(head.question, h("div", { class: "words" }, h("h1", null, "That did not work"), answers.failure(error, again, other)));
   fill(head.results);
   view.key = "";
   view.answer = null;
 }
 
-/** The two parts of the screen, made when they are not there. @param {HTMLElement} main */
+/** The two parts of the screen, made when they are not there. */
 function frameOf(main) {
   let screen = main.querySelector(".screen.search");
   if (!screen) {
     screen = h("div", { class: "screen search" }, h("section", { class: "question", "aria-label": "Your question" }), h("div", { class: "results" }));
     fill(main, screen);
   }
-  return { question: /** @type {HTMLElement} */ (screen.children[0]), results: /** @type {HTMLElement} */ (screen.children[1]) };
+  return { question: screen.children[0], results: screen.children[1] };
 }
 
 const bones = () => h("div", { class: "bones", "aria-hidden": "true" }, Array.from({ length: 8 }, () => h("i")));
 
-/** @param {HTMLElement} main @param {any} info @param {import("../router.js").State} state */
 async function mosaic(main, info, state) {
+  if (state.f.length) await ready();
   const pictures = h("div", null, bones());
-  const drop = h("button", { type: "button", class: "ask", onclick: () => choose(take) }, icon("picture"),
+  const drop = h("button", { class: "ask", onclick: () => choose(take) }, icon("picture"),
     h("span", null, h("strong", null, touch() ? "Choose a picture or take one" : "Drop a picture, paste it or choose one"),
       h("span", null, `to find its lookalikes among ${count(info.index.pictures, "picture")}`)));
   const words = info.words ? describe(state) : null;
@@ -140,22 +152,22 @@ async function mosaic(main, info, state) {
   const query = new URLSearchParams([["sample", "24"], ...state.f.map((f) => ["f", f])]);
   const { items } = await api.get(`/api/v1/items?${query}`);
   if (asks(read(location)) || read(location).screen !== "search") return;
-  fill(pictures, items.length ? grid(items.map((/** @type {any} */ item, /** @type {number} */ n) =>
+  fill(pictures, items.length ? grid(items.map((item, n) =>
     cell(item, { href: address({ like: item.id, f: state.f }), eager: n < 8, plain: true })), { label: "Pictures to start from", weak: true })
     : h("p", { class: "empty" }, "No picture is left by these filters."));
   roving(pictures);
+  ready().catch(api.said);
 }
 
-/** Words, where the model reads them. @param {import("../router.js").State} state */
+/** Words, where the model reads them. @param {State} state */
 export function describe(state) {
-  const field = /** @type {HTMLInputElement} */ (h("input", { type: "search", value: state.text, placeholder: "or describe it", "aria-label": "Describe what you look for" }));
-  return h("form", { class: "describe", role: "search", onsubmit: (/** @type {Event} */ event) => {
+  const field = h("input", { type: "search", value: state.text, placeholder: "or describe it", "aria-label": "Describe what you look for" });
+  return h("form", { class: "describe", role: "search", onsubmit: (event) => {
     event.preventDefault();
     if (field.value.trim()) go(address({ text: field.value.trim(), f: state.f, sort: state.sort }));
   } }, field, h("button", { type: "submit" }, "Search"));
 }
 
-/** @param {import("../router.js").State} state */
 function draw(state) {
   const head = frameOf(view.main);
   view.drawn = question(state, 0) + state.sort;
@@ -165,7 +177,6 @@ function draw(state) {
   roving(head.results);
 }
 
-/** @param {import("../router.js").State} state */
 async function further(state) {
   view.k = Math.min(view.k + PAGE, value("info").limits.hits);
   if (await load(state, () => api.get(question(state, view.k), view.abort?.signal))) draw(state);
@@ -180,45 +191,68 @@ addEventListener("scroll", () => {
 /** Tell screen readers what came back. */
 function announce() {
   const { hits, verdict } = view.answer;
-  const counts = GROUPS.map(([name, words]) => [hits.filter((/** @type {any} */ hit) => hit.group === name).length, words])
+  const counts = GROUPS.map(([name, words]) => [hits.filter((hit) => hit.group === name).length, words])
     .filter(([number]) => number).map(([number, words]) => `${number} ${String(words).toLowerCase()}`);
   const place = document.getElementById("announce");
   if (place) place.textContent = `${verdict.sentence}. ${counts.join(", ")}`;
 }
 
-/** What can be done with a hit. @param {any} state */
+/** What can be done with a hit. */
 export function actions(state) {
-  const add = (/** @type {string} */ name) => (/** @type {string} */ id) => {
+  const add = (name) => (id) => {
     if (name === "less" && !asks(state)) return toast("Add one picture to look for first.");
     if (!state[name].includes(id)) go(address({ ...state, screen: "search", rest: "", at: "", open: "", [name]: [...state[name], id] }));
   };
-  const known = (/** @type {string} */ id) => view.answer?.hits.find((/** @type {any} */ hit) => hit.id === id);
-  const step = (/** @type {string} */ id) => {
+  const known = (id) => view.answer?.hits.find((hit) => hit.id === id);
+  const step = (id) => {
     const hit = known(id);
     return hit ? { id, thumb: hit.thumb, name: title(hit) } : undefined;
   };
   return {
-    like: (/** @type {string} */ id) => go(address({ like: id, f: state.f, sort: state.sort }), { step: step(id) }),
+    like: (id) => go(address({ like: id, f: state.f, sort: state.sort }), { step: step(id) }),
     more: add("more"), less: add("less"),
-    map: (/** @type {string} */ id) => go(address({ screen: "map", like: id })),
-    crop: () => answers.enterCrop(),
+    map: (id) => go(address({ screen: "map", like: id })),
+    crop: () => answers?.enterCrop(),
   };
 }
 
-/** @param {any} state */
 function showPair(state) {
   const before = view.dialog;
-  closePair(!state.open);
-  if (!state.open || !view.answer) return;
-  const show = (/** @type {string} */ id) => go(address({ ...state, open: id }), { replace: true });
+  if (!state.open || !view.answer) return before && grow(before.querySelector("figure:last-child img"), () => closePair(true));
+  const show = (id) => go(address({ ...state, open: id }), { replace: true });
   const close = () => (depth() ? history.back() : go(address({ ...state, open: "" }), { replace: true }));
-  view.dialog = pair(view.answer, state, { ...actions(state), show, close });
-  if (!view.dialog) return;
-  if (before?.classList.contains("swapped")) view.dialog.classList.add("swapped");
-  document.body.append(view.dialog);
-  view.dialog.showModal();
-  view.dialog.focus(); // not its first button: Space means "swap" here
+  const dialog = pairs.pair(view.answer, state, { ...actions(state), show, close });
+  if (!dialog) return closePair(true);
+  if (before?.classList.contains("swapped")) dialog.classList.add("swapped");
+  const open = () => {
+    closePair();
+    if (read(location).open !== state.open) return;
+    view.dialog = dialog;
+    document.body.append(dialog);
+    dialog.showModal();
+    dialog.focus(); // not its first button: Space means "swap" here
+  };
+  if (before) open();
+  else grow(cellOf(state.open)?.firstElementChild, open);
 }
+
+/** An opened picture grows from its cell and goes back into it, where the browser can show that and nobody asked for calm. */
+function grow(from, change) {
+  if (!document.startViewTransition || calm() || !from) return change();
+  const name = (image, to) => image?.style.setProperty("view-transition-name", to);
+  const id = view.dialog?.dataset.open;
+  name(from, "opened");
+  const shown = document.startViewTransition(() => {
+    name(from, "none");
+    change();
+    name(view.dialog ? view.dialog.querySelector("figure:last-child img") : cellOf(id)?.firstElementChild, "opened");
+  });
+  shown.ready.catch(() => {}); // skipped: the change itself is made all the same
+  shown.finished.then(() => name(cellOf(id)?.firstElementChild, "none"));
+}
+
+/** @param {string} [id] */
+const cellOf = (id) => id ? document.querySelector(`a.shot[data-id="${CSS.escape(id)}"]`) : null;
 
 function closePair(refocus = false) {
   if (!view.dialog) return;
@@ -226,5 +260,5 @@ function closePair(refocus = false) {
   view.dialog.close();
   view.dialog.remove();
   view.dialog = null;
-  if (refocus && id) document.querySelector(`a.shot[data-id="${CSS.escape(id)}"]`)?.focus({ preventScroll: true });
+  if (refocus && id) cellOf(id)?.focus({ preventScroll: true });
 }

@@ -1,12 +1,11 @@
 // The model in use and the change to another, keys, and the reader's own choices.
 
 import * as api from "../api.js";
-import { count, fill, h, text, toast } from "../dom.js";
+import { count, fill, h, minute, row, text, toast } from "../dom.js";
 import { confirm, dialog } from "../parts/dialogs.js";
 import { choice, choose, on, value } from "../store.js";
 import { more } from "./runs.js";
 
-/** @type {(() => void)[]} */
 let ends = [];
 
 export function leave() {
@@ -19,11 +18,10 @@ const guarded = (act) => async () => {
   try {
     await act();
   } catch (error) {
-    toast(error instanceof Error ? error.message : String(error));
+    toast(api.said(error));
   }
 };
 
-/** @param {HTMLElement} main */
 export async function render(main) {
   leave();
   document.title = "Settings · lookalike";
@@ -33,75 +31,72 @@ export async function render(main) {
   ends.push(api.poll("/api/v1/generations", (facts) => drawModel(model, facts), () => 4000));
   let seen = "";
   ends.push(on("moving", async (moving) => {
-    const last = moving.jobs?.find((/** @type {any} */ job) => job.kind === "switch");
+    const last = moving.jobs?.find((job) => job.kind === "switch");
     if (last && JSON.stringify(last) !== seen) { seen = JSON.stringify(last); drawModel(model, await api.fresh("/api/v1/generations")); }
   }));
   if (value("info").rights === "write") await drawKeys(keys);
   else fill(keys, h("h2", { id: "s-keys" }, "Keys"), h("p", null, "This key may only read; keys are made by those who may write."));
 }
 
-/** @param {HTMLElement} place @param {any} facts */
 function drawModel(place, facts) {
   const { info, moving } = { info: value("info"), moving: value("moving") };
-  const live = facts.generations.find((/** @type {any} */ g) => g.live);
+  const live = facts.generations.find((g) => g.live);
   const write = info.rights === "write";
-  const job = moving?.jobs?.find((/** @type {any} */ j) => j.kind === "switch");
+  const job = moving?.jobs?.find((j) => j.kind === "switch");
   const busy = job?.state === "running";
   const ece = typeof live?.ece === "number" ? ` · ECE ${live.ece.toFixed(3)}` : "";
-  const select = /** @type {HTMLSelectElement} */ (h("select", { "aria-label": "Model to switch to" }, facts.models.filter((/** @type {any} */ m) => m.name !== live?.model.name).map((/** @type {any} */ m) =>
-    h("option", { value: m.name }, `${m.name}${typeof m.best === "number" ? ` (${m.metric} ${m.best.toFixed(3)})` : ""}`))));
+  const select = h("select", { "aria-label": "Model to switch to" }, facts.models.filter((m) => m.name !== live?.model.name).map((m) =>
+    h("option", { value: m.name }, `${m.name}${typeof m.best === "number" ? ` (${m.metric} ${m.best.toFixed(3)})` : ""}`)));
   const start = guarded(async () => { await api.send("/api/v1/switch", { model: select.value }); toast("Embedding beside the old index; searches go on meanwhile."); });
-  const old = facts.generations.filter((/** @type {any} */ g) => !g.live);
+  const old = facts.generations.filter((g) => !g.live);
   fill(place, h("h2", { id: "s-model" }, "Model"),
     h("p", null, h("strong", null, h("bdi", null, live?.model.name ?? info.model.name)), `${ece} · ${text(live?.model.fingerprint ?? info.model.fingerprint).slice(0, 4)} · ${count(live?.pictures ?? info.index.pictures, "picture")}`),
     busy ? steps(job) : null,
     job?.state === "finished" && job.sentence ? h("div", { class: "banner", role: "status" }, job.sentence, compared(job.result), job.result?.before !== undefined && job.result.generation === facts.live ?
-      h("button", { type: "button", onclick: guarded(async () => { await api.send("/api/v1/switch", { generation: job.result.before }); toast("Switched back."); location.reload(); }) }, "Switch back") : null) : null,
+      h("button", { onclick: guarded(async () => { await api.send("/api/v1/switch", { generation: job.result.before }); toast("Switched back."); location.reload(); }) }, "Switch back") : null) : null,
     job?.state === "failed" ? h("div", { class: "banner bad", role: "alert" }, job.sentence) : null,
-    write && !busy && select.options.length ? h("div", { class: "row" }, "Switch to", select, h("button", { type: "button", class: "main", onclick: start }, "Embed and compare")) : null,
-    old.length ? h("ul", { class: "rows" }, old.map((/** @type {any} */ g) => h("li", { class: "row" }, h("bdi", null, g.model.name), h("small", null, `${g.model.fingerprint.slice(0, 4)} · ${count(g.pictures, "picture")}${g.complete ? "" : " · not finished"}`), h("span", { class: "grow" }),
-      write && g.complete ? h("button", { type: "button", onclick: guarded(async () => { await api.send("/api/v1/switch", { generation: g.number }); location.reload(); }) }, "Switch back") : null,
-      write ? h("button", { type: "button", onclick: guarded(async () => { if (await confirm("Delete vectors", `Delete the vectors of ${g.model.name}? The pictures stay.`, "Delete")) { await api.send(`/api/v1/generations/${g.number}`, null, "DELETE"); drawModel(place, await api.fresh("/api/v1/generations")); } }) }, "Delete") : null))) : null);
+    write && !busy && select.options.length ? row("Switch to", select, h("button", { class: "main", onclick: start }, "Embed and compare")) : null,
+    old.length ? h("ul", { class: "rows" }, old.map((g) => h("li", { class: "row" }, h("bdi", null, g.model.name), h("small", null, `${g.model.fingerprint.slice(0, 4)} · ${count(g.pictures, "picture")}${g.complete ? "" : " · not finished"}`), h("span", { class: "grow" }),
+      write && g.complete ? h("button", { onclick: guarded(async () => { await api.send("/api/v1/switch", { generation: g.number }); location.reload(); }) }, "Switch back") : null,
+      write ? h("button", { onclick: guarded(async () => { if (await confirm("Delete vectors", `Delete the vectors of ${g.model.name}? The pictures stay.`, "Delete")) { await api.send(`/api/v1/generations/${g.number}`, null, "DELETE"); drawModel(place, await api.fresh("/api/v1/generations")); } }) }, "Delete") : null))) : null);
 }
 
-/** Embed, compare, switch: where it is. @param {any} job */
+/** Embed, compare, switch: where it is. */
 function steps(job) {
   const share = job.total ? `${Math.floor((100 * job.done) / job.total)} %` : "";
   const phase = /compar/i.test(job.phase) ? 1 : 0;
   return h("div", { class: "steps" }, ["embed", "compare", "switch", "keep old"].map((name, k) => h("span", { class: k === phase ? "now" : k < phase ? "done" : "" }, `${name}${k === phase && share ? ` ${share}` : ""}`)),
     h("progress", { max: job.total || 1, value: job.total ? job.done : 0, "aria-label": job.title }), job.seconds_left ? `about ${job.seconds_left} s` : null,
-    h("button", { type: "button", onclick: guarded(() => api.send(`/api/v1/jobs/${job.id}/stop`)) }, "Cancel"));
+    h("button", { onclick: guarded(() => api.send(`/api/v1/jobs/${job.id}/stop`)) }, "Cancel"));
 }
 
-/** @param {any} result */
 function compared(result) {
   if (!result) return null;
   const parts = [typeof result.recall === "number" ? `recall against exact ${result.recall.toFixed(3)}` : "", typeof result.agreement === "number" ? `agreement of the top 10 with the old model ${Math.round(100 * result.agreement)} %` : ""].filter(Boolean);
   return parts.length ? h("small", null, parts.join(" · ")) : null;
 }
 
-/** @param {HTMLElement} place */
 async function drawKeys(place) {
   const { keys, required } = await api.fresh("/api/v1/keys");
-  const name = /** @type {HTMLInputElement} */ (h("input", { type: "text", "aria-label": "Name of the new key", placeholder: "for example laptop", maxlength: 60 }));
-  const rights = /** @type {HTMLSelectElement} */ (h("select", { "aria-label": "Rights" }, h("option", { value: "read" }, "read"), h("option", { value: "write" }, "write")));
+  const name = h("input", { type: "text", "aria-label": "Name of the new key", placeholder: "for example laptop", maxlength: 60 });
+  const rights = h("select", { "aria-label": "Rights" }, h("option", { value: "read" }, "read"), h("option", { value: "write" }, "write"));
   const add = guarded(async () => {
     if (!name.value.trim()) return name.focus();
     const made = await api.send("/api/v1/keys", { name: name.value.trim(), rights: rights.value });
     dialog("New key", h("p", null, "Copy it now; it is not shown again."), h("p", { class: "secret" }, h("code", null, made.key)),
-      h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => navigator.clipboard?.writeText(made.key).then(() => toast("Key copied.")) }, "Copy")));
+      row(h("button", { class: "main", onclick: () => navigator.clipboard?.writeText(made.key).then(() => toast("Key copied.")) }, "Copy")));
     drawKeys(place);
   });
   fill(place, h("h2", { id: "s-keys" }, "Keys"), h("p", null, required ? "Everybody needs a key here." : "Nobody needs a key on this machine; one is needed from elsewhere once a key exists."),
-    h("ul", { class: "rows" }, keys.map((/** @type {any} */ key) => h("li", { class: "row" }, h("bdi", null, key.name), h("small", null, `${key.rights} · ${key.used ? `used ${text(key.used).replace("T", " ").slice(0, 16)}` : "never used"}`), h("span", { class: "grow" }),
-      h("button", { type: "button", onclick: guarded(async () => { if (await confirm("Revoke a key", `Revoke ${key.name}? Whoever uses it is locked out at once.`, "Revoke")) { await api.send(`/api/v1/keys/${encodeURIComponent(key.id)}`, null, "DELETE"); drawKeys(place); } }) }, "Revoke")))),
-    h("div", { class: "row" }, name, rights, h("button", { type: "button", class: "main", onclick: add }, "New key")));
+    h("ul", { class: "rows" }, keys.map((key) => h("li", { class: "row" }, h("bdi", null, key.name), h("small", null, `${key.rights} · ${key.used ? `used ${minute(key.used)}` : "never used"}`), h("span", { class: "grow" }),
+      h("button", { onclick: guarded(async () => { if (await confirm("Revoke a key", `Revoke ${key.name}? Whoever uses it is locked out at once.`, "Revoke")) { await api.send(`/api/v1/keys/${encodeURIComponent(key.id)}`, null, "DELETE"); drawKeys(place); } }) }, "Revoke")))),
+    row(name, rights, h("button", { class: "main", onclick: add }, "New key")));
 }
 
 /** Choices that are kept in this browser. */
 function reader() {
-  const pick = (/** @type {any} */ setting, /** @type {string} */ name, /** @type {string[]} */ options) => h("label", { class: "row" }, h("span", { class: "label" }, name),
-    h("select", { onchange: (/** @type {any} */ event) => choose(setting, event.target.value) }, options.map((option) => h("option", { value: option, selected: choice(setting) === option }, option))));
+  const pick = (setting, name, options) => h("label", { class: "row" }, h("span", { class: "label" }, name),
+    h("select", { onchange: (event) => choose(setting, event.target.value) }, options.map((option) => h("option", { value: option, selected: choice(setting) === option }, option))));
   return h("section", { class: "panel", "aria-labelledby": "s-page" }, h("h2", { id: "s-page" }, "This page"), pick("theme", "Theme", ["auto", "light", "dark"]), pick("letter-keys", "Letter keys", ["on", "off"]),
     pick("caption", "Caption", ["label", "date", "file"]));
 }

@@ -1,0 +1,96 @@
+"""A question made of references: pictures of the index, a kept upload, a part of either, or words."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import Depends, Query
+
+from lookalike.searching import Hits
+from lookalike.searching.asking import MOST, answer
+from lookalike.searching.rows import box_of
+from lookalike.service import uploads
+from lookalike.service.api.common import Answering, Names, parse_box
+from lookalike.service.limits import BUDGET, SOME
+from lookalike.service.live import Live
+from lookalike.service.problems import Problem
+from lookalike.service.state import Service, card
+from lookalike.store import Condition, Record
+
+Box = Annotated[str | None, Query(max_length=100, description="x1,y1,x2,y2 as shares from 0 to 1")]
+Words = Annotated[str | None, Query(max_length=500, description="Words, where `info.words` says that they are read")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is looked for, as vectors; without any there is no question."""
+
+    query: dict[str, Any]
+    vectors: list[np.ndarray]
+    more: list[Record]
+    less: list[Record]
+    same: set[str]
+    shown: list[str]  # contents that are on the screen already
+    start: float
+
+    def answer(self, service: Service, live: Live, k: int, where: list[Condition]) -> Hits:
+        if not self.vectors:
+            raise Problem(400, "Add one picture to look for first.")
+        if len(self.vectors) + len(self.less) > service.limits.examples:
+            raise Problem(400, f"At most {service.limits.examples} pictures can be asked by at once.")
+        negatives = [record.vector for record in self.less if record.vector is not None]
+        return answer(
+            live.index,
+            np.stack(self.vectors),
+            min(k, service.limits.hits, MOST),
+            where,
+            negative=np.stack(negatives) if negatives else None,
+            same=self.same,
+            without=self.shown,
+            start=self.start,
+        )
+
+
+def asked(
+    live: Answering,
+    more: Names,
+    less: Names,
+    like: str | None = None,
+    q: str | None = None,
+    text: Words = None,
+    box: Box = None,
+) -> Asked:
+    """The question of a request; `box` is the part of `like` or `q` that counts."""
+    start = time.monotonic()
+    examples = [live.record(name) for name in ([like] if like else []) + more]
+    against = [live.record(name) for name in less]
+    vectors = [record.vector for record in examples if record.vector is not None]
+    region = parse_box(box)
+    same: set[str] = set()
+    query: dict[str, Any] = {"kind": "none", "id": None}
+    if q:
+        kept = live.queries.get(q)
+        if region is None:
+            vectors.insert(0, kept.vector)
+            same.add(kept.hash)
+        else:
+            vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(q), region)))
+        query = {"kind": "upload", "id": q, "ratio": kept.ratio}
+    elif like:
+        query = {"kind": "item", **card(examples[0])}
+        if region is not None:
+            own = box_of(examples[0].payload)
+            with BUDGET.take(SOME):
+                part = uploads.cut(live.index.open_bytes(examples[0]), region, within=own)
+            vectors[0] = live.encoder.encode(part)
+    elif text and text.strip():
+        vectors.insert(0, live.index.words_vector(text))
+        query = {"kind": "words", "id": None, "text": text}
+    shown = [str(r.payload.get("content_id")) for r in (*examples, *against) if r.payload.get("content_id")]
+    return Asked(query, vectors, examples[1:] if like else examples, against, same, shown, start)
+
+
+Asking = Annotated[Asked, Depends(asked)]

@@ -1,0 +1,180 @@
+"""The map in a real browser: what is painted, how it moves, what can be asked from it."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.service.test_page import href, keep, screen, until  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def chart(screen: Any, live: Any) -> Any:  # noqa: F811
+    """The map, drawn before it is looked at: nothing moves by itself."""
+    until(lambda: screen.request.get(f"{live.url}/api/v1/map").json()["state"] == "ready")
+    screen.goto(f"{live.url}/map")
+    screen.locator(".map-foot", has_text="· near neighbours kept").wait_for()
+    screen.locator(".place").first.wait_for()
+    return screen
+
+
+def drawn_above(page: Any) -> int:
+    """Pixels of the layer of pictures, rings and lines that are not empty."""
+    return int(
+        page.evaluate("""() => {
+            const { width, height } = document.querySelector(".above");
+            const context = document.querySelector(".above").getContext("2d");
+            return context.getImageData(0, 0, width, height).data.filter((v, k) => k % 4 === 3 && v).length;
+        }""")
+    )
+
+
+def coloured(page: Any) -> int:
+    """Pixels of the map that are neither grey nor background."""
+    with Image.open(io.BytesIO(page.locator(".plane").screenshot())) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    return int((np.ptp(pixels, axis=2) > 50).sum())
+
+
+def test_the_map_shows_every_picture_and_names_places(chart: Any) -> None:
+    assert 61 * 4 < coloured(chart) < 61 * 80
+    assert re.match(r"61 pictures · near neighbours kept \d+ %", chart.locator(".map-foot").inner_text())
+    names = " ".join(chart.locator(".place").all_inner_texts())
+    assert "class-0" in names and "%" in names
+    assert chart.locator(".place").first.get_attribute("aria-label").endswith("of them")
+    keep(chart, "map")
+
+
+def test_a_point_opens_and_is_searched_by(chart: Any) -> None:
+    # By keyboard: the places come first, then the pictures near the middle.
+    chart.locator(".nearest button").first.focus()
+    chart.keyboard.press("Enter")
+    card = chart.locator(".card")
+    card.wait_for()
+    assert card.locator("img").evaluate("img => img.decode().then(() => img.naturalWidth > 0)")
+    keep(chart, "map-card")
+    chart.keyboard.press("m")
+    chart.locator(".results .cell").first.wait_for()
+    assert "like=" in href(chart)
+    chart.go_back()
+    chart.locator(".plane").wait_for()
+
+
+def test_the_map_moves_by_wheel_drag_and_keys_and_the_link_follows(chart: Any, browser: Any) -> None:
+    box = chart.locator(".plane").bounding_box()
+    chart.mouse.move(box["x"] + 400, box["y"] + 5)  # above all names
+    chart.mouse.wheel(0, -800)
+    chart.wait_for_url(re.compile(r"at=[\d.]+,[\d.]+,[2-9]"))
+    before = href(chart)
+    chart.mouse.down()
+    chart.mouse.move(box["x"] + 420, box["y"] + 340, steps=6)
+    chart.mouse.up()
+    chart.wait_for_url(lambda url: url != before)
+    chart.locator(".plane").focus()
+    chart.keyboard.press("0")
+    chart.wait_for_url(re.compile(r"at=0\.5000,0\.5000,0\.98"))
+
+
+@pytest.mark.parametrize("width", [800, 1280, 2560])
+def test_near_the_ground_points_become_pictures(chart: Any, width: int) -> None:
+    chart.set_viewport_size({"width": width, "height": width * 9 // 16})
+    chart.wait_for_load_state("networkidle")
+    assert drawn_above(chart) == 0, "from afar they are points"
+    with chart.expect_response(re.compile(r"/tile/\d+/\d+/\d+\.jpg")) as tile:
+        chart.locator(".place").first.press("Enter")
+    assert tile.value.ok
+    until(lambda: drawn_above(chart) > 2_000)
+    assert chart.evaluate("document.activeElement.className") == "plane", "the keys go on moving the map"
+    tiles = chart.evaluate("performance.getEntriesByType('resource').filter((e) => e.name.includes('/tile/')).length")
+    assert 0 < tiles <= 12
+    keep(chart, f"map-pictures-{width}")
+    chart.keyboard.press("0")
+    until(lambda: drawn_above(chart) == 0)
+
+
+def test_a_map_that_is_drawn_again_glides_to_its_new_places(chart: Any) -> None:
+    with chart.expect_response(re.compile(r"/map/\d+/from/\d+\.bin")) as was:
+        chart.get_by_role("button", name="Draw again").click()
+    points = np.frombuffer(was.value.body(), "<i4")
+    assert sorted(points) == list(range(61)), "every picture knows where it was"
+    chart.get_by_text("The map has been brought up to date.").wait_for()
+    assert 61 * 4 < coloured(chart) < 61 * 80
+    chart.get_by_role("button", name="Draw again").wait_for()
+
+
+def test_the_graphics_card_paints_what_the_other_painter_does(chart: Any) -> None:
+    """In software graphics it is slow and never chosen; what it paints can still be looked at."""
+    painted = chart.evaluate("""async () => {
+        const { painter } = await import("/static/map/paint-gl.js");
+        const { parse } = await import("/static/map/buffer.js");
+        const facts = await (await fetch("/api/v1/map")).json();
+        const cloud = parse(await (await fetch(`/api/v1/map/${facts.gen}.bin`)).arrayBuffer());
+        const canvas = document.createElement("canvas");
+        const found = painter(canvas, cloud);
+        if (!found) return null;
+        const eye = { x: 0.5, y: 0.5, zoom: 0.98, width: 400, height: 400 };
+        const count = (shown) => {
+            found.paint(shown, eye, { count: shown.n, dim: "#888888", size: 4 });
+            const copy = document.createElement("canvas");
+            [copy.width, copy.height] = [canvas.width, canvas.height];
+            const context = copy.getContext("2d");
+            context.drawImage(canvas, 0, 0);
+            const { data } = context.getImageData(0, 0, copy.width, copy.height);
+            let [all, left] = [0, 0];
+            for (let k = 3; k < data.length; k += 4) {
+                if (data[k] < 40) continue;
+                all++;
+                if (((k - 3) / 4) % copy.width < copy.width / 2) left++;
+            }
+            return [all, left];
+        };
+        const first = count(cloud);
+        const [x, y, codes] = [cloud.x, cloud.y, cloud.codes].map((column) => column.slice(0, 30));
+        return [first, count({ ...cloud, n: 30, x: x.fill(9000), y, codes })];
+    }""")
+    assert painted is not None, "no WebGL at all here"
+    (all_, left), (moved, moved_left) = painted
+    assert 61 * 4 < all_ < 61 * 80 and 0 < left < all_
+    assert 0 < moved < all_ and moved_left == moved, "points that went to the left are painted there"
+
+
+def test_filters_dim_and_a_question_is_ringed(chart: Any, live: Any) -> None:
+    everything = coloured(chart)
+    with chart.expect_response(re.compile(r"/mask\?f=label")):
+        chart.goto(f"{live.url}/map?f=label:class-02")
+    chart.locator(".place").first.wait_for()
+    chart.wait_for_load_state("networkidle")
+    left = coloured(chart)
+    assert 0 < left < 0.7 * everything, "the others are dim"
+    keep(chart, "map-filter")
+    with chart.expect_response(re.compile(r"/where\?id=")):
+        chart.goto(f"{live.url}/map?f=label:class-02&like=pictures/class-02/1.jpg")
+    chart.wait_for_load_state("networkidle")
+    assert coloured(chart) > left + 500, "rings round the question and its hits"
+
+
+def test_drawing_round_pictures_searches_in_them(chart: Any) -> None:
+    box = chart.locator(".plane").bounding_box()
+    x, y, w, h = box["x"], box["y"], box["width"], box["height"]
+    chart.keyboard.down("Shift")
+    chart.mouse.move(x + 4, y + 4)
+    chart.mouse.down()
+    for px, py in ((0.6, 0.01), (0.6, 0.6), (0.6, 0.99), (0.01, 0.99)):
+        chart.mouse.move(x + px * w, y + py * h, steps=5)
+    chart.mouse.up()
+    chart.keyboard.up("Shift")
+    words = chart.locator(".floating strong").inner_text()
+    keep(chart, "map-lasso")
+    number = int(words.split()[0])
+    assert 0 < number < 61
+    chart.get_by_role("button", name="Search in these").click()
+    chart.locator(".grid .cell").first.wait_for()
+    assert "f=area:" in href(chart)
+    assert chart.get_by_role("button", name="Remove filter area: part of the map").count() == 1
