@@ -131,3 +131,18 @@ def test_where_keys_are_needed_the_owner_searches_with_the_services_own(service:
     assert decide(service.keys, {b"authorization": bearer}) == ("read", "house")
     assert decide(service.keys, {b"authorization": b"Bearer lk_other"}) == ("none", "")
     assert decide(service.keys, {})[0] == "none"
+
+
+def test_the_runs_beside_a_served_run_are_shown(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from lookalike.core.run import Run
+    from lookalike.service.serving import _report_folders
+
+    run = Run.create("supcon", {}, path=tmp_path / "elsewhere" / "one")
+    inside: Any = SimpleNamespace(path=run.path / "index")
+    assert (
+        _report_folders(inside, None, None)[0] == tmp_path / "elsewhere" == _report_folders(inside, run.path, None)[0]
+    )
+    plain: Any = SimpleNamespace(path=tmp_path / "indexes" / "birds")
+    assert _report_folders(plain, None, None)[0] == tmp_path / "indexes"

@@ -17,7 +17,7 @@ from lookalike.core import folders
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import level, say, warn
-from lookalike.core.run import find_run
+from lookalike.core.run import Run, find_run
 from lookalike.searching import Index
 from lookalike.searching.served import announced
 from lookalike.searching.watching import EVERY
@@ -168,5 +168,8 @@ def _report_folders(
         if not Path(runs).is_dir():
             raise LookalikeError(f"There is no folder `{runs}` to look for reports in.")
         return [Path(runs)]
-    beside = [Path(run).absolute().parent] if run is not None else []
+    own = (
+        index.path.parent if run is None else Path(run).absolute()
+    )  # an index inside a run: the run and its neighbours
+    beside = [own.parent] if Run.is_run(own) else []
     return [*beside, index.path.parent, folders.runs()]

@@ -13,7 +13,7 @@ from lookalike.searching import Hits
 from lookalike.searching.asking import MOST, answer
 from lookalike.searching.rows import box_of
 from lookalike.service import uploads
-from lookalike.service.api.common import Answering, Names, parse_box
+from lookalike.service.api.common import Names, parse_box
 from lookalike.service.limits import BUDGET, SOME
 from lookalike.service.live import Live
 from lookalike.service.problems import Problem
@@ -54,43 +54,46 @@ class Asked:
         )
 
 
-def asked(
-    live: Answering,
-    more: Names,
-    less: Names,
-    like: str | None = None,
-    q: str | None = None,
-    text: Words = None,
-    box: Box = None,
-) -> Asked:
-    """The question of a request; `box` is the part of `like` or `q` that counts."""
-    start = time.monotonic()
-    examples = [live.record(name) for name in ([like] if like else []) + more]
-    against = [live.record(name) for name in less]
-    vectors = [record.vector for record in examples if record.vector is not None]
-    region = parse_box(box)
-    same: set[str] = set()
-    query: dict[str, Any] = {"kind": "none", "id": None}
-    if q:
-        kept = live.queries.get(q)
-        if region is None:
-            vectors.insert(0, kept.vector)
-            same.add(kept.hash)
-        else:
-            vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(q), region)))
-        query = {"kind": "upload", "id": q, "ratio": kept.ratio}
-    elif like:
-        query = {"kind": "item", **card(examples[0])}
-        if region is not None:
-            own = box_of(examples[0].payload)
-            with BUDGET.take(SOME):
-                part = uploads.cut(live.index.open_bytes(examples[0]), region, within=own)
-            vectors[0] = live.encoder.encode(part)
-    elif text and text.strip():
-        vectors.insert(0, live.index.words_vector(text))
-        query = {"kind": "words", "id": None, "text": text}
-    shown = [str(r.payload.get("content_id")) for r in (*examples, *against) if r.payload.get("content_id")]
-    return Asked(query, vectors, examples[1:] if like else examples, against, same, shown, start)
+@dataclass(frozen=True)
+class Reference:
+    """The parameters of a question; nothing is looked up before the whole request was found to be in order."""
+
+    more: Names
+    less: Names
+    like: str | None = None
+    q: str | None = None
+    text: Words = None
+    box: Box = None
+
+    def asked(self, live: Live) -> Asked:
+        """What the parameters mean; `box` is the part of `like` or `q` that counts."""
+        start = time.monotonic()
+        examples = [live.record(name) for name in ([self.like] if self.like else []) + self.more]
+        against = [live.record(name) for name in self.less]
+        vectors = [record.vector for record in examples if record.vector is not None]
+        region = parse_box(self.box)
+        same: set[str] = set()
+        query: dict[str, Any] = {"kind": "none", "id": None}
+        if self.q:
+            kept = live.queries.get(self.q)
+            if region is None:
+                vectors.insert(0, kept.vector)
+                same.add(kept.hash)
+            else:
+                vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(self.q), region)))
+            query = {"kind": "upload", "id": self.q, "ratio": kept.ratio}
+        elif self.like:
+            query = {"kind": "item", **card(examples[0])}
+            if region is not None:
+                own = box_of(examples[0].payload)
+                with BUDGET.take(SOME):
+                    part = uploads.cut(live.index.open_bytes(examples[0]), region, within=own)
+                vectors[0] = live.encoder.encode(part)
+        elif self.text and self.text.strip():
+            vectors.insert(0, live.index.words_vector(self.text))
+            query = {"kind": "words", "id": None, "text": self.text}
+        shown = [str(r.payload.get("content_id")) for r in (*examples, *against) if r.payload.get("content_id")]
+        return Asked(query, vectors, examples[1:] if self.like else examples, against, same, shown, start)
 
 
-Asking = Annotated[Asked, Depends(asked)]
+Asking = Annotated[Reference, Depends()]

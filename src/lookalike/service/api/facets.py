@@ -25,14 +25,14 @@ MIDDLE, SAMPLE = 4, 1000  # pictures that stand for a value, and of how many the
 
 @router.get("/facets")
 def all_facets(
-    service: Serving, live: Answering, asked: Asking, f: Filters, limit: Limit = 12, under: Under = ""
+    service: Serving, live: Answering, reference: Asking, f: Filters, limit: Limit = 12, under: Under = ""
 ) -> dict[str, Any]:
     """Every column with its values, each under the filters of the other columns, and the folders below `under`.
 
     With a question (`like`, `q`, … as of a search) values also say how many of the nearest pictures have them
     (`near`, of `nearest` in all), and those of most come first.
     """
-    where = live.where(f)
+    where, asked = live.where(f), reference.asked(live)
     found: dict[tuple[Condition, ...], Sequence[dict[str, Any]]] = {}
 
     def nearest(conditions: Sequence[Condition]) -> Sequence[dict[str, Any]]:
@@ -85,11 +85,10 @@ def _facet(
     live: Live, column: str, where: Sequence[Condition], limit: int, near: Counter[str] | None
 ) -> dict[str, Any]:
     pairs = live.index.store.facets(column, where=where, limit=limit)
-    values = [{"value": value, "count": count} for value, count in pairs]
-    if near is not None:
-        values = [row | {"near": near[str(row["value"])]} for row in values]
-        values.sort(key=lambda row: -int(row["near"]))
-    return {"column": column, "values": values}
+    if near is None:
+        return {"column": column, "values": [{"value": value, "count": count} for value, count in pairs]}
+    pairs = sorted(pairs, key=lambda pair: -near[pair[0]])
+    return {"column": column, "values": [{"value": v, "count": count, "near": near[v]} for v, count in pairs]}
 
 
 def _texts(value: Any) -> list[str]:

@@ -105,11 +105,12 @@ def _by_upload(
 
 
 @router.get("/search")
-def search_by_reference(service: Serving, live: Answering, asked: Asking, f: Filters, k: Count = 60) -> Response:
+def search_by_reference(service: Serving, live: Answering, reference: Asking, f: Filters, k: Count = 60) -> Response:
     """Search by pictures of the index (`like`, `more`, `less`), by an upload that is still kept (`q`), or by words.
 
     `box` is the part of `like` or `q` that counts.
     """
+    asked = reference.asked(live)
     hits = asked.answer(service, live, k, live.where(f))
     trays = {"more": [card(record) for record in asked.more], "less": [card(record) for record in asked.less]}
     return _answer(hits, asked.query, trays)

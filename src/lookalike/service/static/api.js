@@ -108,7 +108,7 @@ export function poll(address, hear, pause, gone) {
       if (abort.signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
       before = "";
-      gone?.();
+      gone?.(error);
     }
     timer = setTimeout(round, document.hidden ? Math.max(wait, 10000) : wait);
   };

@@ -32,22 +32,23 @@ async function failure(error, again) {
 let shown = search;
 
 async function boot() {
-  const dot = document.querySelector("#status .dot");
-  const words = document.getElementById("status-text");
   try {
     VIEWS[read(location).screen]?.().catch(() => {}); // on its way while the server is asked; wanted again below
     set({ info: await api.fresh("/api/v1/info") });
-    dot?.classList.remove("off");
-    dot?.classList.add("on");
-    if (words) words.textContent = count(value("info").index.pictures, "picture");
+    tell("on", count(value("info").index.pictures, "picture"));
     start(render);
     follow();
   } catch (error) {
-    dot?.classList.add("off");
-    if (words) words.textContent = "No answer";
+    tell("off", "No answer");
     const wait = error instanceof api.ApiError && error.status === 401 ? 0 : 4;
     fill(main, h("div", { class: "screen" }, h("h1", { class: "unseen" }, "lookalike"), await failure({ message: api.said(error), retry: wait }, boot)));
   }
+}
+
+/** The dot above and its words. */
+function tell(kind, words) {
+  document.querySelector("#status .dot").className = `dot ${kind}`;
+  document.getElementById("status-text").textContent = words;
 }
 
 /** What moves on the server, on the dot above and for whoever wants to know. */
@@ -56,17 +57,10 @@ function follow() {
     const before = value("info");
     set({ moving, info: { ...before, index: { ...before.index, pictures: moving.index.pictures, complete: moving.index.complete } } });
     if (before.index.pictures !== moving.index.pictures) api.forgetAnswers();
-    const words = document.getElementById("status-text");
     const job = moving.job;
     const share = job?.total ? ` ${Math.floor((100 * job.done) / job.total)} %` : "…";
-    if (words) words.textContent = job ? `${job.phase || job.title}${share}` : count(moving.index.pictures, "picture");
-    document.querySelector("#status .dot")?.classList.toggle("busy", Boolean(job));
-    document.querySelector("#status .dot")?.classList.remove("off");
-  }, (moving) => (moving.job ? 1000 : 5000), () => {
-    document.querySelector("#status .dot")?.classList.add("off");
-    const words = document.getElementById("status-text");
-    if (words) words.textContent = "No answer";
-  });
+    tell(job ? "busy" : "on", job ? `${job.phase || job.title}${share}` : count(moving.index.pictures, "picture"));
+  }, (moving) => (moving.job ? 1000 : 5000), () => tell("off", "No answer"));
 }
 
 async function render(state, how) {

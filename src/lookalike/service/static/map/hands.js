@@ -2,11 +2,7 @@
 
 import { toMap } from "./buffer.js";
 
-/**
- * @param {any} stage
- * @param {{hover: (px: number, py: number) => void, click: (px: number, py: number) => void, leave: () => void,
- *          lasso: (line: number[][]) => void, lassoing: () => boolean, fit: () => void, moving: () => void}} act
- */
+/** @param {Record<string, Function>} act what the view does: hover, click, leave, lasso, lassoing, fit, moving */
 export function hands(stage, act) {
   const { node, eye } = stage;
   const down = new Map();

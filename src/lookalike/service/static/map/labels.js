@@ -1,13 +1,13 @@
 // Names of places: where points crowd, the most frequent label there and its share.
 
-import { NONE, toMap } from "./buffer.js";
+import { NONE, toMap, toScreen } from "./buffer.js";
 
 const SIDE = 128;
 const MOST = 14;
 
 /**
  * @param {import("./buffer.js").Cloud} cloud @param {import("./buffer.js").Eye} eye
- * @returns {{x: number, y: number, px: number, py: number, code: number, share: number, count: number, middle: number}[]}
+ * @returns {{x: number, y: number, px: number, py: number, code: number, share: number, count: number, middle: number, edge: number}[]} `edge` is where its points begin, from above
  */
 export function places(cloud, eye) {
   const [left, top] = toMap(eye, 0, 0);
@@ -65,17 +65,19 @@ export function places(cloud, eye) {
   const counts = out.map(() => new Map());
   const totals = out.map(() => 0);
   const middles = out.map(() => ({ i: -1, far: Infinity }));
+  const tops = out.map(() => 65535);
   for (let i = 0; i < cloud.n; i++) {
     const k = cells[i] < 0 ? -1 : near[cells[i]];
     if (k < 0) continue;
     totals[k]++;
+    tops[k] = Math.min(tops[k], cloud.y[i]);
     if (cloud.codes[i] !== NONE) counts[k].set(cloud.codes[i], (counts[k].get(cloud.codes[i]) ?? 0) + 1);
     const far = Math.hypot(cloud.x[i] / 65535 - out[k].x, cloud.y[i] / 65535 - out[k].y);
     if (far < middles[k].far) middles[k] = { i, far };
   }
   return out.map((place, k) => {
     const best = [...counts[k]].sort((a, b) => b[1] - a[1])[0] ?? [NONE, 0];
-    return { ...place, code: best[0], share: totals[k] ? best[1] / totals[k] : 0, count: totals[k], middle: middles[k].i };
+    return { ...place, code: best[0], share: totals[k] ? best[1] / totals[k] : 0, count: totals[k], middle: middles[k].i, edge: toScreen(eye, 0, tops[k] / 65535)[1] };
   }).filter((place) => place.count >= Math.max(3, seen / 2000));
 }
 

@@ -44,6 +44,7 @@ export function stage(first, rested) {
     const took = performance.now() - began;
     if (moving) drawn = Math.round(Math.min(Math.max((drawn * BUDGET) / Math.max(took, 1), 5000), cloud.n));
     canvas.dataset.painter = painter.kind;
+    shelf.size = 0;
     over(few ? points : []);
   }
 
@@ -98,6 +99,8 @@ export function stage(first, rested) {
   return {
     node, eye, marks, redraw,
     get cloud() { return cloud; },
+    /** How large the small pictures are, 0 while there are points. */
+    get side() { return shelf.size; },
     look(x, y, zoom) {
       Object.assign(eye, { x, y, zoom });
       hold(eye);

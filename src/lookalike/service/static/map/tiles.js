@@ -52,6 +52,7 @@ export function tiles(gen, arrived) {
     // A wide screen would need more tiles than are kept: then larger ones.
     while (shown.tiles > KEPT) shown = cells(cloud, points, --z);
     const size = span(eye) / (2 ** z * CELLS);
+    shelf.size = size;
     let fading = false;
     for (const [cx, cy] of shown.places) {
       const { image, since } = tile(z, Math.floor(cx / CELLS), Math.floor(cy / CELLS));
@@ -65,5 +66,6 @@ export function tiles(gen, arrived) {
     context.globalAlpha = 1;
     return fading;
   }
-  return { draw, gen };
+  const shelf = { draw, gen, size: 0 };
+  return shelf;
 }

@@ -1,12 +1,12 @@
 // An answer, drawn: the verdict with the question beside it, then the groups of hits.
 
 import * as api from "../api.js";
-import { count, digits, fill, h, icon, readable, toast } from "../dom.js";
+import { count, digits, fill, h, icon, press, readable, toast } from "../dom.js";
 import { address, go, read } from "../router.js";
 import { on, value } from "../store.js";
 import { crop } from "./crop.js";
 import * as facets from "./facets.js";
-import { cell, grid, tool } from "./grid.js";
+import { cell, grid } from "./grid.js";
 import { copyLink } from "./share.js";
 import { howToCalibrate, nothing, weak } from "./states.js";
 import { GROUPS, title } from "./score.js";
@@ -20,9 +20,10 @@ export function chips(state) {
 }
 
 function source(query) {
-  if (query.kind === "item") return { src: api.thumb(query.thumb, 1024), alt: title(query) };
+  const ratio = query.ratio || 1;
+  if (query.kind === "item") return { src: api.thumb(query.thumb, 1024), alt: title(query), ratio };
   const src = query.preview ?? (query.id ? api.queryPicture(query.id) : "");
-  return src ? { src, alt: "Your picture" } : null;
+  return src ? { src, alt: "Your picture", ratio } : null;
 }
 
 let cropping = null;
@@ -64,7 +65,7 @@ export function head(place, answer, state, act) {
   cut?.setAttribute("aria-expanded", String(Boolean(keep)));
   const words = h("div", { class: "words" },
     way(query), verdict(answer, state, act),
-    query.kind === "item" ? h("p", null, `Like ${readable(query.columns.label) || ""} `, h("bdi", null, query.columns.path)) : null,
+    query.kind === "item" ? h("p", null, `Like ${title(query)} · `, h("bdi", null, query.columns.path)) : null,
     query.kind === "words" || (info.words && query.kind === "none") ? act.describe(state) : null,
     trays(answer, state),
     h("div", { class: "row tools" }, facets.chips(state.f, change), info.index.columns.length ? filter : null, cut, sort,
@@ -86,7 +87,7 @@ function small(from, state) {
 /** The sentence, the time, and what else must be known. */
 function verdict(answer, state, act) {
   const { kind, sentence, detail, note } = answer.verdict;
-  const time = h("small", null, ` ${Math.max(1, Math.round(answer.milliseconds))} ms`);
+  const time = h("small", null, ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
   const words = state.box ? sentence.replace(/ in [\d,]+ pictures?$/, " for the cropped part") : sentence;
   if (!answer.hits.length) return h("h1", { tabindex: -1 }, "Nothing is left", time);
   if (kind === "uncalibrated") {
@@ -128,8 +129,8 @@ export function groups(answer, state, act) {
   if (!answer.hits.length) return nothing(state);
   const make = (hit, n) => cell(hit, {
     href: address({ ...state, open: hit.id }), eager: n < 6, rough: Boolean(answer.verdict.note),
-    tools: [tool("like", "More like this (m)", () => act.like(hit.id)), tool("plus", "More like this too (+)", () => act.more(hit.id)),
-      tool("minus", "Less like this (−)", () => act.less(hit.id))],
+    tools: [["like", "More like this (m)", act.like], ["plus", "More like this too (+)", act.more], ["minus", "Less like this (−)", act.less]]
+      .map(([symbol, name, what]) => press(symbol, name, () => what(hit.id), { tabindex: -1 })),
   });
   if (answer.hits[0].group === null) return h("section", { class: "group" }, grid(sorted(answer.hits, state.sort).map(make), { label: "Hits" }));
   return GROUPS.map(([name, words]) => {

@@ -23,15 +23,15 @@ export const share = (box) => Math.round(100 * (box[2] - box[0]) * (box[3] - box
 
 /**
  * By mouse and keys a frame over the picture; by fingers the picture moves under a fixed frame.
- * @param {{src: string, alt: string, box: string, change: (box: string) => void, close: () => void}} options
+ * @param {{src: string, alt: string, ratio: number, box: string, change: (box: string) => void, close: () => void}} options
  */
-export function crop({ src, alt, box: text, change, close }) {
+export function crop({ src, alt, ratio, box: text, change, close }) {
   let box = parse(text);
   let timer = 0;
   const image = h("img", { src, alt, draggable: "false" });
   const frame = h("div", { class: "crop-frame", tabindex: 0, role: "group",
     "aria-label": "The part that is searched by. Arrows move it, Shift and arrows change its size, r shows the whole." });
-  const area = h("div", { class: "crop-area" }, image, frame);
+  const area = h("div", { class: "crop-area", "--ar": ratio }, image, frame);
   const words = h("span", { role: "status", "aria-live": "polite" });
   const reset = h("button", { onclick: () => set([0, 0, 1, 1]) }, "Reset ", h("kbd", null, "r"));
   const done = press("close", "Close the crop", () => close(), { class: "quiet icon" });

@@ -1,7 +1,7 @@
 // Justified rows of whole pictures, and the keys that move in them.
 
 import { thumb } from "../api.js";
-import { h, icon } from "../dom.js";
+import { h } from "../dom.js";
 import { caption, title } from "./score.js";
 
 /**
@@ -32,11 +32,6 @@ export function cell(item, { href, tools = [], eager = false, plain = false, rou
   );
 }
 
-/** @param {string} symbol @param {string} name @param {() => void} act */
-export function tool(symbol, name, act) {
-  return h("button", { tabindex: -1, title: name, "aria-label": name, onclick: act }, icon(symbol));
-}
-
 /** @param {any[]} cells @param {{weak?: boolean, label: string}} options */
 export function grid(cells, { weak = false, label }) {
   return h("ul", { class: weak ? "grid weak" : "grid", "aria-label": label }, cells);
@@ -45,12 +40,12 @@ export function grid(cells, { weak = false, label }) {
 const rooted = new WeakSet();
 /** One tab stop for all pictures on the screen; arrows move between them, a held finger shows what can be done with one. @param {Element} root */
 export function roving(root) {
-  const links = () => [...root.querySelectorAll("a.shot")].filter((a) => a instanceof HTMLElement);
+  const links = () => [...root.querySelectorAll("a.shot")];
   links()[0]?.setAttribute("tabindex", "0");
   if (rooted.has(root)) return;
   rooted.add(root);
   root.addEventListener("focusin", (event) => {
-    if (!(event.target instanceof Element) || !event.target.matches("a.shot")) return;
+    if (!event.target.matches("a.shot")) return;
     for (const link of links()) link.setAttribute("tabindex", link === event.target ? "0" : "-1");
   });
   hold(root, (target) => {
@@ -60,7 +55,7 @@ export function roving(root) {
   });
   root.addEventListener("keydown", (event) => {
     const here = event.target;
-    if (!(event instanceof KeyboardEvent) || !(here instanceof HTMLElement) || !here.matches("a.shot")) return;
+    if (!here.matches("a.shot")) return;
     const next = neighbour(links(), here, event.key);
     if (next) {
       event.preventDefault();

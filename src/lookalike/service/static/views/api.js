@@ -23,7 +23,7 @@ export async function render(main) {
 
 function entry(path, method, about, whole) {
   const fields = [...(about.parameters ?? []).map((p) => [p.name, p.in, kind(p.schema), p.required, p.description ?? p.schema?.description ?? ""]), ...bodyFields(about.requestBody, whole)];
-  return h("details", { class: "endpoint" }, h("summary", null, h("b", { class: `method ${method}` }, method.toUpperCase()), " ", h("code", null, path), " ", h("span", null, (about.description ?? about.summary ?? "").split(/[.\n;:]/)[0])),
+  return h("details", { class: "endpoint" }, h("summary", null, h("b", { class: `method ${method}` }, method.toUpperCase()), " ", h("code", null, path), " ", h("span", null, ticked((about.description ?? "").split(/[.\n;:]/)[0]))),
     h("p", null, ticked(about.description ?? "")),
     fields.length ? table(`Fields of ${path}`, ["Name", "Where", "Kind", "Meaning"], fields.map(([name, where, type, needed, words]) => [h("code", null, name), where, type, `${needed ? "needed. " : ""}${words}`])) : null);
 }

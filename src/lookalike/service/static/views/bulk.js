@@ -1,7 +1,7 @@
 // Many groups at once: first an overview of what stays and what goes, then one question, then a receipt.
 
 import * as api from "../api.js";
-import { count, fill, h, minute, row, text, toast } from "../dom.js";
+import { count, fill, h, minute, row, toast } from "../dom.js";
 import { confirm, dialog } from "../parts/dialogs.js";
 import { read } from "../router.js";
 

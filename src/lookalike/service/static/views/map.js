@@ -101,7 +101,9 @@ function make(main, info, state, cloud, facts, stop, again) {
   function rested() {
     if (!node.isConnected) return;
     note(address({ ...read(location), at: where(eye.x, eye.y, eye.zoom) }));
-    const found = places(stage.cloud, eye);
+    // Over small pictures a name stands once, above them.
+    const side = stage.side;
+    const found = places(stage.cloud, eye).filter((place, k, all) => !side || all.findIndex((one) => one.code === place.code) === k);
     labels.classList.remove("moving");
     const focused = labels.contains(document.activeElement);
     fill(labels, found.map((place) => {
@@ -109,7 +111,7 @@ function make(main, info, state, cloud, facts, stop, again) {
       const words = name ? [h("b", null, h("bdi", null, name)), ` ${Math.round(100 * place.share)} %`] : [face(place.middle)];
       const label = `${name || "Place"}: ${count(place.count, "picture")}${name ? `, ${Math.round(100 * place.share)} % of them` : ""}`;
       const nearer = [place.x, place.y, eye.zoom * 2.5];
-      return h("a", { href: address({ ...read(location), at: where(...nearer) }), class: "place", "--x": `${place.px}px`, "--y": `${place.py}px`, "aria-label": label,
+      return h("a", { href: address({ ...read(location), at: where(...nearer) }), class: "place", "--x": `${place.px}px`, "--y": `${side ? Math.max(place.edge - side, 16) : place.py}px`, "aria-label": label,
         onclick: (event) => { if (!event.ctrlKey && !event.metaKey) { event.preventDefault(); glide(...nearer); } } }, words);
     }));
     if (focused) stage.node.focus({ preventScroll: true }); // the name that was chosen is gone
@@ -215,7 +217,9 @@ function make(main, info, state, cloud, facts, stop, again) {
       const answer = await api.get(question({ ...now, f: [] }, 20));
       const ids = [...(now.like ? [now.like] : []), ...answer.hits.map((hit) => hit.id)].slice(0, 20);
       const { points } = await api.get(`/api/v1/map/${stage.cloud.gen}/where?${new URLSearchParams(ids.map((id) => ["id", id]))}`);
-      hits = points.map((p) => ({ x: p.x, y: p.y, kind: p.id === now.like ? "query" : "hit" }));
+      hits = points.map((p) => ({ x: p.x, y: p.y, kind: p.id === now.like ? "query" : "hit" })).reverse();
+      const [query] = hits.slice(-1);
+      if (query?.kind === "query" && !now.at) glide(query.x, query.y, 3);
     }
     ring(-1);
   }

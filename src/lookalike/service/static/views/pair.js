@@ -7,10 +7,7 @@ import { pinch } from "../parts/pinch.js";
 import { story, title } from "../parts/score.js";
 import { touch, value } from "../store.js";
 
-/**
- * @param {{close: () => void, show: (id: string) => void,
- *   like: (id: string) => void, more: (id: string) => void, less: (id: string) => void, map: (id: string) => void}} act
- */
+/** @param {Record<string, Function>} act what the view does: close, show, like, more, less, map */
 export function pair(answer, state, act) {
   const id = state.open;
   const place = answer.hits.findIndex((hit) => hit.id === id);

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { lines, spark } from "../chart.js";
 import { count, digits, fill, h, icon, minute, table } from "../dom.js";
 import { dialog } from "../parts/dialogs.js";
-import { ticked } from "../parts/states.js";
+import { failure, ticked } from "../parts/states.js";
 import { address } from "../router.js";
 import { on, value } from "../store.js";
 
@@ -74,7 +74,7 @@ function one(main, name) {
   document.title = `${name} · lookalike`;
   const body = h("div", { class: "screen" }, h("h1", null, h("bdi", null, name)));
   fill(main, body);
-  ends.push(api.poll(`/api/v1/runs/${encodeURIComponent(name)}`, (run) => draw(body, run), (run) => (run.state === "running" ? 2000 : 15000)));
+  ends.push(api.poll(`/api/v1/runs/${encodeURIComponent(name)}`, (run) => draw(body, run), (run) => (run.state === "running" ? 2000 : 15000), (error) => fill(body, h("h1", null, h("bdi", null, name)), failure({ message: error.message }))));
 }
 
 function draw(body, run) {

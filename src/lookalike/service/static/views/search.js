@@ -218,7 +218,7 @@ export function actions(state) {
 
 function showPair(state) {
   const before = view.dialog;
-  if (!state.open || !view.answer) return before && grow(before.querySelector("figure:last-child img"), () => closePair(true));
+  if (!state.open || !view.answer) return before && grow(before.querySelector("figure:last-child img"), () => read(location).open || closePair(true));
   const show = (id) => go(address({ ...state, open: id }), { replace: true });
   const close = () => (depth() ? history.back() : go(address({ ...state, open: "" }), { replace: true }));
   const dialog = pairs.pair(view.answer, state, { ...actions(state), show, close });
