@@ -134,11 +134,11 @@ def test_runs_and_their_curves(client: Any, tmp_path: Path) -> None:
     assert answer.json()["state"] == "running"
     series = {line["name"]: line for line in answer.json()["series"]}
     assert series["loss"]["x"] == list(range(0, 101, 10)) and series["validation/recall@1"]["y"][-1] == 0.5
-    run.write_result(
-        finished=True, verdict="Training helped.", measured={"starting model": {"recall@1": {"value": 0.4}}}
-    )
+    measured = {"starting model": {"recall@1": {"value": 0.4}}}
+    run.write_result(finished=True, verdict="Training helped.", best_step=90, measured=measured)
     done = client.get(f"{API}/runs")
     assert done.json()["runs"][0]["state"] == "finished" and done.json()["runs"][0]["frozen"] == {"value": 0.4}
+    assert done.json()["runs"][0]["best_step"] == 90 and done.json()["runs"][0]["best"] == 0.45
     assert done.json()["runs"][0]["measured"] == [{"name": "starting model", "value": 0.4}]
     assert client.get(f"{API}/runs", headers={"If-None-Match": done.headers["etag"]}).status_code == 304
     assert client.get(f"{API}/runs/none").status_code == 404

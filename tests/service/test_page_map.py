@@ -37,7 +37,8 @@ def drawn_above(page: Any) -> int:
 
 
 def coloured(page: Any) -> int:
-    """Pixels of the map that are neither grey nor background."""
+    """Pixels of the map that are neither grey nor background; what is written over it is not counted."""
+    page.evaluate("document.querySelectorAll('.map-foot, .legend').forEach((one) => (one.style.opacity = 0))")
     with Image.open(io.BytesIO(page.locator(".plane").screenshot())) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     return int((np.ptp(pixels, axis=2) > 50).sum())

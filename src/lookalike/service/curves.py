@@ -42,6 +42,8 @@ class Curves:
         points = _series(log, PREFIX + metric)
         state = "finished" if result.get("finished") else "running" if self._locked() else "stopped"
         best = max(points, key=lambda point: point[1], default=(None, None))
+        if result.get("best_step") is not None and points:  # between equals the run has decided by more than this
+            best = min(points, key=lambda point: abs(point[0] - result["best_step"]))
         measured = result.get("measured") or {}
         return row | {
             "method": str(run.info.get("method", "")),

@@ -168,8 +168,7 @@ def _report_folders(
         if not Path(runs).is_dir():
             raise LookalikeError(f"There is no folder `{runs}` to look for reports in.")
         return [Path(runs)]
-    own = (
-        index.path.parent if run is None else Path(run).absolute()
-    )  # an index inside a run: the run and its neighbours
+    own = index.path.parent if run is None else Path(run).absolute()
+    # An index inside a run is shown with the run's neighbours.
     beside = [own.parent] if Run.is_run(own) else []
     return [*beside, index.path.parent, folders.runs()]

@@ -39,9 +39,9 @@ async function boot() {
     start(render);
     follow();
   } catch (error) {
-    tell("off", "No answer");
-    const wait = error instanceof api.ApiError && error.status === 401 ? 0 : 4;
-    fill(main, h("div", { class: "screen" }, h("h1", { class: "unseen" }, "lookalike"), await failure({ message: api.said(error), retry: wait }, boot)));
+    const locked = error.status === 401;
+    tell("off", locked ? "Locked" : "No answer");
+    fill(main, h("div", { class: "screen" }, h("h1", { class: "unseen" }, "lookalike"), await failure({ message: api.said(error), retry: locked ? 0 : 4 }, boot)));
   }
 }
 

@@ -48,7 +48,7 @@ export function askForKey() {
   if (asking) return;
   asking = true;
   const said = h("p", { class: "bad", role: "alert" });
-  const field = h("input", { type: "password", autocomplete: "off", "aria-label": "Key", required: true });
+  const field = h("input", { type: "password", autocomplete: "off", "aria-label": "Key", required: true, autofocus: true });
   const form = h("form", { class: "row", onsubmit: async (event) => {
     event.preventDefault();
     try {

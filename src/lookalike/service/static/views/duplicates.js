@@ -41,7 +41,7 @@ async function show() {
   const { facts } = view;
   const state = read(location);
   if (state.screen !== "duplicates") return;
-  const find = h("button", { class: "main", disabled: value("info").rights === "read", onclick: async () => {
+  const find = h("button", { class: facts.when ? "" : "main", disabled: value("info").rights === "read", onclick: async () => {
     await api.send("/api/v1/duplicates/find");
     view.stop?.();
     view.stop = null;

@@ -81,7 +81,7 @@ function draw(body, run) {
   const metric = run.series.find((one) => [run.metric, `validation/${run.metric}`].includes(one.name));
   const losses = run.series.filter((one) => /loss/.test(one.name));
   const rest = run.series.filter((one) => one !== metric && !losses.includes(one) && one.y.length > 1);
-  const best = typeof run.best === "number" ? `Best so far: step ${run.best_step ?? run.step}, ${run.metric} ${round(run.best)}.` : "";
+  const best = typeof run.best === "number" ? `Best${run.state === "finished" ? "" : " so far"}: step ${run.best_step}, ${run.metric} ${round(run.best)}${run.state === "finished" ? " on the validation pictures" : ""}.` : "";
   const first = typeof run.first === "number" ? [{ name: "step 0", value: run.first }] : [];
   const whole = run.measured.map((one) => `${one.name} ${round(one.value)}${"low" in one ? ` (${round(one.low)}–${round(one.high)})` : ""}`).join(" · ");
   const stopped = run.state === "stopped" ? h("p", null, `Stopped at step ${run.step ?? 0}. Continue with `, h("code", null, run.resume || `lookalike train --resume ${run.name}`), ".") : null;

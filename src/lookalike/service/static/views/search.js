@@ -154,7 +154,7 @@ async function mosaic(main, info, state) {
   if (asks(read(location)) || read(location).screen !== "search") return;
   fill(pictures, items.length ? grid(items.map((item, n) =>
     cell(item, { href: address({ like: item.id, f: state.f }), eager: n < 8, plain: true })), { label: "Pictures to start from", weak: true })
-    : h("p", { class: "empty" }, "No picture is left by these filters."));
+    : h("p", { class: "empty" }, state.f.length ? "No picture is left by these filters." : "There are no pictures here yet."));
   roving(pictures);
   ready().catch(api.said);
 }
@@ -203,10 +203,9 @@ export function actions(state) {
     if (name === "less" && !asks(state)) return toast("Add one picture to look for first.");
     if (!state[name].includes(id)) go(address({ ...state, screen: "search", rest: "", at: "", open: "", [name]: [...state[name], id] }));
   };
-  const known = (id) => view.answer?.hits.find((hit) => hit.id === id);
   const step = (id) => {
-    const hit = known(id);
-    return hit ? { id, thumb: hit.thumb, name: title(hit) } : undefined;
+    const hit = view.answer?.hits.find((one) => one.id === id);
+    return hit && { id, thumb: hit.thumb, name: title(hit) };
   };
   return {
     like: (id) => go(address({ like: id, f: state.f, sort: state.sort }), { step: step(id) }),
@@ -251,7 +250,6 @@ function grow(from, change) {
   shown.finished.then(() => name(cellOf(id)?.firstElementChild, "none"));
 }
 
-/** @param {string} [id] */
 const cellOf = (id) => id ? document.querySelector(`a.shot[data-id="${CSS.escape(id)}"]`) : null;
 
 function closePair(refocus = false) {
