@@ -102,6 +102,7 @@ def test_the_question_is_behind_a_hold_and_a_swipe_goes_on(phone: Any, live: Any
     pair.wait_for()
     asked, hit = pair.locator("figure").nth(0), pair.locator("figure").nth(1)
     hit.wait_for()
+    until(lambda: phone.evaluate("document.getAnimations().length") == 0)  # it has grown to its place
     assert not asked.is_visible() and hit.is_visible()
     place = hit.bounding_box()
     x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2

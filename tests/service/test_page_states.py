@@ -197,3 +197,25 @@ def test_memory_of_many_searches(loose: Any, live: Any) -> None:
         loose.evaluate(bad)
     loose.get_by_text("is not a picture this server can read").wait_for()
     assert loose.evaluate("window.alive") == 1
+
+
+@pytest.mark.slow
+def test_memory_after_fifty_searches(loose: Any, live: Any) -> None:
+    tools = loose.context.new_cdp_session(loose)
+    tools.send("Performance.enable")
+
+    def heap() -> float:
+        tools.send("HeapProfiler.collectGarbage")
+        metrics = tools.send("Performance.getMetrics")["metrics"]
+        return float(next(row["value"] for row in metrics if row["name"] == "JSHeapUsedSize"))
+
+    loose.goto(f"{live.url}/?{LIKE}")
+    used = []
+    for number in range(50):
+        before = loose.url
+        loose.locator(".results a.shot").nth(1 + number % 7).focus()
+        loose.keyboard.press("m")
+        loose.wait_for_url(lambda url, before=before: url != before)
+        loose.locator(".results:not(.waiting) .cell").first.wait_for()
+        used.append(heap())
+    assert used[-1] - used[4] < 20e6
