@@ -1,6 +1,6 @@
 // Filters: values of one column mean "or", columns mean "and".
 
-import { get, thumb } from "../api.js";
+import { get, said, thumb } from "../api.js";
 import { count, digits, fill, h, icon, press, readable } from "../dom.js";
 import { asked } from "../router.js";
 
@@ -48,8 +48,8 @@ export function open(state, change) {
   async function refresh() {
     const mine = ++round;
     const under = parts(chosen.find((f) => f.startsWith("path:")) ?? "path:").value.replace(/\*$/, "");
-    const answer = await get(`/api/v1/facets?${asked({ ...state, f: chosen }, { limit: 1000, under })}`);
-    if (mine !== round) return;
+    const answer = await get(`/api/v1/facets?${asked({ ...state, f: chosen }, { limit: 1000, under })}`).catch((error) => { note.textContent = said(error); });
+    if (mine !== round || !answer) return;
     done.textContent = `Show ${count(answer.pictures, "result")}`;
     note.textContent = answer.nearest === null ? "" : `Counts: among the ${digits(answer.nearest)} nearest, and of all.`;
     for (const { column, values } of answer.facets) {

@@ -85,7 +85,7 @@ function neighbour(links, here, key) {
   return row[0].link;
 }
 
-/** A finger that stays where it is. @param {HTMLElement} node @param {(target: Element) => void} hear @param {() => void} [end] when it goes */
+/** A finger that stays where it is, and when it goes. */
 export function hold(node, hear, end) {
   let timer = 0;
   let held = false;
