@@ -120,6 +120,7 @@ def small_batch_against_large(context: ClaimContext) -> ClaimOutcome:
 
 # r/q of the specification, from the published constants to about what the pictures ask for.
 SWEEP = (0.01, 20.0, 1000.0, 10000.0)
+CONTROL = 1e-5  # gain 1 to six digits: what XBN itself differs by when its runs part by rounding
 INTERVALS = (10,)
 
 
@@ -140,8 +141,8 @@ def _filters() -> list[Cell]:
 
 
 def axbn_over_xbn(context: ClaimContext) -> ClaimOutcome:
-    base, cells = _cached("xbn"), _filters()
-    found = run_cells(context, [base, *cells], SEEDS)
+    base, control, cells = _cached("xbn"), _filtered(r=CONTROL), _filters()
+    found = run_cells(context, [base, control, *cells], SEEDS)
     cells = [cell for cell in cells if found.has(base, cell)]
     if len(cells) < 2:
         raise Missing
@@ -158,7 +159,12 @@ def axbn_over_xbn(context: ClaimContext) -> ClaimOutcome:
         f"with the published constants (gain {sweep[0]['gain']:.4f}) AXBN − XBN {gap}; "
         f"the best of {len(rest)} other filters {best} (interval widened for the choice)"
     )
-    return _outcome(more(gap, 0.11), note, found, [base, *cells], difference=gap.to_json(), sweep=sweep)
+    figures = {"difference": gap.to_json(), "sweep": sweep}
+    if found.has(control):
+        parted = _gap(found, base, control)
+        figures["control"] = parted.to_json()
+        note += f"; XBN with a filter that changes nothing but the rounding − XBN {parted}"
+    return _outcome(more(gap, 0.11), note, found, [base, control, *cells], **figures)
 
 
 def gap_shrinks(context: ClaimContext) -> ClaimOutcome:
