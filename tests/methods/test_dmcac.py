@@ -204,6 +204,7 @@ def test_views_can_be_compared_as_points():
         pairs = [(1 - views[i] @ views[j]) ** 2 for i in range(3) for j in range(i)]
         wanted.append(sum(pairs) ** 0.5)
     assert loss.item() == pytest.approx(float(sum(wanted) / len(wanted)), rel=1e-5)
+    assert method.context.logs["gradient/divergence"] > 0
 
 
 def test_a_collapse_is_told_once(capsys):

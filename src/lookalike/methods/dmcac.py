@@ -164,8 +164,9 @@ class DMCAC(Method):
         if not weights.divergence and not weights.attention:
             return total
         self._renew()
-        terms = self._terms(self._watched("divergence", z), self._watched("attention", wanted), batch.labels)
-        apart = terms.divergence if self.settings.distance == "js" else losses.pointwise(z)
+        seen = self._watched("divergence", z)
+        terms = self._terms(seen, self._watched("attention", wanted), batch.labels)
+        apart = terms.divergence if self.settings.distance == "js" else losses.pointwise(seen)
         total = total + self._told("divergence", weights.divergence, apart)
         total = total + self._told("attention", weights.attention, terms.attention)
         self.context.log("attention/own", terms.mass.mean())
