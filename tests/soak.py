@@ -188,18 +188,19 @@ def bad_requests() -> list[tuple[str, str, bytes, dict[str, str]]]:
 
 
 class Client(threading.Thread):
-    """One client on a kept connection; one request in five is bad."""
+    """One client on a kept connection; one request in five is bad. It asks until a time, and at least so often."""
 
-    def __init__(self, port: int, number: int, pictures: list[bytes], until: float) -> None:
+    def __init__(self, port: int, number: int, pictures: list[bytes], until: float, least: int = 0) -> None:
         super().__init__(daemon=True)
         self.port, self.rng, self.pictures, self.until = port, random.Random(number), pictures, until
+        self.least = least
         self.codes: Counter[tuple[str, int]] = Counter()
         self.times: list[float] = []
 
     def run(self) -> None:
         bad = bad_requests()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        while time.monotonic() < self.until:
+        while time.monotonic() < self.until or self.codes.total() < self.least:
             wrong = self.rng.random() < 0.2
             if wrong:
                 method, address, body, headers = self.rng.choice(bad)

@@ -117,6 +117,47 @@ def test_an_orientation_that_does_not_exist_and_a_broken_exif_block_are_ignored(
         assert away(decode(save(SCENE, "JPEG", quality=95, exif=block))) < 1.2
 
 
+@pytest.mark.parametrize("turn", [1, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "LA", "CMYK", "I;16"])
+def test_very_large_pictures_are_brought_down_first(mode: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bands of means over squares are the means of the whole picture, whatever its colours and orientation."""
+    from lookalike.data import colour, decoding
+
+    rng = np.random.default_rng(0)
+    scene = helpers.picture(5, width=301, height=203)
+    if mode == "I;16":
+        source = Image.fromarray(scene[..., 0].astype(np.uint16) * 257)
+    else:
+        source = Image.fromarray(scene).convert(mode.removesuffix("A") if mode != "RGBA" else "RGB")
+        if mode in ("RGBA", "LA"):
+            source.putalpha(Image.fromarray(rng.integers(0, 255, scene.shape[:2]).astype(np.uint8)))
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    data = save(source, "TIFF" if mode == "CMYK" else "PNG", exif=exif)
+    whole = decode(data).astype(float)
+    monkeypatch.setattr(decoding, "LARGE", 10_000)
+    monkeypatch.setattr(colour, "BAND", 5_000)
+    small = decode(data, min_side=50)
+    height, width = (76, 51) if turn == 6 else (51, 76)
+    assert small.shape == (height, width, 3)
+    cells = whole[: 4 * (height - 1), : 4 * (width - 1)].reshape(height - 1, 4, width - 1, 4, 3).mean(axis=(1, 3))
+    if turn == 1:  # turned, the cells that are not full lie on other sides
+        assert np.abs(small[:-1, :-1] - cells).max() <= 1
+    assert away(small.mean(axis=(0, 1)), whole.mean(axis=(0, 1))) < 2
+    np.testing.assert_array_equal(decode(data), whole)  # asked for whole, it is whole
+    part = decode(data, box=(20, 30, 140, 150), min_side=50)
+    assert part.shape == (60, 60, 3)
+    assert away(part.mean(axis=(0, 1)), whole[30:150, 20:140].mean(axis=(0, 1))) < 1
+
+
+def test_very_large_floats_are_brought_down_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ramp = np.linspace(-3, 5, 400, dtype=np.float32)[None].repeat(300, axis=0)
+    data = save(Image.fromarray(ramp), "TIFF")
+    monkeypatch.setattr("lookalike.data.decoding.LARGE", 10_000)
+    small = decode(data, min_side=50)
+    assert small.shape == (50, 67, 3) and small[0, 0, 0] == 0 and small[0, -1, 0] == 255
+
+
 # --- colour ---
 
 

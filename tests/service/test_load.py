@@ -11,15 +11,15 @@ from tests.soak import Client
 
 
 def test_many_clients_and_bad_requests(live: Any) -> None:
-    until = time.monotonic() + 4
-    crowd = [Client(live.port, number, [encoded(), encoded("PNG")], until) for number in range(12)]
+    until = time.monotonic() + 3
+    crowd = [Client(live.port, number, [encoded(), encoded("PNG")], until, least=20) for number in range(12)]
     for one in crowd:
         one.start()
     for one in crowd:
-        one.join(timeout=60)
+        one.join(timeout=120)
+        assert not one.is_alive()
     codes: Counter[tuple[str, int]] = sum((one.codes for one in crowd), Counter())
-    good = {code for kind, code in codes if kind == "good"}
-    bad = {code for kind, code in codes if kind == "bad"}
-    assert good <= {200, 503} and 200 in good, codes
-    assert all(400 <= code < 500 or code == 503 for code in bad), codes
-    assert sum(codes.values()) >= len(crowd)
+    # Twelve are fewer than may wait: nobody is sent away, and no good request fails beside the bad ones.
+    assert {code for kind, code in codes if kind == "good"} == {200}, codes
+    assert all(400 <= code < 500 for kind, code in codes if kind == "bad"), codes
+    assert codes.total() >= 20 * len(crowd) and sum(n for (kind, _), n in codes.items() if kind == "bad") > 20

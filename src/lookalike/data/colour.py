@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from functools import lru_cache
 
 import numpy as np
 from PIL import Image, ImageCms
+
+BAND = 4_000_000  # pixels converted at a time
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -30,6 +33,19 @@ def to_rgb(image: Image.Image) -> Image.Image:
     white = Image.new("RGB", rgb.size, "white")
     white.paste(rgb, mask=alpha)
     return white
+
+
+def reduced(image: Image.Image, factor: int) -> Image.Image:
+    """The same as means over squares of `factor` pixels, band by band: a large picture is never there twice."""
+    if image.mode in ("I", "F"):  # stretched by the range of the whole, so before a band is cut
+        return to_rgb(image.reduce(factor))
+    width, height = image.size
+    out = Image.new("RGB", (math.ceil(width / factor), math.ceil(height / factor)))
+    rows = factor * max(1, BAND // (width * factor))
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height)))
+        out.paste(to_rgb(band).reduce(factor), (0, top // factor))
+    return out
 
 
 def eight_bits(values: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ from PIL import (  # a reader is known to Pillow once its module is imported
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import hash_bytes
-from lookalike.data.colour import eight_bits, to_rgb, to_srgb
+from lookalike.data.colour import eight_bits, reduced, to_rgb, to_srgb
 
 # Caches of decoded pictures are keyed by it; raise the number with every change that gives other pixels.
 DECODER = f"1/pillow-{PIL.__version__}/simplejpeg-{'.'.join(simplejpeg.__version_info__)}"
@@ -47,6 +47,10 @@ MAX_BYTES = 2_000_000_000
 # `prepare` decodes to at least this times the size it resizes to: nearly as fast as 1, and a quarter nearer
 # to the full decode (docs/decisions/0020-scaled-decode.md).
 MARGIN = 1.2
+
+# What Pillow reads of more pixels than this is brought down before its colours are converted, where a small picture
+# is wanted (docs/decisions/0175).
+LARGE = 24_000_000
 
 # What is tried, and nothing else: Pillow's other readers call outside programs or guess without a signature.
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "JPEG2000", "PPM")
@@ -145,7 +149,8 @@ class _Picture:
 def decode(data: Source, *, box: Box | None = None, min_side: float | None = None) -> np.ndarray:
     """RGB uint8 H×W×3: upright, sRGB, transparency over white, first frame or page.
 
-    `min_side` lets a JPEG be decoded smaller, to a short side (of the box, if there is one) of at least that.
+    `min_side` lets a JPEG or a very large picture be decoded smaller, to a short side (of the box, if there is one)
+    of at least that.
     """
     return _load(data, box, min_side).cut(box)
 
@@ -190,7 +195,7 @@ def _load(data: Source, box: Box | None, least: float | None, of: Side = min) ->
             raise UnreadableImage(error.reason, data) from error.__cause__
     data = bytes(data)
     picture = _jpeg(data, box, least, of) if data[:2] == b"\xff\xd8" else None
-    return picture or _upright(open_header(data))
+    return picture or _upright(open_header(data), box, least, of)
 
 
 @contextlib.contextmanager
@@ -334,15 +339,20 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
-def _upright(image: Image.Image) -> _Picture:
+def _upright(image: Image.Image, box: Box | None = None, least: float | None = None, of: Side = min) -> _Picture:
     _check_size(*image.size)
     with _foreign_bytes():
         image.load()
-    rgb = to_rgb(image)
     turn = orientation(image)
+    width, height = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
+    factor = 1
+    if least and width * height > LARGE:
+        x1, y1, x2, y2 = _clip(box, width, height)
+        factor = max(1, math.floor(of(x2 - x1, y2 - y1) / least))
+    rgb = to_rgb(image) if factor == 1 else reduced(image, factor)
     if turn in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[turn])
-    return _Picture(rgb, *rgb.size)
+    return _Picture(rgb, width, height, 1 / factor)
 
 
 def orientation(source: bytes | Image.Image) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lookalike.service.problems import Problem
 
-PIXELS = 250_000_000  # decoded at once, by all requests together: bounds the memory that pictures can take
+PIXELS = 120_000_000  # decoded at once, by all requests together, at about 4 bytes each: one large picture at a time
 SOME = 20_000_000  # what a picture of unknown size is counted as
 PATIENCE = 30.0  # seconds
 CLIENTS = 10_000  # remembered at once; the longest unseen is forgotten first

@@ -29,6 +29,12 @@ class Live:
         self.users = 0
         self._plane: Plane | None = None
 
+    @property
+    def side(self) -> float:
+        """The short side that the model needs of a picture."""
+        wanted = self.index.generation.preprocess
+        return float(wanted["size"]) / float(wanted["crop"])
+
     def record(self, name: str) -> Record:
         found = self.index.store.get([name], vectors=True)[0]
         if found is None:

@@ -42,13 +42,16 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
     return width, height
 
 
-def cut(data: bytes, region: Region, *, within: Sequence[float] | None = None) -> np.ndarray:
-    """The pixels of a part of a picture, given as shares of it (or of the part `within`, in pixels)."""
+def cut(data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None) -> np.ndarray:
+    """The pixels of a part of a picture, given as shares of it (or of the part `within`, in pixels).
+
+    They may be fewer than the picture has, but leave the part a short side of `side`.
+    """
     from lookalike.data import decode
 
-    pixels = decode(data, box=within)
-    height, width = pixels.shape[:2]
     x1, y1, x2, y2 = region
+    pixels = decode(data, box=within, min_side=max(side, LEAST) / min(x2 - x1, y2 - y1))
+    height, width = pixels.shape[:2]
     left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
     if min(right - left, bottom - top) < min(LEAST, width, height):
         raise Problem(422, f"Too small to search by; at least {LEAST} pixels.")

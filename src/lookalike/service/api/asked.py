@@ -80,7 +80,7 @@ class Reference:
                 vectors.insert(0, kept.vector)
                 same.add(kept.hash)
             else:
-                vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(self.q), region)))
+                vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(self.q), region, live.side)))
             query = {"kind": "upload", "id": self.q, "ratio": kept.ratio}
         elif self.like:
             query = {"kind": "item", **card(examples[0])}

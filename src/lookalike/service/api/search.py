@@ -89,7 +89,7 @@ def _by_upload(
             vector = live.encoder.encode(data, pixels=width * height)
         else:
             with BUDGET.take(width * height):
-                part = uploads.cut(data, region)
+                part = uploads.cut(data, region, live.side)
             vector = live.encoder.encode(part)
         kept = None
         if keep and live.queries.days > 0:
