@@ -1,9 +1,11 @@
-"""The long forms of the crash and load tests: `make soak`. Each prints what it found and ends with 1 if it fails.
+"""The long forms of the crash and load tests: `make soak`. Each prints what it found; the end is 1 if one failed.
 
 python -m tests.soak kills      kill -9 at random moments while indexing, 50 times, both stores
 python -m tests.soak disk       a disk that fills up while indexing, at many places
 python -m tests.soak writers    two writers at once, again and again
 python -m tests.soak load       64 clients for 5 minutes, one request in five bad
+
+`--out results` keeps what was found in soak.json, each part with its date and machine.
 """
 
 from __future__ import annotations
@@ -62,15 +64,15 @@ def rows(place: Path) -> list[str]:
         store.close()
 
 
-def kills(times: int) -> bool:
+def kills(times: int) -> dict[str, Any]:
     """No acknowledged picture lost, none twice, the index opens: after every kill what was there is still there."""
     from tests.helpers import pictures as make
 
-    good = True
+    good, found_all = True, {}
     for store in ("qdrant", "exact"):
         with tempfile.TemporaryDirectory() as base:
             folder = make(Path(base) / "pictures", classes=10, images=60, width=48, height=32)
-            place, before, killed = Path(base) / "index", set(), 0
+            place, before, killed, lost, twice = Path(base) / "index", set(), 0, 0, 0
             rng = random.Random(7)
             begin = time.monotonic()
             while killed < times:
@@ -84,9 +86,9 @@ def kills(times: int) -> bool:
                 killed += not ended
                 if (place / "index.json").exists():
                     found = rows(place)
-                    if len(found) != len(set(found)) or not before <= set(found):
-                        print(f"{store}: {len(before - set(found))} lost, {len(found) - len(set(found))} twice")
-                        good = False
+                    lost += len(before - set(found))
+                    twice += len(found) - len(set(found))
+                    good &= not lost and not twice
                     before = set(found)
                 if len(before) == 600:  # all indexed: begin again with an empty one, the kills go on
                     subprocess.run(["rm", "-rf", str(place)], check=True)
@@ -95,11 +97,13 @@ def kills(times: int) -> bool:
             _, error = last.communicate(timeout=300)
             whole = last.returncode == 0 and len(rows(place)) == 600
             good &= whole
-            print(f"{store}: {killed} kills in {time.monotonic() - begin:.0f} s, then whole: {whole} {error[-300:]}")
-    return good
+            seconds = round(time.monotonic() - begin)
+            found_all[store] = {"kills": killed, "lost": lost, "twice": twice, "then_whole": whole, "seconds": seconds}
+            print(f"{store}: {found_all[store]} {error[-300:]}")
+    return {"ok": good, **found_all}
 
 
-def disk(times: int) -> bool:
+def disk(times: int) -> dict[str, Any]:
     """Writes fail from some moment on, as on a full disk: one sentence, what was stored stays, the next run goes on."""
     from lookalike.core.errors import LookalikeError
     from lookalike.searching import embedding, index
@@ -135,10 +139,10 @@ def disk(times: int) -> bool:
             )  # type: ignore[arg-type]
             good &= told and done.pictures == 100 and done.unchanged == kept
     print(f"disk: filled up {times} times, {'nothing lost' if good else 'FAILED'}")
-    return good
+    return {"ok": good, "times": times}
 
 
-def writers(times: int) -> bool:
+def writers(times: int) -> dict[str, Any]:
     """Two at once: one works, the other is told; never both, never a damaged index."""
     from tests.helpers import pictures as make
 
@@ -154,7 +158,7 @@ def writers(times: int) -> bool:
             found = rows(place)
             good &= len(found) == len(set(found)) == 200 and all("in use by another process" in e for e in refused)
     print(f"writers: {times} pairs, {told} told to wait, {'no damage' if good else 'FAILED'}")
-    return good
+    return {"ok": good, "pairs": times, "told_to_wait": told}
 
 
 # -- load --------------------------------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ def memory(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
 
 
-def load(clients: int, seconds: float) -> bool:
+def load(clients: int, seconds: float) -> dict[str, Any]:
     """No 5xx but 503 with a retry time, memory flat, p99 reported."""
     from PIL import Image
 
@@ -283,13 +287,32 @@ def load(clients: int, seconds: float) -> bool:
         key: count for key, count in codes.items() if key[0] == "bad" and not (400 <= key[1] < 500 or key[1] == 503)
     }
     p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
-    print(
-        f"load: {clients} clients, {seconds:.0f} s, {sum(codes.values()):,} requests, {len(times) / seconds:.0f} hits/s"
+    found = {
+        "ok": not crashed and not lost and not let_in and late < 1.1 * early + 30 and bool(times),
+        "clients": clients,
+        "seconds": seconds,
+        "requests": codes.total(),
+        "answers_a_second": round(len(times) / seconds, 1),
+        "p50_ms": round(1000 * p50),
+        "p99_ms": round(1000 * p99),
+        "memory_mb": {"middle": round(early), "end": round(late)},
+        "answers": dict(sorted((f"{kind} {code}", count) for (kind, code), count in codes.items())),
+        "clients_cpu_seconds": round(resource.getrusage(resource.RUSAGE_SELF).ru_utime),
+    }
+    print("load:", ", ".join(f"{name} {value}" for name, value in found.items()))
+    return found
+
+
+def keep(folder: Path, name: str, found: dict[str, Any]) -> None:
+    from lookalike.core.files import read_json, write_json
+    from lookalike.core.machine import describe
+
+    place = folder / "soak.json"
+    parts = read_json(place) if place.exists() else {}
+    command = f"python -m tests.soak {name} --out results"
+    write_json(
+        place, {**parts, name: {**found, "when": time.strftime("%Y-%m-%d"), "machine": describe(), "command": command}}
     )
-    print(f"      p50 {1000 * p50:.0f} ms, p99 {1000 * p99:.0f} ms; memory {early:.0f} → {late:.0f} MB")
-    print(f"      {dict(sorted((f'{kind} {code}', count) for (kind, code), count in codes.items()))}")
-    print(f"      clients' processor time {resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s")
-    return not crashed and not lost and not let_in and late < 1.1 * early + 30 and bool(times)
 
 
 def main() -> int:
@@ -298,6 +321,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--out", type=Path, help="keep what was found in soak.json in this folder")
     given = parser.parse_args()
     jobs = {
         "kills": lambda: kills(given.times),
@@ -307,7 +331,10 @@ def main() -> int:
     }
     good = True
     for name in given.what or jobs:
-        good &= jobs[name]()
+        found = jobs[name]()
+        good &= found["ok"]
+        if given.out:
+            keep(given.out, name, found)
     return 0 if good else 1
 
 

@@ -27,11 +27,13 @@ BENCHES = {
     "evaluate": "lookalike.benches.evaluate",
     "memory": "lookalike.benches.memory",
     "place": "lookalike.benches.place",
+    "search": "lookalike.benches.search",
+    "search-million": "lookalike.benches.search_million",
     "shift": "lookalike.benches.shift",
     "train": "lookalike.benches.train",
 }
 # An hour or so each, and they go on where they were stopped: run by name only.
-LONG = ("curve", "place")
+LONG = ("curve", "place", "search-million")
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class Indexed:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     unreadable_file: Path | None = None
     seconds: float = 0.0
+    build_seconds: float = 0.0  # of these, for the store's graph
     rate: float = 0.0  # pictures embedded a second
     calibrated: bool = False
     generation: int = 1
@@ -125,8 +126,10 @@ class Update:
         finished(self.table, contents).save(writer.folder / "table.parquet")
         own = {name for row in self.table.arrow.slice(0, 1).to_pylist() for name in row if self.table.has(name)}
         writer.generation.columns = sorted(n for n in payload_of(dict.fromkeys(own, "")) if not n.startswith("_"))
+        start = time.monotonic()
         with Progress("Building the graph", shown=self.progress):
             writer.generation.built = writer.store.build()
+        done.build_seconds = time.monotonic() - start
         return done
 
     def _relabel(self) -> None:

@@ -87,7 +87,7 @@ class Reference:
             if region is not None:
                 own = box_of(examples[0].payload)
                 with BUDGET.take(SOME):
-                    part = uploads.cut(live.index.open_bytes(examples[0]), region, within=own)
+                    part = uploads.cut(live.index.open_bytes(examples[0]), region, live.side, within=own)
                 vectors[0] = live.encoder.encode(part)
         elif self.text and self.text.strip():
             vectors.insert(0, live.index.words_vector(self.text))
