@@ -20,7 +20,7 @@ BATCH = 32
 
 
 class Squares:
-    """What `Embedder.encode` does, in two halves: `square` in any thread, `rows` in one.
+    """What `Embedder.encode` does, in two halves: `square` in any thread, `rows` in one (or several, by `streams`).
 
     Few pictures run in a batch of their own size, many in blocks of a fixed one, which is faster (docs/decisions/0031).
     `fast` converts the model for a fast runtime now (some two seconds, kept); else that is used if it is there.
@@ -38,6 +38,16 @@ class Squares:
             source = Stream(iter(()), max(hint, count))
             self._engines[many] = runtimes.select(self.model, "embedding", "auto", "f32", source, max(count, 1))[0]
         return self._engines[many]
+
+    @property
+    def streams(self) -> bool:
+        """Whether several threads may run it at once, each on a stream of its own."""
+        return self._engine(1).name == "openvino"
+
+    @property
+    def most(self) -> int:
+        """How many squares are best run at once."""
+        return BLOCK if self.streams else BATCH
 
     def square(self, picture: Any) -> np.ndarray:
         return self.model.square(picture)

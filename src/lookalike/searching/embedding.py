@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lookalike.data import Table
 
 BATCH = 512  # pictures acknowledged at a time: what a kill costs at most
-
+FIRST = 32  # the first batches are smaller: the model waits for them
 LARGE = 100_000  # bytes of a file from which on several threads that decode help each other
 
 Square = Callable[[np.ndarray], np.ndarray]
@@ -61,6 +61,13 @@ def look(table: Table, row: int, side: float, square: Square | None = None) -> F
     return Facts(hash_bytes(data), content_id(pixels), round(width / height, 4), colour, fed)
 
 
+def _parts(rows: Sequence[int]) -> Iterator[Sequence[int]]:
+    start, size = 0, min(FIRST, BATCH)
+    while start < len(rows):
+        yield rows[start : start + size]
+        start, size = start + size, min(2 * size, BATCH)
+
+
 def batches(table: Table, rows: Sequence[int], side: float, square: Square | None = None) -> Iterator[Batch]:
     """The rows in batches, one looked at ahead of the one in hand."""
     from lookalike.data import UnreadableImage
@@ -82,7 +89,7 @@ def batches(table: Table, rows: Sequence[int], side: float, square: Square | Non
                 batch.failed[row] = found
         return batch
 
-    parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+    parts = list(_parts(rows))
     # Threads that decode small pictures mostly hand the interpreter to each other.
     large = table.has("size") and float(np.nanmean(table.column("size"))) > LARGE
     crew = ThreadPoolExecutor(threads(), thread_name_prefix="lookalike-decode") if large else None

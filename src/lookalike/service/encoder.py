@@ -1,15 +1,18 @@
-"""Pictures to vectors for many clients at once: whatever waits goes through the model together."""
+"""Pictures to vectors for many clients at once: what waits goes through the model together."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lookalike.core.device import threads
 from lookalike.service.limits import BUDGET
 from lookalike.service.problems import Problem
 
@@ -17,21 +20,25 @@ if TYPE_CHECKING:
     from lookalike.models.squares import Squares
     from lookalike.searching import Index
 
-BATCH = 32
 WAITING = 64  # more would wait for longer than people do: they are told to come back
+Job = tuple[np.ndarray, "Future[np.ndarray]"]
 
 
 class Encoder:
-    """Requests decode their own pictures; one thread owns the model and takes all squares that wait at once."""
+    """Requests decode their own pictures; a few threads take the squares that wait, as many as the model likes at once.
+
+    One thread more than the model has streams: while one hands out its rows, no stream stands still.
+    """
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._squares: Squares | None = None
-        self._queue: queue.Queue[tuple[np.ndarray, Future[np.ndarray]] | None] = queue.Queue(maxsize=WAITING)
+        self._queue: queue.Queue[Job | None] = queue.Queue(maxsize=WAITING)
         self.done = self.batches = 0
-        self._guard = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="lookalike-encoder", daemon=True)
-        self._thread.start()
+        self._guard, self._alone = threading.Lock(), threading.Lock()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads() + 1)]
+        for thread in self._threads:
+            thread.start()
 
     def model(self, *, fast: bool = False) -> Squares:
         from lookalike.models.squares import Squares
@@ -75,33 +82,36 @@ class Encoder:
 
     def close(self) -> None:
         self._queue.put(None)
-        self._thread.join(timeout=10)
+        for thread in self._threads:
+            thread.join(timeout=10)
 
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             jobs = [first]
-            last = False
-            while len(jobs) < BATCH and not last:
-                try:
-                    job = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-                if job is None:
-                    last = True
-                else:
-                    jobs.append(job)
-            self._run(jobs)
-            if last:
-                return
+            try:
+                model = self.model()
+                # A model that runs once at a time takes all that waits when it is its turn.
+                with contextlib.nullcontext() if model.streams else self._alone:
+                    jobs += self._waiting(model.most - 1)
+                    rows = model.rows([square for square, _ in jobs])
+            except BaseException as error:  # the thread must outlive any one request; the waiters get the error
+                for _, answer in jobs:
+                    answer.set_exception(error)
+                continue
+            with self._guard:
+                self.done += len(jobs)
+                self.batches += 1
+            for row, (_, answer) in zip(rows, jobs, strict=True):
+                answer.set_result(row)
+        self._queue.put(None)  # for the next thread
 
-    def _run(self, jobs: list[tuple[np.ndarray, Future[np.ndarray]]]) -> None:
-        try:
-            rows = self.model().rows([square for square, _ in jobs])
-        except BaseException as error:  # the thread must outlive any one request; the waiters get the error
-            for _, answer in jobs:
-                answer.set_exception(error)
-            return
-        self.done += len(jobs)
-        self.batches += 1
-        for row, (_, answer) in zip(rows, jobs, strict=True):
-            answer.set_result(row)
+    def _waiting(self, most: int) -> Iterator[Job]:
+        for _ in range(most):
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if job is None:
+                self._queue.put(None)
+                return
+            yield job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,9 +21,10 @@ from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, W
 
 META = "store.json"
 RECALL = 0.99  # what the graph must reach against exact search when its width is chosen; the promise is 0.97
+SPARE = 1.4  # candidates for each hit wanted, at least
 # Its files are sparse and memory-mapped: a disk that fills up under them ends the process without a word.
 ROOM = 160_000_000
-WIDTHS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
+WIDTHS = (16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 class QdrantStore:
@@ -34,6 +36,8 @@ class QdrantStore:
         self._meta = meta
         self._shard = shard
         self._columns = {_unquote(name) for name in shard.info().payload_schema}
+        self._writes = 0
+        self._counted: tuple[int, int] | None = None  # after how many writes, and what
 
     @classmethod
     def create(cls, place: str, dim: int) -> Self:
@@ -47,8 +51,10 @@ class QdrantStore:
         with contextlib.ExitStack() as held, _explained(place):
             held.enter_context(_alone(place))
             shard.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # The graph is searched in bytes, a quarter of the size; what it finds is scored by the vectors themselves.
+            bytes_ = q.ScalarQuantizationConfig(q.ScalarType.Int8, quantile=0.99, memory=q.Memory.Pinned)
             config = q.EdgeConfig(
-                vectors=q.EdgeVectorParams(dim, q.Distance.Cosine),
+                vectors=q.EdgeVectorParams(dim, q.Distance.Cosine, quantization_config=bytes_),
                 hnsw_config=q.HnswIndexConfig(
                     m=16, ef_construct=100, full_scan_threshold=10_000, max_indexing_threads=threads()
                 ),
@@ -86,6 +92,7 @@ class QdrantStore:
                     self._shard.update(q.UpdateOperation.create_field_index(_quote(name), keyword))
                     self._columns.add(name)
             self._shard.update(q.UpdateOperation.upsert_points(points))
+            self._writes += 1
             self._shard.flush()
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -94,6 +101,7 @@ class QdrantStore:
         if ids:
             with _explained(self.place):
                 self._shard.update(q.UpdateOperation.delete_points([point_id(name) for name in ids]))
+                self._writes += 1
                 self._shard.flush()
 
     def build(self) -> dict[str, Any]:
@@ -116,7 +124,7 @@ class QdrantStore:
         truth = [{hit.id for hit in hits} for hits in self.query_many(queries, 10, exact=True)]
         recall = 0.0
         for width in WIDTHS:
-            self._meta["ef"] = width
+            self.width = width
             found = self.query_many(queries, 10)
             recall = float(np.mean([len(t & {h.id for h in f}) / len(t) for t, f in zip(truth, found, strict=True)]))
             if recall >= RECALL:
@@ -158,7 +166,7 @@ class QdrantStore:
             query=q.Query.Nearest(unit_rows(direction(positive, negative), self.dim)[0]),
             limit=k,
             filter=_filter(where),
-            params=self._params(exact),
+            params=self._params(k, exact),
             with_payload=True,
         )
         with _explained(self.place):
@@ -170,7 +178,7 @@ class QdrantStore:
         rows = unit_rows(queries, self.dim)
         if not len(rows):
             return []
-        chosen, params = _filter(where), self._params(exact)
+        chosen, params = _filter(where), self._params(k, exact)
         requests = [
             q.QueryRequest(limit=k, query=q.Query.Nearest(row), filter=chosen, params=params, with_payload=True)
             for row in rows
@@ -179,10 +187,25 @@ class QdrantStore:
             answers = self._shard.query_batch(q.QueryBatchRequest(requests))
         return [[_hit(point) for point in answer] for answer in answers]
 
-    def _params(self, exact: bool) -> Any:
+    @property
+    def width(self) -> int | None:
+        """How many candidates a search keeps; what `build` chose, as long as nobody sets another."""
+        chosen: int | None = self._meta.get("ef")
+        return chosen
+
+    @width.setter
+    def width(self, width: int | None) -> None:
+        self._meta = {**self._meta, "ef": width}
+
+    def _params(self, k: int, exact: bool) -> Any:
+        """Every candidate is scored anew; bytes alone would swap the last of them with others."""
         import qdrant_edge as q
 
-        return q.SearchParams(exact=True) if exact else q.SearchParams(hnsw_ef=self._meta.get("ef"))
+        if exact:
+            return q.SearchParams(exact=True)
+        candidates = max(self.width or 0, math.ceil(SPARE * k))
+        again = q.QuantizationSearchParams(rescore=True, oversampling=candidates / k)
+        return q.SearchParams(hnsw_ef=candidates, quantization=again)
 
     def _scroll(self, start: Any, limit: int, where: Where, vectors: bool) -> tuple[list[Any], Any]:
         """Up to `limit` points in the order of their ids; from the beginning again where none lie behind `start`."""
@@ -213,9 +236,16 @@ class QdrantStore:
         return sorted((pair for pair in pairs if pair[1]), key=lambda pair: (-pair[1], pair[0]))
 
     def count(self, where: Where = ()) -> int:
+        """Every answer says how many were searched, and Qdrant counts one by one: the whole is counted once a write."""
         import qdrant_edge as q
 
-        return int(self._shard.count(q.CountRequest(exact=True, filter=_filter(where))))
+        before = self._writes
+        if not where and self._counted is not None and self._counted[0] == before:
+            return self._counted[1]
+        found = int(self._shard.count(q.CountRequest(exact=True, filter=_filter(where))))
+        if not where:
+            self._counted = (before, found)
+        return found
 
 
 def point_id(name: str) -> str:
