@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 32
+CACHED = 112  # px of squares of which a block fits a core's cache
 
 
 class Squares:
@@ -46,8 +47,10 @@ class Squares:
 
     @property
     def most(self) -> int:
-        """How many squares are best run at once."""
-        return BLOCK if self.streams else BATCH
+        """How many squares are best run at once: on a stream as many as stay in a core's cache (docs/decisions/0176)."""
+        if not self.streams:
+            return BATCH
+        return min(max(round(BLOCK * (CACHED / self.model.preprocess.size) ** 2), 1), BLOCK)
 
     def square(self, picture: Any) -> np.ndarray:
         return self.model.square(picture)

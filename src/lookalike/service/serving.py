@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,8 @@ def serve(
         say(f"Keys      {len(asked.list()):,}: whoever comes needs one")
     elif not local:
         warn(f"everybody who reaches {host} can search and change this index; nobody is asked for a key.")
+    # The threads that feed the model must not wait long for those that read requests and write answers.
+    sys.setswitchinterval(0.0005)
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=15)
     server = _server(config)
     try:

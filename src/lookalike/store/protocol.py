@@ -99,7 +99,12 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     if rows.shape[1] != dim:
         raise LookalikeError(f"A query of {rows.shape[1]} numbers cannot be asked of a store of {dim}.")
-    return np.stack([direction(row) for row in rows]) if len(rows) else rows
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.isfinite(norms).all():
+        raise LookalikeError("A query's vector is not finite: the model gave no usable answer for this picture.")
+    if len(norms) and norms.min() < 1e-6:
+        raise LookalikeError("A query's vector is zero: there is nothing to look like.")
+    return np.asarray(rows / norms, dtype=np.float32)
 
 
 def checked(

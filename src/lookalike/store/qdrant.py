@@ -163,7 +163,7 @@ class QdrantStore:
         import qdrant_edge as q
 
         request = q.SearchRequest(
-            query=q.Query.Nearest(unit_rows(direction(positive, negative), self.dim)[0]),
+            query=q.Query.Nearest(unit_rows(direction(positive, negative), self.dim)[0].tolist()),
             limit=k,
             filter=_filter(where),
             params=self._params(k, exact),
@@ -181,7 +181,7 @@ class QdrantStore:
         chosen, params = _filter(where), self._params(k, exact)
         requests = [
             q.QueryRequest(limit=k, query=q.Query.Nearest(row), filter=chosen, params=params, with_payload=True)
-            for row in rows
+            for row in rows.tolist()
         ]
         with _explained(self.place):
             answers = self._shard.query_batch(q.QueryBatchRequest(requests))
@@ -280,8 +280,11 @@ def _filter(where: Where) -> Any:
 
 
 def _payload(point: Any) -> tuple[str, dict[str, Any]]:
-    payload = dict(point.payload or {})
-    return payload.pop("_id"), {name: value for name, value in payload.items() if value is not None}
+    payload: dict[str, Any] = point.payload  # made anew at every access
+    name = payload.pop("_id")
+    if None in payload.values():
+        payload = {column: value for column, value in payload.items() if value is not None}
+    return name, payload
 
 
 def _record(point: Any) -> Record:

@@ -27,12 +27,13 @@ class Body(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
 
-def service_of(request: Request) -> Service:
+# Both are coroutines only so that FastAPI calls them at once: a plain function would go through a thread each time.
+async def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def live_of(request: Request) -> Live:
+async def live_of(request: Request) -> Live:
     """The generation this request began with (`app.Lease`)."""
     live: Live = request.scope["live"]
     return live
