@@ -212,3 +212,19 @@ def test_stream_counts() -> None:
     assert stream(iter(PICTURES)).count is None
     assert isinstance(stream(PICTURES[0]), Stream)
     assert stream(PICTURES[0]).single
+
+
+def test_large_squares_run_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service runs on each stream what a core's cache holds; where there are no streams, all that waits."""
+    from types import SimpleNamespace
+    from typing import Any
+
+    from lookalike.models.squares import Squares
+
+    def most(size: int, runtime: str) -> int:
+        model: Any = SimpleNamespace(preprocess=SimpleNamespace(size=size))
+        monkeypatch.setattr(Squares, "_engine", lambda *_: SimpleNamespace(name=runtime))
+        return Squares(model).most
+
+    assert [most(size, "openvino") for size in (64, 96, 112, 160, 224, 1000)] == [8, 8, 8, 4, 2, 1]
+    assert most(224, "torch") == 32

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.store import qdrant
+from lookalike.store import Condition, qdrant
 from lookalike.store.qdrant import QdrantStore, point_id
 
 
@@ -49,6 +49,19 @@ def test_the_graphs_width_is_chosen_by_measurement(tmp_path: Path) -> None:
     assert np.mean(common) >= 0.97
     scores = {hit.id: hit.score for hit in exact[0]}
     assert all(abs(hit.score - scores[hit.id]) < 1e-4 for hit in quick[0] if hit.id in scores)
+    store.close()
+
+
+def test_rows_are_counted_anew_after_every_write(tmp_path: Path) -> None:
+    store = QdrantStore.create(str(tmp_path / "s"), 4)
+    rows = np.eye(4, dtype=np.float32)
+    assert store.count() == 0
+    store.upsert(list("abc"), rows[:3], [{"label": "x"}, {"label": "y"}, {"label": "y"}])
+    assert store.count() == store.count() == 3 and store.count([Condition("label", ("y",))]) == 2
+    store.upsert(["c"], rows[3:], [{"label": "x"}])
+    assert store.count() == 3 and store.count([Condition("label", ("y",))]) == 1
+    store.delete(["a", "nobody"])
+    assert store.count() == 2
     store.close()
 
 

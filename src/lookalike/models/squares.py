@@ -47,7 +47,7 @@ class Squares:
 
     @property
     def most(self) -> int:
-        """How many squares are best run at once: on a stream as many as stay in a core's cache (docs/decisions/0176)."""
+        """How many squares are best run at once; on a stream as many as a core's cache holds (docs/decisions/0176)."""
         if not self.streams:
             return BATCH
         return min(max(round(BLOCK * (CACHED / self.model.preprocess.size) ** 2), 1), BLOCK)
