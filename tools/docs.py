@@ -67,11 +67,15 @@ def options(*words: str) -> str:
 
 
 def settings(*words: str) -> str:
-    """The settings of a training run, or those of one method (`settings supcon`)."""
+    """The settings of a training run, of `adapt`, or those of one method (`settings supcon`)."""
     if not words:
         from lookalike.training import TrainSettings
 
         return table(("setting", "default", "what it is"), _fields(TrainSettings))
+    if words == ("adapt",):
+        from lookalike.adapting import AdaptSettings
+
+        return table(("setting", "default", "what it is"), _fields(AdaptSettings))
     from lookalike import methods
 
     return table(("setting", "default", "what it is"), _fields(methods.find(words[0]).Settings, "method."))

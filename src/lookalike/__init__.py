@@ -20,6 +20,7 @@ from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike import shift
+    from lookalike.adapting import adapt, forget, rollback
     from lookalike.benches import bench
     from lookalike.claims import reproduce
     from lookalike.core.run import Run
@@ -42,6 +43,7 @@ __all__ = [
     "Run",
     "Table",
     "__version__",
+    "adapt",
     "backup",
     "bench",
     "compare",
@@ -51,6 +53,7 @@ __all__ = [
     "embed",
     "evaluate",
     "export",
+    "forget",
     "index",
     "migrate",
     "pretrain",
@@ -60,6 +63,7 @@ __all__ = [
     "report",
     "reproduce",
     "restore",
+    "rollback",
     "search",
     "serve",
     "shift",
@@ -82,6 +86,9 @@ _find, __dir__ = lazily(
         "compare": "evaluation",
         "train": "training",
         "pretrain": "training",
+        "adapt": "adapting",
+        "rollback": "adapting",
+        "forget": "adapting",
         "index": "searching",
         "search": "searching",
         "duplicates": "searching",

@@ -48,6 +48,12 @@ def test_models(old: Path) -> None:
     np.testing.assert_allclose(rows[0][:16], json.loads((old / "expected.json").read_text()), atol=2e-4)
 
 
+@every("adaptation")
+def test_adaptations(old: Path) -> None:
+    found = adaptation_of(old)
+    assert found["current"] == 1 and [row["status"] for row in found["versions"]] == ["base", "promoted"]
+
+
 @every("run")
 def test_runs(old: Path) -> None:
     from lookalike.training import resolve
@@ -198,10 +204,17 @@ def curve_of(folder: Path) -> Any:
     return Reach.load(folder)
 
 
+def adaptation_of(folder: Path) -> Any:
+    from lookalike.adapting.versions import read_ledger
+
+    return read_ledger(folder)
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "model": lambda folder: la.Embedder.from_pretrained(folder, device="cpu"),
     "run": la.Run,
     "index": la.Index.open,
+    "adaptation": adaptation_of,
     "backup": backup_of,
     "checkpoint": checkpoint_of,
     "splits": splits_of,

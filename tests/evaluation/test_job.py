@@ -179,6 +179,16 @@ def test_neighbours_and_a_probe_name_pictures_they_have_not_seen(folder):
     assert "k-NN accuracy" in str(found) and "Linear probe accuracy" in str(found)
 
 
+def test_a_model_is_scored_as_a_retriever(folder, tmp_path):
+    found = evaluate(data=folder, model=GOOD, retriever=True, out=tmp_path / "run")
+    said = json.loads((tmp_path / "run" / "result.json").read_text())["classification"]["retriever"]
+    assert said["accuracy"]["value"] > 0.5 and str(said["k"]) in said["tried"]
+    assert "As a retriever: k-NN by majority" in str(found)
+    section = json.loads((tmp_path / "run" / "sections" / "retriever.json").read_text())
+    assert [block["kind"] for block in section["blocks"]] == ["facts", "bars", "hits"]
+    assert sum(row["value"] for row in section["blocks"][1]["rows"]) == 47, "one query against all others"
+
+
 def test_the_split_says_who_is_known(folder):
     table = read_table(folder)
     part = np.array(["train", "train", "train", "train", "val", "val", "test", "test"] * 6)

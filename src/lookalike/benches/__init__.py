@@ -25,15 +25,17 @@ BENCHES = {
     "dmcac": "lookalike.benches.dmcac",
     "encode": "lookalike.benches.encode",
     "evaluate": "lookalike.benches.evaluate",
+    "gate": "lookalike.benches.gate",
     "memory": "lookalike.benches.memory",
     "place": "lookalike.benches.place",
     "search": "lookalike.benches.search",
     "search-million": "lookalike.benches.search_million",
     "shift": "lookalike.benches.shift",
+    "t3ar": "lookalike.benches.t3ar",
     "train": "lookalike.benches.train",
 }
 # An hour or so each, and they go on where they were stopped: run by name only.
-LONG = ("curve", "place", "search-million")
+LONG = ("curve", "gate", "place", "search-million")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ PAPERS = {
     "xbn": "lookalike.claims.xbn",
     "oodml": "lookalike.claims.oodml",
     "dmcac": "lookalike.claims.dmcac",
+    "t3ar": "lookalike.claims.t3ar",
 }
 
 Verdict = Literal[

@@ -29,6 +29,9 @@ def evaluate(
     nmi: Annotated[bool, typer.Option("--nmi", help="Also cluster, and compare with the classes.")] = False,
     knn: Annotated[bool, typer.Option("--knn", help="Also name pictures by their 20 nearest known ones.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Also name them by a linear probe.")] = False,
+    retriever: Annotated[
+        bool, typer.Option("--retriever", help="Also score it as a retriever: k-NN by majority, k chosen.")
+    ] = False,
     calibration: Annotated[
         bool, typer.Option("--calibration/--no-calibration", help="Also fit what a score means.")
     ] = True,
@@ -56,6 +59,7 @@ def evaluate(
         nmi=nmi,
         knn=knn,
         probe=probe,
+        retriever=retriever,
         calibration=calibration,
         batch_size=batch_size,
         runtime=runtime,

@@ -20,6 +20,7 @@ CURRENT: dict[str, int] = {
     "table": 1,
     "map": 1,
     "backup": 1,
+    "adaptation": 1,
 }
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]

@@ -110,7 +110,10 @@ def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
             more = ", and perhaps more" if len(bad) == _NAMED else ""
             raise LookalikeError(f"Pictures cannot be read: {'; '.join(bad)}{more}. Take them out of the table.")
         np.save(part / "sizes.npy", sizes)
-        about = stamp("cache", {"what": "pixels", "table": table.fingerprint(), "side": side, "decoder": DECODER})
+        about = stamp(
+            "cache",
+            {"what": "pixels", "name": table.name, "table": table.fingerprint(), "side": side, "decoder": DECODER},
+        )
         (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 

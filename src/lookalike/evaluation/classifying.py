@@ -11,6 +11,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.data import Table
 from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Interval, interval
+from lookalike.evaluation.expertise import Expertise, expertise
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.probe import fifth, linear_probe
 
@@ -25,6 +26,7 @@ class Classified:
     asked: int
     knn: Interval | None
     probe: Interval | None
+    retriever: Expertise | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,7 +56,7 @@ def sides(table: Table, labels: Ints, measured: Bools, *, seed: int) -> tuple[Bo
 
 
 def classify(
-    vectors: Any, labels: Ints, known: Bools, asked: Bools, *, knn: bool, probe: bool, seed: int
+    vectors: Any, labels: Ints, known: Bools, asked: Bools, *, knn: bool, probe: bool, retriever: bool, seed: int
 ) -> Classified:
     """Name the asked rows after the known ones."""
     parts = (vectors[known], labels[known], vectors[asked], labels[asked])
@@ -64,4 +66,5 @@ def classify(
         near = interval(found.predicted[NEIGHBOURS] == labels[asked], groups=labels[asked])
     if probe:
         linear = interval(linear_probe(*parts, seed=seed).correct, groups=labels[asked])
-    return Classified(int(known.sum()), int(asked.sum()), near, linear)
+    expert = expertise(vectors, labels, known, asked, seed=seed) if retriever else None
+    return Classified(int(known.sum()), int(asked.sum()), near, linear, expert)

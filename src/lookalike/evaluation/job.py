@@ -43,6 +43,7 @@ def evaluate(
     nmi: bool = False,
     knn: bool = False,
     probe: bool = False,
+    retriever: bool = False,
     calibration: bool = True,
     batch_size: int = 32,
     runtime: str = "auto",
@@ -55,16 +56,18 @@ def evaluate(
 
     `weights` is a local weight file for a timm name.
     `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
-    takes pictures of equal pixels out of each other's hits. `knn` and `probe` also let the pictures of the split
-    `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
+    takes pictures of equal pixels out of each other's hits. `knn`, `probe` and `retriever` (plain majority, how
+    expert the model is as a retriever) also let the pictures of the split `train` (without one: four fifths of each
+    class) name the others. `out` makes a run folder with the report's
     sections and every query's figures.
     """
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.refuse_taken(out)
     recall_at = sorted({1, *recall_at})  # the verdict speaks of recall@1
-    table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=knn or probe)
-    if (knn or probe) and labels.ndim > 1:
+    naming = knn or probe or retriever
+    table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=naming)
+    if naming and labels.ndim > 1:
         raise LookalikeError(f"The pictures of `{table.name}` have several labels: k-NN and the probe need one each.")
     models = [_embedder(model, device, weights)]
     models += [_embedder(baseline, device)] if baseline is not None else []
@@ -75,10 +78,13 @@ def evaluate(
     rows = [_rows(vectors, failures, readable) for vectors, failures in encoded]
     table, labels, measured = table.take(readable), labels[readable], measured[readable]
     named: list[Classified | None] = [None] * len(models)
-    if knn or probe:
+    if naming:
         codes = labels.astype(np.int64)
         known, asked = sides(table, codes, measured, seed=seed)
-        named = [classify(vectors, codes, known, asked, knn=knn, probe=probe, seed=seed) for vectors in rows]
+        named = [
+            classify(vectors, codes, known, asked, knn=knn, probe=probe, retriever=retriever, seed=seed)
+            for vectors in rows
+        ]
     if not measured.all():
         table, labels, rows = table.take(measured), labels[measured], [vectors[measured] for vectors in rows]
     query, gallery, mode = _sides(table, mode)

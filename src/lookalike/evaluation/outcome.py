@@ -19,6 +19,7 @@ from lookalike.evaluation import sections
 from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Paired
 from lookalike.evaluation.classifying import Classified
+from lookalike.evaluation.expertise import retriever_section
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.verification import Verification
 
@@ -93,6 +94,10 @@ class Evaluation:
             for name, found in (("k-NN accuracy", named.knn), ("Linear probe accuracy", named.probe)):
                 if found is not None:
                     out[name] = f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
+            if (expert := named.retriever) is not None:
+                share = expert.accuracy
+                told = f"{number(share.value)} ({number(share.low)}–{number(share.high)}), k = {expert.k}"
+                out["As a retriever: k-NN by majority"] = told
         if (pairs := self.verification) is not None:
             out["Same or not: equal error rate"] = number(pairs.equal_error)
             best = f"{number(pairs.best_threshold)} (right in {number(pairs.accuracy)} of both kinds)"
@@ -166,6 +171,8 @@ class Evaluation:
         out["calibration"] = sections.calibration_section(self.model)
         if self.verification is not None:
             out["verification"] = sections.verification_section(self.verification, self.further())
+        if self.classified is not None and self.classified.retriever is not None:
+            out["retriever"] = retriever_section(subject, self.model, self.classified.retriever)
         if self.baseline is None:
             out["classes"] = sections.one_model_classes(self.model, self.names)
         out["map"] = sections.map_section(subject, models, seed=seed)

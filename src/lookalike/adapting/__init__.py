@@ -1,0 +1,18 @@
+"""Adapting a model to new pictures, with retrieved ones from outside, and never for the worse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lookalike.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from lookalike.adapting.job import adapt, forget
+    from lookalike.adapting.settings import AdaptSettings
+    from lookalike.adapting.versions import rollback
+
+__all__ = ["AdaptSettings", "adapt", "forget", "rollback"]
+
+__getattr__, __dir__ = lazily(
+    __name__, {"AdaptSettings": "settings", "adapt": "job", "forget": "job", "rollback": "versions"}
+)

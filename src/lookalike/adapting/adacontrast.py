@@ -1,0 +1,100 @@
+"""AdaContrast (Chen et al., CVPR 2022), as its public code does it: a momentum network and two memories.
+
+Written anew from its description. What its code does by mistake (labels of the queue are exchanged before the loss)
+is done with `compat` only.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from lookalike.adapting.contrast import Asking, Columns, contrastive
+from lookalike.adapting.objectives import Objective, Parts
+from lookalike.core.seeds import torch_rng
+from lookalike.losses import adaptation
+
+if TYPE_CHECKING:
+    from lookalike.adapting.adapter import Adapter
+
+MOMENTUM = 0.999
+
+
+class AdaContrast(Objective):
+    """Refined labels from a bank of all target pictures; contrast against a queue of strong keys."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        super().__init__(adapter)
+        net, size = adapter.network, adapter.settings.bank.size
+        self.slow = copy.deepcopy(net)
+        generator = torch_rng(adapter.seed, "queue")
+        self.queue = normalize(torch.randn(size, net.dim, generator=generator), dim=1)
+        self.queue_labels = torch.randint(0, max(net.classes, 1), (size,), generator=generator)
+        self.place = 0
+        self.rows, self.probabilities = torch.zeros(0), torch.zeros(0)
+        self.bank_place = 0
+        self.kept: tuple[Tensor, Tensor] | None = None
+
+    def begin(self) -> None:
+        if not len(self.rows):
+            order = torch.from_numpy(self.a.order(-1).copy())
+            features, logits = self.all_centres()
+            self.rows, self.probabilities = features[order], logits[order].softmax(1)
+
+    def refined(self, weak: Tensor) -> Tensor:
+        near = (weak @ self.rows.T).topk(min(self.a.settings.labels.k, len(self.rows)), dim=1).indices
+        return self.probabilities[near].mean(1).argmax(1)
+
+    def _turn(self, count: int) -> Tensor:
+        return (self.place + torch.arange(count)) % len(self.queue)
+
+    def loss(self, rows: np.ndarray, epoch: int) -> Parts:
+        a = self.a
+        with torch.no_grad():
+            labels = self.refined(a.network(a.supply.weak(rows, epoch))[0])
+            for slow, fast in zip(self.slow.parameters(), a.network.parameters(), strict=True):
+                slow.lerp_(fast, 1 - MOMENTUM)
+            key = self.slow(a.supply.strong(rows, epoch, second=True))[0]
+        a.seen_labels += torch.bincount(labels, minlength=len(a.seen_labels))
+        q, z, _ = self.forward(a.supply.strong(rows, epoch))
+        known = self.queue_labels
+        if a.settings.compat:
+            known = known.clone()
+            known[self._turn(len(rows))[-len(known) :]] = labels[-len(known) :]
+        count = torch.arange(len(rows))
+        none = torch.full((len(rows), 1), -1)
+        columns = Columns(self.queue, torch.full((len(self.queue),), -1), known, pool=False)
+        con, _ = contrastive(q, key, Asking(count, labels, none, none < 0), [columns], tau=a.settings.contrast.tau)
+        self.kept = (key, labels)
+        ce, div = cross_entropy(z, labels), adaptation.diversity(z)
+        weights = a.settings.weights
+        total = weights.labels * ce + weights.contrast * con.mean() + weights.diversity * div
+        return total, {"contrast": float(con.detach().mean()), "labels": float(ce.detach())}
+
+    def after(self, rows: np.ndarray, epoch: int) -> None:
+        assert self.kept is not None
+        key, labels = self.kept
+        place = self._turn(len(key))
+        self.queue[place], self.queue_labels[place] = key, labels
+        self.place = (self.place + len(key)) % len(self.queue)
+        with torch.no_grad():
+            features, logits = self.slow(self.a.supply.weak(rows, epoch))
+        turn = (self.bank_place + torch.arange(len(rows))) % len(self.rows)
+        self.rows[turn], self.probabilities[turn] = features, logits.softmax(1)
+        self.bank_place = (self.bank_place + len(rows)) % len(self.rows)
+        self.kept = None
+
+    def state(self) -> dict[str, Any]:
+        names = ("queue", "queue_labels", "place", "rows", "probabilities", "bank_place")
+        return {"slow": self.slow.state_dict(), **{name: getattr(self, name) for name in names}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.slow.load_state_dict(state["slow"])
+        for name, value in state.items():
+            if name != "slow":
+                setattr(self, name, value)

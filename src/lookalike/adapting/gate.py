@@ -1,0 +1,149 @@
+"""Do no harm: whether an adapted model may take the place of the one before it.
+
+Labelled evidence comes first: a paired bootstrap on held-out pictures. Without labels the candidate must agree with
+an anchor (the base model with the target's batch-norm statistics) and be more informative than the model before it:
+no signal of the candidate alone sees two classes exchanged. In doubt the old model stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lookalike.adapting import signals
+from lookalike.core.seeds import numpy_rng
+from lookalike.core.settings import Settings
+from lookalike.evaluation.bootstrap import paired
+
+
+class Thresholds(Settings):
+    """What the label-free gate asks for; `lookalike bench gate` measures what they let through."""
+
+    agreement: float = 0.85
+    """With the anchor's prediction, on the half it is most confident of, at least."""
+    divergence: float = 0.02
+    """Between the mean predictions of candidate and anchor, in nats, at most."""
+    information: float = 0.0
+    """More mutual information than before, by more than this."""
+    kappa: float = -0.02
+    """Change of the agreement with the retriever's neighbours, more than this."""
+    pictures: int = 100
+    """Held-out pictures, at least."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the candidate is promoted, why not, and the numbers this rests on."""
+
+    promoted: bool
+    reasons: list[str]
+    evidence: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def sentence(self) -> str:
+        if self.promoted:
+            small = "" if self.evidence == "labels" else " A gain is likely, but not shown to be large."
+            return f"Promoted the adapted model ({self.evidence}).{small}"
+        return f"Kept the old model: {'; '.join(self.reasons)}."
+
+
+def by_labels(before: np.ndarray, after: np.ndarray, *, least: int = 30, seed: int = 0) -> Decision:
+    """Right (1) or wrong (0), or any score, of the same held-out pictures under the old and the new model."""
+    if len(before) < least:
+        why = f"{len(before)} labelled held-out pictures are too few to tell ({least} are needed)"
+        return Decision(False, [why], "labels", {"pictures": len(before)})
+    found = paired(before, after, seed=seed)
+    figures = {"before": float(np.mean(before)), "after": float(np.mean(after)), **found.to_json()}
+    if found.better:
+        return Decision(True, [], "labels", figures)
+    ends = f"{100 * found.low:+.1f} to {100 * found.high:+.1f} points"
+    return Decision(False, [f"on labelled pictures it is not surely better ({ends})"], "labels", figures)
+
+
+def measure(before: np.ndarray, anchor: np.ndarray, candidate: np.ndarray, near: np.ndarray) -> dict[str, float]:
+    """The signals, from probabilities of the same held-out pictures and the retriever's neighbours among them."""
+    old, new = before.argmax(1), candidate.argmax(1)
+    return {
+        "pictures": len(before),
+        "agreement": signals.agreement(candidate, anchor),
+        "divergence": signals.divergence(candidate, anchor),
+        "information": signals.information(candidate) - signals.information(before),
+        "beyond_anchor": signals.information(candidate) - signals.information(anchor),
+        "kappa": signals.kappa(new, near) - signals.kappa(old, near),
+        "nuclear": signals.nuclear(candidate) - signals.nuclear(before),
+        "confidence": signals.confidence(candidate) - signals.confidence(before),
+        "lost": signals.lost(candidate, anchor),
+    }
+
+
+def failed(found: dict[str, float], limits: Thresholds) -> list[str]:
+    """The tests that a candidate with these signals fails, in words."""
+    asked = [
+        (
+            found["pictures"] >= limits.pictures,
+            f"{found['pictures']:.0f} held-out pictures are too few ({limits.pictures} are needed)",
+        ),
+        (
+            found["agreement"] >= limits.agreement,
+            f"it agrees with the anchor on {found['agreement']:.0%} of its surest half (least {limits.agreement:.0%})",
+        ),
+        (
+            found["divergence"] <= limits.divergence,
+            f"its class shares are {found['divergence']:.3f} nats from the anchor's (most {limits.divergence:g})",
+        ),
+        (found["information"] > limits.information, "its predictions carry no more information than before"),
+        (
+            found["kappa"] > limits.kappa,
+            f"it agrees less with the retriever's neighbours ({found['kappa']:+.3f}, least {limits.kappa:+g})",
+        ),
+        (found["lost"] <= 0.3, f"it lost {found['lost']:.0%} of the classes"),
+    ]
+    return [why for holds, why in asked if not holds]
+
+
+def passes(found: dict[str, Any], limits: Thresholds) -> bool:
+    """Whether signals, with what a stream alarm said, let a candidate pass."""
+    return not found["alarm"] and not failed(found, limits)
+
+
+def without_labels(
+    before: np.ndarray,
+    anchor: np.ndarray,
+    candidate: np.ndarray,
+    near: np.ndarray,
+    *,
+    alarm: str | None = None,
+    limits: Thresholds | None = None,
+    anchor_asked: bool = False,
+) -> Decision:
+    """The label-free gate. `anchor_asked`: the candidate is the anchor itself, because that was asked for."""
+    limits = limits or Thresholds()
+    found = measure(before, anchor, candidate, near)
+    reasons = [alarm] if alarm else []
+    reasons += failed(found, limits)
+    if not reasons and not anchor_asked and found["beyond_anchor"] <= 0:
+        plain = failed(measure(before, anchor, anchor, near), limits)
+        if not plain and not np.array_equal(before, anchor):
+            reasons = ["it is no better than the target's batch-norm statistics alone"]
+    return Decision(not reasons, reasons, "without labels", found)
+
+
+def stream_alarm(batches: list[np.ndarray], *, smallest: int = 8, look: int = 20, seed: int = 0) -> str | None:
+    """What is wrong with a stream, by the anchor's predictions for its batches."""
+    size = max((len(batch) for batch in batches), default=0)
+    if size < smallest:
+        return f"batches of {size} are too small to adapt to ({smallest} are needed)"
+    first = batches[:look]
+    order = np.concatenate(batches)
+    mixed = numpy_rng(seed, "shuffled stream").permutation(len(order))
+    shuffled = np.split(order[mixed], np.cumsum([len(b) for b in batches])[:-1])[:look]
+    own, usual = (np.mean([signals.entropy(np.bincount(b) / len(b)) for b in s]) for s in (first, shuffled))
+    if own < usual / 2:
+        return f"classes come one at a time (label entropy {own:.2f} a batch, {usual:.2f} when shuffled)"
+    return None

@@ -1,0 +1,151 @@
+"""The model while it adapts: features and logits from a cached layer, and what batch-norm may see.
+
+Pool pictures never move the target's statistics: they pass in evaluation mode, or with the target batch's own
+(`shared-stats`), never together with target pictures in one batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lookalike.core.errors import LookalikeError
+from lookalike.models import Embedder
+from lookalike.training.batchnorm import layers
+
+PIXELS = "pixels"
+TEMPERATURE = 0.07
+
+
+def pick_layer(model: Embedder, layer: str) -> str:
+    """`auto`: half of the stages learn; a backbone that cannot be cut keeps all and lets its head learn."""
+    if layer != "auto":
+        return layer
+    stages = [name for name in model.layers if name.startswith("stage")]
+    if stages:
+        return stages[(len(stages) - 1) // 2]
+    return "pooled"
+
+
+class Network(nn.Module):
+    """`network(x)` is (unit features, logits); x is what `layer` of the model gives, or uint8 pixels."""
+
+    prototypes: Tensor | None
+
+    def __init__(self, model: Embedder, layer: str = "pooled", *, prototypes: Tensor | None = None) -> None:
+        super().__init__()
+        self.model, self.layer = model.eval(), layer
+        if model.classifier is None and prototypes is None:
+            self.classes = 0
+        else:
+            self.classes = model.classifier.out_features if prototypes is None else len(prototypes)  # type: ignore[union-attr]
+        self.register_buffer("prototypes", prototypes)
+
+    @property
+    def dim(self) -> int:
+        return self.model.dim
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pooled = self.model.pooled(x) if self.layer == PIXELS else self.model.pooled_from(self.layer, x)
+        rows = self.model.from_features(pooled)
+        return rows, self.logits(rows)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        if self.prototypes is not None:
+            return rows @ self.prototypes.T / TEMPERATURE
+        return self.model.classifier(rows) if self.model.classifier is not None else rows.new_zeros(len(rows), 1)
+
+    def upper(self) -> nn.Module:
+        """What is above the cached layer and below the head."""
+        if self.layer == PIXELS:
+            return self.model.backbone
+        return nn.Identity() if self.layer == "pooled" else self.model.upper(self.layer)
+
+    def norms(self) -> list[_BatchNorm]:
+        """Batch-norm layers that run here."""
+        return [*layers(self.upper()), *layers(self.model.norm)]
+
+    def groups(self, rate: float, head_factor: float, *, only: str = "all") -> list[dict[str, Any]]:
+        """What learns, at which rate: `all`, all but the classifier (`features`), or scales and shifts of norms."""
+        head: list[nn.Module] = [self.model.head, self.model.norm]
+        if self.model.classifier is not None and only == "all":
+            head.append(self.model.classifier)
+        slow = list(self.upper().parameters())
+        fast = [value for part in head for value in part.parameters()]
+        if only == "norms":
+            slow, fast = [value for norm in self.norms() for value in norm.parameters()], []
+        for value in self.parameters():
+            value.requires_grad_(False)
+        for value in (*slow, *fast):
+            value.requires_grad_(True)
+        found = [{"params": slow, "lr": rate}, {"params": fast, "lr": rate * head_factor}]
+        found = [group for group in found if group["params"]]
+        if not found:
+            raise LookalikeError("Nothing of this model can learn here: it has no head; choose another `layer`.")
+        return found
+
+    @contextlib.contextmanager
+    def learning_statistics(self, mode: str) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Batch statistics inside, where the mode says so; gives the moments the layers saw, in their order."""
+        norms = self.norms() if mode in ("target-train", "shared-stats") else []
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            x = inputs[0].detach()
+            axes = [axis for axis in range(x.ndim) if axis != 1]
+            seen.append((x.mean(axes), x.var(axes, correction=0)))
+
+        hooks = [norm.register_forward_pre_hook(look) for norm in norms]
+        for norm in norms:
+            norm.train()
+        try:
+            yield seen
+        finally:
+            for norm in norms:
+                norm.eval()
+            for hook in hooks:
+                hook.remove()
+
+    @contextlib.contextmanager
+    def borrowed_statistics(self, seen: list[tuple[Tensor, Tensor]]) -> Iterator[None]:
+        """Layers normalise with these moments inside, and have their own back after."""
+        norms = self.norms()
+        kept = [(norm.running_mean, norm.running_var) for norm in norms]
+        for norm, moments in zip(norms, seen, strict=True):
+            norm.running_mean, norm.running_var = moments
+        try:
+            yield
+        finally:
+            for norm, own in zip(norms, kept, strict=True):
+                norm.running_mean, norm.running_var = own
+
+
+def recalibrated(model: Embedder, batches: Iterable[Tensor], layer: str = PIXELS) -> Embedder:
+    """A copy whose batch-norm statistics are those of these pictures: one pass, cumulative means, nothing else.
+
+    Batches are pixels, or what `layer` gives; then only the norm layers above it are touched.
+    """
+    out = copy.deepcopy(model).eval()
+    network = Network(out, layer)
+    norms = network.norms()
+    batches = [batch for batch in batches if len(batch) > 1] if norms else []  # one picture has no variance
+    if not batches:
+        return out
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    with torch.no_grad():
+        for batch in batches:
+            network(batch)
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+    return out

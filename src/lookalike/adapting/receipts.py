@@ -1,0 +1,60 @@
+"""Receipts: which pictures from outside were used, for whom, at what score, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lookalike.adapting.retrieving import Retrieved
+
+
+class Receipts:
+    """Counts by used pool picture, kept while a model adapts."""
+
+    def __init__(self, count: int) -> None:
+        self.loaded = np.zeros(count, np.int64)
+        self.negatives = np.zeros(count, np.int64)
+        self.last = np.full(count, -1, np.int64)
+
+    def load(self, rows: np.ndarray) -> None:
+        self.loaded[rows] += 1
+
+    def count(self, rows: np.ndarray, times: np.ndarray) -> None:
+        np.add.at(self.negatives, rows, times)
+
+    def held(self, rows: np.ndarray, step: int) -> None:
+        self.last[rows] = step
+
+    def state(self) -> dict[str, Any]:
+        return {name: values.tolist() for name, values in vars(self).items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for name, values in state.items():
+            setattr(self, name, np.asarray(values, np.int64))
+
+
+def written(
+    receipts: Receipts,
+    found: Retrieved,
+    pool_ids: Sequence[str],
+    pool_paths: Sequence[str],
+    target_ids: Sequence[str],
+) -> list[dict[str, Any]]:
+    """One record a used picture; `found.index` points into the lists of ids and paths."""
+    rows = []
+    for i, id_ in enumerate(pool_ids):
+        whom = np.argwhere(found.index == i)
+        served = [{"target": target_ids[t], "score": float(found.scores[t, r]), "rank": int(r) + 1} for t, r in whom]
+        rows.append(
+            {
+                "id": id_,
+                "path": pool_paths[i],
+                "served": served,
+                "steps_loaded": int(receipts.loaded[i]),
+                "times_negative": int(receipts.negatives[i]),
+                "last_step_in_bank": int(receipts.last[i]),
+            }
+        )
+    return rows

@@ -1,0 +1,69 @@
+"""Parts of the report of an adaptation: the decision, what it rests on, and the receipts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lookalike.core.sections import Bar, Bars, Block, Cell, Facts, Figure, Grid, Lines, Section, Series, Text, Verdict
+
+if TYPE_CHECKING:
+    from lookalike.adapting.trial import Trial
+
+SHOWN = 50
+
+
+def report_sections(trial: Trial) -> dict[str, Section]:
+    decision = trial.decision
+    figures = [Figure(label=name.replace("_", " "), value=value) for name, value in decision.figures.items()]
+    verdict = Verdict(
+        sentence=decision.sentence,
+        figures=figures[:3],
+        tone="better" if decision.promoted else "same",
+        line=trial.classes,
+    )
+    out = {"adapt-verdict": Section(title="Verdict", order=10, blocks=[verdict])}
+    facts: list[tuple[str, Cell]] = [(name.replace("_", " "), count) for name, count in trial.counts.items()]
+    rest: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in decision.figures.items()]
+    blocks: list[Block] = [
+        Facts(title="Pictures", rows=facts),
+        Facts(title=f"Evidence ({decision.evidence})", rows=rest),
+    ]
+    out["adapt-evidence"] = Section(title="What this rests on", order=20, blocks=blocks)
+    if trial.log:
+        steps = [row["step"] for row in trial.log]
+        names = [name for name in ("loss", "contrast", "labels", "diversity") if name in trial.log[0]]
+        series = [Series(name=name, x=steps, y=[row[name] for row in trial.log]) for name in names]
+        out["adapt-curve"] = Section(
+            title="The way there", order=60, blocks=[Lines(x_label="step", y_label="loss", series=series)]
+        )
+    out["adapt-receipts"] = Section(title="Pictures from outside", order=65, blocks=_receipts(trial))
+    return out
+
+
+def _receipts(trial: Trial) -> list[Block]:
+    if not trial.receipts:
+        return [Text(text="No picture from outside was used.")]
+    counts, edges = np.histogram(trial.scores, bins=20)
+    bars = [
+        Bar(name=f"{low:.2f} to {high:.2f}", value=int(n))
+        for n, low, high in zip(counts, edges, edges[1:], strict=False)
+    ]
+    most = sorted(trial.receipts, key=lambda row: (-row["times_negative"], row["path"]))
+    rows = [
+        [
+            row["path"],
+            len(row["served"]),
+            max(s["score"] for s in row["served"]),
+            row["steps_loaded"],
+            row["times_negative"],
+        ]
+        for row in most[:SHOWN]
+    ]
+    columns = ["picture", "retrieved for", "best score", "steps loaded", "times a negative"]
+    note = f"The {len(rows)} used most of {len(most)}; `receipts.json` of the version has all, with every score."
+    return [
+        Bars(title="Scores of retrieved pictures", rows=bars, label="pairs"),
+        Grid(columns=columns, rows=rows, note=note),
+    ]

@@ -1,0 +1,153 @@
+"""Settings of an adaptation. Those of the paper's runs are named configurations (`lookalike adapt --config`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from lookalike.core.errors import choose
+from lookalike.core.settings import Settings, merge
+
+METHODS = ("t3ar", "adacontrast", "shot", "tent", "mcc", "on_target", "finetune", "bn", "source")
+
+
+class Bank(Settings):
+    size: int = Field(default=16384, ge=1)
+    """Entries of the memory bank, of the target and of the pool together."""
+    view: Literal["weak", "strong"] = "weak"
+    """Which view's features of target pictures are kept (the paper's text says weak, its figure strong)."""
+    label: Literal["aggregated", "enqueued"] = "aggregated"
+    """The class by which entries are left out: of the picture's entries now, or as it was when enqueued."""
+    mean_of: Literal["logits", "probabilities"] = "logits"
+    """What is averaged over the entries of one picture."""
+
+
+class Labels(Settings):
+    refine: Literal["knn", "comatch", "self", "none"] = "knn"
+    """How pseudo-labels are made of neighbours."""
+    k: int = Field(default=10, ge=1)
+    """Neighbours that vote."""
+    dedupe: bool = True
+    """Every picture votes once, however many entries it has."""
+    self_vote: bool = False
+    """A picture's own entries may vote."""
+
+
+class Contrast(Settings):
+    tau: float = Field(default=0.07, gt=0)
+    """Temperature."""
+    pool_set: Literal["own", "all", "others", "positive", "none"] = "own"
+    """Which pool pictures are negatives: those retrieved for the picture, all, all others; or positives; or none."""
+    pool_current: bool = True
+    """Retrieved pictures count in the very step they are loaded in."""
+    exclusion: Literal["none", "pseudo", "score", "rank"] = "pseudo"
+    """Retrieved pictures that are left out: those the model takes for the same class, the most alike, or the first."""
+    exclusion_score: float = 0.9
+    """With `exclusion: score`, from this likeness on."""
+    exclusion_rank: int = 1
+    """With `exclusion: rank`, so many."""
+    exclude_class: bool = True
+    """Target entries of the same class are no negatives."""
+    positive_key: Literal["weak", "strong"] = "weak"
+    """The positive is the weak view, or a second strong one."""
+
+
+class Weights(Settings):
+    labels: float = 1.0
+    """Weight of the pseudo-labels' (or labels') cross entropy."""
+    contrast: float = 1.0
+    """Weight of the contrastive term."""
+    diversity: float = 1.0
+    """Weight of the diversity term; without labels only."""
+
+
+class AdaptSettings(Settings):
+    """All settings of `lookalike adapt`."""
+
+    method: Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "on_target", "finetune", "bn", "source"] = "t3ar"
+    """What adapts; all but t3ar are baselines under the same loop."""
+    neighbours: int = Field(default=2, ge=0)
+    """Pool pictures retrieved for each target picture."""
+    retrieval: Literal["nearest", "random"] = "nearest"
+    """The nearest, or as many drawn at random for each picture."""
+    near_copy: float = 0.98
+    """Pool pictures at least this like a target picture count as copies of it and are not used for it."""
+    layer: str = "auto"
+    """Layers below this stage are computed once and stay; `pixels` trains all of it, `auto` half of the stages."""
+    batch: int = Field(default=64, ge=1)
+    """Target pictures in a step."""
+    epochs: int = Field(default=15, ge=1)
+    """Passes over the target."""
+    steps: int | None = Field(default=None, ge=1)
+    """Steps in all, where passes should not count."""
+    rate: float = Field(default=1e-3, ge=0)
+    """Learning rate of the backbone."""
+    head_factor: float = 10.0
+    """Head and classifier learn so many times faster."""
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    warmup: float = 0.0
+    """Epochs of linear warm-up."""
+    decay: Literal["cosine", "inverse"] = "cosine"
+    """The rate's way down: to 0 by a cosine, or (1 + 10t)^-0.75 as SHOT's."""
+    batch_norm: Literal["frozen", "keep", "target-train", "shared-stats"] = "frozen"
+    """Statistics: of the target, taken once; those the model came with; of each batch; the same for the pool too."""
+    views: int = Field(default=4, ge=1)
+    """Cached strong views of every picture; half as many weak ones."""
+    cls_view: Literal["strong", "weak"] = "strong"
+    """The view that learns the pseudo-labels."""
+    div_scope: Literal["batch", "ema", "off"] = "batch"
+    """Over what the diversity term takes its mean prediction."""
+    reforward: bool = False
+    """Features for the bank are computed again after the step."""
+    stream: bool = False
+    """Pictures come once, in the order of their names, as they would from a camera."""
+    compat: bool = False
+    """AdaContrast as its code does it: labels of the queue are exchanged before the loss."""
+    student: str = "resnet18"
+    """The untrained network that `on_target` teaches."""
+    rounds: int = Field(default=2, ge=1)
+    """Students in a row, with `on_target`."""
+    confusion_temperature: float = 2.5
+    """MCC's temperature."""
+    held_out: float = Field(default=0.3, gt=0, lt=1)
+    """The share of the target kept aside to judge by."""
+    bank: Bank = Bank()
+    labels: Labels = Labels()
+    contrast: Contrast = Contrast()
+    weights: Weights = Weights()
+
+
+_PAPER: dict[str, Any] = {
+    "rate": 0.1,
+    "batch": 1024,
+    "weight_decay": 1e-4,
+    "warmup": 4,
+    "batch_norm": "target-train",
+    "layer": "pixels",
+    "contrast": {"exclusion": "none"},
+}
+_TRAIN = merge(_PAPER, {"epochs": 100, "head_factor": 1})
+_TEST = merge(_PAPER, {"epochs": 30, "bank": {"size": 65536}})
+_TUNE = merge(_TRAIN, {"method": "finetune", "weight_decay": 0.01})
+# Table 6 of the supplement. Mixup 0.1 of its fine-tuning rows is not offered.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "paper_train": _TRAIN,
+    "paper_train_dogs": merge(_TRAIN, {"rate": 0.01, "batch": 512}),
+    "paper_test": _TEST,
+    "paper_test_few": merge(_TEST, {"bank": {"size": 16384}}),
+    "paper_finetune": _TUNE,
+    "paper_finetune_dogs": merge(_TUNE, {"rate": 0.01, "batch": 512}),
+    "paper_finetune_20": merge(_TUNE, {"epochs": 30, "batch": 512}),
+    "adacontrast": {"method": "adacontrast", "rate": 2e-4, "batch": 128, "batch_norm": "target-train"},
+    "shot": {"method": "shot", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
+    "tent": {"method": "tent", "rate": 1e-3, "epochs": 1, "momentum": 0.9, "weight_decay": 0.0},
+}
+
+
+def resolve(config: str | None, *layers: Mapping[str, Any]) -> AdaptSettings:
+    """The settings: the defaults, a named configuration over them, and what the user says on top."""
+    base = CONFIGS[choose(config, CONFIGS, "a configuration of adapt")] if config else {}
+    return AdaptSettings.parse(merge(base, *layers), "settings of adapt")

@@ -1,0 +1,160 @@
+"""The label-free gate, judged: how many harmful and how many helpful adaptations does it let pass?
+
+A bed of adaptations on cached features: all twelve shifts of PACS, a model of each source, methods that usually help
+and recipes made to harm. Thresholds are chosen on one half and judged on the other; the halves share no shift and no
+recipe of harm. An adaptation helps (harms) when it gains (loses) more than a point on held-out pictures.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lookalike.benches import Bar, BenchContext
+
+DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+SEEDS = (0, 1, 2, 3)
+HELP = ("bn", "tent", "shot", "t3ar", "adacontrast")
+HARM = (
+    ("rate x 30", "shuffled labels", "swapped", "pool of noise"),
+    ("entropy alone", "sorted batches", "merged", "pool is the target"),
+)
+MARGIN = 0.01
+HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
+SIZE = 96
+GRID = {"agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95), "divergence": (0.005, 0.01, 0.02, 0.04), "kappa": (-0.02, 0.0)}
+
+
+def halves() -> list[dict[str, Any]]:
+    """Two halves of the twelve shifts: of every pair of domains one direction lies in each."""
+    pairs = list(itertools.permutations(range(len(DOMAINS)), 2))
+    first = [(a, b) for a, b in pairs if (b - a) % 4 == 1 or ((b - a) % 4 == 2 and a < b)]
+    rest = [pair for pair in pairs if pair not in first]
+    return [
+        {"shifts": [(DOMAINS[a], DOMAINS[b]) for a, b in part], "harm": harm}
+        for part, harm in zip((first, rest), HARM, strict=True)
+    ]
+
+
+def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
+    from lookalike.core import folders
+    from lookalike.core.jobs import Jobs
+
+    jobs = Jobs(folders.home() / "jobs" / "gate")
+    data = str(context.folder("pacs"))
+    context.say("Features of the four domains")
+    for domain in DOMAINS:
+        jobs.run(f"features-{domain}", prepared, data=data, domain=domain)
+    rows: list[list[dict[str, Any]]] = []
+    for half in halves():
+        given = {
+            f"{a}-{b}-{recipe}-{seed}": {"data": data, "source": a, "target": b, "recipe": recipe, "seed": seed}
+            for a, b in half["shifts"]
+            for recipe in (*HELP, *half["harm"])
+            for seed in SEEDS
+        }
+        found = []
+        for number, (key, result) in enumerate(jobs.run_many(given, trial, processes=context.threads), 1):
+            found.append(result)
+            if number % 20 == 0:
+                context.say(f"{number} of {len(given)}: {key}, gain {100 * result['gain']:+.1f}")
+        rows.append(found)
+    return judged(rows[0], rows[1])
+
+
+def judged(
+    chosen_on: Sequence[dict[str, Any]], judged_on: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], list[Bar]]:
+    """Choose thresholds on the first, count on the second; the default thresholds are counted beside them."""
+    from lookalike.adapting.gate import Thresholds
+
+    limits = choose_limits(chosen_on)
+    figures: dict[str, Any] = {
+        "chosen": limits.model_dump(),
+        "chosen on": counted(chosen_on, limits),
+        "judged on": counted(judged_on, limits),
+        "defaults, both halves": counted([*chosen_on, *judged_on], Thresholds()),
+        "trade-off": [{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()],
+        "by recipe": {
+            recipe: counted([r for r in judged_on if r["recipe"] == recipe], limits)
+            for recipe in sorted({r["recipe"] for r in judged_on})
+        },
+        "shifts": sorted({f"{r['source']} to {r['target']}" for r in judged_on}),
+    }
+    found = figures["judged on"]
+    bars = [
+        Bar("harmful promoted", found["harmful"]["promoted"], HARMFUL, "lower"),
+        Bar("helpful promoted", found["helpful"]["promoted"], HELPFUL),
+        Bar("harmful adaptations judged", found["harmful"]["count"], LEAST),
+        Bar("helpful adaptations judged", found["helpful"]["count"], LEAST),
+    ]
+    return figures, bars
+
+
+def _grid() -> list[dict[str, Any]]:
+    return [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
+
+
+def _short(found: dict[str, Any]) -> dict[str, float]:
+    return {kind: found[kind]["promoted"] for kind in ("harmful", "helpful")}
+
+
+def choose_limits(rows: Sequence[dict[str, Any]]) -> Any:
+    """Thresholds that let most helpful ones pass while at most 5 % of the harmful do; if none do, the strictest."""
+    from lookalike.adapting.gate import Thresholds
+
+    tried = [Thresholds(**values) for values in _grid()]
+    found = [_short(counted(rows, limits)) for limits in tried]
+    safe = [i for i, f in enumerate(found) if f["harmful"] <= HARMFUL]
+    if not safe:
+        return tried[min(range(len(tried)), key=lambda i: found[i]["harmful"])]
+    return tried[max(safe, key=lambda i: (found[i]["helpful"], -found[i]["harmful"]))]
+
+
+def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
+    """Of the harmful, the helpful and the rest: how many, and the promoted share with its interval."""
+    from lookalike.adapting.gate import passes
+    from lookalike.evaluation.bootstrap import share
+
+    kinds = {
+        "harmful": [r for r in rows if r["gain"] < -MARGIN],
+        "helpful": [r for r in rows if r["gain"] > MARGIN],
+        "neutral": [r for r in rows if abs(r["gain"]) <= MARGIN],
+    }
+    out: dict[str, Any] = {}
+    for kind, members in kinds.items():
+        passed = sum(passes(r, limits) for r in members)
+        found = share(passed, len(members)) if members else None
+        out[kind] = {
+            "count": len(members),
+            "promoted": 0.0 if found is None else round(found.value, 4),
+            "low": 0.0 if found is None else round(found.low, 4),
+            "high": 1.0 if found is None else round(found.high, 4),
+        }
+    return out
+
+
+# --- the bed --------------------------------------------------------------------------------------
+
+
+def prepared(*, data: str, domain: str) -> int:
+    """Make the cached features of a domain; how many pictures it has."""
+    from lookalike.adapting.bed import domain_features
+
+    return len(domain_features(data, domain, SIZE).labels)
+
+
+def trial(*, data: str, source: str, target: str, recipe: str, seed: int) -> dict[str, Any]:
+    """One adaptation: its gain on held-out pictures by their labels, and the signals the gate has without them."""
+    import torch
+
+    from lookalike.adapting import bed
+
+    torch.set_num_threads(1)
+    here, there = (bed.domain_features(data, name, SIZE) for name in (source, target))
+    found = bed.adapted(bed.source_model(bed.backbone(SIZE), here, seed), there, recipe, seed)
+    plain: dict[str, Any] = {key: float(np.round(value, 6)) for key, value in found.items() if key != "alarm"}
+    return {"source": source, "target": target, "recipe": recipe, "seed": seed, "alarm": found["alarm"], **plain}

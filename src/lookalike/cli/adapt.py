@@ -1,0 +1,102 @@
+"""`lookalike adapt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lookalike.cli import options, show
+from lookalike.cli.verb import Answer, verb
+
+
+@verb
+def adapt(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a model folder, or an adapted model.")],
+    target: Annotated[Path, typer.Option("--target", help="The new pictures; labels are not needed.")],
+    pool: Annotated[
+        list[Path] | None, typer.Option("--pool", help="Pictures from outside to retrieve from; may be given again.")
+    ] = None,
+    labelled: Annotated[bool, typer.Option("--labelled", help="Learn from the target's labels.")] = False,
+    gallery: Annotated[
+        Path | None, typer.Option("--gallery", help="Labelled pictures that give a model its classes.")
+    ] = None,
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", help="How many groups stand for classes where there are none.")
+    ] = None,
+    judge: Annotated[Path | None, typer.Option("--judge", help="Labelled pictures to judge by.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Pictures the model was trained on; only mcc needs them.")
+    ] = None,
+    retriever: Annotated[
+        str | None, typer.Option("--retriever", help="The model that retrieves; the model itself otherwise.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method", help="t3ar, or a baseline: adacontrast, shot, tent, mcc, on_target, finetune, bn, source."
+        ),
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Pictures come once, in the order of their names.")] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", help="Use only pool pictures of this pattern (folder/path) or id.")
+    ] = None,
+    deny: Annotated[
+        list[str] | None, typer.Option("--deny", help="Never use pool pictures of this pattern (folder/path) or id.")
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="Settings by name, as paper_test.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as neighbours=5; may be given again."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")] = None,
+    seed: options.Seed = 0,
+    layout: options.Layout = "auto",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder of the adapted model; runs/<time>-adapt otherwise.")
+    ] = None,
+) -> Answer:
+    """Adapt a model to new pictures, with the nearest ones of other folders; keep it only if it is better."""
+    import lookalike
+    from lookalike.core.settings import parse_set
+
+    done = lookalike.adapt(
+        model=model,
+        target=target,
+        pool=pool or [],
+        labelled=labelled,
+        gallery=gallery,
+        clusters=clusters,
+        judge=judge,
+        source=source,
+        retriever=retriever,
+        method=method,
+        stream=stream,
+        allow=allow or [],
+        deny=deny or [],
+        config=config,
+        settings=parse_set(settings or []),
+        steps=steps,
+        seed=seed,
+        layout=layout,
+        out=out,
+    )
+    found = done.result
+    counts = found["counts"]
+    path = show.short(done.path)
+    lines = [
+        found["verdict"],
+        *show.rows(
+            [
+                ("Classes", found["classes"]),
+                ("Learnt from", f"{counts['learnt_from']:,} pictures, judged by {counts['held_out']:,} others"),
+                ("From outside", f"{counts['used']:,} of {counts['pool']:,} pool pictures"),
+                ("Model", show.link(done.path)),
+                ("Receipts", show.link(done.path / "versions" / str(found["version"]) / "receipts.json")),
+                ("Go back", f"lookalike rollback {path}" if found["promoted"] else None),
+                ("Report", f"lookalike report {path}"),
+            ]
+        ),
+    ]
+    return Answer({"run": done.path, **found}, lines, asked=True)

@@ -1,0 +1,71 @@
+"""How expert a retriever is: do most of a picture's nearest neighbours show the same thing?
+
+k-NN by plain majority, as in Table 5 of the T3AR paper's supplement; k is chosen on a tenth of the known pictures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from lookalike.core import sections as s
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.arrays import Bools, Ints
+from lookalike.evaluation.bootstrap import Interval, interval
+from lookalike.evaluation.knn import weighted_knn
+from lookalike.evaluation.pictures import Measured, Subject
+
+CHOICES = (1, 3, 5, 10, 20, 50, 100)
+# So flat that every neighbour counts the same, and only ties go to the more alike.
+MAJORITY = 1e6
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Expertise:
+    """Accuracy by majority with its interval, the k that was chosen, and how the choices did on the tenth."""
+
+    k: int
+    accuracy: Interval
+    tried: dict[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def expertise(vectors: Any, labels: Ints, known: Bools, asked: Bools, *, seed: int = 0) -> Expertise:
+    """Name the asked rows by the majority of the known ones nearest to them."""
+    rows = np.flatnonzero(known)
+    order = numpy_rng(seed, "choice of k").permutation(rows)
+    aside, rest = order[: max(1, len(rows) // 10)], order[max(1, len(rows) // 10) :]
+    if not len(rest):
+        raise LookalikeError("To score a retriever at least 2 known pictures are needed.")
+    choices = [k for k in CHOICES if k <= len(rest)]
+    trial = weighted_knn(vectors[rest], labels[rest], vectors[aside], labels[aside], k=choices, temperature=MAJORITY)
+    k = max(choices, key=lambda n: (trial.accuracy[n], -n))
+    final = weighted_knn(vectors[known], labels[known], vectors[asked], labels[asked], k=k, temperature=MAJORITY)
+    return Expertise(k, interval(final.predicted[k] == labels[asked], groups=labels[asked]), trial.accuracy)
+
+
+def retriever_section(subject: Subject, model: Measured, found: Expertise) -> s.Section:
+    """What a query sees of the pictures: how its scores are spread, and which it retrieves."""
+    queries = model.result.query_index[:: max(1, len(model.result.query_index) // SHOWN)][:SHOWN]
+    first = int(queries[0])
+    others = subject.gallery[subject.gallery != first]
+    counts, edges = np.histogram(model.rows[others] @ model.rows[first], bins=20)
+    ends = zip(counts, edges[:-1], edges[1:], strict=True)
+    bars = [s.Bar(name=f"{low:.2f} to {high:.2f}", value=int(count)) for count, low, high in ends]
+    value = s.Value.of(found.accuracy)
+    facts: list[tuple[str, s.Cell]] = [
+        ("k-NN accuracy, by majority", value),
+        ("k, chosen on a tenth of the known pictures", found.k),
+    ]
+    blocks: list[s.Block] = [
+        s.Facts(rows=facts),
+        s.Bars(title="Scores of one query with all other pictures", rows=bars, label="pictures"),
+        s.Hits(title="What is retrieved", rows=[subject.row([model], int(query)) for query in queries]),
+    ]
+    return s.Section(title="As a retriever", order=45, blocks=blocks)

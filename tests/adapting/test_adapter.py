@@ -1,0 +1,285 @@
+"""The loop on small arrays: what counts when, what may not move, and the same bits after a stop."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.adapting.conftest import small
+from torch import Tensor
+
+from lookalike.adapting import objectives
+from lookalike.adapting.adapter import Adapter
+from lookalike.adapting.network import Network, recalibrated
+from lookalike.adapting.objectives import T3AR
+from lookalike.adapting.settings import METHODS, AdaptSettings, resolve
+from lookalike.adapting.supply import Arrays
+from lookalike.core.errors import LookalikeError
+from lookalike.models.norms import make_norm
+
+COUNT, POOL = 20, 9
+IDS = [f"t{i:02d}" for i in range(COUNT)]
+OUTSIDE = [f"a{i}" for i in range(POOL)]
+
+
+def arrays(seed: int = 0, *, pool: bool = True) -> Arrays:
+    rng = np.random.default_rng(seed)
+    width = small().feature_dim
+
+    def draw(*shape: int) -> np.ndarray:
+        return rng.normal(size=(*shape, width)).astype(np.float32)
+
+    weak, strong, centre, others = draw(2, COUNT), draw(3, COUNT), draw(COUNT), draw(POOL)
+    return Arrays(IDS, weak, strong, centre, others if pool else None, seed=seed)
+
+
+LISTS = np.random.default_rng(4).integers(0, POOL, (COUNT, 2))
+
+
+def adapter(over: dict[str, Any] | None = None, **options: Any) -> Adapter:
+    model = small()
+    model.norm = make_norm("bn", 8)
+    options = {"lists": LISTS, "scores": np.full(LISTS.shape, 0.5), "pool_ids": OUTSIDE, "seed": 3, **options}
+    chosen = resolve(None, {"batch": 6, "epochs": 2, "bank": {"size": 40}, "rate": 0.01, **(over or {})})
+    return Adapter(Network(model.eval(), "pooled"), arrays(), IDS, chosen, **options)
+
+
+def bits(found: Adapter) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in found.network.state_dict().items()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_bank_is_as_it_was_before_the_batch_until_the_step_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = adapter()
+    objective: Any = found.objective
+    seen: list[tuple[int, int]] = []
+    usual = T3AR._contrast
+
+    def spy(self: T3AR, q: Tensor, key: Tensor, asking: Any, pool: Any) -> Tensor:
+        assert pool is not None
+        before = self.bank.pushed["target"] + self.bank.pushed["pool"]
+        out = usual(self, q, key, asking, pool)
+        seen.append((before, self.bank.pushed["target"] + self.bank.pushed["pool"]))
+        return out
+
+    monkeypatch.setattr(T3AR, "_contrast", spy)
+    found.run(until=2)
+    assert seen[0] == (COUNT, COUNT), "only the start is in the bank at the first loss"
+    assert seen[1][0] > COUNT + 6, "target and pool entries of the first batch came after it"
+    assert objective.bank.pushed["target"] == COUNT + 12
+
+
+def test_retrieved_pictures_count_in_the_step_they_come_in() -> None:
+    on, off = adapter(), adapter({"contrast": {"pool_current": False}})
+    for found in (on, off):
+        found.run(until=1)
+    assert on.receipts.negatives.sum() > 0
+    assert off.receipts.negatives.sum() == 0, "without that, the first epoch is without retrieval"
+
+
+def test_receipts_agree_with_the_banks_counters() -> None:
+    found = adapter({"contrast": {"exclusion": "none"}})
+    bank = found.objective.bank  # type: ignore[attr-defined]
+    found.run()
+    assert found.receipts.loaded.sum() == bank.pushed["pool"]
+    assert bank.pushed["pool"] - bank.dropped["pool"] == len(bank.pool)
+    held = np.unique(bank.pool.read("ids").numpy()) - COUNT
+    assert (found.receipts.last[held] == found.step).all()
+    assert set(np.flatnonzero(found.receipts.negatives)) <= set(np.flatnonzero(found.receipts.loaded))
+
+
+def test_an_empty_pool_gives_the_bits_of_no_retrieval() -> None:
+    none, empty = adapter({"contrast": {"pool_set": "none"}}), adapter(lists=None, scores=None, pool_ids=())
+    with_it = adapter()
+    for found in (none, empty, with_it):
+        found.run()
+    assert same(bits(none), bits(empty))
+    assert not same(bits(none), bits(with_it))
+
+
+@pytest.mark.parametrize("method", ["t3ar", "adacontrast", "shot", "tent"])
+def test_a_stopped_run_goes_on_to_the_same_bits(method: str) -> None:
+    whole = adapter({"method": method})
+    whole.run()
+    first = adapter({"method": method})
+    first.run(until=3)
+    buffer = io.BytesIO()
+    torch.save(first.state(), buffer)
+    buffer.seek(0)
+    second = adapter({"method": method})
+    second.set_state(torch.load(buffer, weights_only=True))
+    second.run()
+    assert same(bits(whole), bits(second)) and whole.log == second.log
+    assert (whole.receipts.negatives == second.receipts.negatives).all()
+
+
+def test_the_same_picture_twice_has_no_role_for_itself() -> None:
+    """A pool picture that is a target picture has its id: it is never its own negative."""
+    lists = np.full((COUNT, 1), -1)
+    lists[4, 0] = 0
+    found = adapter(lists=lists, scores=np.ones((COUNT, 1)), pool_ids=["t04"], over=None)
+    found.run()
+    assert found.receipts.loaded[0] == 2 and found.receipts.negatives[0] == 0
+
+
+@pytest.mark.parametrize("mode", ["frozen", "target-train", "shared-stats"])
+def test_pool_pictures_never_move_the_targets_statistics(mode: str) -> None:
+    with_pool, without = adapter({"batch_norm": mode}), adapter({"batch_norm": mode, "contrast": {"pool_set": "none"}})
+    logits = []
+    for found in (with_pool, without):
+        found.objective.begin()
+        start = bits(found)
+        found.objective.loss(np.arange(6), 0)
+        logits.append(found.objective.kept[1])  # type: ignore[attr-defined]
+        moved = not torch.equal(start["model.norm.running_mean"], found.network.model.norm.running_mean)
+        assert moved == (mode != "frozen")
+    assert same(bits(with_pool), bits(without)), "buffers"
+    assert torch.equal(*logits)
+
+
+def test_shared_statistics_are_those_of_the_batch() -> None:
+    found = adapter({"batch_norm": "shared-stats"})
+    objective: Any = found.objective
+    strong = found.supply.strong(np.arange(6), 0)
+    with torch.no_grad():
+        q, _, seen = objective.forward(strong)
+        with found.network.borrowed_statistics(seen):
+            again, _ = found.network(strong)
+        assert torch.allclose(q, again, atol=1e-5), "the same pictures with the same moments"
+        assert not torch.allclose(q, found.network(strong)[0], atol=1e-3)
+
+
+def test_recalibrated_statistics_are_those_of_the_pictures() -> None:
+    model = small()
+    pictures = torch.randint(0, 255, (10, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    found = recalibrated(model, [pictures])
+    assert found.fingerprint() != model.fingerprint()
+    first = next(m for m in found.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    with torch.no_grad():
+        x = found.backbone.conv_stem(found.normalise(pictures))
+    assert torch.allclose(first.running_mean, x.mean((0, 2, 3)), atol=1e-5)
+    assert same(dict(model.named_parameters()), dict(found.named_parameters())), "nothing else"
+
+
+def test_a_target_smaller_than_a_batch_and_a_last_picture_alone() -> None:
+    assert [len(b) for b in adapter({"batch": 64}).batches(0)] == [COUNT]
+    assert [len(b) for b in adapter({"batch": 19}).batches(0)] == [19, 1]
+    assert [len(b) for b in adapter({"batch": 19, "batch_norm": "target-train"}).batches(0)] == [19]
+
+
+def test_a_class_without_pseudo_labels_is_counted() -> None:
+    found = adapter({"weights": {"diversity": 0.0}})
+    with torch.no_grad():
+        found.network.model.classifier.bias[1] = -100.0  # type: ignore[union-attr]
+    found.run()
+    assert found.never_labelled >= 1 and np.isfinite([row["loss"] for row in found.log]).all()
+
+
+def test_labels_are_learnt_and_pseudo_labels_are_not_made() -> None:
+    labels = np.arange(COUNT) % 3
+    found = adapter({"epochs": 12, "rate": 0.1, "weights": {"contrast": 0.1}}, labels=labels)
+    found.run()
+    assert "diversity" not in found.log[0]
+    last, first = (np.mean([row["labels"] for row in part]) for part in (found.log[-4:], found.log[:4]))
+    assert last < 0.8 * first
+
+
+@pytest.mark.parametrize(
+    "over",
+    [{"contrast": {"pool_set": p}} for p in ("own", "all", "others", "positive")]
+    + [{"contrast": {"exclusion": e}} for e in ("none", "score", "rank")]
+    + [
+        {"contrast": {"positive_key": "strong"}},
+        {"bank": {"size": 40, "view": "strong"}},
+        {"bank": {"size": 40, "label": "enqueued"}},
+        {"cls_view": "weak"},
+        {"div_scope": "ema"},
+        {"div_scope": "off"},
+        {"reforward": True},
+        {"labels": {"refine": "comatch"}},
+        {"labels": {"refine": "self"}},
+    ],
+    ids=str,
+)
+def test_every_option_changes_what_is_learnt(over: dict[str, Any]) -> None:
+    plain = adapter({"contrast": {"exclusion": "pseudo"}})
+    other = adapter(over)
+    for found in (plain, other):
+        found.run()
+    assert same(bits(plain), bits(other)) == (over == {"contrast": {"pool_set": "own"}})
+    assert np.isfinite([row["loss"] for row in other.log]).all()
+
+
+def test_votes_are_asked_for_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    usual = objectives.votes
+    monkeypatch.setattr(objectives, "votes", lambda *a, **k: asked.append(k) or usual(*a, **k))  # type: ignore[func-returns-value]
+    labels = {"k": 3, "dedupe": False, "self_vote": True, "refine": "comatch"}
+    adapter({"labels": labels, "bank": {"size": 40, "mean_of": "probabilities"}}).run(until=1)
+    assert asked == [{**labels, "of_logits": False}]
+
+
+def test_baselines_learn_what_they_may() -> None:
+    start = bits(adapter())
+    moved = {}
+    for method in ("tent", "shot", "adacontrast", "finetune", "mcc"):
+        source = (arrays(1), np.arange(COUNT) % 3)
+        found = adapter(
+            {"method": method}, labels=np.arange(COUNT) % 3 if method == "finetune" else None, source=source
+        )
+        found.run()
+        now = bits(found)
+        moved[method] = {name.split(".")[1] for name in start if not torch.equal(start[name], now[name])}
+    assert moved["tent"] == {"norm"}
+    assert moved["shot"] == {"head", "norm"}, "its classifier stays"
+    for method in ("adacontrast", "finetune", "mcc"):
+        assert moved[method] == {"head", "norm", "classifier"}
+
+
+def test_what_a_baseline_lacks_is_said() -> None:
+    with pytest.raises(LookalikeError, match="--source"):
+        adapter({"method": "mcc"}).run()
+    with pytest.raises(LookalikeError, match="--labelled"):
+        adapter({"method": "finetune"}).run()
+    with pytest.raises(LookalikeError, match="needs classes"):
+        Adapter(Network(small(None), "pooled"), arrays(), IDS, AdaptSettings(method="shot"))
+
+
+def test_adacontrasts_mistake_is_kept_for_comparison_only() -> None:
+    right, wrong = adapter({"method": "adacontrast"}), adapter({"method": "adacontrast", "compat": True})
+    for found in (right, wrong):
+        found.run()
+    assert not same(bits(right), bits(wrong))
+
+
+def test_without_classes_only_the_contrast_is_learnt() -> None:
+    friends = np.full((COUNT, 1), -1)
+    friends[0, 0] = 1
+    chosen = AdaptSettings(batch=6, epochs=1, bank={"size": 40})
+    found = Adapter(
+        Network(small(None), "pooled"), arrays(), IDS, chosen, lists=LISTS, pool_ids=OUTSIDE, friends=friends
+    )
+    found.run()
+    assert "labels" not in found.log[0] and found.log[0]["contrast"] > 0
+
+
+def test_configurations_of_the_paper() -> None:
+    test, train = resolve("paper_test"), resolve("paper_train")
+    assert (test.rate, test.batch, test.epochs, test.bank.size, test.contrast.exclusion) == (
+        0.1,
+        1024,
+        30,
+        65536,
+        "none",
+    )
+    assert (train.epochs, train.bank.size, train.weight_decay, train.warmup) == (100, 16384, 1e-4, 4)
+    assert resolve("paper_finetune_dogs").rate == 0.01 and resolve("paper_finetune_20").batch == 512
+    assert set(METHODS) == set(AdaptSettings.model_fields["method"].annotation.__args__)  # type: ignore[union-attr]
+    with pytest.raises(LookalikeError, match="did you mean `paper_test`"):
+        resolve("paper_tests")

@@ -1,0 +1,209 @@
+"""`adapt`, `rollback` and `forget` on generated pictures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import helpers
+
+import lookalike as la
+from lookalike.adapting import gate
+from lookalike.adapting.versions import Versions
+from lookalike.core.errors import LookalikeError
+
+QUICK = {"batch": 16, "epochs": 2, "views": 1, "layer": "pooled", "bank": {"size": 64}}
+
+
+def ledger(run: Any) -> list[dict[str, Any]]:
+    return Versions(run).rows
+
+
+def always(monkeypatch: pytest.MonkeyPatch, *answers: bool) -> None:
+    """The gate's answers, one after the other."""
+    left = list(answers)
+    monkeypatch.setattr(gate, "without_labels", lambda *_, **__: gate.Decision(left.pop(0), ["as told"], "a test"))
+
+
+def receipts(run: Any, number: int) -> list[dict[str, Any]]:
+    return json.loads((run.path / "versions" / str(number) / "receipts.json").read_text())
+
+
+def test_adapt_keeps_receipts_and_a_model_that_loads(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True)
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    counts = run.result["counts"]
+    assert counts["target"] == 40 == counts["learnt_from"] + counts["held_out"]
+    slips = receipts(run, 1)
+    assert len(slips) == counts["used"] > 0
+    assert sum(len(slip["served"]) for slip in slips) == 2 * counts["learnt_from"]
+    assert all(slip["path"].startswith("outside/") and slip["steps_loaded"] >= 2 for slip in slips)
+    assert {rank["rank"] for slip in slips for rank in slip["served"]} == {1, 2}
+    adapted = la.Embedder.from_pretrained(run.path)
+    assert adapted.classifier is not None and adapted.fingerprint() == ledger(run)[1]["fingerprint"]
+    assert adapted.fingerprint() != la.Embedder.from_pretrained(classifier).fingerprint()
+    assert la.report(run=run).stat().st_size > 1000
+
+
+def test_the_gate_keeps_the_old_model_and_says_why(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, settings={**QUICK, "rate": 0.5}, out=tmp_path / "run")
+    assert not run.result["promoted"]
+    assert (
+        run.result["verdict"].startswith("Kept the old model: ")
+        and "held-out pictures are too few" in run.result["verdict"]
+    )
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == la.Embedder.from_pretrained(classifier).fingerprint()
+    with pytest.raises(LookalikeError, match="already uses its base model"):
+        la.rollback(model=run.path)
+    with pytest.raises(LookalikeError, match="never in use"):
+        la.rollback(model=run.path, to=1)
+
+
+def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path
+) -> None:
+    told = {}
+    for batch in (4, 8):
+        settings = {**QUICK, "batch": batch, "rate": 0.5}
+        run = la.adapt(
+            model=classifier, target=target, pool=[pool], stream=True, settings=settings, out=tmp_path / f"{batch}"
+        )
+        assert not run.result["promoted"]
+        told[batch] = run.result["verdict"]
+        assert run.result["counts"]["steps"] == -(-run.result["counts"]["learnt_from"] // batch), "each picture once"
+    assert "batches of 4 are too small" in told[4]
+
+
+def test_versions_start_from_the_base_and_can_be_gone_back_to(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    la.adapt(model=run.path, target=target, pool=[pool], settings=QUICK)
+    rows = ledger(run)
+    assert [row["status"] for row in rows] == ["base", "promoted", "promoted"]
+    assert rows[1]["weights"] == rows[2]["weights"], "the same again, since it starts from the base"
+    assert la.rollback(model=run.path)["to"] == 1
+    assert la.rollback(model=run.path)["to"] == 0
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == rows[0]["fingerprint"]
+    assert la.rollback(model=run.path, to=2)["to"] == 2
+    with pytest.raises(LookalikeError, match="no version 9"):
+        la.rollback(model=run.path, to=9)
+    with pytest.raises(LookalikeError, match="not an adapted model"):
+        la.rollback(model=classifier)
+
+
+@pytest.mark.parametrize("where", ["still in the folder", "deleted"])
+def test_forgotten_pictures_leave_the_bits_of_a_run_that_never_had_them(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    always(monkeypatch, True, True, True, True)
+    own, less = shutil.copytree(pool, tmp_path / "a" / "outside"), shutil.copytree(pool, tmp_path / "b" / "outside")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=QUICK, out=tmp_path / "run")
+    used = max(receipts(run, 1), key=lambda slip: len(slip["served"]))
+    path = used["path"].removeprefix("outside/")
+    la.report(run=run)
+    if where == "deleted":
+        (own / path).unlink()
+    done = la.forget(model=run.path, pictures=[used["path"]])
+    assert done["versions_gone"] == [1] and done["made_again"] == 2 == done["in_use"]
+    (less / path).unlink()
+    never = la.adapt(model=classifier, target=target, pool=[less], settings=QUICK, out=tmp_path / "never")
+    mine, theirs = _tensors(run.path / "model"), _tensors(never.path / "model")
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+    assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
+    assert used["id"] not in {slip["id"] for slip in receipts(run, 2)}
+    with pytest.raises(LookalikeError, match="gone for good"):
+        la.rollback(model=run.path, to=1)
+    assert not (run.path / "versions" / "1").exists()
+    left = [p.name for p in run.path.rglob("*.*") if p.suffix in (".json", ".html") and path in p.read_text()]
+    assert left == []
+    la.adapt(model=run.path, target=target, pool=[pool], settings=QUICK)
+    assert used["id"] not in {slip["id"] for slip in receipts(run, 3)}, "it stays out"
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_picture_nobody_used_needs_no_new_run(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True)
+    run = la.adapt(
+        model=classifier, target=target, pool=[pool], settings={**QUICK, "neighbours": 1}, out=tmp_path / "run"
+    )
+    used = {slip["id"] for slip in receipts(run, 1)}
+    ids = json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
+    spare = [id_ for id_ in ids if id_ not in used]
+    assert spare, "a pool of 15 for one neighbour each"
+    before = _tensors(run.path / "model")
+    done = la.forget(model=run.path, pictures=spare[:1])
+    assert done["made_again"] is None and done["versions_gone"] == [] and done["vectors_gone"] >= 1
+    after = _tensors(run.path / "model")
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    assert spare[0] not in json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
+    with pytest.raises(LookalikeError, match="no picture that was used"):
+        la.forget(model=run.path, pictures=["nothing/*"])
+
+
+def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
+    """A rate that ruins a model which names everything rightly: the held-out labels see it."""
+    many = helpers.pictures(tmp_path / "many", classes=4, images=30, width=40, height=32)
+    settings = {**QUICK, "epochs": 8, "rate": 0.05, "batch": 32}
+    run = la.adapt(model=embedder, target=many, pool=[pool], labelled=True, settings=settings, out=tmp_path / "run")
+    found = run.result["decision"]
+    assert run.result["classes"] == "labels of the target" and found["evidence"] == "labels"
+    assert found["figures"]["after"] < found["figures"]["before"] == 1.0
+    assert not run.result["promoted"] and "not surely better" in run.result["verdict"]
+
+
+def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(
+    embedder: Path, target: Path, pool: Path, tmp_path: Path
+) -> None:
+    by = la.adapt(model=embedder, target=target, pool=[pool], gallery=target, settings=QUICK, out=tmp_path / "gallery")
+    assert by.result["classes"] == "prototypes of 4 classes of the gallery"
+    groups = la.adapt(model=embedder, target=target, clusters=3, settings=QUICK, out=tmp_path / "clusters")
+    assert groups.result["classes"].startswith("3 clusters of the target")
+    few = la.adapt(model=embedder, target=target, pool=[pool], settings=QUICK, out=tmp_path / "none")
+    assert "too few to cluster" in few.result["verdict"] and "--judge" in few.result["verdict"]
+    judged = la.adapt(model=embedder, target=target, judge=target, settings=QUICK, out=tmp_path / "judged")
+    assert judged.result["decision"]["evidence"] == "labels"
+
+
+def test_from_the_pixels_up_and_statistics_alone(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "layer": "pixels", "steps": 2}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "pixels")
+    assert run.result["counts"]["steps"] == 2 and np.isfinite(run.result["decision"]["figures"]["agreement"])
+    alone = la.adapt(model=classifier, target=target, method="bn", settings=QUICK, out=tmp_path / "bn")
+    assert alone.result["counts"]["steps"] == 0 and alone.result["decision"]["figures"]["agreement"] == 1.0
+
+
+def test_a_student_from_scratch(
+    classifier: Path, embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True)
+    settings = {**QUICK, "steps": 2, "student": "test_resnet", "rounds": 1}
+    run = la.adapt(model=classifier, target=target, method="on_target", settings=settings, out=tmp_path / "run")
+    adapted = la.Embedder.from_pretrained(run.path)
+    assert adapted.architecture == "test_resnet" and adapted.classifier is not None
+    assert adapted.classifier.out_features == 4 and len(adapted.card["classes"]) == 4
+    with pytest.raises(LookalikeError, match="needs a model with a classifier"):
+        la.adapt(model=embedder, target=target, method="on_target", settings=settings, out=tmp_path / "none")
+
+
+def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_path: Path) -> None:
+    with pytest.raises(LookalikeError, match="--source"):
+        la.adapt(model=classifier, target=target, method="mcc", out=tmp_path / "a")
+    with pytest.raises(LookalikeError, match="did you mean `neighbours`"):
+        la.adapt(model=classifier, target=target, settings={"neighbors": 1}, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()

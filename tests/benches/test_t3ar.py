@@ -1,0 +1,78 @@
+"""The benches of adaptation on a small scale: the same answers as the plain algorithm's parts, and counting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.adapting.conftest import small
+
+from lookalike.adapting import bed
+from lookalike.benches import gate, t3ar
+
+
+def test_a_step_is_measured_against_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t3ar, "BATCH", 8)
+    figures, bars = t3ar.measure(5, 2, "small", size=900, rounds=1)
+    assert set(figures["milliseconds"]) == {"bare", "ours", "plain"}
+    assert [bar.bound for bar in bars] == [t3ar.BARE, t3ar.FASTER]
+    bank, batch = t3ar.material(5, 2, 900)
+    assert len(bank) == 900 and int(bank.counts.max()) == 3
+    for job in (t3ar.ours, t3ar.plain):
+        assert torch.isfinite(job(bank, batch)()).all()
+
+
+def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
+    one, two = gate.halves()
+    assert len(one["shifts"]) == len(two["shifts"]) == 6 and not set(one["shifts"]) & set(two["shifts"])
+    assert {a for a, _ in one["shifts"]} == {a for a, _ in two["shifts"]} == set(gate.DOMAINS)
+    assert not set(one["harm"]) & set(two["harm"])
+    assert {*one["harm"], *two["harm"], *gate.HELP} - {"bn"} <= set(bed.RECIPES)
+
+
+def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
+    plain = {"divergence": 0.0, "information": 0.1, "kappa": 0.1, "lost": 0.0, "pictures": 500, "alarm": None}
+    named = {"source": "photo", "target": "sketch", "recipe": "x", "seed": 0}
+    return {**plain, **named, "gain": gain, "agreement": agreement, **more}
+
+
+def test_thresholds_are_chosen_on_one_half_and_judged_on_the_other() -> None:
+    good, bad = [row(0.1, a) for a in np.linspace(0.8, 1, 40)], [row(-0.1, a) for a in np.linspace(0.3, 0.76, 40)]
+    limits = gate.choose_limits([*good, *bad])
+    assert 0.76 <= limits.agreement <= 0.8
+    sly = [row(-0.1, 0.99), row(0.0, 0.9)]
+    figures, bars = gate.judged([*good, *bad], [*good, *bad, *sly])
+    found = figures["judged on"]
+    assert found["helpful"] == {"count": 40, "promoted": 1.0, "low": pytest.approx(0.9124, abs=1e-3), "high": 1.0}
+    assert found["harmful"]["count"] == 41 and found["harmful"]["promoted"] == pytest.approx(1 / 41, abs=1e-4)
+    assert [bar.ok for bar in bars] == [True, True, False, False], "60 of each are asked for"
+    assert gate.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
+
+
+def test_the_bed_harms_and_helps_on_purpose() -> None:
+    """Arrays in place of pictures: a domain, and the same moved by a constant, which batch statistics take back."""
+    rng = np.random.default_rng(0)
+    backbone = small(None)
+    centres = 2 * rng.normal(size=(3, backbone.feature_dim))
+
+    def domain(name: str, away: float) -> bed.Features:
+        labels = rng.integers(0, 3, 240)
+        rows = (centres[labels] + rng.normal(size=(240, backbone.feature_dim)) + away * np.sign(centres[0])).astype(
+            np.float32
+        )
+        noisy = (rows + 0.1 * rng.normal(size=(2, *rows.shape))).astype(np.float32)
+        return bed.Features([f"{name}{i}" for i in range(240)], noisy, noisy, rows, labels)
+
+    source, target = domain("s", 0.0), domain("t", 2.0)
+    model = bed.source_model(backbone, source, 0, steps=60)
+    over = {"steps": 8}
+    found = {recipe: bed.adapted(model, target, recipe, 0, over=over) for recipe in ("bn", *bed.RECIPES)}
+    assert found["bn"]["gain"] > 0.05 and found["bn"]["agreement"] == 1.0
+    assert (
+        found["swapped"]["gain"] < found["t3ar"]["gain"] - 0.2 and found["merged"]["gain"] < found["t3ar"]["gain"] - 0.1
+    )
+    assert found["sorted batches"]["alarm"] and not found["t3ar"]["alarm"]
+    for recipe, values in found.items():
+        assert np.isfinite([v for k, v in values.items() if k != "alarm"]).all(), recipe
