@@ -13,7 +13,7 @@ import torch
 from lookalike import LookalikeError
 from lookalike.core import folders
 from lookalike.data import CentreView, RandomView, Table, read_table
-from lookalike.models import Embedder, cache, features_for
+from lookalike.models import Embedder, cache, fast_openvino, features_for, fused, runtimes
 
 
 @pytest.fixture
@@ -121,11 +121,20 @@ def _forgetful(real: Callable[..., np.ndarray | None]) -> Callable[..., np.ndarr
     return find
 
 
-def test_the_runtime_depends_on_the_call_alone(model: Embedder, table: Table, home: Path) -> None:
-    """Whatever else was compiled meanwhile: the same call gives the same bits."""
-    assert cache._runtime(model, "pooled", 10) == "torch"
-    assert cache._runtime(model, "pooled", 10_000) == "openvino"
-    assert cache._runtime(model, "pooled", 10) == "torch"
+def test_features_are_computed_by_torch_and_the_same_each_time(
+    model: Embedder, table: Table, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training and its evaluations use torch, however many pictures there are and whatever else is installed."""
+    wanted = np.array(features_for(model, table))
+    monkeypatch.setattr(runtimes, "ENOUGH", 5)
+    monkeypatch.setattr(fast_openvino, "prepare", lambda *_: pytest.fail("another runtime than torch"))
+    calls: list[int] = []
+    real = fused._run
+    monkeypatch.setattr(fused, "_run", lambda graph, batch: calls.append(len(batch)) or real(graph, batch))
+    many = [np.array(features_for(model, table, seed=seed)) for seed in (1, 2)]  # another seed: another entry
+    assert sum(calls) >= 24, "through the fused graph"
+    np.testing.assert_array_equal(*many)
+    np.testing.assert_allclose(many[0], wanted, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_no_rows(model: Embedder, table: Table) -> None:

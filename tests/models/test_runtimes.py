@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lookalike.core import folders
-from lookalike.models import Embedder, fast_onnx, fast_openvino, runtimes
+from lookalike.models import Embedder, fast_onnx, fast_openvino, fused, runtimes
 from lookalike.models.pictures import Stream, stream
 from lookalike.models.program import RuntimeUnavailable
 from tests.helpers import picture
@@ -61,6 +61,51 @@ def test_lite0_agrees_within_the_promise() -> None:
     coarse = model.encode(PICTURES, runtime="openvino", precision="bf16")
     assert ((coarse * wanted).sum(1) > 0.98).all()
     np.testing.assert_allclose(np.linalg.norm(coarse, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_vit", "test_resnet"])
+@pytest.mark.parametrize("layer", ["embedding", "pooled", "stage1"])
+def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Embedder.from_pretrained(name, weights="random")
+    model.train()
+    wanted = model.features(PICTURES, layer=layer, runtime="torch", batch_size=4)
+    monkeypatch.setattr(runtimes, "ENOUGH", len(PICTURES))
+    got = model.features(PICTURES, layer=layer, runtime="torch", batch_size=4)
+    assert model.training and not torch.jit.onednn_fusion_enabled()
+    assert fused._kept[(model.fingerprint(layer), layer, 1)] is not None
+    assert got.dtype == wanted.dtype
+    scale = np.abs(wanted).max()
+    np.testing.assert_allclose(got / scale, wanted / scale, atol=2e-3 if layer == "stage1" else 1e-5)
+    again = model.features(PICTURES, layer=layer, runtime="torch", batch_size=11)
+    np.testing.assert_array_equal(got, again)  # blocks are the same whatever the batch
+    with torch.no_grad():
+        for parameter in model.backbone.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    changed = model.features(PICTURES, layer=layer, runtime="torch")
+    assert np.abs(changed.astype(np.float32) - got).max() / scale > 1e-3, "never stale"
+
+
+def test_a_network_that_cannot_be_fused_is_run_layer_by_layer(
+    make: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    wanted = model.encode(PICTURES, runtime="torch")
+    monkeypatch.setattr(runtimes, "ENOUGH", 3)
+    for name, broken in (("trace", _refuses), ("freeze", lambda graph: _wrong)):
+        fused._kept.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.jit, name, broken)
+            np.testing.assert_array_equal(model.encode(PICTURES, runtime="torch"), wanted)
+        assert list(fused._kept.values()) == [None]
+    fused._kept.clear()
+
+
+def _refuses(*_: object, **__: object) -> None:
+    raise RuntimeError("could not trace")
+
+
+def _wrong(pixels: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(len(pixels), 256)
 
 
 def test_bf16_on_torch(model: Embedder) -> None:

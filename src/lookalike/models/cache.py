@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core import folders, seeds
-from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_json, reserve, to_json, write_json
 from lookalike.core.formats import CURRENT, stamp
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER
-from lookalike.models import fast_openvino, runtimes
-from lookalike.models.program import VERSION, RuntimeUnavailable
+from lookalike.models.program import VERSION
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -36,19 +34,19 @@ def features_for(
 ) -> np.ndarray:
     """Features of every row under every view, as a read-only memory map V×N×…; without views the centre crop alone.
 
-    float32 for `pooled` and `embedding`, float16 for a stage. Every picture must be readable: audit the table first.
+    float32 for `pooled` and `embedding`, float16 for a stage, computed by torch: they are what training learns from.
+    Every picture must be readable: audit the table first.
     """
     if not len(table):
         raise LookalikeError(f"The table `{table.name}` has no rows to compute features of.")
     chosen = list(views) if views is not None else [None]
-    runtime = _runtime(model, layer, len(table) * len(chosen))
     about = {
         "model": model.fingerprint(layer),
         "layer": layer,
         "table": table.fingerprint(),
         "views": [None if view is None else view.to_json() for view in chosen],
         "seed": seed,
-        "runtime": runtime,
+        "runtime": "torch",
         "decoder": DECODER,
         "program": VERSION,
     }
@@ -61,17 +59,6 @@ def features_for(
         assert found is not None
     folders.touch(path)
     return found
-
-
-def _runtime(model: Embedder, layer: str, count: int) -> str:
-    """Decided by what is given alone, not by what happens to be cached: the same call gives the same bits."""
-    if model.device.type == CPU and count >= runtimes.ENOUGH and fast_openvino.installed():
-        try:
-            fast_openvino.prepare(model, layer)
-            return "openvino"
-        except RuntimeUnavailable:
-            return "torch"
-    return "torch"
 
 
 def _flat(about: dict[str, Any]) -> list[str]:
