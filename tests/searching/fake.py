@@ -60,6 +60,8 @@ def install(patch: pytest.MonkeyPatch) -> None:
         return FakeEmbedder(json.loads((places[0] / "config.json").read_text())["seed"])
 
     class Light:
+        streams, most = False, 32
+
         def __init__(self, model: Any) -> None:
             self.square, self.rows = model.square, model.encode_squares
 

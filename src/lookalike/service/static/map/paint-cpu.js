@@ -36,7 +36,7 @@ export function painter(canvas) {
     const { x, y, codes, mask } = cloud;
     const grey = packed(dim);
     let painted = 0;
-    // With a filter the others are drawn first, dim, so that what is meant lies on top.
+    // With a filter the others are drawn first, dim, so below.
     for (let pass = mask ? 0 : 1; pass < 2; pass++) {
       for (let i = 0; i < count; i++) {
         if (mask && Boolean(mask[i >> 3] & (1 << (i & 7))) !== Boolean(pass)) continue;

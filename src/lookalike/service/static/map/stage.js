@@ -45,8 +45,7 @@ export function stage(first, rested) {
     if (moving) drawn = Math.round(Math.min(Math.max((drawn * BUDGET) / Math.max(took, 1), 5000), cloud.n));
     canvas.dataset.painter = painter.kind;
     shelf.size = 0;
-    /** When points were first seen, in ms since the page was asked for. */
-    /** @type {any} */ (canvas).first ??= performance.now();
+    canvas.dataset.first ??= String(began + took);
     over(few ? points : []);
   }
 
