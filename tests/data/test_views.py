@@ -92,6 +92,28 @@ def test_jitter_changes_colours_and_grey_takes_them_away() -> None:
     assert np.abs(np.diff(blurred.astype(int), axis=1)).mean() < np.abs(np.diff(noise.astype(int), axis=1)).mean()
 
 
+def test_solarised_views_turn_bright_pixels_dark() -> None:
+    pre = Preprocess(size=16, crop=1.0)
+    bright, dark = np.full((20, 20, 3), 200, np.uint8), np.full((20, 20, 3), 50, np.uint8)
+    view = RandomView(pre, scale=(1.0, 1.0), flip=False, solarise=1.0)
+    assert (view(bright, numpy_rng(0)) == 55).all() and (view(dark, numpy_rng(0)) == 50).all()
+    assert (RandomView(pre, scale=(1.0, 1.0), flip=False)(bright, numpy_rng(0)) == 200).all()
+
+
+def test_colours_fade_less_with_a_smaller_share_of_the_jitter() -> None:
+    pre = Preprocess(size=16, crop=1.0)
+    red = np.zeros((20, 20, 3), np.uint8)
+    red[..., 0] = 200
+
+    def colour(saturation: float) -> float:
+        view = RandomView(pre, scale=(1.0, 1.0), flip=False, jitter=0.5, jitter_chance=1.0, saturation=saturation)
+        found = [view(red, numpy_rng(seed)).astype(float) for seed in range(40)]
+        shares = [f.min(-1).mean() / max(f.max(-1).mean(), 1e-9) for f in found]
+        return float(np.mean(shares))
+
+    assert colour(0.0) < colour(0.5) < colour(1.0)
+
+
 def test_several_views() -> None:
     views = MultiView((CentreView(PRE), STRONG, STRONG, RandomView(Preprocess(16), (0.05, 0.3))))
     squares = draw(views, 5)

@@ -14,6 +14,7 @@ from lookalike import LookalikeError
 from lookalike.core.formats import CURRENT
 from lookalike.core.run import Run
 from lookalike.models import Embedder
+from lookalike.models.prototypes import Prototypes, folded
 from tests.helpers import picture
 
 
@@ -39,12 +40,16 @@ def test_round_trip(model: Embedder, saved: Path) -> None:
 def test_classifier_prototypes_and_parent_survive(make: Callable[..., Embedder], tmp_path: Path) -> None:
     model = make()
     model.classifier = torch.nn.Linear(model.dim, 5)
-    model.prototypes = torch.rand(5, model.dim)
+    layers = torch.nn.Sequential(torch.nn.Linear(model.feature_dim, 4), torch.nn.BatchNorm1d(4), torch.nn.GELU())
+    model.prototypes = Prototypes(folded(layers.append(torch.nn.Linear(4, 3)), torch.randn(5, 3)))
     model.parent = "abc"
     name = model.fingerprint()
     model.save_pretrained(tmp_path / "m")
     again = Embedder.from_pretrained(tmp_path / "m")
-    assert torch.equal(again.prototypes, model.prototypes)
+    x = torch.rand(6, model.feature_dim).numpy()
+    assert again.prototypes is not None and len(again.prototypes) == 5
+    assert [a.tolist() for a in again.prototypes.assign(x)] == [a.tolist() for a in model.prototypes.assign(x)]
+    assert not list(again.prototypes.parameters())  # nothing that training could move
     assert torch.equal(again.classifier.weight, model.classifier.weight)
     assert again.parent == "abc"
     assert again.fingerprint() == name  # they say nothing about the embedding

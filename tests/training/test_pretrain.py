@@ -43,9 +43,10 @@ def flat(folder, tmp_path_factory):
 
 def test_an_unlabelled_folder_becomes_a_model_that_train_and_index_take(flat, folder, tiny, tmp_path):
     done = pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "run", settings=FEW)
-    assert done.result["finished"] and done.result["kept"] == "trained"
+    assert done.result["finished"] and done.result["kept"] == "undecided"
     assert "no labelled pictures" in done.result["verdict"]
-    before, after = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
+    before, after = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path / "trained")
+    assert Embedder.from_pretrained(done.path).fingerprint() == before.fingerprint()  # the default stays
     assert isinstance(after.head, torch.nn.Identity) and after.dim == before.dim
     moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert any(moved)
@@ -54,15 +55,17 @@ def test_an_unlabelled_folder_becomes_a_model_that_train_and_index_take(flat, fo
     assert not any("knn/accuracy@20" in row for row in log)
     from tests.training.conftest import SMALL
 
-    next_run = train(data=folder, model=done.path, out=tmp_path / "next", settings=SMALL, steps=1, report=False)
+    next_run = train(
+        data=folder, model=done.path / "trained", out=tmp_path / "next", settings=SMALL, steps=1, report=False
+    )
     assert next_run.result["finished"]
     from lookalike.searching import index
 
-    index(folder=folder, model=str(done.path), index=tmp_path / "index")
+    index(folder=folder, model=str(done.path / "trained"), index=tmp_path / "index")
 
 
 def test_with_labels_knn_is_followed_and_decides(folder, tiny, tmp_path):
-    done = pretrain(data=folder, model=tiny, out=tmp_path / "run", settings=FEW)
+    done = pretrain(data=folder, method="moco", model=tiny, out=tmp_path / "run", settings=FEW)
     rows = [row for row in done.read_log() if "knn/accuracy@20" in row]
     assert [row["step"] for row in rows] == [0, 3, 6]
     assert all(0 <= row["knn/accuracy@20"] <= 1 for row in rows)
@@ -70,6 +73,8 @@ def test_with_labels_knn_is_followed_and_decides(folder, tiny, tmp_path):
     assert result["pictures"] == {"train": 72, "validation": 0, "test": 24}
     assert result["queries"] == 24  # held-out pictures, looked for among those trained on
     assert result["kept"] == ("trained" if result["better"] else "starting model")
+    assert result["better"] == (result["knn"]["difference"]["low"] > 0)
+    assert set(result["knn"]["accuracy"]["trained"]) == {"10", "20", "100", "200"}
     assert "curves" in done.read_sections() and "table" in done.read_sections()
     titles = [block["y_label"] for block in done.read_sections()["curves"]["blocks"]]
     assert "k-NN accuracy" in titles
@@ -77,9 +82,10 @@ def test_with_labels_knn_is_followed_and_decides(folder, tiny, tmp_path):
 
 
 def test_from_scratch_starts_from_random_weights(flat, tmp_path):
-    plan = pretrain(data=flat, model="test_efficientnet", from_scratch=True, settings=FEW, dry_run=True)
+    plan = pretrain(data=flat, method="moco", model="test_efficientnet", from_scratch=True, settings=FEW, dry_run=True)
     assert isinstance(plan, Plan)
-    assert plan.settings.model.weights == "random"
+    assert plan.settings.model.weights == "random" and plan.settings.model.batch_norm == "train"
+    assert plan.settings.optimiser.rate == 0.03
     done = pretrain(
         data=flat,
         recipe="moco_cifar",
@@ -104,8 +110,9 @@ def test_each_verb_has_its_methods(folder, tiny):
 
 
 def test_with_the_backbone_frozen_nothing_would_be_trained(flat, tiny, tmp_path):
+    settings = merge(FEW, {"views": {"mode": "cached"}})
     with pytest.raises(LookalikeError, match="nothing would be trained"):
-        pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=merge(FEW, {"views": {"mode": "cached"}}))
+        pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "run", settings=settings)
 
 
 def test_pictures_without_a_label_train_too():
@@ -132,12 +139,12 @@ def strike(self):
     if self.context.step == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 MoCo.after_step = strike
-pretrain(data=folder, model=model, out=out, settings=FEW, report=False)
+pretrain(data=folder, method="moco", model=model, out=out, settings=FEW, report=False)
 """
 
 
 def test_killed_and_resumed_it_ends_with_the_same_bits(flat, tiny, tmp_path):
-    whole = pretrain(data=flat, model=tiny, out=tmp_path / "whole", settings=FEW, report=False)
+    whole = pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "whole", settings=FEW, report=False)
     words = [sys.executable, "-c", SCRIPT, str(flat), str(tiny), str(tmp_path / "run")]
     ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
@@ -147,7 +154,9 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(flat, tiny, tmp_path):
 def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):
     settings = merge(FEW, {"steps": 3})
     one, two = (
-        pretrain(data=flat, model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False)
+        pretrain(
+            data=flat, method="moco", model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False
+        )
         for n in (1, 2)
     )
     states = [checkpoint.read(run.checkpoints / "last.pt") for run in (one, two)]

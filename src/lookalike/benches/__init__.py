@@ -21,6 +21,7 @@ from lookalike.core.proof import data_folder, data_set, provenance
 
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
+    "carp": "lookalike.benches.carp",
     "curve": "lookalike.benches.curve",
     "dmcac": "lookalike.benches.dmcac",
     "encode": "lookalike.benches.encode",

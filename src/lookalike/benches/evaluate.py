@@ -125,10 +125,10 @@ def _child(case: str, who: str, folder: Path) -> dict[str, Any]:
         return _bare(rows, who)
     few = slice(0, 3000)
     work(rows[few], labels[few], None if half is None else half[few])  # imports, thread pools, kernels
-    before, start = _peak(), time.perf_counter()
+    before, start = peak(), time.perf_counter()
     measures = work(rows, labels, half)
     seconds = time.perf_counter() - start
-    return {"seconds": round(seconds, 2), "megabytes": round(_peak() - before), **measures}
+    return {"seconds": round(seconds, 2), "megabytes": round(peak() - before), **measures}
 
 
 def _ours(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict[str, float]:
@@ -180,7 +180,7 @@ def _bare(rows: np.ndarray, who: str) -> dict[str, Any]:
     return {"seconds": round(time.perf_counter() - start, 2)}
 
 
-def _peak() -> float:
+def peak() -> float:
     """Megabytes this process has held at most."""
     import resource
 

@@ -27,6 +27,7 @@ PAPERS = {
     "oodml": "lookalike.claims.oodml",
     "dmcac": "lookalike.claims.dmcac",
     "t3ar": "lookalike.claims.t3ar",
+    "carp": "lookalike.claims.carp",
 }
 
 Verdict = Literal[

@@ -27,10 +27,16 @@ def evaluate(
         bool, typer.Option("--verification/--no-verification", help="Also: is it the same, yes or no.")
     ] = True,
     nmi: Annotated[bool, typer.Option("--nmi", help="Also cluster, and compare with the classes.")] = False,
-    knn: Annotated[bool, typer.Option("--knn", help="Also name pictures by their 20 nearest known ones.")] = False,
+    knn: Annotated[
+        bool, typer.Option("--knn", help="Also name pictures by their 10, 20, 100 and 200 nearest known ones.")
+    ] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Also name them by a linear probe.")] = False,
     retriever: Annotated[
         bool, typer.Option("--retriever", help="Also score it as a retriever: k-NN by majority, k chosen.")
+    ] = False,
+    svm: Annotated[bool, typer.Option("--svm", help="Also by one-vs-rest SVMs: mean average precision.")] = False,
+    fine_tune: Annotated[
+        bool, typer.Option("--fine-tune", help="Also after fine-tuning on 1 % and 10 % of the labels.")
     ] = False,
     calibration: Annotated[
         bool, typer.Option("--calibration/--no-calibration", help="Also fit what a score means.")
@@ -60,6 +66,8 @@ def evaluate(
         knn=knn,
         probe=probe,
         retriever=retriever,
+        svm=svm,
+        fine_tune=fine_tune,
         calibration=calibration,
         batch_size=batch_size,
         runtime=runtime,

@@ -17,7 +17,9 @@ def pretrain(
     data: Annotated[
         Path | None, typer.Argument(metavar="FOLDER", help="Pictures; labels are not needed and not learnt from.")
     ] = None,
-    method: Annotated[str | None, typer.Option("--method", help="Which method learns: moco.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Which method learns: carp, moco, simsiam, dino.")
+    ] = None,
     model: shared.Start = None,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start from random weights.")] = False,
     recipe: shared.Recipe = None,

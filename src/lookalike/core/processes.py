@@ -143,6 +143,16 @@ def group_sum(value: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def group_first(value: torch.Tensor) -> torch.Tensor:
+    """The tensor of the first process of the whole `group`, on every one."""
+    import torch.distributed as dist
+
+    out = value.detach().clone()
+    if group() > 1:
+        dist.broadcast(out, 0)
+    return out
+
+
 def _sizes(rows: torch.Tensor) -> list[int]:
     import torch
     import torch.distributed as dist

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.data import augment
@@ -46,8 +46,9 @@ class RandomView:
     """A random part of the picture, perhaps mirrored, recoloured, greyed or blurred.
 
     `scale` is the range of the part's area, `ratio` of its width to its height. `jitter` is the strength
-    of the colour changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`;
-    `grey`, `blur` and `erase` are chances; `augment` is a RandAugment (`rand-m9-mstd0.5`).
+    of the colour changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`; `saturation`
+    is how much of it colours get (BYOL: half). `grey`, `blur`, `solarise` and `erase` are chances; `augment` is a
+    RandAugment (`rand-m9-mstd0.5`).
     """
 
     kind: ClassVar[str] = "random"
@@ -61,6 +62,8 @@ class RandomView:
     blur: float = 0.0
     augment: str = ""
     erase: float = 0.0
+    saturation: float = 1.0
+    solarise: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", tuple(self.scale))
@@ -73,12 +76,14 @@ class RandomView:
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = self._part(pixels, rng)
         if self.jitter and rng.random() < self.jitter_chance:
-            image = _jitter(image, self.jitter, rng)
+            image = _jitter(image, self.jitter, rng, self.saturation)
         if self.grey and rng.random() < self.grey:
             image = image.convert("L").convert("RGB")
         if self.blur and rng.random() < self.blur:
             # Radii as for 224 pixels; a smaller square is blurred less.
             image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0) * self.pre.size / 224))
+        if self.solarise and rng.random() < self.solarise:
+            image = ImageOps.solarize(image, 128)
         red, green, blue = (round(255 * value) for value in self.pre.mean)
         fill = (red, green, blue)
         if self.augment:
@@ -157,15 +162,16 @@ def _random_box(
     return (width - across) / 2, (height - down) / 2, across, down
 
 
-def _jitter(image: Image.Image, strength: float, rng: np.random.Generator) -> Image.Image:
+def _jitter(image: Image.Image, strength: float, rng: np.random.Generator, saturation: float = 1.0) -> Image.Image:
     """Brightness, contrast, saturation and hue changed in random order, by 0.8, 0.8, 0.8 and 0.2 × strength."""
     for change in rng.permutation(4):
         if change == 3:
             shift = rng.uniform(-0.2, 0.2) * strength
-            hue, saturation, value = image.convert("HSV").split()
+            hue, pale, value = image.convert("HSV").split()
             hue = hue.point([(level + round(shift * 255)) % 256 for level in range(256)])
-            image = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
+            image = Image.merge("HSV", (hue, pale, value)).convert("RGB")
         else:
             enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[change]
-            image = enhance(image).enhance(max(0.0, rng.uniform(1 - 0.8 * strength, 1 + 0.8 * strength)))
+            reach = 0.8 * strength * (saturation if change == 2 else 1.0)
+            image = enhance(image).enhance(max(0.0, rng.uniform(1 - reach, 1 + reach)))
     return image

@@ -14,7 +14,7 @@ from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
-from lookalike.evaluation.classifying import Classified, classify, sides
+from lookalike.evaluation.classifying import Classified, classify, sides, tune
 from lookalike.evaluation.clustering import nmi as cluster
 from lookalike.evaluation.outcome import Comparison, Evaluation
 from lookalike.evaluation.pictures import Measured
@@ -44,6 +44,8 @@ def evaluate(
     knn: bool = False,
     probe: bool = False,
     retriever: bool = False,
+    svm: bool = False,
+    fine_tune: bool = False,
     calibration: bool = True,
     batch_size: int = 32,
     runtime: str = "auto",
@@ -56,19 +58,21 @@ def evaluate(
 
     `weights` is a local weight file for a timm name.
     `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
-    takes pictures of equal pixels out of each other's hits. `knn`, `probe` and `retriever` (plain majority, how
-    expert the model is as a retriever) also let the pictures of the split `train` (without one: four fifths of each
-    class) name the others. `out` makes a run folder with the report's
+    takes pictures of equal pixels out of each other's hits. `knn`, `probe`, `retriever` (plain majority, how expert the
+    model is as a retriever), `svm` and `fine_tune` (1 % and 10 % of the labels) also let the pictures of the split
+    `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
     sections and every query's figures.
     """
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.refuse_taken(out)
     recall_at = sorted({1, *recall_at})  # the verdict speaks of recall@1
-    naming = knn or probe or retriever
+    naming = knn or probe or retriever or svm or fine_tune
     table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=naming)
-    if naming and labels.ndim > 1:
-        raise LookalikeError(f"The pictures of `{table.name}` have several labels: k-NN and the probe need one each.")
+    if (knn or probe or retriever or fine_tune) and labels.ndim > 1:
+        raise LookalikeError(
+            f"The pictures of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
+        )
     models = [_embedder(model, device, weights)]
     models += [_embedder(baseline, device)] if baseline is not None else []
     encoded = [_encode(found, table, batch_size, runtime, progress) for found in models]
@@ -79,12 +83,16 @@ def evaluate(
     table, labels, measured = table.take(readable), labels[readable], measured[readable]
     named: list[Classified | None] = [None] * len(models)
     if naming:
-        codes = labels.astype(np.int64)
+        several = labels.astype(bool) if labels.ndim > 1 else None
+        codes = labels.astype(np.int64) if several is None else np.where(several.any(1), 0, -1)
         known, asked = sides(table, codes, measured, seed=seed)
-        named = [
-            classify(vectors, codes, known, asked, knn=knn, probe=probe, retriever=retriever, seed=seed)
-            for vectors in rows
-        ]
+        how: dict[str, Any] = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm}
+        how |= {"members": several, "seed": seed}
+        named = [classify(vectors, codes, known, asked, **how) for vectors in rows]
+        if fine_tune:
+            for model_found, about in zip(models, named, strict=True):
+                assert about is not None
+                about.fine_tuned.extend(tune(model_found, table, codes, known, asked, seed=seed))
     if not measured.all():
         table, labels, rows = table.take(measured), labels[measured], [vectors[measured] for vectors in rows]
     query, gallery, mode = _sides(table, mode)

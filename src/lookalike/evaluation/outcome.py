@@ -90,14 +90,8 @@ class Evaluation:
         out: dict[str, str] = {}
         if self.nmi is not None:
             out["NMI"] = number(self.nmi)
-        if (named := self.classified) is not None:
-            for name, found in (("k-NN accuracy", named.knn), ("Linear probe accuracy", named.probe)):
-                if found is not None:
-                    out[name] = f"{number(found.value)} ({number(found.low)}–{number(found.high)})"
-            if (expert := named.retriever) is not None:
-                share = expert.accuracy
-                told = f"{number(share.value)} ({number(share.low)}–{number(share.high)}), k = {expert.k}"
-                out["As a retriever: k-NN by majority"] = told
+        if self.classified is not None:
+            out |= self.classified.further()
         if (pairs := self.verification) is not None:
             out["Same or not: equal error rate"] = number(pairs.equal_error)
             best = f"{number(pairs.best_threshold)} (right in {number(pairs.accuracy)} of both kinds)"

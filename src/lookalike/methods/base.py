@@ -159,6 +159,10 @@ class Method(nn.Module):
     """Cached views of one picture in one step are different ones, while there are enough of them."""
     shows: ClassVar[bool] = False
     """Whether `sections` has something to show."""
+    scratch: ClassVar[Mapping[str, Any]] = {}
+    """Training settings that suit it from random weights (`pretrain --from-scratch`)."""
+    temperature: ClassVar[float] = 0.07
+    """Of the k-NN accuracy that is followed while pretraining."""
 
     def __init__(self, settings: Any, context: Context) -> None:
         super().__init__()
@@ -183,6 +187,18 @@ class Method(nn.Module):
     def copies(self) -> list[Embedder]:
         """Copies of the model that the method holds (a teacher); they are in the model's mode, layer by layer."""
         return []
+
+    def kept(self) -> Embedder:
+        """The network that is evaluated and that the run ends with; a teacher may be better than what is trained."""
+        return self.context.model
+
+    def beside(self) -> dict[str, Embedder]:
+        """Networks of the same shape that are evaluated and saved beside it, by name."""
+        return {}
+
+    def keepsakes(self) -> dict[str, Tensor]:
+        """What else the finished model should carry (`models/prototypes.py`)."""
+        return {}
 
     def views(self, default: Any) -> Sequence[Any]:
         """The views each picture is seen in at every step; `default` is the one the settings ask for."""
@@ -229,6 +245,9 @@ class Method(nn.Module):
     def after_backward(self) -> None:
         """After the loss was sent back, before the gradients of all processes are summed: a further part of the
         gradient, each process its share."""
+
+    def before_update(self) -> None:
+        """When the gradient is known, before the optimiser moves anything."""
 
     def after_step(self) -> None:
         """After the optimiser's step: enqueue, move a teacher."""

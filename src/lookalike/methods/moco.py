@@ -45,7 +45,12 @@ class MoCo(Method):
     verb = "pretrain"
     needs_labels = False
     Settings = MoCoSettings
-    suits: ClassVar = {"optimiser": {"kind": "sgd", "rate": 0.03, "weight_decay": 5e-4}}
+    suits: ClassVar = {
+        "optimiser": {"kind": "sgd", "rate": 3e-3, "head_rate": None, "loss_rate": None, "weight_decay": 1e-4},
+        "schedule": {"floor": 0.0, "still": 0},
+    }
+    scratch: ClassVar = {"optimiser": {"rate": 0.03, "weight_decay": 5e-4}}
+    temperature = 0.1  # as the notebook that the paper used
     settings: MoCoSettings
 
     def __init__(self, settings: MoCoSettings, context: Context) -> None:

@@ -21,6 +21,7 @@ from lookalike.models.heads import BlockLinear
 from lookalike.models.norms import name_of
 from lookalike.models.pictures import Failure
 from lookalike.models.pooling import Pooling, unit
+from lookalike.models.prototypes import Prototypes
 from lookalike.models.snapshot import Snapshot, raw_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Embedder(nn.Module):
     classifier: nn.Linear | None
     mean: Tensor
     std: Tensor
-    prototypes: Tensor | None
+    prototypes: Prototypes | None
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Embedder(nn.Module):
         self.card, self.parent = dict(card or {}), parent
         self.register_buffer("mean", torch.tensor(preprocess.mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(preprocess.std).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("prototypes", None)
+        self.prototypes = None
         self._fingerprints: dict[str, tuple[Snapshot, str]] = {}
         with torch.inference_mode():
             was = backbone.training
@@ -296,11 +297,11 @@ class Embedder(nn.Module):
 
         return np.asarray(centre(picture, self.preprocess))
 
-    def encode_squares(self, squares: Sequence[np.ndarray]) -> np.ndarray:
-        """float32 rows of length one for squares of pixels that were made before."""
+    def encode_squares(self, squares: Sequence[np.ndarray], *, layer: str = "embedding") -> np.ndarray:
+        """float32 rows of length one for squares of pixels that were made before; features with `layer="pooled"`."""
         from lookalike.models.squares import Squares
 
-        return Squares(self).rows(squares)
+        return Squares(self, layer=layer).rows(squares)
 
     @property
     def reads_words(self) -> bool:

@@ -21,6 +21,7 @@ from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, card
 from lookalike.models.heads import BlockLinear
 from lookalike.models.norms import make_norm, name_of
+from lookalike.models.prototypes import Prototypes
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
@@ -98,8 +99,7 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
         model.norm = make_norm(config.get("norm", "none"), model.dim)
         if config["classes"]:
             model.classifier = nn.Linear(model.dim, config["classes"])
-        if "prototypes" in tensors:
-            model.prototypes = torch.empty_like(tensors["prototypes"])
+        model.prototypes = Prototypes.among(tensors)
         model.load_state_dict(tensors, strict=True)
     except (KeyError, TypeError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]

@@ -30,10 +30,19 @@ def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
     return model
 
 
+def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A ResNet of ten layers and half the usual width, for pictures of 64 px and runs of minutes on a processor."""
+    sizes = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256)}
+    model: Any = import_timm().create_model("resnet18", pretrained=False, **{**sizes, **options})
+    model.pretrained_cfg = model.default_cfg = {**CIFAR, "input_size": (3, 64, 64), "interpolation": "bicubic"}
+    return model
+
+
 def register() -> None:
     """Make them known to timm, once."""
     timm = import_timm()
-    if not timm.is_model("resnet18_cifar"):
-        from timm.models import register_model
+    for own in (resnet18_cifar, resnet10_small):
+        if not timm.is_model(own.__name__):
+            from timm.models import register_model
 
-        register_model(resnet18_cifar)
+            register_model(own)

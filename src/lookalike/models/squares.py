@@ -27,8 +27,8 @@ class Squares:
     `fast` converts the model for a fast runtime now (some two seconds, kept); else that is used if it is there.
     """
 
-    def __init__(self, model: Embedder, *, fast: bool = False) -> None:
-        self.model = model
+    def __init__(self, model: Embedder, *, fast: bool = False, layer: str = "embedding") -> None:
+        self.model, self.layer = model, layer
         self._engines: dict[bool, Runtime] = {}
         if fast:
             self._engine(BLOCK, runtimes.ENOUGH)
@@ -37,7 +37,7 @@ class Squares:
         many = count >= BLOCK
         if many not in self._engines:
             source = Stream(iter(()), max(hint, count))
-            self._engines[many] = runtimes.select(self.model, "embedding", "auto", "f32", source, max(count, 1))[0]
+            self._engines[many] = runtimes.select(self.model, self.layer, "auto", "f32", source, max(count, 1))[0]
         return self._engines[many]
 
     @property

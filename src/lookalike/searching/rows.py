@@ -13,6 +13,8 @@ from lookalike.core.files import hash_bytes
 
 # Columns that say how to open a picture or how it was found: carried for us, nothing to filter by.
 _OWN = ("found", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
+PROTOTYPE = "prototype"
+"""The facet that a model with prototypes gives every picture."""
 _STAT = ("_size", "_mtime_ns")
 
 

@@ -15,7 +15,7 @@ from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
 from lookalike.searching.embedding import Batch, Square, batches
 from lookalike.searching.folder import UNREADABLE
-from lookalike.searching.rows import payload_of
+from lookalike.searching.rows import PROTOTYPE, payload_of
 from lookalike.searching.table import finished
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Update:
         self.changes: Changes = compare(self._rows(), self.known)
         self.done = Indexed(writer.manifest.name, writer.path, writer.generation.model.short)
         self.done.generation = writer.generation.number
+        self.tagged = False
         self.done.unchanged, self.done.deleted = self.changes.same, len(self.changes.gone)
 
     def _rows(self) -> Any:
@@ -125,7 +126,10 @@ class Update:
         self._note_unreadable()
         finished(self.table, contents).save(writer.folder / "table.parquet")
         own = {name for row in self.table.arrow.slice(0, 1).to_pylist() for name in row if self.table.has(name)}
-        writer.generation.columns = sorted(n for n in payload_of(dict.fromkeys(own, "")) if not n.startswith("_"))
+        columns = {n for n in payload_of(dict.fromkeys(own, "")) if not n.startswith("_")}
+        if self.tagged or PROTOTYPE in writer.generation.columns:
+            columns.add(PROTOTYPE)
+        writer.generation.columns = sorted(columns)
         start = time.monotonic()
         with Progress("Building the graph", shown=self.progress):
             writer.generation.built = writer.store.build()
@@ -182,9 +186,11 @@ class Update:
         failed = dict(batch.failed)
         rows = [row for row in batch.facts if row not in kept]
         if rows:
-            vectors, failed_now = self._vectors(batch, rows)
+            vectors, failed_now, tags = self._vectors(batch, rows)
             failed |= failed_now
             rows = [row for row in rows if row not in failed]
+            for row, tag in zip(rows, tags, strict=False):
+                payloads[row].setdefault(PROTOTYPE, tag)  # a column of that name in the table stays
             store.upsert([names[row] for row in rows], vectors, [payloads[row] for row in rows])
             done.changed += sum(names[row] in self.known for row in rows)
             done.new += sum(names[row] not in self.known for row in rows)
@@ -193,13 +199,24 @@ class Update:
         store.delete([names[row] for row in failed if names[row] in self.known])
         return failed
 
-    def _vectors(self, batch: Batch, rows: list[int]) -> tuple[np.ndarray, dict[int, str]]:
-        """The vectors of some rows, and of which rows there are none, with the reason."""
+    def _vectors(self, batch: Batch, rows: list[int]) -> tuple[np.ndarray, dict[int, str], list[str]]:
+        """The vectors of some rows, of which rows there are none, with the reason, and the prototypes of the others."""
         squares = [fed for row in rows if (fed := batch.facts[row].square) is not None]
+        embedder, failures = self.writer.embedder, []
+        tagged = getattr(embedder, "prototypes", None) is not None
         if len(squares) == len(rows):
-            return self.writer.embedder.encode_squares(squares), {}
-        vectors, failures = self.writer.embedder.encode(self.table.take(rows), on_error="skip")
-        return vectors, {rows[failure.index]: failure.reason for failure in failures}
+            found = embedder.encode_squares(squares, layer="pooled") if tagged else embedder.encode_squares(squares)
+        else:
+            encode = embedder.features if tagged else embedder.encode
+            found, failures = encode(self.table.take(rows), on_error="skip")
+        failed = {rows[failure.index]: failure.reason for failure in failures}
+        if not tagged:
+            return found, failed, []
+        from lookalike.models.prototypes import embed_and_assign
+
+        self.tagged = True
+        vectors, assigned = embed_and_assign(embedder, found)
+        return vectors, failed, [str(number) for number in assigned.prototype]
 
     def _note_unreadable(self) -> None:
         path, done = self.writer.path / UNREADABLE, self.done

@@ -21,6 +21,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
 from lookalike.searching.folder import generation_folder, is_index, load_model, open_store, store_place
 from lookalike.searching.manifest import Generation, Manifest, ModelMark
+from lookalike.searching.rows import PROTOTYPE
 from lookalike.store import Record, Store, store_class
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Writer:
     def put(self, rows: Sequence[tuple[str, dict[str, Any], Record]]) -> None:
         """Rows that take over the vector, and what was read of the picture, of a stored one."""
         if rows:
-            facts = ("_hash", "content_id", "_ratio", "_colour")
+            facts = ("_hash", "content_id", "_ratio", "_colour", PROTOTYPE)
             payloads = [{**{n: r.payload[n] for n in facts if n in r.payload}, **line} for _, line, r in rows]
             vectors = np.stack([record.vector for _, _, record in rows if record.vector is not None])
             self.store.upsert([name for name, _, _ in rows], vectors, payloads)

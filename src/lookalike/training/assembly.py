@@ -171,6 +171,8 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     start_head(model, settings, features, labels, division.train, run)
     start_norm = copy.deepcopy(model.norm)
     frozen = freeze(model, settings)
+    if any(p.requires_grad for p in model.backbone.parameters()):
+        model.prototypes = None  # they belong to the backbone as it was
     if settings.views.mode == "end_to_end":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     starts = (first_head, first_norm, start_norm)

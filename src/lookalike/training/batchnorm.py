@@ -28,7 +28,8 @@ def gather_statistics(model: nn.Module) -> None:
     state; only the call is exchanged, on the object, so that a saved model knows nothing of it.
     """
     for layer in layers(model):
-        vars(layer)["forward"] = _Joint(layer)
+        if not isinstance(vars(layer).get("forward"), _Joint):
+            vars(layer)["forward"] = _Joint(layer)
 
 
 def split_statistics(model: nn.Module, splits: int) -> None:

@@ -42,11 +42,13 @@ def read(path: Path) -> dict[str, Any]:
     return upgrade("checkpoint", document, path)
 
 
-def moving_state(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of what training can change in a model: trained parameters, and statistics of unfrozen batch-norm."""
+def moving_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, Tensor]:
+    """Copies of what training can change in a model: trained parameters, and statistics of unfrozen batch-norm.
+
+    Those of a `twin`, a copy that follows the model, if one is given."""
     from lookalike.training.batchnorm import layers
 
-    state = model.state_dict()
+    state = (twin or model).state_dict()
     moving = {name for name, p in model.named_parameters() if p.requires_grad}
     alive = {id(b) for layer in layers(model) if layer.training for b in layer.buffers(recurse=False)}
     moving |= {name for name, b in model.named_buffers() if id(b) in alive}

@@ -18,6 +18,7 @@ from lookalike.core.proof import versions
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import cookbook
+from lookalike.training.guard_section import last_readings
 from lookalike.training.settings import TrainSettings, resolve, spelled_out
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ def load_table(run: Run) -> tuple[Table, Division]:
 def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Run:
     from lookalike.training.assembly import assemble
     from lookalike.training.outcome import judge
+    from lookalike.training.saving import save_models
 
     started = time.monotonic()
     if not (run.path / PREPARED).exists():
@@ -274,12 +276,12 @@ def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *,
     fitted = time.monotonic()
     outcome = judge(parts, done, run)
     seconds = {"prepare": cached - started, "train": fitted - cached, "measure": time.monotonic() - fitted}
-    _save_model(run, settings, parts, outcome, done)
+    shown = save_models(run, parts, outcome, done)
     about = read_json(run.path / PREPARED, "run's data")
     if report:
         from lookalike.training.report import write_sections
 
-        write_sections(run, parts, done, outcome, about["audit"])
+        write_sections(run, parts, done, outcome, about["audit"], shown)
     run.write_result(
         finished=True,
         method=settings.method.name,
@@ -292,6 +294,7 @@ def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *,
         classes=parts.classes,
         seconds={name: round(value, 2) for name, value in seconds.items()},
         audit=about["audit"],
+        **({"guard": readings} if (readings := last_readings(run.read_log())) else {}),
         **outcome.to_json(),
     )
     progress.say(outcome.sentence)
@@ -318,37 +321,3 @@ def fit_in_process(folder: str) -> dict[str, Any]:
     run = Run(folder)
     settings = resolve(run.config)
     return asdict(Loop(settings, assemble(settings, *load_table(run), run), run).go(resume=True))
-
-
-def _save_model(run: Run, settings: TrainSettings, parts: Assembly, outcome: Any, done: Any) -> None:
-    """The kept model as a folder, its measured results in its card."""
-    import torch
-
-    from lookalike.training.outcome import FROZEN, TRAINED
-
-    model = parts.model
-    if outcome.kept == FROZEN:
-        from lookalike.training.assembly import starting_model
-
-        model = starting_model(settings, parts.device)
-    else:
-        model = model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        model.requires_grad_(True)
-        model.name, model.parent = run.path.name, parts.parent
-    results = [
-        {"model": name + (" (this one)" if name == outcome.kept else ""), **{k: m.intervals[k].to_json() for k in KEYS}}
-        for name, m in outcome.measured.items()
-    ]
-    where = f"{len(outcome.rows):,} {outcome.side} pictures of the same collection"
-    card: dict[str, Any] = {
-        "data": f"{parts.table.name}: {len(parts.train):,} pictures"
-        + (f" of {parts.classes:,} classes" if parts.classes else ""),
-        "results": results,
-        "limits": f"Measured on {where}. {outcome.sentence}",
-    }
-    if outcome.kept == TRAINED:
-        card["method"] = f"{settings.method.name}, step {done.best_step} of {settings.steps}, seed {settings.seed}"
-    model.save_pretrained(run.model, card=card)
-
-
-KEYS = ("recall@1", "map@r")

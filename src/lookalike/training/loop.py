@@ -23,6 +23,7 @@ from lookalike.core.run import Run
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
+from lookalike.models import Embedder
 from lookalike.models.norms import MomentumBatchNorm
 from lookalike.training import checkpoint, meter, schedule
 from lookalike.training.assembly import Assembly
@@ -33,6 +34,7 @@ from lookalike.training.optimisers import make_optimiser, rates_of
 from lookalike.training.settings import TrainSettings
 from lookalike.training.step import joint_gradient
 
+NEIGHBOURS = (10, 20, 100, 200)
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 
 
@@ -100,6 +102,8 @@ class Loop:
             encode_backward=self.encode_backward,
         )
         self.method: Method = parts.make_method(self.context).to(self.device)
+        if settings.model.batch_norm == "gathered":
+            gather_statistics(self.method)
         self.source = parts.make_source(self.method)
         rates = rates_of(settings.optimiser)
         self.optimiser: Any = self.fabric.setup_optimizers(make_optimiser(self.method, rates, settings))
@@ -154,7 +158,8 @@ class Loop:
             self.method.on_epoch()
         factor = schedule.factor(step, settings.steps, settings.schedule)
         for group in self.optimiser.param_groups:
-            group["lr"] = group["initial"] * factor
+            still = group.get("name") == "backbone" and step <= settings.schedule.still
+            group["lr"] = 0.0 if still else group["initial"] * factor
         if isinstance(self.model.norm, MomentumBatchNorm):
             self.model.norm.at_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
         self.method.before_step()
@@ -176,6 +181,7 @@ class Loop:
             )
         if settings.clip is not None:
             self.fabric.clip_gradients(self.method, self.optimiser, max_norm=settings.clip, error_if_nonfinite=False)
+        self.method.before_update()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.method.after_step()
@@ -239,11 +245,11 @@ class Loop:
         return processes.all_gather(torch.from_numpy(found).to(self.device))
 
     @torch.no_grad()
-    def embed(self, rows: np.ndarray) -> Tensor:
+    def embed(self, rows: np.ndarray, model: Embedder | None = None) -> Tensor:
         """Unit embeddings of rows of the whole table at the centre crop, in evaluation mode, shared out."""
-        self.model.eval()
+        model = (model or self.model).eval()
         out = [torch.empty(0, self.model.dim, device=self.device)]
-        out += [z for _, z in self._centres(rows[processes.share(len(rows))])]
+        out += [z for _, z in self._centres(rows[processes.share(len(rows))], model)]
         self.train_mode()
         return processes.all_gather(torch.cat(out))
 
@@ -251,18 +257,18 @@ class Loop:
         """`Context.encode_backward`."""
         self.model.eval()
         mine = processes.share(len(rows))
-        for part, z in self._centres(self.parts.train[rows[mine]]):
+        for part, z in self._centres(self.parts.train[rows[mine]], self.model):
             z.backward(gradient[mine][part])
         self.train_mode()
 
-    def _centres(self, rows: np.ndarray) -> Iterator[tuple[slice, Tensor]]:
+    def _centres(self, rows: np.ndarray, model: Embedder) -> Iterator[tuple[slice, Tensor]]:
         """Embeddings of rows of the whole table at the centre crop, block by block."""
         size = 64 if self.source.layer != "pooled" else 4096
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
             x = self.source.centre(rows[part]).to(self.device)
             with self.fabric.autocast():
-                z = self.model(x) if self.source.layer == PIXELS else self.model.from_layer(self.source.layer, x)
+                z = model(x) if self.source.layer == PIXELS else model.from_layer(self.source.layer, x)
             yield part, z.float()
 
     def _evaluate(self, step: int, logs: Logs) -> None:
@@ -274,20 +280,27 @@ class Loop:
                 logs.write(step, **self._neighbours())
         else:
             rows = self.parts.validation
-            found = retrieval(self.embed(rows).cpu().numpy(), self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            vectors = self.embed(rows, self.method.kept()).cpu().numpy()
+            found = retrieval(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, found[self.settings.metric], found["map@r"])
             logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
         if best and processes.is_main():
-            state = {"step": step, "model": checkpoint.moving_state(self.model)}
+            beside = {name: checkpoint.moving_state(self.model, twin) for name, twin in self.method.beside().items()}
+            kept = checkpoint.moving_state(self.model, self.method.kept())
+            state = {"step": step, "model": kept, "beside": beside, "keepsakes": self.method.keepsakes()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
 
     def _neighbours(self) -> dict[str, float]:
         """k-NN accuracy on the held-out pictures: a reading, nothing is chosen by it."""
         known, asked = self.parts.known, self.parts.test
-        rows = [self.embed(side).cpu().numpy() for side in (known, asked)]
-        labels = self.parts.labels
-        found = weighted_knn(rows[0], labels[known], rows[1], labels[asked], k=(20, 200), temperature=0.1)
-        return {f"knn/accuracy@{k}": value for k, value in found.accuracy.items()}
+        labels, out = self.parts.labels, {}
+        for name, model in {"": self.method.kept(), **self.method.beside()}.items():
+            rows = [self.embed(side, model).cpu().numpy() for side in (known, asked)]
+            how = {"k": NEIGHBOURS, "temperature": self.method.temperature}
+            found = weighted_knn(rows[0], labels[known], rows[1], labels[asked], **how)
+            before = f"{name}_" if name else ""
+            out |= {f"knn/{before}accuracy@{k}": value for k, value in found.accuracy.items()}
+        return out
 
     # ---- state -----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from lookalike.methods.base import Method, Rates
+from lookalike.training.lars import LARS
 from lookalike.training.settings import OptimiserSettings, TrainSettings
 from lookalike.training.step import trained
 
@@ -25,6 +26,8 @@ def make_optimiser(method: Method, rates: Rates, settings: TrainSettings) -> tor
     chosen = settings.optimiser
     # The fused step is several times faster; f16 needs its gradients unscaled before it.
     fused = settings.precision != "f16"
+    if chosen.kind == "lars":
+        return LARS(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
     if chosen.kind == "sgd":
         return torch.optim.SGD(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay, fused=fused)
     return torch.optim.AdamW(groups, weight_decay=chosen.weight_decay, fused=fused)

@@ -6,6 +6,7 @@ and a trained head must not pass for better than the features it was made from (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +26,9 @@ from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
 from lookalike.training.assembly import Assembly
 from lookalike.training.loop import Progressed
+from lookalike.training.neighbours import Neighbours, compare_neighbours, put_beside
 
-FROZEN, START, TRAINED = "starting model", "step 0", "trained"
+FROZEN, START, TRAINED, UNDECIDED = "starting model", "step 0", "trained", "undecided"
 MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
 
 
@@ -43,11 +45,16 @@ class Outcome:
     differences: dict[str, dict[str, Paired]]
     """Trained against the two others by name, paired by query, whole classes drawn."""
     kept: str
+    """Whose model the run ends with; `undecided`: the starting one, with the trained one beside it."""
     sentence: str
+    neighbours: Neighbours | None = None
+    """What decided about a model that was trained without labels."""
 
     @property
     def better(self) -> bool:
         """Trained is better than the starting model and than step 0, beyond chance."""
+        if self.neighbours is not None:
+            return self.neighbours.difference.better
         return bool(self.differences) and all(found["recall@1"].better for found in self.differences.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +67,8 @@ class Outcome:
                 "measured": {name: {k: m.intervals[k] for k in MEASURES} for name, m in self.measured.items()},
                 "differences": self.differences,
             }
+        if self.neighbours is not None:
+            out["knn"] = self.neighbours.to_json()
         return out
 
 
@@ -71,7 +80,8 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
     parts.model.eval()
     side, rows = ("test", parts.test) if len(parts.test) else ("validation", parts.validation)
     how = protocol(parts.table.take(rows))
-    if len(rows) and not methods.find(parts.settings.method.name).needs_labels:
+    pretrained = not methods.find(parts.settings.method.name).needs_labels
+    if len(rows) and pretrained:
         # What was learnt without labels may search among what it was learnt from.
         asked, rows = rows, np.union1d(parts.known, rows)
         how = {"query": np.isin(rows, asked), "gallery": np.isin(rows, parts.known)}
@@ -87,9 +97,31 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
         for name, found in vectors.items():
             measured[name] = Measured(name, found, retrieval(found, labels, **how))
     outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
+    if pretrained:
+        return decided(outcome, parts, best, how)
     if parts.settings.keep == "better" and (done.best_step == 0 or not outcome.better) and measured:
         outcome = replace(outcome, kept=FROZEN)
     return replace(outcome, sentence=_sentence(outcome, done, parts.settings.steps))
+
+
+def decided(outcome: Outcome, parts: Assembly, best: Mapping[str, Any], how: Mapping[str, Any]) -> Outcome:
+    """k-NN on the held-out pictures decides about what was learnt without labels; without any nothing does."""
+    if not outcome.measured:
+        kept = TRAINED if parts.settings.keep == "trained" else UNDECIDED
+        told = "Undecided: there are no labelled pictures to measure on. "
+        told += (
+            "The trained model is kept, as was asked for."
+            if kept == TRAINED
+            else f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
+        )
+        return replace(outcome, kept=kept, sentence=told)
+    vectors = {name: found.rows for name, found in outcome.measured.items() if name != START}
+    for name in put_beside(parts, best):
+        vectors[name] = _trained(parts, outcome.rows)
+    labels = parts.labels[outcome.rows]
+    found = compare_neighbours(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
+    kept = TRAINED if found.difference.better or parts.settings.keep == "trained" else FROZEN
+    return replace(outcome, neighbours=found, kept=kept, sentence=found.sentence(kept == TRAINED))
 
 
 def _differences(measured: dict[str, Measured]) -> dict[str, dict[str, Paired]]:

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lookalike import methods
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training.job import Plan, given_settings, start
+from lookalike.training import cookbook
+from lookalike.training.job import STARTS, Plan, given_settings, start
 from lookalike.training.settings import spelled_out
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
 
 
-# Random weights have no statistics to keep, and a long way to go.
-SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}, "optimiser": {"rate": 0.03, "weight_decay": 5e-4}}
+SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}}  # random weights have no statistics to keep
 
 
 def pretrain(
@@ -39,9 +40,19 @@ def pretrain(
 ) -> Run | Plan:
     """Learn from pictures without labels; the result is a backbone that `train` and `index` take like any other.
 
-    `from_scratch` starts from random weights instead of the model's own. Where there are labels, a fifth of the
-    pictures is held out and k-NN accuracy on it is followed during the run. Everything else is as in `train`.
+    `from_scratch` starts from random weights instead of the model's own, with settings that suit that. Where there are
+    labels, a fifth of the pictures is held out; k-NN accuracy on it is followed during the run and decides whether the
+    trained model or the starting one is kept. Without labels both are, and the starting one stays the default.
+    Everything else is as in `train`.
     """
     given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
-    asked = merge(SCRATCH if from_scratch else {}, spelled_out(settings or {}), spelled_out(given))
+    asked = merge(spelled_out(settings or {}), spelled_out(given))
+    if from_scratch:
+        asked = merge(SCRATCH, methods.find(_method_of(asked, recipe)).scratch, asked)
     return start("pretrain", data, recipe, asked, out=out, resume=resume, dry_run=dry_run, report=report)
+
+
+def _method_of(asked: Mapping[str, Any], recipe: str | Path | None) -> str:
+    """The method that will be taken: what was asked for, or the recipe's."""
+    named = asked.get("method", {}).get("name")
+    return str(named or spelled_out(cookbook.load(recipe or STARTS["pretrain"]))["method"]["name"])

@@ -21,11 +21,16 @@ from lookalike.methods.base import Told
 from lookalike.training import checkpoint
 from lookalike.training.assembly import Assembly
 from lookalike.training.drift_section import drift_section
+from lookalike.training.guard_section import guard_section
 from lookalike.training.loop import Progressed
 from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_rows
+from lookalike.training.prototypes import Facet, prototypes_section
+from lookalike.training.verdicts import neighbours_section, unmeasured_section
 
 
-def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome, audit: dict[str, Any]) -> None:
+def write_sections(
+    run: Run, parts: Assembly, done: Progressed, outcome: Outcome, audit: dict[str, Any], shown: Facet | None = None
+) -> None:
     """Everything the report draws, as JSON and thumbnails in the run."""
     run.write_section("curves", curves_section(run, parts, done))
     drift = drift_section(run.read_log(), parts.settings.logs.drift_every)
@@ -35,7 +40,13 @@ def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome
         run.write_section(name, section)
     run.write_section("audit", audit_section(audit, parts))
     run.write_section("settings", settings_section(run, parts))
+    guard = guard_section(run.read_log())
+    if guard is not None:
+        run.write_section("guard", guard)
+    if shown is not None:
+        run.write_section("prototypes", prototypes_section(run, parts, shown))
     if not outcome.measured:
+        run.write_section("verdict", unmeasured_section(run, parts, outcome))
         return
     table = parts.table.take(outcome.rows)
     labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
@@ -47,8 +58,11 @@ def write_sections(run: Run, parts: Assembly, done: Progressed, outcome: Outcome
     if outcome.kept == TRAINED:
         after = kept
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
+    verdict = measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line)
+    if outcome.neighbours is not None:
+        verdict = neighbours_section(outcome.neighbours, outcome.sentence, line)
     written = {
-        "verdict": measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line),
+        "verdict": verdict,
         "table": table_section(outcome),
         "changed": measured.changed_section(subject, frozen, after),
         "extremes": measured.extremes_section(subject, kept),
@@ -118,11 +132,14 @@ def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
         note = f"{len(rows):,} pictures held out of training to choose the step."
         marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
         blocks.append(s.Lines(x_label="step", y_label=f"{name}, validation", series=series, marks=marks, note=note))
-    near = [(row["step"], row["knn/accuracy@20"]) for row in log if "knn/accuracy@20" in row]
-    if near:
-        x, y = zip(*near, strict=True)
+    lines = []
+    for key, named in (("knn/accuracy@20", "k-NN accuracy"), ("knn/student_accuracy@20", "of the student")):
+        near = [(row["step"], row[key]) for row in log if key in row]
+        if near:
+            x, y = zip(*near, strict=True)
+            lines.append(s.Series(name=named, x=list(x), y=list(y)))
+    if lines:
         note = f"{len(parts.test):,} held-out pictures, 20 neighbours among {len(parts.known):,} training pictures."
-        lines = [s.Series(name="k-NN accuracy", x=list(x), y=list(y))]
         blocks.append(s.Lines(x_label="step", y_label="k-NN accuracy", series=lines, note=note))
     if loss:
         x, y = zip(*loss, strict=True)

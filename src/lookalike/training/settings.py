@@ -119,7 +119,8 @@ class SamplerSettings(Settings):
 
 
 class OptimiserSettings(Settings):
-    kind: Literal["adamw", "sgd"] = "adamw"
+    kind: Literal["adamw", "sgd", "lars"] = "adamw"
+    """`lars`: every matrix moves by the same share of its length; biases and norm layers as under `sgd`, undecayed."""
     rate: PositiveFloat = 3e-4
     """Learning rate of the backbone, and of the rest unless given."""
     head_rate: PositiveFloat | None = None
@@ -128,7 +129,7 @@ class OptimiserSettings(Settings):
     """Learning rate of what the method itself trains (proxies); null: ten times `rate`."""
     weight_decay: NonNegativeFloat = 1e-4
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """Of `sgd`."""
+    """Of `sgd` and `lars`."""
 
 
 class ScheduleSettings(Settings):
@@ -136,6 +137,8 @@ class ScheduleSettings(Settings):
     """How the rates fall after the warm-up."""
     warmup: NonNegativeInt = 0
     """Steps over which the rates rise from 0."""
+    still: NonNegativeInt = 0
+    """Steps at the start in which the backbone stays as it is while the rest learns."""
     floor: float = Field(default=0.0, ge=0.0, le=1.0)
     """`cosine` ends at this share of the rate."""
     every: PositiveInt = 1000

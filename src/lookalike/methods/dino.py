@@ -1,0 +1,93 @@
+"""DINO: a student's distribution over many outputs follows a slow teacher's, centred and sharpened.
+
+Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021. The loss is lightly's; the
+head is CARP's with z of length one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from lookalike.methods import lightly
+from lookalike.methods.assigner import Assigner
+from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, follow, pictures_first
+from lookalike.models.embedder import Embedder
+
+
+class DINOSettings(CropSettings):
+    outputs: PositiveInt = 4096
+    """Numbers in the distribution; the paper has 65,536."""
+    hidden: PositiveInt = 2048
+    """Width of the head."""
+    bottleneck: PositiveInt = 256
+    """Numbers before the last layer."""
+    student_temperature: PositiveFloat = 0.1
+    teacher_temperature: PositiveFloat = 0.04
+    momentum: float = Field(default=0.996, ge=0.0, le=1.0)
+    """Of the teacher at the start; it rises to 1 over the run."""
+
+
+class DINO(CropMethod):
+    """A baseline beside CARP: the same teacher and head, balanced by centring instead of partitions."""
+
+    name = "dino"
+    Settings = DINOSettings
+    suits: ClassVar = {
+        "optimiser": {"kind": "adamw", "rate": 3e-5, "head_rate": 5e-4, "weight_decay": 1e-4},
+        "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
+    }
+    scratch: ClassVar = {
+        "optimiser": {"rate": 5e-4, "head_rate": None, "weight_decay": 0.04},
+        "schedule": {"warmup": 100, "still": 0},
+    }
+    settings: DINOSettings
+
+    def __init__(self, settings: DINOSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        sizes = (context.model.feature_dim, settings.hidden, settings.bottleneck, settings.outputs)
+        self.head = Assigner(*sizes, context.generator("assigner"))
+        self.teacher = copy.deepcopy(context.model).requires_grad_(False)
+        self.teacher_head = copy.deepcopy(self.head).requires_grad_(False)
+        self.criterion = lightly.part("loss", "DINOLoss", self.name)(
+            settings.outputs, teacher_temp=settings.teacher_temperature, student_temp=settings.student_temperature
+        )
+
+    def copies(self) -> list[Embedder]:
+        return [self.teacher]
+
+    def kept(self) -> Embedder:
+        return self.teacher
+
+    def beside(self) -> dict[str, Embedder]:
+        return {"student": self.context.model}
+
+    def param_groups(self, rates: Rates, like_head: Any = ()) -> list[dict[str, Any]]:
+        return super().param_groups(rates, [*like_head, self.head])
+
+    def before_update(self) -> None:
+        done = (self.context.step - 1) / self.context.steps
+        momentum = 1 - (1 - self.settings.momentum) * (1 + math.cos(math.pi * done)) / 2
+        follow((self.teacher, self.teacher_head), (self.context.model, self.head), momentum)
+
+    def embed(self, batch: Batch) -> dict[str, Tensor]:
+        student = pictures_first(self._outputs(self.head, self.crops(batch)), len(batch.views))
+        with torch.no_grad():
+            teacher = self._outputs(self.teacher_head, self.crops(batch, self.teacher, GLOBAL))
+        return {"student": student, "teacher": pictures_first(teacher, GLOBAL)}
+
+    @staticmethod
+    def _outputs(head: Assigner, features: Tensor) -> Tensor:
+        unit = nn.functional.normalize
+        return unit(head.projection(features), dim=1) @ unit(head.prototypes, dim=1).t()
+
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        teacher, student = (list(embeddings[name].unbind(1)) for name in ("teacher", "student"))
+        value: Tensor = self.criterion(teacher, student)
+        return value
