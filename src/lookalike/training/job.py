@@ -18,7 +18,6 @@ from lookalike.core.proof import versions
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import cookbook
-from lookalike.training.guard_section import last_readings
 from lookalike.training.settings import TrainSettings, resolve, spelled_out
 
 if TYPE_CHECKING:
@@ -264,6 +263,7 @@ def load_table(run: Run) -> tuple[Table, Division]:
 
 def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Run:
     from lookalike.training.assembly import assemble
+    from lookalike.training.guard_section import last_readings
     from lookalike.training.outcome import judge
     from lookalike.training.saving import save_models
 

@@ -20,6 +20,7 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
+from lookalike.evaluation.classifying import COUNTS
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
@@ -34,7 +35,6 @@ from lookalike.training.optimisers import make_optimiser, rates_of
 from lookalike.training.settings import TrainSettings
 from lookalike.training.step import joint_gradient
 
-NEIGHBOURS = (10, 20, 100, 200)
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 
 
@@ -293,11 +293,12 @@ class Loop:
     def _neighbours(self) -> dict[str, float]:
         """k-NN accuracy on the held-out pictures: a reading, nothing is chosen by it."""
         known, asked = self.parts.known, self.parts.test
-        labels, out = self.parts.labels, {}
+        labels = self.parts.labels
+        out: dict[str, float] = {}
         for name, model in {"": self.method.kept(), **self.method.beside()}.items():
             rows = [self.embed(side, model).cpu().numpy() for side in (known, asked)]
-            how = {"k": NEIGHBOURS, "temperature": self.method.temperature}
-            found = weighted_knn(rows[0], labels[known], rows[1], labels[asked], **how)
+            given = (rows[0], labels[known], rows[1], labels[asked])
+            found = weighted_knn(*given, k=COUNTS, temperature=self.method.temperature)
             before = f"{name}_" if name else ""
             out |= {f"knn/{before}accuracy@{k}": value for k, value in found.accuracy.items()}
         return out

@@ -10,13 +10,10 @@ import numpy as np
 
 from lookalike.core.sections import number
 from lookalike.evaluation.bootstrap import Interval, Paired, interval, paired
-from lookalike.evaluation.classifying import TEMPERATURE
+from lookalike.evaluation.classifying import COUNTS, NEIGHBOURS, TEMPERATURE
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.training import checkpoint
 from lookalike.training.assembly import Assembly
-
-COUNTS = (10, 20, 100, 200)
-DECIDES = 20
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def compare_neighbours(
     for name, rows in vectors.items():
         found = weighted_knn(rows[known], labels[known], rows[asked], labels[asked], k=COUNTS, temperature=TEMPERATURE)
         accuracy[name] = found.accuracy
-        right[name] = (found.predicted[DECIDES] == labels[asked]).astype(float)
+        right[name] = (found.predicted[NEIGHBOURS] == labels[asked]).astype(float)
     groups = labels[asked]
     bands = {name: interval(values, groups=groups) for name, values in right.items()}
     change = paired(right[before], right[after], groups=groups)
