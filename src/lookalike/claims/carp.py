@@ -34,7 +34,7 @@ def _gap(found: Found, before: Cell, after: Cell, measure: str = "knn", level: f
 
 def _above(found: Found, *cells: Cell) -> bool:
     """The runs compared have learnt something: on average above the untrained network."""
-    return all(statistics.fmean(found.values(c)) > statistics.fmean(found.values(c, "untrained")) for c in cells)
+    return all(statistics.fmean(found.values(c, "knn")) > statistics.fmean(found.values(c, "untrained")) for c in cells)
 
 
 def _judged(verdict: Verdict, found: Found, *cells: Cell) -> tuple[Verdict, str]:
@@ -77,10 +77,10 @@ def one_block(context: ClaimContext) -> ClaimOutcome:
     each = "; ".join(
         f"{teacher}, {pairs} of pairs: {count} of {total} collapsed, exp(I) "
         f"{statistics.fmean(found.values(arms[teacher, pairs], 'clusters')):.1f}, k-NN "
-        f"{statistics.fmean(found.values(arms[teacher, pairs])):.2f}"
+        f"{statistics.fmean(found.values(arms[teacher, pairs], 'knn')):.2f}"
         for (teacher, pairs), count in counts.items()
     )
-    base = statistics.fmean(found.values(DEFAULT)), statistics.fmean(found.values(DEFAULT, "clusters"))
+    base = statistics.fmean(found.values(DEFAULT, "knn")), statistics.fmean(found.values(DEFAULT, "clusters"))
     note = f"{each}; blocks of {BLOCK} with momentum: exp(I) {base[1]:.1f}, k-NN {base[0]:.2f}; "
     figures = {f"{teacher}, {pairs}": count for (teacher, pairs), count in counts.items()}
     cells = [*arms.values(), DEFAULT]
@@ -92,11 +92,11 @@ def flat_optimum(context: ClaimContext) -> ClaimOutcome:
     cells = {size: Cell(block=size) for size in (16, 32, 64, 128, 256, 512, 1024)}
     found = run_cells(context, cells.values(), SEEDS)
     middle = [cells[size] for size in (32, 64, 128, 256, 512)]
-    ordered = sorted(middle, key=lambda cell: statistics.fmean(found.values(cell)))
+    ordered = sorted(middle, key=lambda cell: statistics.fmean(found.values(cell, "knn")))
     gap = _gap(found, ordered[0], ordered[-1], level=1 - 0.05 / 10)
     verdict: Verdict = "reproduced" if gap.high < 2 else "contradicted" if gap.low > 2 else "not testable at this scale"
     verdict, end = _judged(verdict, found, *middle)
-    each = ", ".join(f"{size}: {statistics.fmean(found.values(cell)):.2f}" for size, cell in cells.items())
+    each = ", ".join(f"{size}: {statistics.fmean(found.values(cell, 'knn')):.2f}" for size, cell in cells.items())
     note = f"k-NN by N_B {each}; best − worst of 32 to 512 {gap}; {_untrained(found, DEFAULT)}{end}"
     return _outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
 
@@ -130,7 +130,7 @@ def more_prototypes(context: ClaimContext) -> ClaimOutcome:
     found = run_cells(context, cells.values(), SEEDS)
     gap = _gap(found, cells[256], cells[16_384])
     verdict, end = _judged(more(gap, 2.4), found, *cells.values())
-    each = ", ".join(f"{count:,}: {statistics.fmean(found.values(cell)):.2f}" for count, cell in cells.items())
+    each = ", ".join(f"{count:,}: {statistics.fmean(found.values(cell, 'knn')):.2f}" for count, cell in cells.items())
     note = f"k-NN by K {each}; 16,384 − 256 {gap}; {_untrained(found, cells[256])}{end}"
     return _outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lookalike.claims import ClaimContext
 from lookalike.claims.mixed import SETS, mixed
@@ -77,6 +77,13 @@ class Cell:
         return merge(base, CACHED if self.cached and not whole else {}, given)
 
 
+class Named(Protocol):
+    """A cell of any paper's runs."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Missing(Exception):
     """Only finished runs were asked for, and one that is needed is not."""
 
@@ -88,11 +95,11 @@ class Found:
         self.seeds = list(seeds)
         self.results: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def has(self, *cells: Cell) -> bool:
+    def has(self, *cells: Named) -> bool:
         """Whether all of them are finished on every seed."""
         return all((cell.name, seed) in self.results for cell in cells for seed in self.seeds)
 
-    def values(self, cell: Cell, measure: str = "recall") -> list[float]:
+    def values(self, cell: Named, measure: str = "recall") -> list[float]:
         """One number a seed, in the order of the seeds: runs of two cells are paired by place."""
         if not self.has(cell):
             raise Missing(cell.name)

@@ -199,7 +199,7 @@ class _Logits(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needs = ctx.needs_input_grad[:2]
         kind = torch.float64 if student.dtype == torch.float64 else torch.float32
-        a, b = (x.detach().to(kind)[..., permutation].unflatten(-1, (-1, size)) for x in (student, teacher))
+        a, b = (x.detach().to(kind).index_select(-1, permutation).unflatten(-1, (-1, size)) for x in (student, teacher))
         # With several processes all blocks go in one message; else as many at a time as stay in the caches.
         wide = CHUNK if scale.processes == 1 else a.shape[-1] * a.shape[-2]
         parts = []
@@ -213,7 +213,7 @@ class _Logits(torch.autograd.Function):
             found.student = found.teacher = None
             parts.append(found)
         back = torch.argsort(permutation)
-        ctx.save_for_backward(*(None if g is None else g.flatten(2)[..., back] for g in gradients))
+        ctx.save_for_backward(*(None if g is None else g.flatten(2).index_select(-1, back) for g in gradients))
         out = [value.to(kind) for value in _joined(parts, rule)]
         ctx.mark_non_differentiable(*out[1:])
         return tuple(out)

@@ -49,13 +49,13 @@ def expected_balance(batch: int, block: int) -> float:
 
 def spread(features: Tensor) -> float:
     """Mean deviation of unit features × √d: about 1 when they point everywhere, 0 when to one point."""
-    rows = nn.functional.normalize(features.float(), dim=1)
+    rows = nn.functional.normalize(features.detach().float(), dim=1)
     return float(rows.std(0, correction=0).mean() * rows.shape[1] ** 0.5)
 
 
 def effective_rank(features: Tensor) -> float:
     """exp of the entropy of the singular values' shares."""
-    values = torch.linalg.svdvals(nn.functional.normalize(features.float(), dim=1))
+    values = torch.linalg.svdvals(nn.functional.normalize(features.detach().float(), dim=1))
     shares = values / values.sum().clamp(min=1e-12)
     return float(torch.exp(-torch.xlogy(shares, shares).sum()))
 

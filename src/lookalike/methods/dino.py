@@ -29,7 +29,9 @@ class DINOSettings(CropSettings):
     bottleneck: PositiveInt = 256
     """Numbers before the last layer."""
     student_temperature: PositiveFloat = 0.1
+    """What the student's outputs are divided by."""
     teacher_temperature: PositiveFloat = 0.04
+    """What the teacher's are divided by: lower, so that it is the surer one."""
     momentum: float = Field(default=0.996, ge=0.0, le=1.0)
     """Of the teacher at the start; it rises to 1 over the run."""
 
