@@ -137,7 +137,7 @@ def plain(z: Any, w: Any, c: Any, t: Any, block: int) -> Any:
     student = [view @ unit(c, dim=1).t() for view in z]
     with torch.no_grad():
         teacher = [view @ unit(t, dim=1).t() for view in w]
-    return pseudocode(*student, *teacher, block)
+    return pseudocode(student[0], student[1], teacher[0], teacher[1], block)
 
 
 def pseudocode(s1: Any, s2: Any, t1: Any, t2: Any, block: int, order: Any = None) -> Any:

@@ -66,4 +66,4 @@ class SimSiam(CropMethod):
         p, z = embeddings["p"], embeddings["target"]
         pairs = [(v, w) for v in range(p.shape[1]) for w in range(GLOBAL) if v != w]
         total = sum(self.criterion(p[:, v], z[:, w]) for v, w in pairs)
-        return total / len(pairs)  # type: ignore[return-value]
+        return total / len(pairs)
