@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
-from lookalike.benches.evaluate import _peak
+from lookalike.benches.evaluate import peak
 from lookalike.benches.memory import in_turns, ratio
 from lookalike.core import seeds
 
@@ -180,9 +180,9 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
 
     work(*made_up(500))  # imports, thread pools, kernels
     given = made_up(rows)
-    before, start = _peak(), time.perf_counter()
+    before, start = peak(), time.perf_counter()
     value = work(*given)
-    return {"megabytes": round(_peak() - before), "seconds": round(time.perf_counter() - start, 2), "value": value}
+    return {"megabytes": round(peak() - before), "seconds": round(time.perf_counter() - start, 2), "value": value}
 
 
 # ---- refreshing --------------------------------------------------------------------------------------
