@@ -75,7 +75,7 @@ def panning(places: np.ndarray, seconds: float) -> dict[str, Any]:
         browser = driver.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WINDOW["width"], "height": WINDOW["height"]})
         page.goto(f"{address}/map")
-        first = float(page.locator(".plane canvas.points[data-first]").get_attribute("data-first") or "nan")  # ms
+        first = float(page.locator(".plane[data-first]").get_attribute("data-first") or "nan")  # ms
         time.sleep(1.0)
         middle_x, middle_y = WINDOW["width"] / 2, WINDOW["height"] / 2
         page.mouse.move(middle_x, middle_y)

@@ -45,7 +45,7 @@ export function stage(first, rested) {
     if (moving) drawn = Math.round(Math.min(Math.max((drawn * BUDGET) / Math.max(took, 1), 5000), cloud.n));
     canvas.dataset.painter = painter.kind;
     shelf.size = 0;
-    canvas.dataset.first ??= String(began + took);
+    node.dataset.first ??= String(began + took);
     over(few ? points : []);
   }
 
