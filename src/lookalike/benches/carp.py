@@ -18,7 +18,7 @@ from typing import Any
 
 from lookalike.benches import Bar, BenchContext
 from lookalike.benches.evaluate import peak
-from lookalike.benches.memory import in_turns, ratio
+from lookalike.benches.turns import in_turns, ratio
 from lookalike.core import seeds
 
 PROTOTYPES, DIM, PICTURES, BLOCK = 65_536, 256, 256, 512

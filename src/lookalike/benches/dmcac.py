@@ -23,7 +23,7 @@ from typing import Any
 
 from lookalike.benches import Bar, BenchContext
 from lookalike.benches.evaluate import peak
-from lookalike.benches.memory import in_turns, ratio
+from lookalike.benches.turns import in_turns, ratio
 from lookalike.core import seeds
 
 QUERIES, VIEWS, ROWS, DIM, K, CLASSES = 64, 6, 100_000, 384, 12, 100

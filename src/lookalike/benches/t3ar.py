@@ -12,7 +12,7 @@ import statistics
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
-from lookalike.benches.memory import in_turns, ratio
+from lookalike.benches.turns import in_turns, ratio
 from lookalike.core import seeds
 
 BATCH, SIZE, DIM, K, TAU = 128, 65536, 256, 10, 0.07

@@ -47,19 +47,21 @@ def _busy_ticks() -> int | None:
     return user + nice + system + irq + soft
 
 
+def spent_elsewhere() -> float | None:
+    """Processor seconds of all other processes since the start of the machine; None where it cannot be told."""
+    ticks = _busy_ticks()
+    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
 def others_use(seconds: float = 5.0) -> float | None:
     """Cores in use by processes other than this one, over some seconds; None where it cannot be told."""
-    first, own = _busy_ticks(), time.process_time()
-    start = time.monotonic()
+    first, start = spent_elsewhere(), time.monotonic()
     if first is None:
         return None
     time.sleep(seconds)
     passed = time.monotonic() - start
-    second = _busy_ticks()
-    if second is None:
-        return None
-    used = (second - first) / os.sysconf("SC_CLK_TCK") - (time.process_time() - own)
-    return max(0.0, used / passed)
+    second = spent_elsewhere()
+    return None if second is None else max(0.0, (second - first) / passed)
 
 
 def look_around(*, wait: bool = False, force: bool = False, seconds: float = 5.0, say: Any = None) -> bool:
