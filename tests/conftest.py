@@ -139,6 +139,29 @@ def _block_network(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def milvus(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a real Milvus server, one for all test processes of a session; mark: `needs("milvus")`."""
+    from tests import milvus_server
+
+    base, session = tmp_path_factory.getbasetemp(), os.getpid()
+    if hasattr(request.config, "workerinput"):
+        base, session = base.parent, os.getppid()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKALIKE_MILVUS_TOKEN", f"root:{milvus_server.PASSWORD}")
+        yield milvus_server.shared(base, session)
+
+
+@pytest.fixture(params=["exact", "qdrant", pytest.param("milvus", marks=pytest.mark.needs("milvus"))])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """What a user calls a store: each of them in turn."""
+    if request.param != "milvus":
+        yield request.param
+        return
+    yield request.getfixturevalue("milvus")
+    helpers.forget_stores(tmp_path)
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium, driven by Playwright; give the test the mark `browser`."""
     from playwright.sync_api import sync_playwright

@@ -70,10 +70,20 @@ def lookalike(
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
+def forget_stores(folder: Path) -> None:
+    """Drop what the stores under a folder have on servers."""
+    from lookalike.store import remove_store
+
+    for meta in list(folder.rglob("store.json")):
+        remove_store(meta.parent)
+
+
 def has(what: str) -> bool:
     """Whether this machine has it: `chromium`, a program (`program:NAME`), or a Python module."""
     if what == "chromium":
         return chromium() is not None and importlib.util.find_spec("playwright") is not None
+    if what == "milvus":  # the server, and a client that fits it
+        return all(importlib.util.find_spec(name) is not None for name in ("milvus", "pymilvus"))
     if what == "axe":
         return importlib.util.find_spec("axe_playwright_python") is not None
     if what.startswith("program:"):

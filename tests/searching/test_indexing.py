@@ -35,10 +35,9 @@ def paths(folder: Path) -> set[str]:
     return {p.relative_to(folder).as_posix() for p in folder.rglob("*.jpg")}
 
 
-@pytest.mark.parametrize("store", ["qdrant", "exact"])
-def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, store: str) -> None:
+def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, any_store: str) -> None:
     place = tmp_path / "index"
-    first = index(folder=folder, model=model, index=place, store=store, progress=False)
+    first = index(folder=folder, model=model, index=place, store=any_store, progress=False)
     assert (first.new, first.pictures, first.unreadable) == (24, 24, [])
     assert set(rows(place)) == paths(folder)
 
@@ -345,14 +344,13 @@ index(folder=sys.argv[1], model=FakeEmbedder(), index=sys.argv[2], store=sys.arg
 """
 
 
-@pytest.mark.parametrize("store", ["qdrant", "exact"])
-def test_kill_9_while_indexing(tmp_path: Path, store: str) -> None:
+def test_kill_9_while_indexing(tmp_path: Path, any_store: str) -> None:
     """Killed in the middle, three times: nothing acknowledged is lost, nothing is there twice, the next run goes on."""
     folder = helpers.pictures(tmp_path / "pictures", classes=6, images=8)
     place = tmp_path / "index"
     acknowledged = 0
     for kill_after in (1, 3, 2):
-        command = [sys.executable, "-c", KILLED, str(folder), str(place), store]
+        command = [sys.executable, "-c", KILLED, str(folder), str(place), any_store]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=helpers.ROOT)
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(kill_after)]

@@ -46,11 +46,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models"
 
 
-@pytest.fixture(params=["qdrant", "exact"])
-def place(request: Any, models: Path, tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture
+def place(any_store: str, models: Path, tmp_path: Path) -> tuple[Path, Path]:
     """(pictures, index) of 12 pictures, to be changed."""
     pictures = helpers.pictures(tmp_path / "pictures", classes=3, images=4)
-    index(folder=pictures, model=models / "first", index=tmp_path / "index", store=request.param, progress=False)
+    index(folder=pictures, model=models / "first", index=tmp_path / "index", store=any_store, progress=False)
     return pictures, tmp_path / "index"
 
 

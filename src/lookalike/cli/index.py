@@ -20,7 +20,9 @@ def index(
     index: Annotated[
         str | None, typer.Option("--index", help="Its name or folder; without it the pictures' folder decides.")
     ] = None,
-    store: Annotated[str | None, typer.Option("--store", help="Where vectors live: qdrant or exact.")] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Where vectors live: qdrant, exact, or milvus://HOST:19530.")
+    ] = None,
     layout: Layout = "auto",
     split: Split = None,
     calibrate: Annotated[

@@ -15,7 +15,9 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `lookalike backup` wrote.")],
     index: Annotated[str | None, typer.Option("--index", help="Its new name or folder; else the old name.")] = None,
     folder: Annotated[Path | None, typer.Option("--folder", help="Where its pictures are now.")] = None,
-    store: Annotated[str | None, typer.Option("--store", help="Another store than it had: qdrant or exact.")] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Another store than it had: qdrant, exact, or milvus://HOST:19530.")
+    ] = None,
 ) -> Answer:
     """Make an index again from its backup."""
     import lookalike

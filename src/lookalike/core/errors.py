@@ -24,6 +24,10 @@ class LookalikeError(Exception):
     exit_code: Exit = Exit.USER
 
 
+class Unavailable(LookalikeError):
+    """Something on another machine does not answer now; the same may work later."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """`; did you mean X?` for the right name that is closest to a misspelt one, else nothing."""
     match = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

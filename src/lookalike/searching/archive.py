@@ -26,9 +26,9 @@ from lookalike.core.formats import stamp, upgrade
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress
 from lookalike.searching import manifest as manifests
-from lookalike.searching.folder import find, generation_folder, is_index, open_store, store_place
+from lookalike.searching.folder import find, generation_folder, is_index, open_store, remove_generation, store_place
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.store import Record, Store, store_class
+from lookalike.store import Record, Store, create_store, store_name
 
 MARK = "backup.json"
 BATCH = 1_000
@@ -148,11 +148,16 @@ def restore(
                 atomic_folder(place, private=True) as part,
                 Progress("Restoring", total, shown=progress) as bar,
             ):
-                for generation in manifest.generations:
-                    generation.store = store or generation.store
-                    _fill(tar, part, generation, document["sums"], bar)
-                manifest.name = place.name
-                manifest.write(part)
+                try:
+                    for generation in manifest.generations:
+                        generation.store = store_name(store or generation.store)
+                        _fill(tar, part, generation, document["sums"], bar)
+                    manifest.name = place.name
+                    manifest.write(part)
+                except BaseException:
+                    for generation in manifest.generations:  # what a server already has of it
+                        remove_generation(part, generation.number)
+                    raise
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise LookalikeError(f"`{source}` is not a whole backup of lookalike.") from error
     return Backup(
@@ -172,7 +177,7 @@ def _new_place(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path
 def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[str, str], bar: Progress) -> None:
     start = f"generations/{generation.number}/"
     folder = generation_folder(part, generation.number)
-    made: Store = store_class(generation.store).create(store_place(part, generation), generation.dim)
+    made = create_store(generation.store, store_place(part, generation.number), generation.dim)
     with contextlib.closing(made):
         for name in (name for name in sums if name.startswith(start)):
             data = _read(tar, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching.calibrating import Scores
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.rows import open_picture
-from lookalike.store import Record, Store, store_class
+from lookalike.store import Record, Store, remove_store, store_class
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -204,15 +205,20 @@ def generation_folder(path: Path, number: int) -> Path:
     return path / "generations" / str(number)
 
 
-def store_place(path: Path, generation: Generation) -> str:
-    """The folder of an embedded store; a server's address stands for itself."""
-    embedded = generation_folder(path, generation.number) / "store"
-    return generation.store if "://" in generation.store else str(embedded)
+def store_place(path: Path, number: int) -> Path:
+    """Where the store of a generation is, or on which server."""
+    return generation_folder(path, number) / "store"
+
+
+def remove_generation(path: Path, number: int) -> None:
+    """Everything a generation has, on a server too."""
+    remove_store(store_place(path, number))
+    shutil.rmtree(generation_folder(path, number), ignore_errors=True)
 
 
 def open_store(path: Path, generation: Generation, *, write: bool = False) -> Store:
     try:
-        return store_class(generation.store).open(store_place(path, generation), write=write)
+        return store_class(generation.store).open(str(store_place(path, generation.number)), write=write)
     except Locked as error:
         raise Locked(
             f"Another process has the index `{path.name}` open (`lookalike serve`?): wait for it to end, or stop it."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
-from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
 from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
-from lookalike.searching.folder import Index, find, generation_folder, store_place
+from lookalike.searching.folder import Index, find, generation_folder, remove_generation
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.store import store_class
 
 QUERIES = 100
 NEAR = 10
@@ -67,18 +64,11 @@ def drop(path: Path, number: int) -> None:
         generation = manifest.generation(number)
         if number == manifest.live:
             raise LookalikeError(f"Generation {number} answers now: switch to another one before you delete it.")
+        generation.complete = False  # nobody can switch to what a kill, or a server that is away, leaves half deleted
+        manifest.write(path)
+        remove_generation(path, number)
         manifest.generations.remove(generation)
         manifest.write(path)
-        remove_store(path, generation)
-
-
-def remove_store(path: Path, generation: Generation) -> None:
-    """Everything a generation has, on a server too."""
-    place = store_place(path, generation)
-    if "://" in generation.store:
-        kind: Any = store_class(generation.store)
-        kind.drop(place)
-    shutil.rmtree(generation_folder(path, generation.number), ignore_errors=True)
 
 
 def agreement(old: Index, new: Index) -> dict[str, Any]:
@@ -92,13 +82,12 @@ def agreement(old: Index, new: Index) -> dict[str, Any]:
     before = {record.id: record.vector for record in old.store.get(chosen, vectors=True) if record is not None}
     after = {record.id: record.vector for record in new.store.get(chosen, vectors=True) if record is not None}
     common = [name for name in chosen if name in before and name in after]
-    shares, recalls = [], []
-    with Progress("Comparing", len(common), shown=False) as bar:
-        for name in common:
-            exact = _near(new, after[name], name, exact=True)
-            recalls.append(_share(exact, _near(new, after[name], name)))
-            shares.append(_share(exact, _near(old, before[name], name)))
-            bar.advance()
+    shares: list[float] = []
+    recalls: list[float] = []
+    if common:
+        truth = _near(new, common, after, exact=True)
+        recalls = [_share(*pair) for pair in zip(truth, _near(new, common, after), strict=True)]
+        shares = [_share(*pair) for pair in zip(truth, _near(old, common, before), strict=True)]
     return {
         "queries": len(common),
         "agreement": float(np.mean(shares)) if shares else None,
@@ -106,9 +95,10 @@ def agreement(old: Index, new: Index) -> dict[str, Any]:
     }
 
 
-def _near(index: Index, vector: Any, name: str, *, exact: bool = False) -> set[str]:
-    hits = index.store.query(vector, NEAR + 1, exact=exact)
-    return set([hit.id for hit in hits if hit.id != name][:NEAR])
+def _near(index: Index, names: list[str], vectors: dict[str, Any], *, exact: bool = False) -> list[set[str]]:
+    """The nearest of some rows, without themselves."""
+    found = index.store.query_many(np.stack([vectors[name] for name in names]), NEAR + 1, exact=exact)
+    return [set([h.id for h in hits if h.id != name][:NEAR]) for name, hits in zip(names, found, strict=True)]
 
 
 def _share(wanted: set[str], found: set[str]) -> float:

@@ -17,7 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching.calibrating import fit
 from lookalike.searching.filters import Filters
-from lookalike.searching.folder import default_path, is_index, is_name
+from lookalike.searching.folder import default_path, is_index, is_name, remove_generation
 from lookalike.searching.table import without
 from lookalike.searching.updating import Indexed, Update
 from lookalike.searching.watching import Watched
@@ -50,8 +50,9 @@ def index(
 
     `model` is a run, a model folder or a name; without it an existing index keeps its model, and a new one takes
     EfficientNet-Lite0. `index` is a name or a folder; without it the place follows from the folder. `store` is
-    `qdrant` (default) or `exact`. Nothing is written into the picture folder. `watch` follows the folder until
-    Ctrl-C. `remove` takes the pictures that meet a filter (`path=sea/*`) out of the index, and keeps them out.
+    `qdrant` (default), `exact`, or the address of a server (`milvus://host:19530`). Nothing is written into the
+    picture folder. `watch` follows the folder until Ctrl-C. `remove` takes the pictures that meet a filter
+    (`path=sea/*`) out of the index, and keeps them out.
     """
     source = Path(folder).expanduser()
     if not source.exists():
@@ -128,9 +129,12 @@ def bring_up_to_date(
                         done.calibrated = fit(writer.folder, writer.store, progress=progress)
                     writer.finish(live=live)
                 finally:
-                    kept = kept or writer.store.count() > 0
+                    there, kept = kept, True  # what a server that went away has of it is not known, and stays
+                    kept = there or writer.store.count() > 0
         finally:
             if not kept:
+                for old in place.glob("generations/*"):
+                    remove_generation(place, int(old.name))
                 shutil.rmtree(place, ignore_errors=True)
     done.seconds = time.monotonic() - start
     return done

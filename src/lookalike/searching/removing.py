@@ -15,8 +15,7 @@ from lookalike.core.files import hash_bytes, read_json
 from lookalike.core.locks import hold
 from lookalike.searching import manifest as manifests
 from lookalike.searching.filters import Filters, parse
-from lookalike.searching.folder import Index, find
-from lookalike.searching.generations import remove_store
+from lookalike.searching.folder import Index, find, remove_generation
 from lookalike.searching.writing import open_writer
 
 
@@ -89,7 +88,7 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
         if dry_run:
             return made
         for generation in manifest.generations:
-            remove_store(path, generation)
+            remove_generation(path, generation.number)
         for file in (*thumbs, *caches):
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
         shutil.rmtree(queries, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +18,17 @@ from lookalike.core.progress import say
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
-from lookalike.searching.folder import generation_folder, is_index, load_model, open_store, store_place
+from lookalike.searching.folder import (
+    generation_folder,
+    is_index,
+    load_model,
+    open_store,
+    remove_generation,
+    store_place,
+)
 from lookalike.searching.manifest import Generation, Manifest, ModelMark
 from lookalike.searching.rows import PROTOTYPE
-from lookalike.store import Record, Store, store_class
+from lookalike.store import Record, Store, create_store, store_name
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
@@ -84,7 +90,7 @@ class Writer:
         self.manifest.generations = [g for g in self.manifest.generations if g not in gone]
         self.manifest.write(self.path)
         for old in gone:  # the same model's vectors of another decoder's pixels
-            shutil.rmtree(generation_folder(self.path, old.number), ignore_errors=True)
+            remove_generation(self.path, old.number)
 
 
 @contextlib.contextmanager
@@ -107,6 +113,7 @@ def open_writer(
     """
     from lookalike.data.decoding import DECODER
 
+    store = None if store is None else store_name(store)  # a misspelt name is told before anything is made
     manifest = _manifest(path, source)
     live = manifest.generation() if manifest.generations else None
     given: Embedder | None = None
@@ -126,7 +133,8 @@ def open_writer(
             say(f"The decoder is another than the index was made with ({before.decoder}): all pictures are read anew.")
         elif live is not None and explicit:
             raise foreign(live.model, ModelMark(name=name, fingerprint=embedder.fingerprint()))
-        generation = _new_generation(manifest, embedder, name, store or (before.store if before else DEFAULT_STORE))
+        beside = before or live
+        generation = _new_generation(manifest, embedder, name, store or (beside.store if beside else DEFAULT_STORE))
         if dry_run:
             yield Writer(path, manifest, generation, _Nothing(generation.dim))  # type: ignore[arg-type]
             return
@@ -199,7 +207,6 @@ def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
 def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
     from lookalike.data.decoding import DECODER
 
-    store_class(store)  # a misspelt name is told before anything is made
     mark = ModelMark(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
     return Generation(
         number=1 + max((g.number for g in manifest.generations), default=0),
@@ -218,9 +225,9 @@ def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Em
     """Model and empty store first, then the manifest that speaks of them."""
     folders.private_folder(path)
     folder = generation_folder(path, generation.number)
-    shutil.rmtree(folder, ignore_errors=True)  # what a kill before the manifest's writing left
+    remove_generation(path, generation.number)  # what a kill before the manifest's writing left
     embedder.save_pretrained(folder / "model")
-    store_class(generation.store).create(store_place(path, generation), generation.dim).close()
+    create_store(generation.store, store_place(path, generation.number), generation.dim).close()
     manifest.generations.append(generation)
     if len(manifest.generations) == 1:
         manifest.live = generation.number

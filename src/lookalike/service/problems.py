@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lookalike.core.errors import LookalikeError
+from lookalike.core.errors import LookalikeError, Unavailable
 
 
 class Problem(LookalikeError):
@@ -35,6 +35,8 @@ def install(app: FastAPI) -> None:
     async def mistake(request: Request, error: LookalikeError) -> JSONResponse:
         if isinstance(error, Problem):
             return problem(error.status, str(error), retry_after=error.retry_after)
+        if isinstance(error, Unavailable):
+            return problem(503, str(error), retry_after=5)
         return problem(400, str(error))
 
     @app.exception_handler(HTTPException)

@@ -1,8 +1,21 @@
-"""Where vectors live: the `Store` protocol, exact search, and Qdrant Edge."""
+"""Where vectors live: the `Store` protocol, exact search, Qdrant Edge, and Milvus."""
 
 from __future__ import annotations
 
 from lookalike.store.protocol import Condition, Hit, Record, Store, Value, Where, direction
-from lookalike.store.registry import store_class, stores
+from lookalike.store.registry import create_store, remove_store, store_class, store_name, stores
 
-__all__ = ["Condition", "Hit", "Record", "Store", "Value", "Where", "direction", "store_class", "stores"]
+__all__ = [
+    "Condition",
+    "Hit",
+    "Record",
+    "Store",
+    "Value",
+    "Where",
+    "create_store",
+    "direction",
+    "remove_store",
+    "store_class",
+    "store_name",
+    "stores",
+]

@@ -175,7 +175,7 @@ class ExactStore:
         with self._guard:
             rows, matrix = self._selected(where), self._open_frames().vectors()
         wanted = unit_rows(queries, self.dim)
-        scores, best = _nearest(wanted, matrix, rows, k)
+        scores, best = nearest(wanted, matrix, rows, k)
         if best.size == 0:
             return [[] for _ in wanted]
         unique, inverse = np.unique(best, return_inverse=True)
@@ -229,7 +229,7 @@ def _meets(table: pa.Table, condition: Condition) -> NDArray[np.bool_]:
     return ~mask if condition.negate else mask
 
 
-def _nearest(
+def nearest(
     queries: Vectors, matrix: Vectors, rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The k best of `rows` for each query, best first, ties by row; block by block."""

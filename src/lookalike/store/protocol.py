@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
@@ -53,8 +55,9 @@ class Hit:
 class Store(Protocol):
     """Unit vectors under text ids, with a payload each. What `upsert` and `delete` return from is durable.
 
-    `place` is a folder for embedded stores and an address for servers. Column names that start with `_` are
-    bookkeeping: carried, not filterable. Names of rows, not numbers, are ids: writing one twice replaces it.
+    `place` is a folder: an embedded store keeps all it has there, a server's store where to find it. Column names that
+    start with `_` are bookkeeping: carried, not filterable. Names of rows, not numbers, are ids: writing one twice
+    replaces it.
     """
 
     dim: int
@@ -76,6 +79,26 @@ class Store(Protocol):
     def build(self) -> dict[str, Any]: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ServerStore(Store, Protocol):
+    """A store that lives on a server; the command line names it by its address (`milvus://host:19530`)."""
+
+    @classmethod
+    def address(cls, text: str) -> str:
+        """The address in one way of writing it, without secrets; what is no address is told."""
+
+    @classmethod
+    def create_at(cls, address: str, place: str, dim: int) -> Self: ...
+    @classmethod
+    def drop(cls, place: str) -> None:
+        """Delete what a place has on its server; nothing there is no error."""
+
+
+def point_id(name: str) -> str:
+    """A UUID from a row's name: a row written again after a kill replaces itself."""
+    return str(uuid.UUID(bytes=hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()))
 
 
 def direction(positive: Vectors, negative: Vectors | None = None) -> Vectors:

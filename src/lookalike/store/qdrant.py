@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -16,15 +14,24 @@ from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, read_json, write_json
 from lookalike.core.locks import Locked, hold
-from lookalike.core.seeds import numpy_rng
-from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, Where, checked, direction, unit_rows
+from lookalike.store import widths
+from lookalike.store.protocol import (
+    Condition,
+    Hit,
+    Payload,
+    Record,
+    Vectors,
+    Where,
+    checked,
+    direction,
+    point_id,
+    unit_rows,
+)
 
 META = "store.json"
-RECALL = 0.995  # of probes among the stored vectors; strange queries, promised 0.97, find less
 SPARE = 1.4  # candidates for each hit wanted, at least
 # Its files are sparse and memory-mapped: a disk that fills up under them ends the process without a word.
 ROOM = 160_000_000
-WIDTHS = (16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 class QdrantStore:
@@ -113,32 +120,14 @@ class QdrantStore:
         indexed, rows = self._shard.info().indexed_vectors_count, self.count()
         facts: dict[str, Any] = {"rows": rows, "indexed": indexed, "recall": 1.0, "ef": None}
         if indexed:
-            facts["ef"], facts["recall"] = self._tune()
+            facts["ef"], facts["recall"] = widths.measured(self, self._sample(widths.PROBES))
         self._meta = {**self._meta, "ef": facts["ef"], "recall": facts["recall"]}
         write_json(self.place / META, self._meta, private=True)
         return facts
 
-    def _tune(self) -> tuple[int, float]:
-        """The smallest search width whose recall@10 against exact search is high enough, and that recall."""
-        queries = self._probes(200)
-        truth = [{hit.id for hit in hits} for hits in self.query_many(queries, 10, exact=True)]
-        recall = 0.0
-        for width in WIDTHS:
-            self.width = width
-            found = self.query_many(queries, 10)
-            recall = float(np.mean([len(t & {h.id for h in f}) / len(t) for t, f in zip(truth, found, strict=True)]))
-            if recall >= RECALL:
-                return width, recall
-        return WIDTHS[-1], recall
-
-    def _probes(self, count: int) -> Vectors:
-        """Queries that lie among the stored vectors without being any of them: halfway to a near neighbour."""
-        rng = numpy_rng(0, "store probes")
-        starts = [str(uuid.UUID(bytes=rng.bytes(16))) for _ in range(count)]
-        rows = np.array([self._scroll(start, 1, (), True)[0][0].vector for start in starts], dtype=np.float32)
-        near = self.query_many(rows, 6, exact=True)
-        other = self.get([hits[-1].id for hits in near], vectors=True)
-        return np.stack([row + o.vector for row, o in zip(rows, other, strict=True) if o and o.vector is not None])
+    def _sample(self, count: int) -> Vectors:
+        """Some stored vectors: the first of their ids, which are hashes, so that no vector is favoured."""
+        return np.array([point.vector for point in self._scroll(None, count, (), True)[0]], dtype=np.float32)
 
     def flush(self) -> None:
         with _explained(self.place):
@@ -208,13 +197,12 @@ class QdrantStore:
         return q.SearchParams(hnsw_ef=candidates, quantization=again)
 
     def _scroll(self, start: Any, limit: int, where: Where, vectors: bool) -> tuple[list[Any], Any]:
-        """Up to `limit` points in the order of their ids; from the beginning again where none lie behind `start`."""
+        """Up to `limit` points from `start` on, in the order of their ids, and where to go on."""
         import qdrant_edge as q
 
-        request = {"limit": limit, "filter": _filter(where), "with_payload": True, "with_vector": vectors}
-        points, after = self._shard.scroll(q.ScrollRequest(offset=start, **request))
-        if not points and start is not None:
-            points, after = self._shard.scroll(q.ScrollRequest(**request))
+        points, after = self._shard.scroll(
+            q.ScrollRequest(offset=start, limit=limit, filter=_filter(where), with_payload=True, with_vector=vectors)
+        )
         return points, after
 
     def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
@@ -246,11 +234,6 @@ class QdrantStore:
         if not where:
             self._counted = (before, found)
         return found
-
-
-def point_id(name: str) -> str:
-    """A UUID from the row's name: a row written again after a kill replaces itself."""
-    return str(uuid.UUID(bytes=hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()))
 
 
 def _quote(column: str) -> str:

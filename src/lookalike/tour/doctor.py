@@ -40,7 +40,7 @@ FAST = (
 EXTRAS = (
     ("heif", "pillow_heif", "pillow-heif", "HEIC pictures; without it they are counted and skipped", 27),
     ("ssl", "lightly", "lightly", "self-supervised baselines", 21),
-    ("milvus", "pymilvus", "pymilvus", "an index on a Milvus server", 131),
+    ("milvus", "pymilvus", "pymilvus", "vectors on a Milvus server (--store milvus://HOST:19530)", 131),
     ("clip", "open_clip", "open_clip_torch", "CLIP backbones", 10),
     ("wandb", "wandb", "wandb", "logs to Weights & Biases", 56),
     ("mlflow", "mlflow", "mlflow-skinny", "logs to MLflow", 40),

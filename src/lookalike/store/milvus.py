@@ -1,0 +1,260 @@
+"""`MilvusStore`: a collection on a Milvus server, the engine a cluster of machines runs.
+
+The place of a store is a folder here that remembers the address, the collection and the measured search width; rows
+are on the server only. What it acknowledged is in its log, and every read is a strong one: it sees all that was
+acknowledged before, by whomever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json, write_json
+from lookalike.core.locks import hold
+from lookalike.core.seeds import numpy_rng
+from lookalike.store import milvus_terms as terms
+from lookalike.store import widths
+from lookalike.store.exact import nearest
+from lookalike.store.milvus_client import Client, connected
+from lookalike.store.milvus_terms import KEY, VECTOR
+from lookalike.store.protocol import Hit, Payload, Record, Vectors, Where, checked, direction, point_id, unit_rows
+from lookalike.store.registry import META
+
+PAGE = 16_384  # the most rows that a server gives at once
+BYTES = 16_000_000  # of vectors in one message; servers refuse 64 MB
+GRAPH_FROM = 1000  # rows below which a server builds no graph and compares with all
+GROWN = 0.1  # the share of rows that came or went after which the width is measured again
+WIDTH = 128  # before the first measurement
+
+
+class MilvusStore:
+    """See `Store` and `ServerStore`. Any number of processes may read; one writes at a time."""
+
+    def __init__(self, place: str, client: Client, meta: dict[str, Any], held: contextlib.ExitStack) -> None:
+        self.place, self.dim = Path(place), int(meta["dim"])
+        self._client, self._meta, self._held = client, meta, held
+        self._page = min(PAGE, max(1, BYTES // (4 * self.dim)))
+
+    @classmethod
+    def address(cls, text: str) -> str:
+        return str(terms.address(text))
+
+    @classmethod
+    def create(cls, place: str, dim: int) -> Self:
+        raise LookalikeError("A Milvus store needs an address: milvus://HOST:19530.")
+
+    @classmethod
+    def create_at(cls, address: str, place: str, dim: int) -> Self:
+        """The name of the collection is noted before it is made: what a kill leaves behind can be dropped."""
+        meta_file = Path(place) / META
+        if meta_file.exists():
+            raise LookalikeError(f"`{place}` already holds a store.")
+        meta = {"store": "milvus", "format": 1, "dim": dim, "address": address, "ef": None, "lists": {}}
+        meta["collection"] = f"lookalike_{secrets.token_hex(12)}"
+        with contextlib.ExitStack() as held:
+            client = held.enter_context(connected(terms.address(address), meta["collection"]))
+            held.enter_context(_alone(place))
+            write_json(meta_file, meta, private=True)
+            try:
+                client.make(dim)
+            except BaseException:
+                meta_file.unlink()
+                raise
+            return cls(place, client, meta, held.pop_all())
+
+    @classmethod
+    def open(cls, place: str, *, write: bool = False) -> Self:
+        meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
+        with contextlib.ExitStack() as held:
+            if write:
+                held.enter_context(_alone(place))
+            client = held.enter_context(connected(terms.address(meta["address"]), meta["collection"]))
+            client.ready(int(meta["dim"]))
+            return cls(place, client, meta, held.pop_all())
+
+    @classmethod
+    def drop(cls, place: str) -> None:
+        meta = read_json(Path(place) / META, "store", mend="Delete that folder.")
+        with connected(terms.address(meta["address"]), meta["collection"]) as client:
+            client.drop()
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
+        names, rows, lines = checked(ids, vectors, payloads, self.dim)
+        self._note_lists(lines)
+        points = [
+            {KEY: point_id(name), VECTOR: row, **_to_keys(line), terms.to_key("_id"): name}
+            for name, row, line in zip(names, rows, lines, strict=True)
+        ]
+        for part in _parts(points, min(self._page, 1000)):
+            self._client.upsert(part)
+
+    def _note_lists(self, payloads: Sequence[Payload]) -> None:
+        """Remember how long the lists of a column get, before any is stored: filters must look at every place."""
+        longest: dict[str, int] = dict(self._meta["lists"])
+        for line in payloads:
+            for name, value in line.items():
+                if isinstance(value, list):
+                    longest[name] = max(longest.get(name, 0), len(value))
+        if longest != self._meta["lists"]:
+            self._note(lists=longest)
+
+    def _note(self, **facts: Any) -> None:
+        self._meta = {**self._meta, **facts}
+        write_json(self.place / META, self._meta, private=True)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        for part in _parts([point_id(name) for name in ids], 1000):
+            self._client.delete(f"{KEY} in {terms.texts(part)}")
+
+    def build(self) -> dict[str, Any]:
+        """Let the server build its graph where there is enough to search in, and measure how wide it must search."""
+        rows = self.count()
+        if rows < GRAPH_FROM:
+            self._note(ef=None, recall=1.0, measured=rows)
+        else:
+            self._client.build()
+            if self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWN * self._meta["measured"]:
+                width, recall = widths.measured(self, self._sample(100), self._use_width)
+                self._note(ef=width, recall=recall, measured=rows)
+        return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
+
+    def _use_width(self, width: int) -> None:
+        self._meta["ef"] = width
+
+    def _sample(self, count: int) -> Vectors:
+        """Some stored vectors, spread evenly: those that follow random keys."""
+        rng = numpy_rng(0, "store probes")
+        starts = [point_id(rng.bytes(8).hex()) for _ in range(count)]
+        found = [self._client.query(f'{KEY} > "{start}"', [VECTOR], 1) for start in starts]
+        return np.array([rows[0][VECTOR] for rows in found if rows], dtype=np.float32)
+
+    def flush(self) -> None:
+        """Nothing waits: what the server acknowledged is in its log."""
+
+    def close(self) -> None:
+        self._held.close()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
+        fields = ["$meta", *([VECTOR] * vectors)]
+        found: dict[str, Record] = {}
+        for part in _parts([point_id(name) for name in dict.fromkeys(ids)], min(self._page, 1000)):
+            rows = self._client.query(f"{KEY} in {terms.texts(part)}", fields, len(part))
+            found.update({record.id: record for record in map(_record, rows)})
+        return [found.get(name) for name in ids]
+
+    def query(
+        self, positive: Vectors, k: int, *, negative: Vectors | None = None, where: Where = (), exact: bool = False
+    ) -> list[Hit]:
+        return self.query_many(direction(positive, negative)[None], k, where=where, exact=exact)[0]
+
+    def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
+        rows = unit_rows(queries, self.dim)
+        if exact or k > PAGE:
+            return self._exact(rows, k, where)
+        width = max(self._meta["ef"] or WIDTH, k)
+        found: list[list[Hit]] = []
+        for part in _parts(list(rows), max(1, PAGE // k)):
+            answers = self._client.search(part, self._expression(where), k, width)
+            found += [[_hit(row["entity"], row["distance"]) for row in answer] for answer in answers]
+        return found
+
+    def _exact(self, queries: Vectors, k: int, where: Where) -> list[list[Hit]]:
+        """Every vector is fetched and compared here: the server itself would use its graph."""
+        keys: list[str] = []
+        best = np.empty((len(queries), 0), dtype=np.int64)
+        scores = np.empty((len(queries), 0), dtype=np.float32)
+        for page in self._pages(where, [VECTOR], self._page):
+            start = len(keys)
+            keys += [row[KEY] for row in page]
+            matrix = np.array([row[VECTOR] for row in page], dtype=np.float32)
+            new, places = nearest(queries, matrix, np.arange(len(page)), k)
+            scores, best = np.concatenate([scores, new], axis=1), np.concatenate([best, places + start], axis=1)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            scores, best = np.take_along_axis(scores, order, 1), np.take_along_axis(best, order, 1)
+        wanted = sorted({keys[place] for place in best.flat})
+        found: dict[str, Any] = {}
+        for part in _parts(wanted, 1000):
+            found.update(
+                {row[KEY]: row for row in self._client.query(f"{KEY} in {terms.texts(part)}", ["$meta"], PAGE)}
+            )
+        return [
+            [_hit(found[keys[place]], score) for place, score in zip(line, near, strict=True) if keys[place] in found]
+            for line, near in zip(best, scores, strict=True)
+        ]
+
+    def _expression(self, where: Where) -> str:
+        return terms.expression(where, self._meta["lists"])
+
+    def _pages(self, where: Where, fields: list[str], size: int) -> Iterator[list[dict[str, Any]]]:
+        """All rows that meet a filter, in the order of their keys."""
+        chosen, last = self._expression(where), ""
+        while True:
+            beyond = f'{KEY} > "{last}"'
+            rows = self._client.query(f"{beyond} and {chosen}" if chosen else beyond, fields, size)
+            keys = [row[KEY] for row in rows]
+            if keys != sorted(keys):
+                raise RuntimeError("the server gave rows out of order: some would be missed")
+            if rows:
+                yield rows
+            if len(rows) < size:
+                return
+            last = keys[-1]
+
+    def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
+        for rows in self._pages(where, ["$meta", *([VECTOR] * vectors)], min(batch, self._page)):
+            yield [_record(row) for row in rows]
+
+    def facets(self, column: str, *, where: Where = (), limit: int = 100) -> list[tuple[str, int]]:
+        """Counted here, page by page: the server counts rows, not values."""
+        counts: Counter[str] = Counter()
+        key = terms.to_key(column)
+        for rows in self._pages(where, [key], PAGE) if not column.startswith("_") else ():
+            for row in rows:
+                value = row.get(key)
+                counts.update(value if isinstance(value, list) else [value] if isinstance(value, str) else [])
+        return sorted(((value, n) for value, n in counts.items() if value), key=lambda pair: (-pair[1], pair[0]))[
+            :limit
+        ]
+
+    def count(self, where: Where = ()) -> int:
+        return self._client.count(self._expression(where))
+
+
+def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def _to_keys(payload: Payload) -> dict[str, Any]:
+    return {terms.to_key(name): value for name, value in payload.items() if value is not None}
+
+
+def _payload(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    payload = {terms.from_key(key): v for key, v in row.items() if key not in (KEY, VECTOR) and v is not None}
+    return payload.pop("_id"), payload
+
+
+def _record(row: dict[str, Any]) -> Record:
+    name, payload = _payload(row)
+    return Record(name, payload, np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None)
+
+
+def _hit(row: dict[str, Any], score: float) -> Hit:
+    name, payload = _payload(row)
+    return Hit(name, min(max(float(score), -1.0), 1.0), payload)
+
+
+def _alone(place: str) -> contextlib.AbstractContextManager[None]:
+    return hold(Path(place) / ".lock", f"The store `{place}`")
