@@ -53,7 +53,7 @@ class MilvusStore:
 
     @classmethod
     def create_at(cls, address: str, place: str, dim: int) -> Self:
-        """The name of the collection is noted before it is made: what a kill leaves behind can be dropped."""
+        """The collection is noted before it is made: what a kill or a lost server leaves of it can be dropped."""
         meta_file = Path(place) / META
         if meta_file.exists():
             raise LookalikeError(f"`{place}` already holds a store.")
@@ -61,13 +61,10 @@ class MilvusStore:
         meta["collection"] = f"lookalike_{secrets.token_hex(12)}"
         with contextlib.ExitStack() as held:
             client = held.enter_context(connected(terms.address(address), meta["collection"]))
+            client.probe()
             held.enter_context(_alone(place))
             write_json(meta_file, meta, private=True)
-            try:
-                client.make(dim)
-            except BaseException:
-                meta_file.unlink()
-                raise
+            client.make(dim)
             return cls(place, client, meta, held.pop_all())
 
     @classmethod

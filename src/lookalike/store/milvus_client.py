@@ -14,6 +14,7 @@ from lookalike.store.milvus_terms import KEY, TOKEN, VECTOR, Address
 
 CONNECT, SECONDS, BUILD = 10.0, 120.0, 3600.0  # how long an answer may take
 STRONG = "Strong"
+NO_COLLECTION = 100  # the server's number for it
 # A server that comes back is found at once: channels do not share the growing pauses between their attempts.
 RECONNECT = {"grpc.use_local_subchannel_pool": 1, "grpc.max_reconnect_backoff_ms": 2000}
 
@@ -23,6 +24,11 @@ class Client:
 
     def __init__(self, address: Address, name: str, client: Any) -> None:
         self.address, self.name, self._client = address, name, client
+
+    def probe(self) -> None:
+        """Ask for anything: a wrong password or database is told now."""
+        with self._explained():
+            self._client.has_collection(self.name, timeout=SECONDS)
 
     def make(self, dim: int) -> None:
         """Create the collection with its graph's index, and load it."""
@@ -169,7 +175,7 @@ def _sentence(address: Address, name: str, error: BaseException) -> LookalikeErr
         return Unavailable(f"No Milvus server answers at {server}: start it, or check the address.")
     if "not found" in text and "database" in text:
         return LookalikeError(f"The Milvus server at {server} has no database `{address.database}`: make it first.")
-    if "not found" in text or "can't find collection" in text or "not exist" in text:
+    if getattr(error, "code", None) == NO_COLLECTION:
         return LookalikeError(
             f"The Milvus server at {server} does not have the collection `{name}` any more: purge the index and make "
             "it again, or restore a backup."
