@@ -37,11 +37,11 @@ def collection(place: Path, number: int = 1) -> str:
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fake.install(monkeypatch)
     for seed, name in enumerate(("first", "second")):
-        fake.FakeEmbedder(seed).save_pretrained(tmp_path / "models" / name)
-    return tmp_path / "models"
+        fake.FakeEmbedder(seed).save_pretrained(tmp_path / "fakes" / name)
+    return tmp_path / "fakes"
 
 
 @pytest.fixture
@@ -104,14 +104,14 @@ def test_mistakes_are_one_sentence_and_exit_2(folder: Path, model: Path, home: P
     assert list(home.rglob("index.json")) == []
 
 
-def test_another_model_beside_the_old_one(folder: Path, models: Path, tmp_path: Path, milvus: str) -> None:
+def test_another_model_beside_the_old_one(folder: Path, fakes: Path, tmp_path: Path, milvus: str) -> None:
     place = tmp_path / "index"
-    index(folder=folder, model=models / "first", index=place, store=milvus, progress=False)
+    index(folder=folder, model=fakes / "first", index=place, store=milvus, progress=False)
     with pytest.raises(LookalikeError, match="made with model"):
-        index(folder=folder, model=models / "second", index=place, progress=False)
+        index(folder=folder, model=fakes / "second", index=place, progress=False)
     from lookalike.searching.indexing import bring_up_to_date
 
-    bring_up_to_date(folder.resolve(), place, model=models / "second", live=False, progress=False)
+    bring_up_to_date(folder.resolve(), place, model=fakes / "second", live=False, progress=False)
     with Index.open(place) as old, Index.open(place, generation=2) as new:
         assert new.generation.store == milvus, "beside the old one, on the same server"
         found = agreement(old, new)
@@ -127,10 +127,10 @@ def test_another_model_beside_the_old_one(folder: Path, models: Path, tmp_path: 
 
 
 def test_a_backup_goes_to_the_server_whole_or_not_at_all(
-    folder: Path, models: Path, tmp_path: Path, milvus: str
+    folder: Path, fakes: Path, tmp_path: Path, milvus: str
 ) -> None:
     place = tmp_path / "index"
-    index(folder=folder, model=models / "first", index=place, store="exact", progress=False)
+    index(folder=folder, model=fakes / "first", index=place, store="exact", progress=False)
     lookalike.backup(index=place, out=tmp_path / "kept.tar", progress=False)
     restored = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "there", store=milvus, progress=False)
     assert restored.pictures == 24
@@ -150,7 +150,7 @@ def test_a_backup_goes_to_the_server_whole_or_not_at_all(
         lookalike.purge(index=tmp_path / name)
 
 
-def test_an_index_of_nothing_leaves_nothing_there(tmp_path: Path, models: Path, milvus: str) -> None:
+def test_an_index_of_nothing_leaves_nothing_there(tmp_path: Path, fakes: Path, milvus: str) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.jpg").write_bytes(b"no picture")
     made: list[str] = []
@@ -165,13 +165,13 @@ def test_an_index_of_nothing_leaves_nothing_there(tmp_path: Path, models: Path, 
         patch.setattr("lookalike.searching.writing.create_store", create)
         with pytest.raises(LookalikeError, match="None of the 1 pictures could be read"):
             index(
-                folder=tmp_path / "pictures", model=models / "first", index=tmp_path / "i", store=milvus, progress=False
+                folder=tmp_path / "pictures", model=fakes / "first", index=tmp_path / "i", store=milvus, progress=False
             )
     assert len(made) == 1 and made[0] not in collections(milvus) and not (tmp_path / "i").exists()
 
 
 def test_a_server_that_goes_away_while_indexing(
-    folder: Path, models: Path, tmp_path: Path, gate: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, fakes: Path, tmp_path: Path, gate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was acknowledged before is kept, nothing is there twice, and the next run goes on."""
     from lookalike.searching.updating import Update
@@ -186,7 +186,7 @@ def test_a_server_that_goes_away_while_indexing(
 
     monkeypatch.setattr(Update, "_store", going)
     with pytest.raises(Unavailable, match="No Milvus server answers"):
-        index(folder=folder, model=models / "first", index=place, store=gate.address, progress=False)
+        index(folder=folder, model=fakes / "first", index=place, store=gate.address, progress=False)
     with pytest.raises(Unavailable):
         search(query=folder / "class-00" / "0.jpg", index=place)
     with pytest.raises(Unavailable):
@@ -202,14 +202,14 @@ def test_a_server_that_goes_away_while_indexing(
 
 
 def test_the_service_says_503_while_the_server_is_away(
-    folder: Path, models: Path, tmp_path: Path, gate: Any, home: Path
+    folder: Path, fakes: Path, tmp_path: Path, gate: Any, home: Path
 ) -> None:
     from fastapi.testclient import TestClient
 
     from lookalike.service import create_app
     from lookalike.service.state import Service
 
-    index(folder=folder, model=models / "first", index=tmp_path / "index", store=gate.address, progress=False)
+    index(folder=folder, model=fakes / "first", index=tmp_path / "index", store=gate.address, progress=False)
     service = Service(Index.open(tmp_path / "index"), [tmp_path / "runs"])
     client = TestClient(create_app(service), base_url="http://127.0.0.1", raise_server_exceptions=False)
     assert client.get("/health").json() == {"status": "ok", "pictures": 24}
