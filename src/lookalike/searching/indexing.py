@@ -133,7 +133,7 @@ def bring_up_to_date(
                     kept = there or writer.store.count() > 0
         finally:
             if not kept:
-                for old in place.glob("generations/*"):
+                for old in place.glob("generations/[0-9]*"):
                     remove_generation(place, int(old.name))
                 shutil.rmtree(place, ignore_errors=True)
     done.seconds = time.monotonic() - start
