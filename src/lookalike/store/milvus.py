@@ -57,7 +57,7 @@ class MilvusStore:
         meta_file = Path(place) / META
         if meta_file.exists():
             raise LookalikeError(f"`{place}` already holds a store.")
-        meta = {"store": "milvus", "format": 1, "dim": dim, "address": address, "ef": None, "lists": {}}
+        meta: dict[str, Any] = {"store": "milvus", "format": 1, "dim": dim, "address": address, "ef": None, "lists": {}}
         meta["collection"] = f"lookalike_{secrets.token_hex(12)}"
         with contextlib.ExitStack() as held:
             client = held.enter_context(connected(terms.address(address), meta["collection"]))

@@ -12,7 +12,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.store.protocol import Condition, Where
 
 PORT = 19530
-TOKEN = "LOOKALIKE_MILVUS_TOKEN"  # nosec B105 (the name of a variable)
+TOKEN = "LOOKALIKE_MILVUS_TOKEN"  # a variable of the environment
 KEY, VECTOR = "pk", "vector"
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,60}")
 
