@@ -72,7 +72,7 @@ def test_the_command_line_from_index_to_purge(
             helpers.lookalike("search", query, "--index", name, "-k", 8, "--json", *words).json
             for name in ("there", "here")
         )
-        assert [hit["path"] for hit in there["hits"]] == [hit["path"] for hit in here["hits"]], words
+        assert [hit["id"] for hit in there["hits"]] == [hit["id"] for hit in here["hits"]], words
         for a, b in zip(there["hits"], here["hits"], strict=True):
             assert abs(a["score"] - b["score"]) < 1e-4
     copies = helpers.lookalike("duplicates", "there", "--json")
