@@ -198,7 +198,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
     # What is deleted is not found, and a row more is no reason to measure again.
     store.delete([f"r/{i}" for i in truth[0]])
     assert not {hit.id for hit in store.query(queries[0], 10)} & {f"r/{i}" for i in truth[0]}
-    store._use_width(77)
+    store.width = 77
     assert store.build()["ef"] == 77
     store.close()
 

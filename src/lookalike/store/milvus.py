@@ -19,7 +19,6 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
-from lookalike.core.seeds import numpy_rng
 from lookalike.store import milvus_terms as terms
 from lookalike.store import widths
 from lookalike.store.exact import nearest
@@ -121,19 +120,23 @@ class MilvusStore:
         else:
             self._client.build()
             if self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWN * self._meta["measured"]:
-                width, recall = widths.measured(self, self._sample(100), self._use_width)
+                width, recall = widths.measured(self, self._sample(widths.PROBES))
                 self._note(ef=width, recall=recall, measured=rows)
         return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
 
-    def _use_width(self, width: int) -> None:
-        self._meta["ef"] = width
-
     def _sample(self, count: int) -> Vectors:
-        """Some stored vectors, spread evenly: those that follow random keys."""
-        rng = numpy_rng(0, "store probes")
-        starts = [point_id(rng.bytes(8).hex()) for _ in range(count)]
-        found = [self._client.query(f'{KEY} > "{start}"', [VECTOR], 1) for start in starts]
-        return np.array([rows[0][VECTOR] for rows in found if rows], dtype=np.float32)
+        """Some stored vectors: the first of their keys, which are hashes, so that no vector is favoured."""
+        return np.array([row[VECTOR] for row in next(self._pages((), [VECTOR], count))], dtype=np.float32)
+
+    @property
+    def width(self) -> int | None:
+        """How many candidates a search keeps; what `build` chose, as long as nobody sets another."""
+        chosen: int | None = self._meta["ef"]
+        return chosen
+
+    @width.setter
+    def width(self, width: int | None) -> None:
+        self._meta = {**self._meta, "ef": width}
 
     def flush(self) -> None:
         """Nothing waits: what the server acknowledged is in its log."""
@@ -160,7 +163,7 @@ class MilvusStore:
         rows = unit_rows(queries, self.dim)
         if exact or k > PAGE:
             return self._exact(rows, k, where)
-        width = max(self._meta["ef"] or WIDTH, k)
+        width = max(self.width or WIDTH, k)
         found: list[list[Hit]] = []
         for part in _parts(list(rows), max(1, PAGE // k)):
             answers = self._client.search(part, self._expression(where), k, width)
