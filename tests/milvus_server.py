@@ -42,12 +42,18 @@ ROUNDS = {
 
 def alone() -> bool:
     """Move this process into a network namespace with nothing but a loopback; False where that is not allowed."""
-    libc = ctypes.CDLL(None)
-    if libc.unshare(CLONE_NEWNET) and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
-        fcntl.ioctl(some, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
-    return True
+    libc, before = ctypes.CDLL(None), os.open("/proc/self/ns/net", os.O_RDONLY)
+    for kind in (CLONE_NEWNET, CLONE_NEWUSER | CLONE_NEWNET):
+        if libc.unshare(kind):
+            continue
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
+                fcntl.ioctl(some, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+            return True
+        except PermissionError:  # its own, but not its to set up: back to the machine's
+            if libc.setns(before, CLONE_NEWNET):
+                raise
+    return False
 
 
 @contextlib.contextmanager
