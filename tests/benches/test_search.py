@@ -20,12 +20,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearest, "QUERIES", 70)
     monkeypatch.setattr(nearest, "ROUNDS", 1)
     monkeypatch.setattr(nearest, "INSERT", 300)
+    monkeypatch.setattr(nearest, "SHOWN", 600)
 
 
 def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
     said: list[str] = []
     figures, bars = nearest.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
-    assert figures["vectors"] == 700 and said == ["ours: 700 vectors", "faiss: 700 vectors"]
+    assert figures["vectors"] == 700 and said[0] == "ours: 700 vectors"
+    assert [line.partition(",")[0] for line in said[1:]] == [
+        "ours: 600 of 700 stored",
+        "ours: building the graph",
+        "faiss: 700 vectors",
+        "faiss: 600 of 700 in the graph",
+    ]
     for side in ("ours", "faiss"):
         assert figures[side]["recall"] >= 0.97 and figures[side]["width"] in nearest.WIDTHS
         assert figures[side]["bytes_a_vector"] > 64 and figures[side]["cold_open_seconds"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import struct
 import threading
 import time
@@ -124,6 +125,9 @@ def test_other_sites_cannot_post(client: Any) -> None:
 
 
 def test_every_answer_has_the_security_headers(client: Any) -> None:
+    rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
+    assert rules["default-src"] == "'none'" and rules["script-src"] == rules["style-src"] == "'self'"
+    assert "unsafe" not in POLICY and "*" not in POLICY and "http" not in POLICY
     for address in ("/", "/static/main.js", f"{API}/info", "/nothing", "/thumb/x/1.jpg"):
         headers = client.get(address).headers
         assert headers["content-security-policy"] == POLICY and headers["x-content-type-options"] == "nosniff"
@@ -151,6 +155,26 @@ def test_pictures_only_from_the_indexed_folder(tmp_path: Path) -> None:
     for payload in [*paths, {"path": "x", "_found": found}, shard]:
         with pytest.raises(LookalikeError):
             open_picture(root, payload)
+
+
+def test_no_address_is_ever_fetched(client: Any) -> None:
+    """Wherever a request can name something, it names a server that would notice being asked."""
+    ours, asked = {"X-Lookalike": "1"}, []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.3)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/a.jpg"
+        for name in ("like", "more", "less", "q", "text", "f", "box"):
+            asked.append(client.get(f"{API}/search", params={name: url}))
+        for address in (f"{API}/items/{url}", f"/thumb/{url}/96.jpg", f"/original/{url}", f"/reports/{url}"):
+            asked.append(client.get(address))
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg"><image href="{url}"/></svg>'.encode()
+        for data in (svg, url.encode(), f"[InternetShortcut]\nURL={url}".encode()):
+            asked.append(send(client, data, url))
+        asked.append(client.post(f"{API}/search", data={"picture": url}))
+        asked.append(client.post(f"{API}/switch", json={"model": url}, headers=ours))
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    assert all(400 <= answer.status_code < 500 and sentence(answer) for answer in asked)
 
 
 def test_a_server_that_cannot_keep_up_says_so(client: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +241,6 @@ def test_waiting_pictures_go_through_the_model_together(service: Any, monkeypatc
 
 
 def test_serve_tells_user_errors_before_it_starts(made: Any, tmp_path: Path, home: Path) -> None:
-    import socket
-
     from lookalike.service import serve
 
     with pytest.raises(LookalikeError, match="no index"):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +81,15 @@ def test_search_beside_serve_answers_as_without_it(place: Path, served: subproce
             [hit.pop("score") for hit in alone["hits"]], abs=1e-5
         )
         assert json.dumps(answer) == json.dumps(alone)
+
+
+def test_only_this_machine_is_listened_to_unless_told_otherwise(place: Path, served: subprocess.Popen[str]) -> None:
+    port = json.loads((place / NAME).read_text())["port"]
+    with socket.create_connection(("127.0.0.1", port), timeout=10):
+        pass
+    # An address of this machine that a server on all interfaces would answer at.
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", port), timeout=10)
 
 
 def test_a_service_that_was_killed_leaves_no_trap(place: Path, served: subprocess.Popen[str]) -> None:

@@ -27,6 +27,7 @@ QUERIES, BATCH, ROUNDS = 2_000, 64, 5
 EDGES, CANDIDATES = 16, 100
 WIDTHS = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 INSERT = 2_000  # rows a call
+SHOWN = 100_000  # rows after which it says how far it is
 ONE, MANY = "one a call", f"batches of {BATCH}"
 BARS = {ONE: 0.4, MANY: 0.25}
 GROWING = ("graph_seconds", "cpu_seconds", "bytes_a_vector", "cold_open_seconds", "width")
@@ -41,16 +42,19 @@ class Ours:
         self.folder = folder / "ours"
         self.store: Any = None
 
-    def build(self, rows: np.ndarray) -> dict[str, float]:
+    def build(self, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
         from lookalike.store.qdrant import QdrantStore
 
         store = QdrantStore.create(str(self.folder), rows.shape[1])
         start = time.monotonic()
         for at in range(0, len(rows), INSERT):
+            if at and at % SHOWN == 0:
+                say(f"ours: {at:,} of {len(rows):,} stored, {time.monotonic() - start:.0f} s")
             part = range(at, min(at + INSERT, len(rows)))
             lines = [{"path": f"{i}.jpg", "label": f"group {i % 200}"} for i in part]
             store.upsert([f"v/{i}" for i in part], rows[part.start : part.stop], lines)
         middle = time.monotonic()
+        say(f"ours: building the graph, {middle - start:.0f} s")
         store.build()
         store.close()
         return {"insert_seconds": middle - start, "graph_seconds": time.monotonic() - middle}
@@ -82,12 +86,15 @@ class Peer:
         self.folder = folder / "faiss"
         self.graph: Any = None
 
-    def build(self, rows: np.ndarray) -> dict[str, float]:
+    def build(self, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
         faiss = _faiss()
         graph = faiss.IndexHNSWFlat(rows.shape[1], EDGES, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction = CANDIDATES
         start = time.monotonic()
-        graph.add(rows)
+        for at in range(0, len(rows), SHOWN):
+            if at:
+                say(f"faiss: {at:,} of {len(rows):,} in the graph, {time.monotonic() - start:.0f} s")
+            graph.add(rows[at : at + SHOWN])
         middle = time.monotonic()
         self.folder.mkdir(parents=True)
         faiss.write_index(graph, str(self.folder / "graph"))
@@ -134,7 +141,7 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     figures: dict[str, Any] = {"vectors": count, "numbers": dim}
     for side in sides:
         context.say(f"{side.name}: {count:,} vectors")
-        facts = built(side, rows)
+        facts = built(side, rows, context.say)
         size = sum(file.stat().st_blocks * 512 for file in side.folder.rglob("*") if file.is_file())
         facts["bytes_a_vector"] = round(size / count, 1)
         facts["cold_open_seconds"] = round(cold(side, queries[0]), 4)
@@ -154,14 +161,14 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     return figures, bars
 
 
-def built(side: Side, rows: np.ndarray) -> dict[str, Any]:
+def built(side: Side, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, Any]:
     """What building took, now or when it was done."""
     note = side.folder.with_suffix(".json")
     if note.exists():
         return dict(read_json(note, "bench"))
     shutil.rmtree(side.folder, ignore_errors=True)
     load, cpu = os.getloadavg()[0], time.process_time()
-    facts = {name: round(value, 2) for name, value in side.build(rows).items()}
+    facts = {name: round(value, 2) for name, value in side.build(rows, say).items()}
     facts |= {"cpu_seconds": round(time.process_time() - cpu, 1), "load_before": round(load, 2)}
     write_json(note, facts)
     return facts

@@ -1,0 +1,186 @@
+"""Indexing that is killed, whose disk fills up, or that is not alone: the parts of `make soak` about crashes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Indexes with a model that needs no torch; says when it is about to start, and how many rows it was told are stored.
+CHILD = """
+import sys
+import time
+from pathlib import Path
+from lookalike.core.errors import LookalikeError
+from lookalike.searching import embedding, index
+from lookalike.searching.updating import Update
+from tests.searching.fake import FakeEmbedder
+embedding.BATCH = 8
+real = Update._store
+def told(self, batch, homeless):
+    out = real(self, batch, homeless)
+    print(self.writer.store.count(), flush=True)
+    time.sleep(float(sys.argv[4]))
+    return out
+Update._store = told
+print("go", flush=True)
+try:
+    index(folder=Path(sys.argv[1]), model=FakeEmbedder(), index=Path(sys.argv[2]), store=sys.argv[3], calibrate=False,
+          progress=False)
+except LookalikeError as error:
+    sys.exit(str(error))
+"""
+
+
+class Child:
+    """A process that indexes; `pause` is the time between two batches."""
+
+    def __init__(self, pictures: Path, place: Path, store: str, pause: float = 0.0) -> None:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+        words = [sys.executable, "-c", CHILD, str(pictures), str(place), store, str(pause)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True)
+
+    def started(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def end(self) -> tuple[int, int, str]:
+        """How it ended, how many rows it was told are stored, and its last words."""
+        out, error = self.process.communicate(timeout=300)
+        counts = [int(line) for line in out.split() if line.isdigit()]
+        return self.process.returncode, max(counts, default=0), error[-300:]
+
+
+def rows(place: Path) -> list[str]:
+    """The ids in an index, whether or not a run came to its end."""
+    from lookalike.searching.folder import open_store
+    from lookalike.searching.manifest import read
+
+    if not (place / "index.json").exists():
+        return []
+    with contextlib.closing(open_store(place, read(place).generation())) as store:
+        return [record.id for part in store.scan() for record in part]
+
+
+def small_pictures(folder: Path, count: int) -> Path:
+    from tests.helpers import pictures
+
+    return pictures(folder, classes=10, images=count // 10, width=48, height=32)
+
+
+def kills(times: int) -> dict[str, Any]:
+    """kill -9 at random moments: nothing acknowledged is lost, nothing is there twice, the index opens."""
+    found_all: dict[str, Any] = {}
+    count = 600
+    for store in ("qdrant", "exact"):
+        with tempfile.TemporaryDirectory() as base:
+            folder, place = small_pictures(Path(base) / "pictures", count), Path(base) / "index"
+            before: set[str] = set()
+            killed = lost = twice = 0
+            rng, begin = random.Random(7), time.monotonic()
+            while killed < times:
+                child = Child(folder, place, store)
+                child.started()
+                time.sleep(rng.uniform(0.02, 0.8))
+                child.process.kill()
+                code, acknowledged, _ = child.end()
+                killed += code == -signal.SIGKILL
+                found = rows(place)
+                lost += len(before - set(found)) + max(acknowledged - len(found), 0)
+                twice += len(found) - len(set(found))
+                before = set(found)
+                if len(before) == count:  # all indexed: begin again with an empty one, the kills go on
+                    shutil.rmtree(place)
+                    before = set()
+            code, _, error = Child(folder, place, store).end()
+            whole = code == 0 and len(set(rows(place))) == count
+            seconds = round(time.monotonic() - begin)
+            found_all[store] = {"kills": killed, "lost": lost, "twice": twice, "then_whole": whole, "seconds": seconds}
+            print(f"{store}: {found_all[store]} {error}", flush=True)
+    return {"ok": all(f["then_whole"] and not f["lost"] + f["twice"] for f in found_all.values()), **found_all}
+
+
+def disk(times: int) -> dict[str, Any]:
+    """A small disk of its own fills up at random moments: nothing acknowledged is lost, and the next run goes on."""
+    with tempfile.TemporaryDirectory() as base:
+        inside = "import sys; from tests.crashes import fill_up; fill_up(*sys.argv[1:])"
+        words = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", inside, base, str(times)]
+        done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    *said, last = done.stdout.splitlines()
+    print(*said, sep="\n", flush=True)
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def fill_up(base: str, times: str) -> None:
+    """What `disk` does in a namespace of its own, where anybody may mount."""
+    found_all: dict[str, Any] = {}
+    small, count = Path(base) / "small", 160
+    small.mkdir()
+    folder = small_pictures(Path(base) / "pictures", count)
+    # A store of Qdrant's wants 160 MB to be free before it writes; the exact one takes what it needs.
+    for store, size in (("exact", 8), ("qdrant", 320)):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "none", str(small)], check=True)
+        rng, ends = random.Random(3), {"told": 0, "died": 0, "was_faster": 0}
+        lost = twice = unfinished = 0
+        for number in range(int(times)):
+            place, ballast = small / f"index-{number}", small / "ballast"
+            child = Child(folder, place, store, pause=0.03)
+            child.started()
+            time.sleep(rng.uniform(0.02, 0.6))
+            fill(ballast)
+            code, acknowledged, error = child.end()
+            ends["was_faster" if code == 0 else "died" if code < 0 else "told"] += 1
+            if code > 0 and not any(word in error for word in ("full", "are free")):
+                raise SystemExit(f"{store}: no sentence about the disk: {error}")
+            ballast.unlink()
+            found = rows(place)
+            lost += max(acknowledged - len(found), 0)
+            twice += len(found) - len(set(found))
+            code, _, error = Child(folder, place, store).end()
+            unfinished += code != 0 or len(set(rows(place))) != count
+            shutil.rmtree(place)
+        subprocess.run(["umount", str(small)], check=True)
+        found_all[store] = {"times": int(times), **ends, "lost": lost, "twice": twice, "unfinished": unfinished}
+        print(f"{store}: {found_all[store]}", flush=True)
+    good = not any(f["lost"] + f["twice"] + f["unfinished"] for f in found_all.values())
+    print(json.dumps({"ok": good, **found_all}))
+
+
+def fill(ballast: Path) -> None:
+    """Write until nothing more goes onto the disk."""
+    block = bytes(1 << 20)
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(block[:size]):
+                    pass
+
+
+def writers(times: int) -> dict[str, Any]:
+    """Two at once: one works, the other is told; never both, never a damaged index."""
+    good, told, count = True, 0, 200
+    with tempfile.TemporaryDirectory() as base:
+        folder = small_pictures(Path(base) / "pictures", count)
+        for number in range(times):
+            place = Path(base) / f"index-{number}"
+            both = [Child(folder, place, "qdrant" if number % 2 else "exact") for _ in range(2)]
+            ends = [child.end() for child in both]
+            refused = [error for code, _, error in ends if code != 0]
+            told += len(refused)
+            found = rows(place)
+            good &= len(found) == len(set(found)) == count and all("in use by another process" in e for e in refused)
+    print(f"writers: {times} pairs, {told} told to wait, {'no damage' if good else 'FAILED'}", flush=True)
+    return {"ok": good, "pairs": times, "told_to_wait": told}
