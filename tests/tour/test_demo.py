@@ -37,6 +37,15 @@ def test_a_labelled_folder_is_trained_on_once(birds: Path) -> None:
     assert (first.run / "model" / "model.safetensors").stat().st_mtime_ns == made
 
 
+def test_a_stopped_run_of_another_seed_is_not_gone_on_with(birds: Path) -> None:
+    from lookalike.training.settings import resolve
+
+    stopped = Run.create("ms", resolve().model_dump(mode="json"), path=Path("runs") / "demo-birds")
+    found = demo(images=birds, model=MODEL, seed=1)
+    assert found.run is not None and found.run.name == "demo-birds-2"
+    assert not stopped.result
+
+
 def test_a_folder_without_labels_is_searched_only(birds: Path, tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()

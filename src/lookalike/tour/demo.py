@@ -129,9 +129,14 @@ def _free(name: str, wanted: dict[str, Any]) -> Path:
     """Where the run of these pictures and settings is or may go: those of others keep their place."""
     for number in itertools.count(1):
         path = folders.runs() / (name if number == 1 else f"{name}-{number}")
-        if not Run.is_run(path) or Run(path).result.get("demo", wanted) == wanted:
+        if not Run.is_run(path) or _is_of(Run(path), wanted):
             return path
     raise AssertionError  # there is no last number
+
+
+def _is_of(run: Run, wanted: dict[str, Any]) -> bool:
+    """Whether a run is of these pictures and settings; one that was stopped tells no more than its seed."""
+    return bool(run.result.get("demo", {**wanted, "seed": run.config["seed"]}) == wanted)
 
 
 def _trained(source: Path, wanted: dict[str, Any], path: Path, device: str, size: int | None) -> Run:
@@ -140,7 +145,7 @@ def _trained(source: Path, wanted: dict[str, Any], path: Path, device: str, size
 
     if Run.is_run(path):
         run = Run(path)
-        if run.result.get("demo", wanted) == wanted:
+        if _is_of(run, wanted):
             if run.result.get("finished"):
                 say(f"Reusing the run {_short(path)}.")
                 return run
