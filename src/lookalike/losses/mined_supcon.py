@@ -17,7 +17,7 @@ from torch import Tensor
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 
-BLOCK = 1024
+BLOCK = 2048
 """Rows at a time on a processor, so that a block stays in its caches; an accelerator takes 64 times as many."""
 FEW = 0.7
 """Below this share of rows with a mined negative, they are picked out before the product of the gradient."""
