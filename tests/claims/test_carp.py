@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests import helpers
 
-from lookalike.claims import ClaimContext, carp, carp_runs
+from lookalike.claims import ClaimContext, carp, carp_collapse, carp_runs
 from lookalike.claims.carp_runs import Cell
 from lookalike.claims.cells import Found
 from lookalike.core.jobs import Jobs
@@ -35,6 +35,11 @@ def test_a_cell_varies_what_it_says():
     assert len({Cell().name, Cell(block=32).name, Cell(batch=32).name, Cell(more={"weight": 2}).name}) == 4
 
 
+def _give(monkeypatch, run_cells):
+    for module in (carp, carp_collapse):
+        monkeypatch.setattr(module, "run_cells", run_cells)
+
+
 @pytest.fixture
 def context(home, monkeypatch):
     """A context whose runs are made up: without momentum one block collapses, everything else learns."""
@@ -58,7 +63,7 @@ def context(home, monkeypatch):
                 }
         return found
 
-    monkeypatch.setattr(carp, "run_cells", run_cells)
+    _give(monkeypatch, run_cells)
     made = ClaimContext(Jobs(home / "jobs"))
     made.asked = asked
     return made
@@ -66,7 +71,7 @@ def context(home, monkeypatch):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
-    outcome = KEYS[key].run(context)
+    outcome = KEYS[key].judge(context)
     assert "untrained 6.00" in outcome.note and outcome.figures["runs"]
     assert len({seed for _, seed in context.asked}) >= 3
     expected = {
@@ -89,9 +94,9 @@ def test_runs_below_the_untrained_network_are_no_evidence(context, monkeypatch):
             result["untrained"] = 50.0
         return found
 
-    monkeypatch.setattr(carp, "run_cells", poor)
+    _give(monkeypatch, poor)
     for key in ("3-momentum", "4-redrawn", "9-against-others"):
-        outcome = KEYS[key].run(context)
+        outcome = KEYS[key].judge(context)
         assert outcome.verdict == "not testable at this scale" and "no evidence" in outcome.note
 
 
@@ -104,14 +109,14 @@ def test_one_block_with_momentum_too(context, monkeypatch):
             result["clusters"] = 1.1 if "B2048" in name else 20.0
         return found
 
-    monkeypatch.setattr(carp, "run_cells", gone)
-    assert KEYS["1-one-block"].run(context).verdict == "reproduced"
+    _give(monkeypatch, gone)
+    assert KEYS["1-one-block"].judge(context).verdict == "reproduced"
 
 
 def test_what_is_missing_is_not_judged(home, tmp_path):
     (tmp_path / "tinyimagenet100").mkdir()
     context = ClaimContext(Jobs(home / "jobs"), data=tmp_path, finished=True)
-    assert KEYS["3-momentum"].run(context).verdict == "not run"
+    assert KEYS["3-momentum"].judge(context).verdict == "not run"
 
 
 def test_a_real_trial(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 from tests import helpers
 
 from lookalike import methods
-from lookalike.claims import ClaimContext, dmcac, dmcac_contest, dmcac_runs
+from lookalike.claims import ClaimContext, dmcac, dmcac_contest, dmcac_new, dmcac_runs
 from lookalike.claims.dmcac_runs import MEASURES, Arm, Runs
 from lookalike.claims.paired import Difference
 from lookalike.core.jobs import Jobs
@@ -52,7 +52,7 @@ def context(home, monkeypatch):
                 }
         return found
 
-    for module in (dmcac, dmcac_contest):
+    for module in (dmcac, dmcac_contest, dmcac_new):
         monkeypatch.setattr(module, "run_arms", run_arms)
     made = ClaimContext(Jobs(home / "jobs"))
     made.asked = asked
@@ -65,7 +65,7 @@ def test_every_claim_of_the_paper_is_there():
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
-    outcome = KEYS[key].run(context)
+    outcome = KEYS[key].judge(context)
     assert outcome.note and outcome.figures["runs"]
     expected = {
         "2-dropping-terms": "reproduced",
@@ -90,14 +90,14 @@ def test_arms_with_one_name_are_one_thing(context):
     known: dict[str, Arm] = {}
     for claim in KEYS.values():
         context.asked.clear()
-        claim.run(context)
+        claim.judge(context)
         for arm in context.asked:
             assert known.setdefault(arm.key, arm).laid("small") == arm.laid("small"), arm.key
     assert 40 < len(known) < 60
 
 
 def test_all_methods_see_as_many_pictures(context):
-    KEYS["7-against-others"].run(context)
+    KEYS["7-against-others"].judge(context)
     for arm in context.asked:
         settings = resolve(arm.laid("small"))
         own = settings.method.own()
@@ -122,7 +122,7 @@ def test_unfinished_runs_are_not_judged(home):
     context = ClaimContext(Jobs(home / "jobs"), data=home, finished=True)
     for name in ("cars", "cub", "grocery"):
         (home / name).mkdir()
-    assert KEYS["6-collapse"].run(context).verdict == "not run"
+    assert KEYS["6-collapse"].judge(context).verdict == "not run"
 
 
 def test_what_is_kept_of_a_run(tmp_path, home):

@@ -108,7 +108,7 @@ def hash_of(text: str) -> int:
 
 @pytest.mark.parametrize("key", [key for key in KEYS if not key.startswith("8")])
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
-    outcome = KEYS[key].run(context)
+    outcome = KEYS[key].judge(context)
     assert outcome.note and outcome.figures["runs"]
     assert len({seed for _, seed in context.asked}) >= 3
     expected = {
@@ -127,7 +127,7 @@ def test_claims_1_2_and_9_share_their_runs(context):
     runs = []
     for key in ("1-xbn-over-xbm", "2-xbm-below-none", "9-lower-drift"):
         context.asked.clear()
-        KEYS[key].run(context)
+        KEYS[key].judge(context)
         runs.append(set(context.asked))
     assert runs[0] == runs[1] == runs[2]
 
@@ -138,7 +138,7 @@ def test_finished_runs_can_be_judged_before_the_others(home):
     context = ClaimContext(jobs, data=home, finished=True)
     for name in mixed.SETS:
         (home / name).mkdir()
-    assert KEYS["1-xbn-over-xbm"].run(context).verdict == "not run"
+    assert KEYS["1-xbn-over-xbm"].judge(context).verdict == "not run"
     recall = {"none": 20.0, "xbm": 5.0, "xbn": 12.0}
     for place, setting in enumerate(xbn.SETTINGS[:2]):
         for rule, value in recall.items():
@@ -147,10 +147,10 @@ def test_finished_runs_can_be_judged_before_the_others(home):
                 given = {"data": str(home), "settings": cell.settings(SMALL), "seed": seed}
                 result = {**dict.fromkeys([*cells.MEANS, "gain"], 0.1), "recall": value + seed / 10}
                 jobs.run(f"{cell.name}-seed{seed}", lambda result=result, **_: result, **given)
-    outcome = KEYS["1-xbn-over-xbm"].run(context)
+    outcome = KEYS["1-xbn-over-xbm"].judge(context)
     assert outcome.verdict == "reproduced" and "1 of 4 settings" in outcome.note
     assert len(outcome.figures["runs"]) == 3
-    assert KEYS["6-axbn-over-xbn"].run(context).verdict == "not run"
+    assert KEYS["6-axbn-over-xbn"].judge(context).verdict == "not run"
 
 
 def test_what_is_kept_of_a_run():

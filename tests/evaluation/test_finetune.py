@@ -29,24 +29,38 @@ def table(tmp_path_factory):
     return read_table(folder)
 
 
-def test_the_schedule_is_the_papers_and_the_model_stays(table, monkeypatch):
+@pytest.mark.parametrize(
+    ("schedule", "share", "labelled", "wanted"),
+    [
+        (finetune.FEW_LABELS, 0.5, 18, {0: (0.002, 0.5), 11: (0.002, 0.5), 12: (0.0004, 0.1), 16: (8e-5, 0.02)}),
+        (finetune.LINEAR, 1.0, 36, {0: (0, 0.3), 59: (0, 0.3), 60: (0, 0.03), 80: (0, 0.003)}),
+    ],
+)
+def test_the_schedules_are_the_papers_and_the_model_stays(schedule, share, labelled, wanted, table, monkeypatch):
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
-    before, rates = model.fingerprint(), []
+    before, rates, moved = model.fingerprint(), [], []
     usual = torch.optim.SGD.step
 
     def watch(self, closure=None):
         rates.append([group["lr"] for group in self.param_groups])
         assert all(group["momentum"] == 0.9 for group in self.param_groups)
+        moved.append(any(p.grad is not None for p in self.param_groups[0]["params"]))
         return usual(self, closure)
 
     monkeypatch.setattr(torch.optim.SGD, "step", watch)
     labels = table.labels()[0]
     known = np.arange(len(table)) % 8 < 6
     found = finetune.fine_tune(
-        model, table.take(known), labels[known], table.take(~known), labels[~known], share=0.5, seed=0
+        model,
+        table.take(known),
+        labels[known],
+        table.take(~known),
+        labels[~known],
+        share=share,
+        schedule=schedule,
+        seed=0,
     )
-    assert found.labelled == 18 and 0 <= found.top1 <= found.top5 <= 1 and found.top5 > 0.5
-    assert [rates[epoch] for epoch in (0, 11, 12, 15, 16, 19)] == [
-        pytest.approx([0.002 * f, 0.5 * f]) for f in (1, 1, 0.2, 0.2, 0.04, 0.04)
-    ]
-    assert len(rates) == 20 and model.fingerprint() == before
+    assert found.labelled == labelled and 0 <= found.top1 <= found.top5 <= 1 and found.top5 > 0.5
+    assert {epoch: tuple(rates[epoch]) for epoch in wanted} == {e: pytest.approx(r) for e, r in wanted.items()}
+    assert len(rates) == schedule.epochs and model.fingerprint() == before
+    assert any(moved) != found.linear  # a linear classifier leaves the network alone

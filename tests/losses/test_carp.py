@@ -192,6 +192,22 @@ def test_views_that_disagree_surely_keep_a_gradient(size):
     assert near.grad[0, 0, 0].item() == pytest.approx(0.25, rel=1e-6)  # half of one pair of two
 
 
+@pytest.mark.parametrize("gap", [1.0, 30.0, 60.0, 300.0])
+def test_rows_far_apart_and_near_ones_are_those_of_the_plain_form(gap):
+    """⟨s, t⟩ of e^−gap: where the product of the softmaxes has lost its digits the logits are taken."""
+    student, teacher = logits(2, 6, 12), logits(2, 6, 12, "teacher")
+    student[0, 1, :3] += gap  # one view of one picture, and only blocks that hold these
+    teacher[1, 1, 3:6] += gap
+    for kind, close in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        a, b = (x.to(kind).requires_grad_() for x in (student, teacher))
+        found = CARPLoss(6)(a, b, torch.arange(12))
+        wide = [x.detach().double().requires_grad_() for x in (a, b)]
+        plain = naive.in_log_space(*wide, torch.arange(12), 6)
+        assert found.loss.item() == pytest.approx(plain.item(), rel=close)
+        mine, theirs = torch.autograd.grad(found.loss, (a, b)), torch.autograd.grad(plain, wide)
+        assert all(torch.allclose(x.double(), y, atol=close) for x, y in zip(mine, theirs, strict=True))
+
+
 def test_a_siamese_gradient_is_twice_that_with_a_stop():
     z = logits(2, 6, 12).requires_grad_()
     order = torch.randperm(12, generator=torch_rng(8, "order"))

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.memory.retrieval import make_retriever, top_k
+from lookalike.memory.retrieval import Stored, make_retriever, top_k
 
 K = 12
 
@@ -54,11 +54,20 @@ def test_exact_retrievers_find_the_same(kind, store):
         assert torch.allclose(line[index].sort(descending=True).values, best, atol=1e-6)
 
 
-def test_a_graph_finds_nearly_all():
-    pytest.importorskip("faiss")
-    queries, rows = cloud(60, seed=3), cloud(4000)
+@pytest.mark.parametrize(("kind", "dim", "count"), [("hnsw", 24, 4000), ("store", 384, 8000)])
+def test_a_graph_finds_nearly_all(kind, dim, count):
+    """faiss's graph, and the one of the store that serves searches, which builds it for some megabytes or more."""
+    if kind == "hnsw":
+        pytest.importorskip("faiss")
+    # Queries of the database's classes, and directions that matter less and less, as embeddings' do.
+    every = normalize(cloud(count + 60, dim, seed=3) * torch.linspace(1, 0.1, dim), dim=1)
+    queries, rows = every[count:], every[:count]
     wanted = top_k(queries, rows, K)[1]
-    found = make_retriever("hnsw", rows).nearest(queries, K)
+    retriever = make_retriever(kind, rows)
+    if isinstance(retriever, Stored):
+        assert retriever.store.width  # a graph, not a scan
+    found = retriever.nearest(queries, K)
+    retriever.close()
     shared = [len(set(a) & set(b)) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]
     assert sum(shared) / (60 * K) >= 0.97
 

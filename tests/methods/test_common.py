@@ -52,6 +52,7 @@ def context(seed: int = 0) -> Context:
         table=None,
         labels=labels,
         encode=lambda rows: model(pictures if rows is None else pictures[rows]).detach(),
+        encode_backward=lambda rows, gradient: model(pictures[rows]).backward(gradient),
         step=1,
     )
 

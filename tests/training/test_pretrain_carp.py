@@ -14,6 +14,7 @@ from tests import helpers
 from tests.training.test_pretrain import flat  # noqa: F401
 from tests.training.test_resume import assert_same
 
+import lookalike
 from lookalike.core.settings import merge
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, pretrain, train
@@ -79,6 +80,19 @@ def test_prototypes_are_kept_shown_and_tag_an_index(flat, tiny, tmp_path):  # no
     assert found.hits[0].path == first.name
 
 
+def test_what_was_pretrained_can_be_adapted(flat, folder, tiny, tmp_path):  # noqa: F811
+    """The prototypes belong to the backbone as it was: an adapted one has none."""
+    done = pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=FEW, report=False)
+    quick = {"batch": 16, "epochs": 1, "views": 1}
+    run = lookalike.adapt(
+        model=done.path / "trained", target=folder, judge=folder, settings=quick, out=tmp_path / "adapted"
+    )
+    assert run.result["counts"]["target"] == 96
+    assert Embedder.from_pretrained(run.path / "versions" / "0" / "model").prototypes is not None
+    for version in (run.path / "versions" / "1").glob("model"):  # kept where it was better
+        assert Embedder.from_pretrained(version).prototypes is None
+
+
 def test_with_labels_knn_decides_and_teacher_and_student_are_measured(folder, tiny, tmp_path):
     done = pretrain(data=folder, model=tiny, out=tmp_path / "run", settings=FEW)
     result, log = done.result, done.read_log()
@@ -122,6 +136,7 @@ def test_from_scratch_is_the_papers_setting(flat):  # noqa: F811
     )
     assert isinstance(plan, Plan)
     chosen = plan.settings
+    assert "in blocks of" in plan.facts["prototypes"] and "in 2 views" in plan.facts["steps"]
     assert (chosen.optimiser.kind, chosen.model.weights, chosen.model.batch_norm) == ("lars", "random", "train")
     assert chosen.optimiser.rate == pytest.approx(0.6 * chosen.sampler.batch / 1024)
     assert chosen.schedule.floor == pytest.approx(0.1) and chosen.schedule.still == 0

@@ -97,6 +97,7 @@ class Versions:
         about: dict[str, Any],
     ) -> int:
         """Record a version, and use it where the gate let it pass. The model of one that did not pass is not kept."""
+        candidate.prototypes = None  # those of a pretrained model belong to the backbone as it was
         number = max(row["number"] for row in self.rows) + 1
         path = self.folder(number)
         write_json(path / "receipts.json", receipts)

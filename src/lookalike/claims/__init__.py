@@ -50,6 +50,10 @@ class ClaimOutcome:
     note: str = ""
 
 
+class Missing(Exception):
+    """Only finished runs were asked for, and one that is needed is not."""
+
+
 class ClaimContext:
     """What a claim's `run` is given."""
 
@@ -86,6 +90,13 @@ class Claim:
     at_scale: str
     """How to run it at the paper's scale."""
     run: Callable[[ClaimContext], ClaimOutcome]
+
+    def judge(self, context: ClaimContext) -> ClaimOutcome:
+        """The outcome, or `not run` where too few runs are finished."""
+        try:
+            return self.run(context)
+        except Missing:
+            return ClaimOutcome("not run", note="not enough runs are finished")
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ def reproduce(
     for number, claim in enumerate((c for c in claims if c.key in wanted), 1):
         progress.say(f"[{number}/{len(wanted)}] {claim.key}: {claim.statement}")
         around, start = machine.describe(), time.monotonic()
-        outcome = claim.run(context)
+        outcome = claim.judge(context)
         proof = {**provenance(), "machine": around, "seconds": round(time.monotonic() - start, 1)}
         row = _result(claim, {**asdict(outcome), "scale": scale, "proof": proof})
         known = [row if r.key == claim.key else r for r in results_of(paper, out)]

@@ -8,28 +8,29 @@ where the runs compared are not above it, a difference between them is not evide
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
 from lookalike.claims import Claim, ClaimContext, ClaimOutcome, Verdict
-from lookalike.claims.carp_runs import BATCH, BLOCK, PROTOTYPES, SMALL_BLOCK, Cell, row, run_cells
-from lookalike.claims.cells import Found, Missing
-from lookalike.claims.paired import Difference, difference, more
+from lookalike.claims.carp_collapse import one_block, weight_of_balance
+from lookalike.claims.carp_runs import (
+    BATCH,
+    BLOCK,
+    DEFAULT,
+    PROTOTYPES,
+    SEEDS,
+    SMALL_BLOCK,
+    WITHOUT,
+    Cell,
+    gap_between,
+    outcome,
+    run_cells,
+    untrained,
+)  # fmt: skip
+from lookalike.claims.cells import Found
+from lookalike.claims.paired import difference, more, worst
 
 PAPER = "carp"
-SEEDS = (0, 1, 2)
-WITHOUT = ("previous", "stopgrad")
-"""Two readings of "no momentum encoder"; a siamese net has the stop-gradient one's gradient, doubled."""
 GRID = (SMALL_BLOCK, BLOCK, PROTOTYPES)
-DEFAULT = Cell()
-
-
-def _outcome(verdict: Verdict, note: str, found: Found, cells: Sequence[Cell], **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": [row(found, cell) for cell in cells if found.has(cell)]}, note)
-
-
-def _gap(found: Found, before: Cell, after: Cell, measure: str = "knn", level: float = 0.95) -> Difference:
-    return difference(found.values(before, measure), found.values(after, measure), level=level)
 
 
 def _above(found: Found, *cells: Cell) -> bool:
@@ -43,96 +44,52 @@ def _judged(verdict: Verdict, found: Found, *cells: Cell) -> tuple[Verdict, str]
     return "not testable at this scale", "; not all runs are above the untrained network, so this is no evidence"
 
 
-def _worst(verdicts: Sequence[Verdict]) -> Verdict:
-    order = ("contradicted", "not reproduced", "not testable at this scale", "no difference found", "reproduced")
-    return min(verdicts, key=order.index)
-
-
-def _untrained(found: Found, cell: Cell) -> str:
-    return f"untrained {statistics.fmean(found.values(cell, 'untrained')):.2f}"
-
-
-def collapsed(found: Found, cell: Cell) -> int:
-    """Runs whose prototypes say next to nothing about a picture: exp(I) below the guard's floor."""
-    assert cell.block is not None
-    floor = max(2.0, 0.05 * min(cell.block, cell.batch))
-    return sum(value < floor for value in found.values(cell, "clusters"))
-
-
-def one_block(context: ClaimContext) -> ClaimOutcome:
-    """N_B = K, K/N = 32, in both readings of the pairs, with and without momentum."""
-    arms = {
-        (teacher, pairs): Cell(block=PROTOTYPES, teacher=teacher, more={} if pairs == "mean" else {"pairs": pairs})
-        for pairs in ("mean", "sum")
-        for teacher in ("ema", *WITHOUT)
-    }
-    found = run_cells(context, [*arms.values(), DEFAULT], SEEDS)
-    counts = {arm: collapsed(found, cell) for arm, cell in arms.items()}
-    total = len(SEEDS)
-    momentum = all(counts["ema", pairs] == total for pairs in ("mean", "sum"))
-    without = all(counts[teacher, pairs] == total for pairs in ("mean", "sum") for teacher in WITHOUT)
-    verdict: Verdict = "reproduced" if momentum and without else "not reproduced"
-    if not any(counts.values()):
-        verdict = "contradicted"
-    each = "; ".join(
-        f"{teacher}, {pairs} of pairs: {count} of {total} collapsed, exp(I) "
-        f"{statistics.fmean(found.values(arms[teacher, pairs], 'clusters')):.1f}, k-NN "
-        f"{statistics.fmean(found.values(arms[teacher, pairs], 'knn')):.2f}"
-        for (teacher, pairs), count in counts.items()
-    )
-    base = statistics.fmean(found.values(DEFAULT, "knn")), statistics.fmean(found.values(DEFAULT, "clusters"))
-    note = f"{each}; blocks of {BLOCK} with momentum: exp(I) {base[1]:.1f}, k-NN {base[0]:.2f}; "
-    figures = {f"{teacher}, {pairs}": count for (teacher, pairs), count in counts.items()}
-    cells = [*arms.values(), DEFAULT]
-    return _outcome(verdict, note + _untrained(found, DEFAULT), found, cells, collapsed=figures)
-
-
 def flat_optimum(context: ClaimContext) -> ClaimOutcome:
     """Flat: the best of the middle sizes is less than 2 points above the worst of them."""
     cells = {size: Cell(block=size) for size in (16, 32, 64, 128, 256, 512, 1024)}
     found = run_cells(context, cells.values(), SEEDS)
     middle = [cells[size] for size in (32, 64, 128, 256, 512)]
     ordered = sorted(middle, key=lambda cell: statistics.fmean(found.values(cell, "knn")))
-    gap = _gap(found, ordered[0], ordered[-1], level=1 - 0.05 / 10)
+    gap = gap_between(found, ordered[0], ordered[-1], level=1 - 0.05 / 10)
     verdict: Verdict = "reproduced" if gap.high < 2 else "contradicted" if gap.low > 2 else "not testable at this scale"
     verdict, end = _judged(verdict, found, *middle)
     each = ", ".join(f"{size}: {statistics.fmean(found.values(cell, 'knn')):.2f}" for size, cell in cells.items())
-    note = f"k-NN by N_B {each}; best − worst of 32 to 512 {gap}; {_untrained(found, DEFAULT)}{end}"
-    return _outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
+    note = f"k-NN by N_B {each}; best − worst of 32 to 512 {gap}; {untrained(found, DEFAULT)}{end}"
+    return outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
 
 
 def momentum_helps(context: ClaimContext) -> ClaimOutcome:
     cells = {(size, who): Cell(block=size, teacher=who) for size in GRID for who in ("ema", *WITHOUT)}
     found = run_cells(context, cells.values(), SEEDS)
-    gaps = {(size, who): _gap(found, cells[size, who], cells[size, "ema"]) for size in GRID for who in WITHOUT}
-    verdict = _worst([more(gap, 2.0) for gap in gaps.values()])
+    gaps = {(size, who): gap_between(found, cells[size, who], cells[size, "ema"]) for size in GRID for who in WITHOUT}
+    verdict = worst(*(more(gap, 2.0) for gap in gaps.values()))
     verdict, end = _judged(verdict, found, *cells.values())
     each = "; ".join(f"N_B {size}, EMA − {who} {gap}" for (size, who), gap in gaps.items())
     figures = {f"N_B {size}, {who}": gap.to_json() for (size, who), gap in gaps.items()}
-    note = f"{each}; {_untrained(found, DEFAULT)}{end}"
-    return _outcome(verdict, note, found, [*cells.values()], differences=figures)
+    note = f"{each}; {untrained(found, DEFAULT)}{end}"
+    return outcome(verdict, note, found, [*cells.values()], differences=figures)
 
 
 def redrawn_beat_fixed(context: ClaimContext) -> ClaimOutcome:
     others = {kind: Cell(more={"partition": kind}) for kind in ("fixed", "constant")}
     found = run_cells(context, [DEFAULT, *others.values()], SEEDS)
-    gaps = {kind: _gap(found, cell, DEFAULT) for kind, cell in others.items()}
-    verdict = _worst([more(gap, 3.1) for gap in gaps.values()])
+    gaps = {kind: gap_between(found, cell, DEFAULT) for kind, cell in others.items()}
+    verdict = worst(*(more(gap, 3.1) for gap in gaps.values()))
     verdict, end = _judged(verdict, found, DEFAULT, *others.values())
     each = ", ".join(f"redrawn − {kind} {gap}" for kind, gap in gaps.items())
     figures = {kind: gap.to_json() for kind, gap in gaps.items()}
-    note = f"{each}; {_untrained(found, DEFAULT)}{end}"
-    return _outcome(verdict, note, found, [DEFAULT, *others.values()], differences=figures)
+    note = f"{each}; {untrained(found, DEFAULT)}{end}"
+    return outcome(verdict, note, found, [DEFAULT, *others.values()], differences=figures)
 
 
 def more_prototypes(context: ClaimContext) -> ClaimOutcome:
     cells = {count: Cell(prototypes=count) for count in (256, 1024, 4096, 16_384)}
     found = run_cells(context, cells.values(), SEEDS)
-    gap = _gap(found, cells[256], cells[16_384])
+    gap = gap_between(found, cells[256], cells[16_384])
     verdict, end = _judged(more(gap, 2.4), found, *cells.values())
     each = ", ".join(f"{count:,}: {statistics.fmean(found.values(cell, 'knn')):.2f}" for count, cell in cells.items())
-    note = f"k-NN by K {each}; 16,384 − 256 {gap}; {_untrained(found, cells[256])}{end}"
-    return _outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
+    note = f"k-NN by K {each}; 16,384 − 256 {gap}; {untrained(found, cells[256])}{end}"
+    return outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
 
 
 def larger_batches(context: ClaimContext) -> ClaimOutcome:
@@ -142,11 +99,14 @@ def larger_batches(context: ClaimContext) -> ClaimOutcome:
     steps[BATCH] = DEFAULT
     cells = [*epochs.values(), *steps.values()]
     found = run_cells(context, cells, SEEDS)
-    gaps = {"equal epochs": _gap(found, epochs[32], epochs[128]), "equal steps": _gap(found, steps[32], steps[128])}
-    verdict, end = _judged(_worst([more(gap, 5.0) for gap in gaps.values()]), found, *cells)
+    gaps = {
+        "equal epochs": gap_between(found, epochs[32], epochs[128]),
+        "equal steps": gap_between(found, steps[32], steps[128]),
+    }
+    verdict, end = _judged(worst(*(more(gap, 5.0) for gap in gaps.values())), found, *cells)
     each = ", ".join(f"{how} {gap}" for how, gap in gaps.items())
-    note = f"128 − 32: {each}; {_untrained(found, DEFAULT)}{end}"
-    return _outcome(verdict, note, found, cells, differences={how: gap.to_json() for how, gap in gaps.items()})
+    note = f"128 − 32: {each}; {untrained(found, DEFAULT)}{end}"
+    return outcome(verdict, note, found, cells, differences={how: gap.to_json() for how, gap in gaps.items()})
 
 
 def momentum_schedule(context: ClaimContext) -> ClaimOutcome:
@@ -157,17 +117,17 @@ def momentum_schedule(context: ClaimContext) -> ClaimOutcome:
     cells = [DEFAULT, before, stopped, twin, *fixed.values()]
     found = run_cells(context, cells, SEEDS)
     level = 1 - 0.05 / (1 + len(fixed))
-    gaps = {"0": _gap(found, before, DEFAULT, level=level)}
-    gaps |= {f"{eta:g}": _gap(found, cell, DEFAULT, level=level) for eta, cell in fixed.items()}
-    verdict, end = _judged(_worst([more(gap, 0.2) for gap in gaps.values()]), found, *cells)
-    lag, same = _gap(found, stopped, before), _gap(found, stopped, twin)
+    gaps = {"0": gap_between(found, before, DEFAULT, level=level)}
+    gaps |= {f"{eta:g}": gap_between(found, cell, DEFAULT, level=level) for eta, cell in fixed.items()}
+    verdict, end = _judged(worst(*(more(gap, 0.2) for gap in gaps.values())), found, *cells)
+    lag, same = gap_between(found, stopped, before), gap_between(found, stopped, twin)
     each = ", ".join(f"η {eta}: {gap}" for eta, gap in gaps.items())
     note = (
         f"cosine 0.99 → 1 less constant {each}; previous − stop-gradient {lag} (tables 5 and 6 differ by 4.8 for what "
-        f"the paper calls the same), siamese − stop-gradient {same}; {_untrained(found, DEFAULT)}{end}"
+        f"the paper calls the same), siamese − stop-gradient {same}; {untrained(found, DEFAULT)}{end}"
     )
     figures = {eta: gap.to_json() for eta, gap in gaps.items()}
-    return _outcome(verdict, note, found, cells, differences=figures, lag=lag.to_json(), siamese=same.to_json())
+    return outcome(verdict, note, found, cells, differences=figures, lag=lag.to_json(), siamese=same.to_json())
 
 
 def teacher_ahead(context: ClaimContext) -> ClaimOutcome:
@@ -177,54 +137,31 @@ def teacher_ahead(context: ClaimContext) -> ClaimOutcome:
     gap = difference([0.0] * len(SEEDS), found.values(cell, "ahead"))
     slow = difference([0.0] * len(SEEDS), found.values(DEFAULT, "ahead"))
     verdict, end = _judged(more(gap, 1.0), found, cell)
-    note = f"teacher − student halfway {gap} with η from 0.95, {slow} with η from 0.99; {_untrained(found, cell)}{end}"
-    return _outcome(verdict, note, found, [cell, DEFAULT], differences={"0.95": gap.to_json(), "0.99": slow.to_json()})
+    note = f"teacher − student halfway {gap} with η from 0.95, {slow} with η from 0.99; {untrained(found, cell)}{end}"
+    return outcome(verdict, note, found, [cell, DEFAULT], differences={"0.95": gap.to_json(), "0.99": slow.to_json()})
 
 
 def against_others(context: ClaimContext) -> ClaimOutcome:
     others = {name: Cell(method=name) for name in ("moco", "simsiam", "dino")}
     found = run_cells(context, [DEFAULT, *others.values()], SEEDS)
-    gaps = {name: _gap(found, cell, DEFAULT) for name, cell in others.items()}
-    verdict, end = _judged(_worst([more(gap, 1.7) for gap in gaps.values()]), found, DEFAULT)
+    gaps = {name: gap_between(found, cell, DEFAULT) for name, cell in others.items()}
+    verdict, end = _judged(worst(*(more(gap, 1.7) for gap in gaps.values())), found, DEFAULT)
     each = ", ".join(f"CARP − {name} {gap}" for name, gap in gaps.items())
-    note = f"{each}; {_untrained(found, DEFAULT)}{end}"
+    note = f"{each}; {untrained(found, DEFAULT)}{end}"
     figures = {name: gap.to_json() for name, gap in gaps.items()}
-    return _outcome(verdict, note, found, [DEFAULT, *others.values()], differences=figures)
-
-
-def weight_of_balance(context: ClaimContext) -> ClaimOutcome:
-    """By exp(I): without partitions λ_e = 1 should collapse and a larger one not; in blocks 1 should be enough."""
-    weights = (1.0, 2.0, 5.0)
-    whole = {w: Cell(block=PROTOTYPES, teacher="stopgrad", more={"weight": w} if w != 1 else {}) for w in weights}
-    parted = {w: Cell(teacher="stopgrad", more={"weight": w} if w != 1 else {}) for w in weights}
-    cells = [*whole.values(), *parted.values()]
-    found = run_cells(context, cells, SEEDS)
-    one, many = ([collapsed(found, side[w]) for w in weights] for side in (whole, parted))
-    needed = one[0] == len(SEEDS) and min(one[1:]) == 0
-    enough = many[0] == 0
-    verdict: Verdict = "reproduced" if needed and enough else "contradicted" if one[0] == 0 else "not reproduced"
-    each = "; ".join(
-        f"λ {w:g}: one block {a} of {len(SEEDS)} collapsed (exp(I) {_mean(found, whole[w])}), blocks of {BLOCK} {b} "
-        f"(exp(I) {_mean(found, parted[w])})"
-        for w, a, b in zip(weights, one, many, strict=True)
-    )
-    return _outcome(verdict, f"{each}; {_untrained(found, parted[1.0])}", found, cells)
-
-
-def _mean(found: Found, cell: Cell) -> str:
-    return f"{statistics.fmean(found.values(cell, 'clusters')):.1f}"
+    return outcome(verdict, note, found, [DEFAULT, *others.values()], differences=figures)
 
 
 def small_batch_small_block(context: ClaimContext) -> ClaimOutcome:
     """A difference of differences: what a small block gains at batch 16 less what it gains at 128."""
     cells = {(batch, size): Cell(batch=batch, block=size) for batch in (16, 128) for size in (SMALL_BLOCK, 512)}
     found = run_cells(context, cells.values(), SEEDS)
-    gains = {batch: _gap(found, cells[batch, 512], cells[batch, SMALL_BLOCK]) for batch in (16, 128)}
+    gains = {batch: gap_between(found, cells[batch, 512], cells[batch, SMALL_BLOCK]) for batch in (16, 128)}
     gap = difference(gains[128].by_seed, gains[16].by_seed)
-    verdict, end = _judged(_worst([more(gains[16], 1.0), more(gap, 1.0)]), found, *cells.values())
+    verdict, end = _judged(worst(more(gains[16], 1.0), more(gap, 1.0)), found, *cells.values())
     each = ", ".join(f"at batch {batch} {gain}" for batch, gain in gains.items())
-    note = f"N_B {SMALL_BLOCK} − 512: {each}; the one less the other {gap}; {_untrained(found, cells[16, 512])}{end}"
-    return _outcome(verdict, note, found, [*cells.values()], difference=gap.to_json())
+    note = f"N_B {SMALL_BLOCK} − 512: {each}; the one less the other {gap}; {untrained(found, cells[16, 512])}{end}"
+    return outcome(verdict, note, found, [*cells.values()], difference=gap.to_json())
 
 
 SET = (
@@ -233,17 +170,9 @@ SET = (
 )
 
 
-def _claim(key: str, statement: str, figure: str, small: str, run: Any) -> Claim:
+def _claim(key: str, statement: str, figure: str, small: str, run: Callable[[ClaimContext], ClaimOutcome]) -> Claim:
     at_scale = f"`lookalike reproduce carp --scale paper --only {key}`, with ImageNet as DATA/imagenet"
-
-    def judged(context: ClaimContext) -> ClaimOutcome:
-        try:
-            outcome: ClaimOutcome = run(context)
-        except Missing:
-            return ClaimOutcome("not run", note="not enough runs are finished")
-        return outcome
-
-    return Claim(key, PAPER, statement, figure, small, at_scale, judged)
+    return Claim(key, PAPER, statement, figure, small, at_scale, run)
 
 
 CLAIMS = [

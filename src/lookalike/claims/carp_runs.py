@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lookalike.claims import ClaimContext
+from lookalike.claims import ClaimContext, ClaimOutcome, Verdict
 from lookalike.claims.cells import Found
+from lookalike.claims.paired import Difference, difference
 from lookalike.core.settings import merge
 
 PICTURES, HELD = 50, 20  # of each class: to train on, and to be named
 EPOCHS, BATCH, PROTOTYPES, BLOCK = 5, 64, 2048, 128
 SMALL_BLOCK = 32
+SEEDS = (0, 1, 2)
+WITHOUT = ("previous", "stopgrad")
+"""Two readings of "no momentum encoder"; a siamese net has the stop-gradient one's gradient, doubled."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ class Cell:
         if self.method != "carp":
             given = merge(_others(self.method), given)
         return merge(base, given)
+
+
+DEFAULT = Cell()
 
 
 def _others(method: str) -> dict[str, Any]:
@@ -165,3 +172,15 @@ def row(found: Found, cell: Cell) -> dict[str, Any]:
 
 
 MEANS = ("untrained", "clusters", "in_use", "spread")
+
+
+def outcome(verdict: Verdict, note: str, found: Found, cells: Sequence[Cell], **figures: Any) -> ClaimOutcome:
+    return ClaimOutcome(verdict, {**figures, "runs": [row(found, cell) for cell in cells if found.has(cell)]}, note)
+
+
+def gap_between(found: Found, before: Cell, after: Cell, measure: str = "knn", level: float = 0.95) -> Difference:
+    return difference(found.values(before, measure), found.values(after, measure), level=level)
+
+
+def untrained(found: Found, cell: Cell) -> str:
+    return f"untrained {statistics.fmean(found.values(cell, 'untrained')):.2f}"

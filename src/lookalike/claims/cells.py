@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from lookalike.claims import ClaimContext
+from lookalike.claims import ClaimContext, Missing
 from lookalike.claims.mixed import SETS, mixed
 from lookalike.core.settings import merge
 
@@ -82,10 +82,6 @@ class Named(Protocol):
 
     @property
     def name(self) -> str: ...
-
-
-class Missing(Exception):
-    """Only finished runs were asked for, and one that is needed is not."""
 
 
 class Found:

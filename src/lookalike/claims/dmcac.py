@@ -8,26 +8,18 @@ run end to end on Cars as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lookalike.claims import Claim, ClaimContext, ClaimOutcome, Verdict
-from lookalike.claims.cells import Missing
 from lookalike.claims.dmcac_contest import against_others
-from lookalike.claims.dmcac_runs import LETTER, SEEDS, Arm, Runs, dmcac, run_arms
+from lookalike.claims.dmcac_new import points_instead, stale_database, temperatures
+from lookalike.claims.dmcac_runs import COLD, DEFAULT, LETTER, NEAR, SEEDS, Arm, Runs, dmcac, outcome, run_arms
 from lookalike.claims.paired import Difference, difference, more, none_of_note, worst
 
 PAPER = "dmcac"
-COLD = {"method": {"temperature": 1.0}}
 COLLAPSED = 0.95  # mean cosine of unseen pictures
 LIFT = 0.02  # own-class attention beyond the own-class share that is worth speaking of
-NEAR = 1.0  # points of recall@1 within which nothing has changed
-
-DEFAULT = dmcac()
-
-
-def _outcome(verdict: Verdict, note: str, found: Runs, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": found.rows(arms)}, note)
 
 
 # ---- 1 to 4: the settings ------------------------------------------------------------------------------
@@ -51,7 +43,7 @@ def full_retrieval(context: ClaimContext) -> ClaimOutcome:
         f"full − approximate at an equal split: {told}; with the paper's smaller database for the full one: {unequal}"
     )
     figures = {f"{how}, {name}": gap.to_json() for (how, name), gap in gaps.items()}
-    return _outcome(more(gaps["gradient", "0.05"], 0.4), note, found, arms, differences=figures)
+    return outcome(more(gaps["gradient", "0.05"], 0.4), note, found, arms, differences=figures)
 
 
 def _dropped(ce: float, cold: bool) -> tuple[Arm, Arm, Arm]:
@@ -86,7 +78,7 @@ def dropping_terms(context: ClaimContext) -> ClaimOutcome:
         _mean(found, DEFAULT, "gradient classes"), 1e-12
     )
     note = f"what each term brings, points of recall@1: {told}; at τ = 1 its gradient is {ratio:.1%} of the classes'"
-    return _outcome(verdict, note, found, arms, differences=figures)
+    return outcome(verdict, note, found, arms, differences=figures)
 
 
 def _short(gap: dict[str, Any]) -> str:
@@ -109,7 +101,7 @@ def classes_dispensable(context: ClaimContext) -> ClaimOutcome:
         f"; mean cosine without it {_mean(found, arms[1], 'cosine'):.2f}, with it {_mean(found, arms[0], 'cosine'):.2f}"
     )
     figures = {name: gap.to_json() for name, gap in gaps.items()}
-    return _outcome(none_of_note(gaps["τ 1"], NEAR), note, found, arms, differences=figures)
+    return outcome(none_of_note(gaps["τ 1"], NEAR), note, found, arms, differences=figures)
 
 
 def number_of_views(context: ClaimContext) -> ClaimOutcome:
@@ -122,7 +114,7 @@ def number_of_views(context: ClaimContext) -> ClaimOutcome:
     gaps = {arm.name: found.gap(base, arm) for arm in arms[1:]}
     note = "against 4 views: " + ", ".join(f"{name} {gap}" for name, gap in gaps.items())
     verdict = worst(*(_unchanged(gap) for gap in gaps.values()))
-    return _outcome(verdict, note, found, arms, differences={name: gap.to_json() for name, gap in gaps.items()})
+    return outcome(verdict, note, found, arms, differences={name: gap.to_json() for name, gap in gaps.items()})
 
 
 def _unchanged(gap: Difference) -> Verdict:
@@ -150,7 +142,7 @@ def diagonal_attention(context: ClaimContext) -> ClaimOutcome:
         told.append(f"{name}: " + ", ".join(f"{word} {_fine(gaps[arm.name, where])}" for where, word in places))
     note = "own-class attention − own-class share of what was retrieved; " + "; ".join(told)
     figures = {f"{arm}, {where.strip() or 'end'}": gap.to_json() for (arm, where), gap in gaps.items()}
-    return _outcome(verdict, note, found, [letter, DEFAULT], lifts=figures)
+    return outcome(verdict, note, found, [letter, DEFAULT], lifts=figures)
 
 
 def beyond(gap: Difference, margin: float) -> Verdict:
@@ -186,47 +178,7 @@ def collapse(context: ClaimContext) -> ClaimOutcome:
         f"{drops['-cold']}"
     )
     figures = {"cosines": cosines, "recall over step 0": {k or "default": v.to_json() for k, v in drops.items()}}
-    return _outcome(verdict, note, found, [*arms.values(), DEFAULT], **figures)
-
-
-# ---- 8: new here ---------------------------------------------------------------------------------------
-
-
-def stale_database(context: ClaimContext) -> ClaimOutcome:
-    plans = {
-        "never": {"unit": "never"},
-        "15 epochs": {"every": 15, "unit": "epochs"},
-        "every step": {"every": 1},
-    }
-    arms = {name: dmcac(f"refresh-{name.replace(' ', '-')}", {"method": {"refresh": r}}) for name, r in plans.items()}
-    found = run_arms(context, [DEFAULT, *arms.values()], SEEDS)
-    gaps = {name: found.gap(arms["never"], arm) for name, arm in (("50 steps", DEFAULT), *list(arms.items())[1:])}
-    note = "a database made anew − never: " + ", ".join(f"{name} {gap}" for name, gap in gaps.items())
-    figures = {name: gap.to_json() for name, gap in gaps.items()}
-    return _outcome(none_of_note(gaps["every step"], NEAR), note, found, [DEFAULT, *arms.values()], differences=figures)
-
-
-def points_instead(context: ClaimContext) -> ClaimOutcome:
-    points = dmcac("points", {"method": {"distance": "cosine"}})
-    nothing = dmcac("ce1-no-divergence", weights=(0, 1, 1))
-    found = run_arms(context, [DEFAULT, points, nothing], SEEDS)
-    gap, own = found.gap(points, DEFAULT), found.gap(nothing, points)
-    note = f"divergence of what is retrieved − distance of the views {gap}; that distance − nothing {own}"
-    return _outcome(
-        more(gap, NEAR), note, found, [DEFAULT, points, nothing], difference=gap.to_json(), own=own.to_json()
-    )
-
-
-def temperatures(context: ClaimContext) -> ClaimOutcome:
-    cold = dmcac("ce1-cold", COLD)
-    arms = {0.1: DEFAULT} | {t: dmcac(f"tau{t:g}", {"method": {"temperature": t}}) for t in (0.2, 0.05)}
-    found = run_arms(context, [cold, *arms.values()], SEEDS)
-    level = 1 - 0.05 / len(arms)
-    gaps = {t: found.gap(cold, arm, level=level) for t, arm in arms.items()}
-    note = "against τ = 1: " + ", ".join(f"τ {t:g} {gap}" for t, gap in gaps.items())
-    best = max(gaps.values(), key=lambda gap: gap.low)
-    figures = {f"{t:g}": gap.to_json() for t, gap in gaps.items()}
-    return _outcome(more(best, NEAR), note, found, [cold, *arms.values()], level=level, differences=figures)
+    return outcome(verdict, note, found, [*arms.values(), DEFAULT], **figures)
 
 
 CARS = "Cars at 96 px, upper stages on cached lower ones, 16 queries in 4 views, 150 steps, 5 seeds"
@@ -236,14 +188,7 @@ def _claim(
     key: str, statement: str, figure: str, small: str, run: Callable[[ClaimContext], ClaimOutcome], data: str = "cars"
 ) -> Claim:
     at_scale = f"`lookalike reproduce dmcac --scale paper --only {key}`, with the data set as DATA/{data} and ViT-S"
-
-    def judged(context: ClaimContext) -> ClaimOutcome:
-        try:
-            return run(context)
-        except Missing:
-            return ClaimOutcome("not run", note="not enough runs are finished")
-
-    return Claim(key, PAPER, statement, figure, small, at_scale, judged)
+    return Claim(key, PAPER, statement, figure, small, at_scale, run)
 
 
 CLAIMS = [

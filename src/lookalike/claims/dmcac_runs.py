@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lookalike.claims import ClaimContext
-from lookalike.claims.cells import Missing
+from lookalike.claims import ClaimContext, ClaimOutcome, Missing, Verdict
 from lookalike.claims.paired import Difference, difference
 from lookalike.core.settings import merge
 
@@ -18,6 +17,7 @@ SEEDS = (0, 1, 2, 3, 4)
 QUERIES, VIEWS, STEPS = 16, 4, 150
 # DMCAC embeds its database as well, forward only: about a twelfth of a run's cost. The others take more steps for it.
 LONGER = 1.08
+NEAR = 1.0  # points of recall@1 within which nothing has changed
 SAMPLE = 1000  # unseen pictures that cosines and attention are measured on
 
 # The upper stages on cached lower ones, in nine views a picture; 96 px, batch-norm frozen.
@@ -45,6 +45,7 @@ OTHER: dict[str, Any] = {"sampler": {"classes": QUERIES, "images": VIEWS}, "step
 OTHER_AT_SCALE: dict[str, Any] = {"sampler": {"kind": "pk", "classes": 170, "images": 9}}
 # Every term matters; and as the paper's letter has it: heads as slow as the network, the divergence at τ = 1.
 USUAL: dict[str, Any] = {"method": {"name": "dmcac", "temperature": 0.1}, "optimiser": {"loss_rate": 3e-3}}
+COLD: dict[str, Any] = {"method": {"temperature": 1.0}}
 LETTER: dict[str, Any] = {"method": {"temperature": 1.0}, "optimiser": {"loss_rate": 3e-5}}
 
 
@@ -85,6 +86,9 @@ def dmcac(name: str = "dmcac", *changes: Mapping[str, Any], weights: Sequence[fl
     return Arm(name, merge(USUAL, {"method": {"weights": three}}, *map(dict, changes)), **place)
 
 
+DEFAULT = dmcac()
+
+
 class Runs:
     """What the trials of some arms gave, by seed."""
 
@@ -113,6 +117,10 @@ class Runs:
                 recalls = [round(value, 2) for value in self.values(arm)]
                 out.append({"data": arm.data, "arm": arm.name, **means, "by seed": recalls})
         return out
+
+
+def outcome(verdict: Verdict, note: str, found: Runs, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
+    return ClaimOutcome(verdict, {**figures, "runs": found.rows(arms)}, note)
 
 
 def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -> Runs:

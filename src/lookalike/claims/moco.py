@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lookalike.claims import ClaimContext, ClaimOutcome
-from lookalike.claims.cells import Missing
+from lookalike.claims import ClaimContext, ClaimOutcome, Missing
 from lookalike.claims.paired import difference, more
 from lookalike.core.settings import merge
 

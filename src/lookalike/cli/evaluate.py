@@ -31,6 +31,9 @@ def evaluate(
         bool, typer.Option("--knn", help="Also name pictures by their 10, 20, 100 and 200 nearest known ones.")
     ] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Also name them by a linear probe.")] = False,
+    linear: Annotated[
+        bool, typer.Option("--linear", help="Also by a linear layer after 100 epochs of random crops; takes long.")
+    ] = False,
     retriever: Annotated[
         bool, typer.Option("--retriever", help="Also score it as a retriever: k-NN by majority, k chosen.")
     ] = False,
@@ -65,6 +68,7 @@ def evaluate(
         nmi=nmi,
         knn=knn,
         probe=probe,
+        linear=linear,
         retriever=retriever,
         svm=svm,
         fine_tune=fine_tune,

@@ -14,7 +14,7 @@ from lookalike.data import Table
 from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Interval, interval
 from lookalike.evaluation.expertise import Expertise, expertise
-from lookalike.evaluation.finetune import FineTuned, fine_tune
+from lookalike.evaluation.finetune import FEW_LABELS, LINEAR, FineTuned, fine_tune
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.probe import fifth, linear_probe
 from lookalike.evaluation.svm import low_shot
@@ -64,8 +64,10 @@ class Classified:
             out["One-vs-rest SVM mAP"] = number(self.svm)
             out["SVM mAP, " + " / ".join(map(str, self.low_shot)) + " of each class"] = _row(self.low_shot.values())
         for tuned in self.fine_tuned:
-            title = f"Fine-tuned on {100 * tuned.share:g} % ({tuned.labelled:,} pictures): top-1 / top-5"
-            out[title] = f"{number(tuned.top1)} / {number(tuned.top5)}"
+            title = "Linear, by SGD" if tuned.linear else f"Fine-tuned on {100 * tuned.share:g} %"
+            out[f"{title} ({tuned.labelled:,} pictures): top-1 / top-5"] = (
+                f"{number(tuned.top1)} / {number(tuned.top5)}"
+            )
         return out
 
 
@@ -128,7 +130,11 @@ def classify(
     return Classified(int(known.sum()), int(asked.sum()), near, linear, expert, at, best, shots)
 
 
-def tune(model: Embedder, table: Table, labels: Ints, known: Bools, asked: Bools, *, seed: int) -> list[FineTuned]:
-    """Fine-tune on 1 % and on 10 % of the known pictures, and name the asked ones."""
+def tune(
+    model: Embedder, table: Table, labels: Ints, known: Bools, asked: Bools, *, linear: bool, few: bool, seed: int
+) -> list[FineTuned]:
+    """Name the asked pictures after training on random crops: `linear` a classifier on all known pictures, `few` the
+    whole network on 1 % and on 10 % of them."""
     given = (model, table.take(known), labels[known], table.take(asked), labels[asked])
-    return [fine_tune(*given, share=share, seed=seed) for share in FEW]
+    plans = [(1.0, LINEAR)] * linear + [(share, FEW_LABELS) for share in FEW] * few
+    return [fine_tune(*given, share=share, schedule=schedule, seed=seed) for share, schedule in plans]

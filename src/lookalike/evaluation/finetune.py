@@ -1,7 +1,7 @@
-"""Fine-tuning with few labels: the whole network and a new classifier on 1 % or 10 % of the training pictures.
+"""A new classifier on a network, by the schedules of the CARP paper: SGD on random crops and flips, batches of 256.
 
-The schedule is the paper's (CARP, section 4.2, after SimCLR): 20 epochs, batches of 256, SGD, encoder 0.002 and
-classifier 0.5, both × 0.2 after epochs 12 and 16, random crops and flips.
+Fine-tuning with few labels moves the network too, on 1 % or 10 % of the training pictures (section 4.2, after SimCLR);
+the linear evaluation moves the classifier alone, on all of them (appendix C.1, with the falls of its source, MoCo).
 """
 
 from __future__ import annotations
@@ -22,12 +22,28 @@ if TYPE_CHECKING:
     from lookalike.data import Table
     from lookalike.models import Embedder
 
-EPOCHS, BATCH, FALLS, FALL = 20, 256, (12, 16), 0.2
-ENCODER, CLASSIFIER, MOMENTUM = 0.002, 0.5, 0.9
+BATCH, MOMENTUM = 256, 0.9
+
+
+@dataclass(frozen=True)
+class Schedule:
+    epochs: int
+    encoder: float
+    """Rate of the network; 0: it stays as it is."""
+    classifier: float
+    falls: tuple[int, int]
+    """Epochs after which both rates are multiplied by `fall`."""
+    fall: float
+
+
+FEW_LABELS = Schedule(20, 0.002, 0.5, (12, 16), 0.2)
+LINEAR = Schedule(100, 0.0, 0.3, (60, 80), 0.1)
 
 
 @dataclass(frozen=True)
 class FineTuned:
+    linear: bool
+    """The classifier alone was trained."""
     share: float
     labelled: int
     top1: float
@@ -57,10 +73,10 @@ def fine_tune(
     asked_labels: Ints,
     *,
     share: float,
-    epochs: int = EPOCHS,
+    schedule: Schedule = FEW_LABELS,
     seed: int = 0,
 ) -> FineTuned:
-    """Accuracy on `asked` of a copy of the model that was fine-tuned on a share of `known`; the model stays as it is.
+    """Accuracy on `asked` of a copy of the model that was trained on a share of `known`; the model stays as it is.
 
     Statistics of batch-norm stay as they are: with so few pictures they would be those of a handful (as in `train`).
     """
@@ -71,22 +87,22 @@ def fine_tune(
 
     rows = few_labels(known_labels, share, seed)
     names, codes = np.unique(known_labels[rows], return_inverse=True)
-    network = copy.deepcopy(model).requires_grad_(True).eval()  # eval: statistics frozen, gradients as ever
+    network = copy.deepcopy(model).requires_grad_(schedule.encoder > 0).eval()  # eval: statistics frozen
     layer = nn.Linear(network.feature_dim, len(names)).to(network.device)
     with torch.no_grad():
         layer.weight.copy_(0.01 * torch.randn(layer.weight.shape, generator=torch_rng(seed, "classifier")))
         layer.bias.zero_()
     groups = [
-        {"params": [*network.backbone.parameters(), *network.pooling.parameters()], "lr": ENCODER},
-        {"params": layer.parameters(), "lr": CLASSIFIER},
+        {"params": [*network.backbone.parameters(), *network.pooling.parameters()], "lr": schedule.encoder},
+        {"params": layer.parameters(), "lr": schedule.classifier},
     ]
     solver = torch.optim.SGD(groups, momentum=MOMENTUM)
     pre = network.preprocess
     view, pixels = RandomView(pre, scale=(0.08, 1.0)), PixelCache(known.take(rows), round(pre.size / pre.crop))
-    for epoch in range(epochs):
-        if epoch in FALLS:
+    for epoch in range(schedule.epochs):
+        if epoch in schedule.falls:
             for group in solver.param_groups:
-                group["lr"] *= FALL
+                group["lr"] *= schedule.fall
         order = numpy_rng(seed, "order", epoch).permutation(len(rows))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
@@ -100,7 +116,7 @@ def fine_tune(
     truth = asked_labels[asked_labels >= 0]
     ranked = names[guesses[asked_labels >= 0]]
     right = ranked == truth[:, None]
-    return FineTuned(share, len(rows), float(right[:, 0].mean()), float(right.any(1).mean()))
+    return FineTuned(schedule.encoder == 0, share, len(rows), float(right[:, 0].mean()), float(right.any(1).mean()))
 
 
 def _guesses(network: Embedder, layer: Any, asked: Table, view: Any) -> Ints:

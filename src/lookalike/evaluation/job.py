@@ -43,6 +43,7 @@ def evaluate(
     nmi: bool = False,
     knn: bool = False,
     probe: bool = False,
+    linear: bool = False,
     retriever: bool = False,
     svm: bool = False,
     fine_tune: bool = False,
@@ -58,18 +59,19 @@ def evaluate(
 
     `weights` is a local weight file for a timm name.
     `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
-    takes pictures of equal pixels out of each other's hits. `knn`, `probe`, `retriever` (plain majority, how expert the
-    model is as a retriever), `svm` and `fine_tune` (1 % and 10 % of the labels) also let the pictures of the split
-    `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
+    takes pictures of equal pixels out of each other's hits. `knn`, `probe` (a linear classifier to the end, on centre
+    crops), `linear` (one by 100 epochs of SGD on random crops, which takes long), `retriever` (plain majority, how
+    expert the model is as a retriever), `svm` and `fine_tune` (1 % and 10 % of the labels) also let the pictures of the
+    split `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
     sections and every query's figures.
     """
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.refuse_taken(out)
     recall_at = sorted({1, *recall_at})  # the verdict speaks of recall@1
-    naming = knn or probe or retriever or svm or fine_tune
+    naming = knn or probe or linear or retriever or svm or fine_tune
     table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=naming)
-    if (knn or probe or retriever or fine_tune) and labels.ndim > 1:
+    if (knn or probe or linear or retriever or fine_tune) and labels.ndim > 1:
         raise LookalikeError(
             f"The pictures of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
         )
@@ -89,10 +91,11 @@ def evaluate(
         how: dict[str, Any] = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm}
         how |= {"members": several, "seed": seed}
         named = [classify(vectors, codes, known, asked, **how) for vectors in rows]
-        if fine_tune:
-            for model_found, about in zip(models, named, strict=True):
-                assert about is not None
-                about.fine_tuned.extend(tune(model_found, table, codes, known, asked, seed=seed))
+        for model_found, about in zip(models, named, strict=True):
+            assert about is not None
+            about.fine_tuned.extend(
+                tune(model_found, table, codes, known, asked, linear=linear, few=fine_tune, seed=seed)
+            )
     if not measured.all():
         table, labels, rows = table.take(measured), labels[measured], [vectors[measured] for vectors in rows]
     query, gallery, mode = _sides(table, mode)

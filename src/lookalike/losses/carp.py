@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lookalike.core import processes, seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.losses.carp_blocks import MeanOver, PairReduction, Rule, Scale, Worked, pairs_of, work
+from lookalike.losses.carp_blocks import MeanOver, PairReduction, Rule, Scale, Scratch, Worked, pairs_of, work
 
 Partition = Literal["random", "fixed", "constant"]
 CHUNK = 2048
@@ -177,6 +177,11 @@ def _chunks(prototypes: int, block_size: int, wide: int) -> list[slice]:
     return [slice(start, min(start + step, prototypes)) for start in range(0, prototypes, step)]
 
 
+def _columns(x: Tensor, order: Tensor) -> Tensor:
+    """The last axis in another order; of a matrix, since torch is ten times slower on more axes."""
+    return x.flatten(0, -2).index_select(1, order).view(x.shape)
+
+
 def _joined(parts: list[Worked], rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
     """(loss, consistency, balance), whose sums are taken in float64."""
     c, b = (torch.stack([getattr(p, name) for p in parts]).sum() for name in ("consistency", "balance"))
@@ -199,21 +204,17 @@ class _Logits(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needs = ctx.needs_input_grad[:2]
         kind = torch.float64 if student.dtype == torch.float64 else torch.float32
-        a, b = (x.detach().to(kind).index_select(-1, permutation).unflatten(-1, (-1, size)) for x in (student, teacher))
+        a, b = (_columns(x.detach().to(kind), permutation).unflatten(-1, (-1, size)) for x in (student, teacher))
         # With several processes all blocks go in one message; else as many at a time as stay in the caches.
         wide = CHUNK if scale.processes == 1 else a.shape[-1] * a.shape[-2]
-        parts = []
-        gradients = [torch.empty_like(x) if need else None for x, need in zip((a, b), needs, strict=True)]
+        parts, scratch = [], Scratch(a)
         for columns in _chunks(a.shape[2] * size, size, wide):
-            rows = slice(columns.start // size, columns.stop // size)
-            found = work(a[:, :, rows], b[:, :, rows], rule, scale, student=needs[0], teacher=needs[1])
-            for whole, part in zip(gradients, (found.student, found.teacher), strict=True):
-                if whole is not None and part is not None:
-                    whole[:, :, rows] = part
-            found.student = found.teacher = None
-            parts.append(found)
+            blocks = slice(columns.start // size, columns.stop // size)
+            here = a[:, :, blocks], b[:, :, blocks]
+            parts.append(work(*here, rule, scale, scratch, student=needs[0], teacher=needs[1]))
         back = torch.argsort(permutation)
-        ctx.save_for_backward(*(None if g is None else g.flatten(2).index_select(-1, back) for g in gradients))
+        moved = (_columns(x.flatten(2), back) if need else None for x, need in zip((a, b), needs, strict=True))
+        ctx.save_for_backward(*moved)
         out = [value.to(kind) for value in _joined(parts, rule)]
         ctx.mark_non_differentiable(*out[1:])
         return tuple(out)
@@ -242,7 +243,7 @@ class _Fused(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needs = ctx.needs_input_grad[:4]
         sides = [_Side(student, prototypes, needs[0], needs[2]), _Side(teacher, teacher_prototypes, needs[1], needs[3])]
-        parts: list[Worked] = []
+        parts, scratch = list[Worked](), Scratch(sides[0].z)
         best = torch.full(teacher.shape[1:2], -torch.inf, device=teacher.device, dtype=sides[1].z.dtype)
         chosen = torch.zeros_like(best, dtype=torch.int64)
         for columns in _chunks(len(prototypes), size, wide):
@@ -253,12 +254,10 @@ class _Fused(torch.autograd.Function):
                 chosen = torch.where(top > best, places[place], chosen)
                 best = torch.maximum(top, best)
             asked = {"student": sides[0].asked, "teacher": sides[1].asked}
-            found = work(a, b, rule, scale, **asked, information=readings)
-            for side, gradient in zip(sides, (found.student, found.teacher), strict=True):
-                if gradient is not None:
-                    side.take(places, gradient.flatten(2).flatten(0, 1))
-            found.student = found.teacher = None
-            parts.append(found)
+            parts.append(work(a, b, rule, scale, scratch, **asked, information=readings))
+            for side in sides:
+                if side.asked:
+                    side.take(places)
         ctx.save_for_backward(sides[0].dz, sides[1].dz, sides[0].dc, sides[1].dc)
         out = [value.to(sides[0].z.dtype) for value in _joined(parts, rule)]
         if readings:
@@ -283,18 +282,21 @@ class _Side:
         self.dz = torch.zeros(z.shape, dtype=kind, device=z.device) if move_z else None
         self.dc = torch.empty(prototypes.shape, dtype=kind, device=z.device) if move_prototypes else None
         self.asked = move_z or move_prototypes
+        self.scratch = Scratch(self.z)
 
     def logits(self, places: Tensor) -> Tensor:
+        """(V, N, places); `take` finds the gradient in the same memory."""
         rows = self.prototypes[places].to(self.z.dtype)
         self.length = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
         self.rows = rows.div_(self.length)
-        return (self.z @ self.rows.t()).view(*self.shape[:2], -1)
+        self.block = torch.mm(self.z, self.rows.t(), out=self.scratch.take("logits", len(self.z), len(rows)))
+        return self.block.view(*self.shape[:2], -1)
 
-    def take(self, places: Tensor, gradient: Tensor) -> None:
+    def take(self, places: Tensor) -> None:
         """The gradient of the logits, passed on: of unit rows it is the part across them, divided by their length."""
         if self.dz is not None:
-            self.dz.flatten(0, 1).addmm_(gradient, self.rows)
+            self.dz.flatten(0, 1).addmm_(self.block, self.rows)
         if self.dc is not None:
-            onto = gradient.t() @ self.z
+            onto = torch.mm(self.block.t(), self.z, out=self.scratch.take("onto", *self.rows.shape))
             along = torch.einsum("kd,kd->k", onto, self.rows)[:, None]
             self.dc[places] = onto.sub_(self.rows * along).div_(self.length)

@@ -7,7 +7,7 @@ rows give exactly 0. The usual sums of P log(P/M) lose all digits where views ne
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,11 +22,14 @@ def excess(d: Tensor) -> Tensor:
     return torch.addcmul(torch.where(size < NEAR, torch.log1p(-t * t), far), d, t)
 
 
-def log_to_middle(d: Tensor) -> Tensor:
-    """ℓ = log(P_i/M), of d = log(P_i/P_j)."""
-    size = d.abs()
-    far = math.log(2) + d.clamp(max=0) - torch.log1p(torch.exp(-size))
-    return torch.where(size < NEAR, torch.log1p(torch.tanh(d / 2)), far)
+def logs_to_middle(d: Tensor) -> tuple[Tensor, Tensor]:
+    """ℓ_i = log(P_i/M) and ℓ_j = log(P_j/M), of d = log(P_i/P_j)."""
+    t, size = torch.tanh(d / 2), d.abs()
+    near, far = size < NEAR, math.log(2) - torch.log1p(torch.exp(-size))
+    return (
+        torch.where(near, torch.log1p(t), far + d.clamp(max=0)),
+        torch.where(near, torch.log1p(-t), far - d.clamp(min=0)),
+    )
 
 
 def pairs(views: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -45,33 +48,55 @@ def pair_weights(js: Tensor, frob: Tensor, gradient: Tensor) -> Tensor:
     return 0.5 * gradient[:, None] * torch.where(frob[:, None] > 0, js / frob[:, None], 0.0)
 
 
+class Laws(NamedTuple):
+    """What the views of B queries say about T rows, and how far they are apart."""
+
+    p: Tensor
+    """(B, A, T) softmax(similarity/τ); 0 where masked."""
+    d: Tensor
+    """(B, pairs, T) log P_i − log P_j; 0 where masked."""
+    js: Tensor
+    """(B, pairs)."""
+    frob: Tensor
+    """(B,) their norm."""
+
+
+def laws(similarity: Tensor, mask: Tensor | None, temperature: float) -> Laws:
+    logits = similarity / temperature
+    if mask is not None:
+        logits.masked_fill_(~mask[:, None], -math.inf)
+    log_p = torch.log_softmax(logits, dim=2)
+    p = log_p.exp()
+    if mask is not None:  # −∞ − (−∞) is no number
+        log_p.masked_fill_(~mask[:, None], 0.0)
+    i, j = pairs(similarity.shape[1], similarity.device)
+    d = log_p[:, i] - log_p[:, j]
+    js = 0.25 * ((p[:, i] + p[:, j]) * excess(d)).sum(2)
+    return Laws(p, d, js, norm_of(js))
+
+
+def laws_backward(found: Laws, gradient: Tensor, temperature: float) -> Tensor:
+    """∂/∂similarity of the norms, whose own gradient (B,) is given."""
+    p, d, js, frob = found
+    weight = pair_weights(js, frob, gradient)[:, :, None]
+    out = torch.zeros_like(p)
+    for places, ell in zip(pairs(p.shape[1], p.device), logs_to_middle(d), strict=True):
+        out.index_add_(1, places, weight * slope(p[:, places], ell))
+    return out.div_(temperature)
+
+
 class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, similarity: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
-        logits = similarity / temperature
-        if mask is not None:
-            logits = logits.masked_fill(~mask[:, None], -math.inf)
-        log_p = torch.log_softmax(logits, dim=2)
-        p = log_p.exp()
-        if mask is not None:  # −∞ − (−∞) is no number
-            log_p = log_p.masked_fill(~mask[:, None], 0.0)
-        i, j = pairs(similarity.shape[1], similarity.device)
-        d = log_p[:, i] - log_p[:, j]
-        js = 0.25 * ((p[:, i] + p[:, j]) * excess(d)).sum(2)
-        frob = norm_of(js)
-        ctx.save_for_backward(p, d, js, frob)
+        found = laws(similarity, mask, temperature)
+        ctx.save_for_backward(*found)
         ctx.temperature = temperature
-        return frob
+        return found.frob
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        p, d, js, frob = ctx.saved_tensors
-        weight = pair_weights(js, frob, gradients[0])[:, :, None]
-        out = torch.zeros_like(p)
-        for places, sign in zip(pairs(p.shape[1], p.device), (1.0, -1.0), strict=True):
-            out.index_add_(1, places, weight * slope(p[:, places], log_to_middle(sign * d)))
-        return out / ctx.temperature, None, None
+        return laws_backward(Laws(*ctx.saved_tensors), gradients[0], ctx.temperature), None, None
 
 
 def slope(p: Tensor, ell: Tensor, kl: Tensor | None = None) -> Tensor:
@@ -85,9 +110,9 @@ def divergence(similarity: Tensor, mask: Tensor | None = None, temperature: floa
 
     `similarity` (B, A, T), `mask` (B, T) true where a column is real; (B,). Bounded by √(A(A−1)/2)·ln 2.
     """
-    return _Divergence.apply(_exact(similarity), mask, temperature)
+    return _Divergence.apply(exact(similarity), mask, temperature)
 
 
-def _exact(x: Tensor) -> Tensor:
+def exact(x: Tensor) -> Tensor:
     """Half precision has too few digits for views that nearly agree."""
     return x if x.dtype == torch.float64 else x.float()

@@ -7,13 +7,13 @@ Classification", IJCAI 2024. B queries in A views of F numbers, a union of at mo
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lookalike.losses.divergence import divergence, norm_of, pairs
+from lookalike.losses.divergence import Laws, exact, laws, laws_backward, norm_of, pairs
 from lookalike.losses.whole import whole
 
 
@@ -89,17 +89,41 @@ def over_union(
     z: Tensor, asking: Tensor, labels: Tensor, database: Database, found: Union, heads: Heads, temperature: float
 ) -> Terms:
     """Divergence and attention over each query's union; `z` (B, A, F) unit, `asking` what the heads are given of it."""
-    near, lengths = database.rows[found.members], _at(database.lengths, found.members)
-    # One product for both: small ones are slow.
-    similarity, logits = (torch.cat([z, heads.asking(asking)], 1) @ near.mT).chunk(2, 1)
-    weights = _shares(logits, found.mask, lengths)
-    mixture = (weights if lengths is None else weights * lengths[:, None]) @ near
+    near = database.rows.index_select(0, found.members.flatten()).view(*found.members.shape, -1)
+    lengths = None if database.lengths is None else database.lengths[found.members]
+    asked = exact(z), exact(heads.asking(asking))
+    apart, mixture, weights = _OverUnion.apply(*asked, exact(near), found.mask, lengths, temperature)
     same = database.labels[found.members] == labels[:, None]
-    return Terms(
-        divergence(similarity, found.mask, temperature),
-        class_loss(heads.told(mixture), labels),
-        (weights.detach() * same[:, None]).sum(2).mean(1),
-    )
+    mass = (weights * same[:, None]).sum(2).mean(1)
+    return Terms(apart, class_loss(heads.told(mixture), labels), mass)
+
+
+class _OverUnion(torch.autograd.Function):
+    """Divergence, attended mixture and the attention itself, over rows (B, T, F) that are constants: the products of
+    views and of attention queries are one, forward and backward, since small ones are slow."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, asking: Tensor, near: Tensor, mask: Tensor, lengths: Tensor | None, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        similarity, logits = (torch.cat([z, asking], 1) @ near.mT).chunk(2, 1)
+        found = laws(similarity, mask, temperature)
+        weights = _shares(logits, mask, lengths)
+        ctx.save_for_backward(near, lengths, weights, *found)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(weights)
+        return found.frob, _times(weights, lengths) @ near, weights
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        near, lengths, weights, *found = ctx.saved_tensors
+        pulled = _times(gradients[1] @ near.mT, lengths)
+        shift = (weights * pulled).sum(2, keepdim=True)
+        d_logits = _times(weights * (pulled - shift), lengths)
+        d_similarity = laws_backward(Laws(*found), gradients[0], ctx.temperature)
+        moved = torch.cat([d_similarity, d_logits], 1) @ near
+        return *moved.chunk(2, 1), None, None, None, None
 
 
 def over_all(
@@ -123,9 +147,12 @@ def attention(heads: Heads, z: Tensor, near: Tensor, mask: Tensor, lengths: Tens
 
 
 def _shares(logits: Tensor, mask: Tensor, lengths: Tensor | None) -> Tensor:
-    if lengths is not None:
-        logits = logits * lengths[:, None]
-    return torch.softmax(logits.masked_fill(~mask[:, None], -math.inf), dim=2)
+    return torch.softmax(_times(logits, lengths).masked_fill(~mask[:, None], -math.inf), dim=2)
+
+
+def _times(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, A, T) times the lengths of the T rows."""
+    return x if lengths is None else x * lengths[:, None]
 
 
 def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -133,7 +160,3 @@ def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
     views = logits.shape[1]
     each = functional.cross_entropy(logits.flatten(0, 1), labels.repeat_interleave(views), reduction="none")
     return each.view(-1, views).sum(1)
-
-
-def _at(lengths: Tensor | None, members: Tensor) -> Tensor | None:
-    return None if lengths is None else lengths[members]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lookalike.losses.divergence import excess, log_to_middle, norm_of, pair_weights, pairs, slope
+from lookalike.losses.divergence import excess, logs_to_middle, norm_of, pair_weights, pairs, slope
 
 
 class Whole(NamedTuple):
@@ -77,8 +77,9 @@ class _Whole(torch.autograd.Function):
             p = log_p.exp()
             d = log_p[:, i] - log_p[:, j]
             js += 0.25 * ((p[:, i] + p[:, j]) * excess(d)).sum(2)
-            kl_i += (p[:, i] * log_to_middle(d)).sum(2)
-            kl_j += (p[:, j] * log_to_middle(-d)).sum(2)
+            ell_i, ell_j = logs_to_middle(d)
+            kl_i += (p[:, i] * ell_i).sum(2)
+            kl_j += (p[:, j] * ell_j).sum(2)
         frob = norm_of(js)
         ctx.save_for_backward(z, asking, rows, lengths, norm, top + total.log(), mixture, js, kl_i, kl_j, frob)
         ctx.temperature, ctx.block = temperature, block
@@ -103,8 +104,8 @@ class _Whole(torch.autograd.Function):
             p = log_p.exp()
             d = log_p[:, i] - log_p[:, j]
             d_logits = torch.zeros_like(p)
-            for places, kl, sign in ((i, kl_i, 1.0), (j, kl_j, -1.0)):
-                inner = slope(p[:, places], log_to_middle(sign * d), kl[:, :, None])
+            for places, kl, ell in zip((i, j), (kl_i, kl_j), logs_to_middle(d), strict=True):
+                inner = slope(p[:, places], ell, kl[:, :, None])
                 d_logits.index_add_(1, places, weight * inner)
             d_logits = d_logits.view(len(flat), -1)
             d_z += d_logits @ near

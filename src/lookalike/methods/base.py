@@ -8,6 +8,7 @@ under several processes, and never has to know that there are any.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,10 +48,6 @@ class Batch:
         return replace(self, views=tuple(v[rows] for v in self.views), labels=self.labels[rows], ids=self.ids[rows])
 
 
-def _no_backward(rows: np.ndarray, gradient: Tensor) -> None:
-    raise NotImplementedError("this loop sends no gradient to rows that were encoded")
-
-
 @dataclass
 class Context:
     """What a method may ask the loop for. Step, epoch and logs change from step to step."""
@@ -69,7 +66,7 @@ class Context:
     encode: Callable[[np.ndarray | Table | None], Tensor]
     """Unit embeddings, without gradient, in evaluation mode, of rows of `table` (None: all) or of another
     table; shared out over the processes and the same on each."""
-    encode_backward: Callable[[np.ndarray, Tensor], None] = _no_backward
+    encode_backward: Callable[[np.ndarray, Tensor], None]
     """Sends the gradient of the embeddings that `encode` gave for rows of `table` on to the parameters: the rows are
     embedded once more, in blocks; every process takes its share. To be called in `after_backward`."""
     step: int = 0
@@ -144,7 +141,7 @@ class Told:
     seed: int
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """Base of all methods. What it owns (proxies, memories, a teacher) are parameters, buffers and submodules,
     so that `state_dict()` holds everything a resumed run needs."""
 
@@ -178,6 +175,11 @@ class Method(nn.Module):
     def looks(cls, own: Mapping[str, Any]) -> int:
         """How many views of each picture a step embeds, with these settings of the method."""
         return 1
+
+    @classmethod
+    def planned(cls, own: Mapping[str, Any], pictures: int, batch: int) -> dict[str, str]:
+        """What these settings of the method come to with so many training pictures, for `--dry-run`."""
+        return {}
 
     @classmethod
     def sections(cls, told: Told) -> dict[str, Any]:
@@ -225,9 +227,9 @@ class Method(nn.Module):
         """Tensors with the pictures first. Those that need a gradient carry it; others (a teacher's) do not."""
         return {"z": self.context.forward(batch)}
 
+    @abstractmethod
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         """The joint loss of the joint batch, a scalar."""
-        raise NotImplementedError
 
     def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         """What the loop calls: `loss`, with `z` behind the model's norm layer if it has one."""
@@ -263,8 +265,9 @@ class LossMethod(Method):
         super().__init__(settings, context)
         self.criterion = self.make_loss()
 
+    @abstractmethod
     def make_loss(self) -> nn.Module:
-        raise NotImplementedError
+        """Called with the embeddings and the labels."""
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         value: Tensor = self.criterion(embeddings["z"], batch.labels)

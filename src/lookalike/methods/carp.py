@@ -8,11 +8,11 @@ and micro-batches.
 from __future__ import annotations
 
 import copy
-import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from lookalike.core import processes
@@ -23,22 +23,20 @@ from lookalike.methods.assigner import Assigner
 from lookalike.methods.base import Batch, Context, Rates
 from lookalike.methods.choosing import choose_blocks
 from lookalike.methods.collapse import HEALTHY, Guard, Sizes, effective_rank, spread
-from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, follow, pictures_first
+from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, pictures_first, rising
 from lookalike.models.embedder import Embedder
 from lookalike.models.prototypes import folded
 
 RANK_EVERY = 10
 
 
-class CARPSettings(CropSettings):
+class CARPSettings(TaughtSettings):
     prototypes: PositiveInt | None = None
     """K; null: about a quarter of the pictures."""
     block: PositiveInt | None = None
     """N_B, prototypes in a block; null: twice the batch, at most 512. Must divide K."""
     dim: PositiveInt = 256
     """Numbers that pictures and prototypes are compared by."""
-    hidden: PositiveInt = 2048
-    """Width of the two layers before them."""
     pairs: Literal["mean", "sum"] = "mean"
     """Terms of view pairs: their mean (authors' code), or their sum (equation 3), which halves the balance's weight."""
     mean_over: Literal["both", "student"] = "both"
@@ -49,8 +47,6 @@ class CARPSettings(CropSettings):
     """Blocks drawn anew at every step, drawn once, or the prototypes in their order."""
     teacher: Literal["ema", "previous", "stopgrad", "siamese"] = "ema"
     """Who gives the targets: a slow copy, the network one step ago, the network itself without gradient, or with."""
-    momentum: float = Field(default=0.99, ge=0.0, le=1.0)
-    """η of the slow copy at the start."""
     momentum_schedule: Literal["cosine", "constant"] = "cosine"
     """η rises to 1 over the run, or stays."""
     share_prototypes: bool = False
@@ -77,10 +73,10 @@ class CARP(CropMethod):
 
     def __init__(self, settings: CARPSettings, context: Context) -> None:
         super().__init__(settings, context)
-        pictures = len(context.labels)
-        self.count, self.block, why = choose_blocks(pictures, context.batch, settings.prototypes, settings.block)
+        chosen = choose_blocks(len(context.labels), context.batch, settings.prototypes, settings.block)
+        self.count, self.block = chosen.prototypes, chosen.block
         if processes.is_main():
-            say(f"CARP: {self.count:,} prototypes in blocks of {self.block} ({why}).")
+            say(f"CARP: {chosen}.")
         wide = context.model.feature_dim
         generator = context.generator("assigner")
         self.assigner = Assigner(wide, settings.hidden, settings.dim, self.count, generator)
@@ -92,6 +88,10 @@ class CARP(CropMethod):
         if self.follows:
             self.teacher = copy.deepcopy(context.model).requires_grad_(False)
             self.teacher_assigner = copy.deepcopy(self.assigner).requires_grad_(False)
+
+    @classmethod
+    def planned(cls, own: Mapping[str, Any], pictures: int, batch: int) -> dict[str, str]:
+        return {"prototypes": str(choose_blocks(pictures, batch, own["prototypes"], own["block"]))}
 
     # ---- the networks ----------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class CARP(CropMethod):
             return 0.0
         if chosen.momentum_schedule == "constant":
             return chosen.momentum
-        return 1 - (1 - chosen.momentum) * (1 + math.cos(math.pi * (context.step - 1) / context.steps)) / 2
+        return rising(chosen.momentum, context.step, context.steps)
 
     # ---- the step --------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from lookalike.core.errors import LookalikeError
 from lookalike.losses.carp import check_blocks
@@ -10,22 +11,31 @@ from lookalike.losses.carp import check_blocks
 SMALLEST, LARGEST, MOST = 16, 512, 65_536
 
 
-def choose_blocks(
-    pictures: int, batch: int, prototypes: int | None = None, block: int | None = None
-) -> tuple[int, int, str]:
-    """(K, N_B, why). The paper has 512 for a batch of 256 and 65,536 for 1.3 million pictures.
+class Blocks(NamedTuple):
+    prototypes: int
+    """K."""
+    block: int
+    """N_B."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.prototypes:,} prototypes in blocks of {self.block:,} ({self.why})"
+
+
+def choose_blocks(pictures: int, batch: int, prototypes: int | None = None, block: int | None = None) -> Blocks:
+    """The paper has 512 for a batch of 256 and 65,536 for 1.3 million pictures.
 
     N_B is the largest power of two up to twice the batch, within 16 … 512; K a power of two near a quarter of the
     pictures, at most 65,536 and at least four blocks, for which the block shrinks first (docs/decisions/0183).
     """
     if prototypes is not None and block is not None:
         check_blocks(prototypes, block)
-        return prototypes, block, "as asked for"
+        return Blocks(prototypes, block, "as asked for")
     wide = min(max(_below(2 * batch), SMALLEST), LARGEST)
     if prototypes is not None:
         check_blocks(prototypes, 2)
         size = _divisor(prototypes, wide)
-        return prototypes, size, f"for a batch of {batch:,}"
+        return Blocks(prototypes, size, f"for a batch of {batch:,}")
     near = min(2 ** round(math.log2(max(pictures / 4, 1))), MOST)
     if block is None:
         block = max(min(wide, near // 4), SMALLEST)
@@ -35,7 +45,7 @@ def choose_blocks(
     if many > pictures:
         many = max(pictures - pictures % block, block)
     check_blocks(many, block)
-    return many, block, f"for {pictures:,} pictures and a batch of {batch:,}"
+    return Blocks(many, block, f"for {pictures:,} pictures and a batch of {batch:,}")
 
 
 def _below(count: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lookalike.core.errors import LookalikeError
@@ -30,12 +31,25 @@ class CropSettings(Settings):
     """Share of a picture that they cover, least and most."""
 
 
+class TaughtSettings(CropSettings):
+    """Of a student that learns from a slow copy of itself, through a head of three layers (`assigner.py`)."""
+
+    hidden: PositiveInt = 2048
+    """Width of the head's two layers."""
+    momentum: float = Field(default=0.99, ge=0.0, le=1.0)
+    """η of the slow copy at the start; it rises to 1 over the run along a cosine."""
+
+
 class CropMethod(Method):
     """Base of methods with two large views and perhaps small ones."""
 
     verb = "pretrain"
     needs_labels = False
     settings: CropSettings
+
+    @classmethod
+    def looks(cls, own: Mapping[str, Any]) -> int:
+        return GLOBAL + int(own["local"])
 
     def views(self, default: Any) -> Sequence[Any]:
         chosen = self.settings
@@ -72,6 +86,11 @@ class CropMethod(Method):
 def pictures_first(rows: Tensor, views: int) -> Tensor:
     """(V·n, d) in the order of the views to (n, V, d), as the loop gathers it."""
     return rows.unflatten(0, (views, -1)).transpose(0, 1)
+
+
+def rising(start: float, step: int, steps: int) -> float:
+    """η_j = 1 − (1 − η₀)(1 + cos πj/J)/2, of the j-th step from 0."""
+    return 1 - (1 - start) * (1 + math.cos(math.pi * (step - 1) / steps)) / 2
 
 
 @torch.no_grad()

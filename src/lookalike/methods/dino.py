@@ -7,7 +7,6 @@ head is CARP's with z of length one.
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -17,15 +16,13 @@ from torch import Tensor, nn
 from lookalike.methods import lightly
 from lookalike.methods.assigner import Assigner
 from lookalike.methods.base import Batch, Context, Rates
-from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, follow, pictures_first
+from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, pictures_first, rising
 from lookalike.models.embedder import Embedder
 
 
-class DINOSettings(CropSettings):
+class DINOSettings(TaughtSettings):
     outputs: PositiveInt = 4096
     """Numbers in the distribution; the paper has 65,536."""
-    hidden: PositiveInt = 2048
-    """Width of the head."""
     bottleneck: PositiveInt = 256
     """Numbers before the last layer."""
     student_temperature: PositiveFloat = 0.1
@@ -33,7 +30,7 @@ class DINOSettings(CropSettings):
     teacher_temperature: PositiveFloat = 0.04
     """What the teacher's are divided by: lower, so that it is the surer one."""
     momentum: float = Field(default=0.996, ge=0.0, le=1.0)
-    """Of the teacher at the start; it rises to 1 over the run."""
+    """η of the slow copy at the start; it rises to 1 over the run along a cosine."""
 
 
 class DINO(CropMethod):
@@ -74,8 +71,7 @@ class DINO(CropMethod):
         return super().param_groups(rates, [*like_head, self.head])
 
     def before_update(self) -> None:
-        done = (self.context.step - 1) / self.context.steps
-        momentum = 1 - (1 - self.settings.momentum) * (1 + math.cos(math.pi * done)) / 2
+        momentum = rising(self.settings.momentum, self.context.step, self.context.steps)
         follow((self.teacher, self.teacher_head), (self.context.model, self.head), momentum)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:

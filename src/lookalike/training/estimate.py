@@ -30,7 +30,8 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
     cache = views * size**2 / _PIXELS_A_SECOND / threads()
     sampler = settings.sampler
     batch = sampler.classes * sampler.images if sampler.kind == "pk" else sampler.batch
-    looks = methods.find(settings.method.name).looks(settings.method.own())
+    kind, own = methods.find(settings.method.name), settings.method.own()
+    looks = kind.looks(own)
     if settings.views.mode == "cached" and settings.views.layer == "pooled":
         each = 0.015
         disk = views * 1280 * 4
@@ -43,6 +44,7 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         "test": side(division.test),
         "parted by": division.rule,
         "method": settings.method.name,
+        **kind.planned(own, len(division.train), min(batch, len(division.train))),
         "model": settings.model.name,
         "steps": f"{settings.steps:,} of {batch:,} pictures" + (f" in {looks} views" if looks > 1 else ""),
         "time": f"roughly {_span(cache + settings.steps * each)} the first time ({_span(cache)} to fill the cache)",
