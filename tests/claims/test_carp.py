@@ -24,7 +24,8 @@ def test_a_cell_varies_what_it_says():
     plain = resolve(load("carp_small"), Cell().settings(base, 5000))
     own = plain.method.own()
     assert (own["prototypes"], own["block"], own["teacher"], plain.sampler.batch) == (2048, 128, "ema", 64)
-    assert plain.steps == 391 and plain.evaluate_every == 196 and plain.optimiser.kind == "adamw"
+    assert plain.steps == plain.evaluate_every == 391 and plain.optimiser.kind == "adamw"
+    assert resolve(load("carp_small"), Cell(halfway=True).settings(base, 5000)).evaluate_every == 196
     assert own["prototypes"] / plain.sampler.batch >= 16
     one = resolve(load("carp_small"), Cell(block=2048, teacher="stopgrad", more={"pairs": "sum"}).settings(base, 5000))
     assert (one.method.own()["block"], one.method.own()["pairs"]) == (2048, "sum")
@@ -124,7 +125,7 @@ def test_a_real_trial(tmp_path, monkeypatch):
     helpers.pictures(tmp_path / "val", classes=4, images=4, width=64, height=64, seed=0)
     monkeypatch.setattr(carp_runs, "PICTURES", 6)
     monkeypatch.setattr(carp_runs, "HELD", 3)
-    cell = Cell(block=8, prototypes=16, batch=8, epochs=1)
+    cell = Cell(block=8, prototypes=16, batch=8, epochs=1, halfway=True)
     settings = cell.settings({"keep": "trained", "data": {"near": False}}, 24)
     found = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
     assert len(found["curve"]) == 3 and found["untrained"] == found["curve"][0]

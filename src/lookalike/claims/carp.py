@@ -132,13 +132,13 @@ def momentum_schedule(context: ClaimContext) -> ClaimOutcome:
 
 def teacher_ahead(context: ClaimContext) -> ClaimOutcome:
     """Halfway, when the teacher lags; η is one that fits so few steps."""
-    cell = Cell(more={"momentum": 0.95})
-    found = run_cells(context, [cell, DEFAULT], SEEDS)
+    cell, usual = Cell(more={"momentum": 0.95}, halfway=True), Cell(halfway=True)
+    found = run_cells(context, [cell, usual], SEEDS)
     gap = difference([0.0] * len(SEEDS), found.values(cell, "ahead"))
-    slow = difference([0.0] * len(SEEDS), found.values(DEFAULT, "ahead"))
+    slow = difference([0.0] * len(SEEDS), found.values(usual, "ahead"))
     verdict, end = _judged(more(gap, 1.0), found, cell)
     note = f"teacher − student halfway {gap} with η from 0.95, {slow} with η from 0.99; {untrained(found, cell)}{end}"
-    return outcome(verdict, note, found, [cell, DEFAULT], differences={"0.95": gap.to_json(), "0.99": slow.to_json()})
+    return outcome(verdict, note, found, [cell, usual], differences={"0.95": gap.to_json(), "0.99": slow.to_json()})
 
 
 def against_others(context: ClaimContext) -> ClaimOutcome:
@@ -165,7 +165,7 @@ def small_batch_small_block(context: ClaimContext) -> ClaimOutcome:
 
 
 SET = (
-    "Tiny-ImageNet (100 classes, 50 pictures each; 20 each are named) at 64 px, ResNet of 10 layers from scratch, "
+    "Tiny-ImageNet (100 classes, 40 pictures each; 20 each are named) at 64 px, ResNet of 10 layers from scratch, "
     f"K {PROTOTYPES:,}, batch {BATCH}, 5 epochs, AdamW 1e-3, 3 seeds"
 )
 

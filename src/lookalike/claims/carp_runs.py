@@ -14,7 +14,7 @@ from lookalike.claims.cells import Found
 from lookalike.claims.paired import Difference, difference
 from lookalike.core.settings import merge
 
-PICTURES, HELD = 50, 20  # of each class: to train on, and to be named
+PICTURES, HELD = 40, 20  # of each class: to train on, and to be named
 EPOCHS, BATCH, PROTOTYPES, BLOCK = 5, 64, 2048, 128
 SMALL_BLOCK = 32
 SEEDS = (0, 1, 2)
@@ -34,16 +34,18 @@ class Cell:
     method: str = "carp"
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the method."""
+    halfway: bool = False
+    """Evaluated halfway as well."""
 
     @property
     def name(self) -> str:
         parts = [self.method, f"b{self.batch}", f"e{self.epochs:g}"]
         if self.method == "carp":
             parts += [f"K{self.prototypes}", f"B{self.block}", self.teacher]
-        return "-".join(parts + [f"{k}{v}" for k, v in sorted(self.more.items())])
+        return "-".join(parts + [f"{k}{v}" for k, v in sorted(self.more.items())] + ["halfway"] * self.halfway)
 
     def settings(self, base: Mapping[str, Any], pictures: int) -> dict[str, Any]:
-        """What differs from the recipe; evaluated at the start, halfway and at the end."""
+        """What differs from the recipe; evaluated at the start and at the end."""
         steps = max(10, round(self.epochs * pictures / self.batch))
         method: dict[str, Any] = {"name": self.method, **self.more}
         if self.method == "carp":
@@ -52,7 +54,7 @@ class Cell:
             "method": method,
             "sampler": {"batch": self.batch},
             "steps": steps,
-            "evaluate_every": max(1, -(-steps // 2)),
+            "evaluate_every": -(-steps // 2) if self.halfway else steps,
             "logs": {"every": max(1, steps // 20), "tensorboard": False},
         }
         if self.method != "carp":

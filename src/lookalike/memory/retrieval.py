@@ -17,6 +17,9 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.store import store_class
 
 BLOCK = 16_384
+MORE = 8
+"""A store is asked for so many times what is wanted: its graph is tuned for pictures like those in it, and views of a
+query are stranger than that."""
 KINDS = ("exact", "faiss", "hnsw", "store")
 
 
@@ -114,8 +117,8 @@ class Stored:
 
     def nearest(self, queries: Tensor, k: int) -> Tensor:
         found = np.full((len(queries), k), -1, np.int64)
-        for line, hits in zip(found, self.store.query_many(_array(queries), k), strict=True):
-            line[: len(hits)] = [int(hit.id) for hit in hits]
+        for line, hits in zip(found, self.store.query_many(_array(queries), MORE * k), strict=True):
+            line[: len(hits)] = [int(hit.id) for hit in hits[:k]]
         return _filled(found, queries.device)
 
     def close(self) -> None:
