@@ -20,7 +20,7 @@ from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike import shift
-    from lookalike.adapting import adapt, forget, rollback
+    from lookalike.adapting import adapt, forget, protocol, rollback
     from lookalike.benches import bench
     from lookalike.claims import reproduce
     from lookalike.core.run import Run
@@ -57,6 +57,7 @@ __all__ = [
     "index",
     "migrate",
     "pretrain",
+    "protocol",
     "purge",
     "read_table",
     "recipes",
@@ -89,6 +90,7 @@ _find, __dir__ = lazily(
         "adapt": "adapting",
         "rollback": "adapting",
         "forget": "adapting",
+        "protocol": "adapting",
         "index": "searching",
         "search": "searching",
         "duplicates": "searching",

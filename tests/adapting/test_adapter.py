@@ -11,13 +11,14 @@ import torch
 from tests.adapting.conftest import small
 from torch import Tensor
 
-from lookalike.adapting import objectives
+from lookalike.adapting import t3ar
 from lookalike.adapting.adapter import Adapter
 from lookalike.adapting.network import Network, recalibrated
-from lookalike.adapting.objectives import T3AR
 from lookalike.adapting.settings import METHODS, AdaptSettings, resolve
 from lookalike.adapting.supply import Arrays
+from lookalike.adapting.t3ar import T3AR
 from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
 from lookalike.models.norms import make_norm
 
 COUNT, POOL = 20, 9
@@ -148,7 +149,7 @@ def test_shared_statistics_are_those_of_the_batch() -> None:
     objective: Any = found.objective
     strong = found.supply.strong(np.arange(6), 0)
     with torch.no_grad():
-        q, _, seen = objective.forward(strong)
+        q, _, seen = objective.forward(lambda rows: found.supply.strong(rows, 0), np.arange(6))
         with found.network.borrowed_statistics(seen):
             again, _ = found.network(strong)
         assert torch.allclose(q, again, atol=1e-5), "the same pictures with the same moments"
@@ -204,6 +205,11 @@ def test_labels_are_learnt_and_pseudo_labels_are_not_made() -> None:
         {"reforward": True},
         {"labels": {"refine": "comatch"}},
         {"labels": {"refine": "self"}},
+        {"optimiser": "adam"},
+        {"decay": "none"},
+        {"warmup": 1.0},
+        {"warmup": 1.0, "first_rate": 0.001},
+        {"last_rate": 0.001},
     ],
     ids=str,
 )
@@ -218,8 +224,8 @@ def test_every_option_changes_what_is_learnt(over: dict[str, Any]) -> None:
 
 def test_votes_are_asked_for_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    usual = objectives.votes
-    monkeypatch.setattr(objectives, "votes", lambda *a, **k: asked.append(k) or usual(*a, **k))  # type: ignore[func-returns-value]
+    usual = t3ar.votes
+    monkeypatch.setattr(t3ar, "votes", lambda *a, **k: asked.append(k) or usual(*a, **k))  # type: ignore[func-returns-value]
     labels = {"k": 3, "dedupe": False, "self_vote": True, "refine": "comatch"}
     adapter({"labels": labels, "bank": {"size": 40, "mean_of": "probabilities"}}).run(until=1)
     assert asked == [{**labels, "of_logits": False}]
@@ -279,7 +285,43 @@ def test_configurations_of_the_paper() -> None:
         "none",
     )
     assert (train.epochs, train.bank.size, train.weight_decay, train.warmup) == (100, 16384, 1e-4, 4)
-    assert resolve("paper_finetune_dogs").rate == 0.01 and resolve("paper_finetune_20").batch == 512
+    assert (test.first_rate, test.last_rate, train.held_out) == (1e-5, 1e-6, 0.2)
+    tune = {name: resolve(f"paper_finetune{name}") for name in ("", "_cub", "_dogs", "_20", "_dogs_20")}
+    assert {n: (c.rate, c.weight_decay, c.mixup, c.batch, c.epochs) for n, c in tune.items()} == {
+        "": (0.1, 0.01, 0.1, 1024, 100),
+        "_cub": (0.1, 0.01, 0.0, 1024, 100),
+        "_dogs": (0.01, 0.01, 0.0, 512, 100),
+        "_20": (0.1, 0.01, 0.1, 512, 30),
+        "_dogs_20": (0.01, 0.01, 0.0, 256, 30),
+    }
+    assert (resolve("paper_train_dogs").rate, resolve("paper_train_dogs").batch) == (0.01, 512)
     assert set(METHODS) == set(AdaptSettings.model_fields["method"].annotation.__args__)  # type: ignore[union-attr]
     with pytest.raises(LookalikeError, match="did you mean `paper_test`"):
         resolve("paper_tests")
+
+
+def test_rates_rise_and_fall_as_asked() -> None:
+    found = adapter({"epochs": 5, "warmup": 2, "rate": 0.1, "first_rate": 0.01, "last_rate": 0.001})
+    steps = []
+    for step in range(found.total):
+        found.step = step
+        steps.append(0.1 * found.rate())
+    warm = 2 * found.each
+    assert steps[0] == pytest.approx(0.01 + 0.09 / warm, rel=0.02) and np.argmax(steps) in (warm - 1, warm - 2)
+    assert 0.001 < steps[-1] < 0.004
+    assert adapter({"decay": "none"}).rate() == 1.0
+
+
+def test_mixup_learns_two_labels_at_once() -> None:
+    labels = np.arange(COUNT) % 3
+    found = adapter({"method": "finetune", "mixup": 1.0}, labels=labels)
+    rows = np.arange(6)
+    loss = float(found.objective.loss(rows, 0)[0].detach())
+    rng = numpy_rng(found.seed, "mixup", 0)
+    share, others = rng.beta(1.0, 1.0), rng.permutation(rows)
+    one, other = found.supply.strong(rows, 0), found.supply.strong(others, 0)
+    with torch.no_grad():
+        odds = found.network(share * one + (1 - share) * other)[1].log_softmax(1)
+    expected = -(share * odds[range(6), labels[rows]] + (1 - share) * odds[range(6), labels[others]]).mean()
+    assert 0 < share < 1 and (others != rows).any()
+    assert loss == pytest.approx(float(expected), abs=1e-6)

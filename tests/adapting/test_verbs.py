@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import torch
 from tests import helpers
 
 import lookalike as la
-from lookalike.adapting import gate
+from lookalike.adapting import gate, trial
 from lookalike.adapting.versions import Versions
 from lookalike.core.errors import LookalikeError
 
@@ -156,6 +160,18 @@ def test_a_picture_nobody_used_needs_no_new_run(
         la.forget(model=run.path, pictures=["nothing/*"])
 
 
+def test_cells_fitted_on_a_picture_nobody_used_are_made_again(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    settings = {**QUICK, "neighbours": 1, "exact_search": 5}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "run")
+    used = {slip["id"] for slip in receipts(run, 1)}
+    spare = [id_ for id_ in json.loads((run.path / "versions/1/pool.json").read_text())["ids"] if id_ not in used]
+    done = la.forget(model=run.path, pictures=spare[:1])
+    assert done["versions_gone"] == [1] and done["made_again"] == 2
+
+
 def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     """A rate that ruins a model which names everything rightly: the held-out labels see it."""
     many = helpers.pictures(tmp_path / "many", classes=4, images=30, width=40, height=32)
@@ -207,3 +223,74 @@ def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_pat
     with pytest.raises(LookalikeError, match="did you mean `neighbours`"):
         la.adapt(model=classifier, target=target, settings={"neighbors": 1}, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
+    """A real kill, in the middle of the steps, in a process of its own."""
+    settings = {**QUICK, "epochs": 40, "save_every": 7}
+    whole = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "whole")
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "import lookalike as la\n"
+        "from lookalike.adapting import asked\n"
+        "usual = asked.Pending.save\n"
+        "def save(self, state):\n"
+        "    usual(self, state)\n"
+        "    if state['step'] >= 21: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asked.Pending.save = save\n"
+        f"la.adapt(model={str(classifier)!r}, target={str(target)!r}, pool=[{str(pool)!r}], settings={settings!r}, "
+        f"out={str(tmp_path / 'killed')!r})\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    with pytest.raises(LookalikeError, match="leave the model and --target out"):
+        la.adapt(model=classifier, resume=tmp_path / "killed")
+    run = la.adapt(resume=tmp_path / "killed")
+    assert run.result["counts"] == whole.result["counts"] and run.result["counts"]["steps"] > 40
+    assert ledger(run)[1]["weights"] == ledger(whole)[1]["weights"]
+    assert receipts(run, 1) == receipts(whole, 1)
+    assert not list(run.path.glob("pending*")) and not list(run.checkpoints.iterdir())
+    with pytest.raises(LookalikeError, match="nothing to resume"):
+        la.adapt(resume=run.path)
+
+
+def test_what_changed_meanwhile_cannot_be_resumed(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, outside = shutil.copytree(target, tmp_path / "new"), shutil.copytree(pool, tmp_path / "outside")
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "_fit", lambda adapter, pending: (pending.save(adapter.state()), 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            la.adapt(model=classifier, target=new, pool=[outside], settings=QUICK, out=tmp_path / "run")
+    gone = next(outside.rglob("*.jpg"))
+    kept = gone.read_bytes()
+    gone.unlink()
+    with pytest.raises(LookalikeError, match="1 pool pictures are gone"):
+        la.adapt(resume=tmp_path / "run")
+    gone.write_bytes(kept)
+    os.utime(next(new.rglob("*.jpg")), (1, 1))
+    with pytest.raises(LookalikeError, match="has changed since"):
+        la.adapt(resume=tmp_path / "run")
+
+
+@pytest.mark.parametrize("mode", ["frozen", "shared-stats"])
+def test_two_processes_adapt_as_one_does(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    settings = {**QUICK, "layer": "pixels", "steps": 5, "batch": 7, "batch_norm": mode, "rate": 1e-4}
+    runs = [
+        la.adapt(model=classifier, target=target, pool=[pool], settings=settings, processes=n, out=tmp_path / f"{n}")
+        for n in (1, 2)
+    ]
+    one, two = (_tensors(run.path / "model") for run in runs)
+    base = _tensors(classifier)
+    moved = max(float((one[k] - base[k]).abs().max()) for k in base if k.endswith("weight"))
+    assert moved > 0
+    apart = max(float((one[k] - two[k]).abs().max()) for k in base if k.endswith("weight"))
+    assert apart < 0.01 * moved, "sums are taken in another order, no more"
+    assert all(torch.allclose(one[k], two[k], rtol=1e-3, atol=1e-4) for k in one)
+    mine, theirs = receipts(runs[0], 1), receipts(runs[1], 1)
+    assert [slip["times_negative"] for slip in mine] == [slip["times_negative"] for slip in theirs]
+    assert [slip["steps_loaded"] for slip in mine] == [slip["steps_loaded"] for slip in theirs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,21 @@ from lookalike.benches import gate, t3ar
 
 def test_a_step_is_measured_against_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t3ar, "BATCH", 8)
-    figures, bars = t3ar.measure(5, 2, "small", size=900, rounds=1)
+    mixed = t3ar.Kind(2, 3)
+    figures, bars = t3ar.measure(5, mixed, "small", size=900, rounds=1)
     assert set(figures["milliseconds"]) == {"bare", "ours", "plain"}
     assert [bar.bound for bar in bars] == [t3ar.BARE, t3ar.FASTER]
-    bank, batch = t3ar.material(5, 2, 900)
+    bank, batch = t3ar.material(5, mixed, 900)
     assert len(bank) == 900 and int(bank.counts.max()) == 3
     for job in (t3ar.ours, t3ar.plain):
         assert torch.isfinite(job(bank, batch)()).all()
+
+
+def test_a_pool_is_embedded_and_searched_once(tmp_path: Path) -> None:
+    small(None).save_pretrained(tmp_path / "model")
+    figures, bars = t3ar.pool_twice(20, str(tmp_path / "model"))
+    assert figures["first"]["embedded"] == 20 and figures["first"]["searches"] == 1
+    assert [bar.value for bar in bars] == [0, 0] and all(bar.ok for bar in bars)
 
 
 def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
@@ -67,8 +76,8 @@ def test_the_bed_harms_and_helps_on_purpose() -> None:
 
     source, target = domain("s", 0.0), domain("t", 2.0)
     model = bed.source_model(backbone, source, 0, steps=60)
-    over = {"steps": 8}
-    found = {recipe: bed.adapted(model, target, recipe, 0, over=over) for recipe in ("bn", *bed.RECIPES)}
+    recipes = ("bn", *bed.RECIPES)
+    found = {r: bed.adapted(model, target, r, 0, bed.settings_of(r, steps=8)) for r in recipes}
     assert found["bn"]["gain"] > 0.05 and found["bn"]["agreement"] == 1.0
     assert (
         found["swapped"]["gain"] < found["t3ar"]["gain"] - 0.2 and found["merged"]["gain"] < found["t3ar"]["gain"] - 0.1

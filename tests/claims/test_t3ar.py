@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from tests import helpers
 
-from lookalike.claims import t3ar, t3ar_cells, t3ar_runs, t3ar_train
+from lookalike.adapting import measuring
+from lookalike.claims import t3ar, t3ar_cells, t3ar_runs
+from lookalike.claims.cells import Found
 
 CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name: Path(name))
 
@@ -18,8 +20,8 @@ CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name
 def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
     """Made-up results: `accuracy(cell, seed)`."""
 
-    def stand_in(context: Any, cells: list[t3ar_cells.Cell], seeds: tuple[int, ...], function: Any) -> t3ar_cells.Found:
-        found = t3ar_cells.Found(seeds)
+    def stand_in(context: Any, cells: list[t3ar_cells.Cell], seeds: tuple[int, ...]) -> Found:
+        found = Found(seeds)
         for cell in cells:
             for seed in seeds:
                 value = accuracy(cell, seed)
@@ -68,15 +70,15 @@ def test_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_subsets_have_every_class() -> None:
     labels = np.repeat([0, 1, 2], [200, 50, 3])
-    rows = t3ar_runs.stratified(labels, 0.01, 0)
+    rows = measuring.stratified(labels, 0.01, 0)
     assert np.bincount(labels[rows]).tolist() == [2, 1, 1]
-    assert (rows != t3ar_runs.stratified(labels, 0.01, 1)).any()
-    assert len(t3ar_runs.stratified(labels, 1.0, 0)) == 253
+    assert (rows != measuring.stratified(labels, 0.01, 1)).any()
+    assert len(measuring.stratified(labels, 1.0, 0)) == 253
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    for number, name in enumerate(("photo", "sketch")):
+    for number, name in enumerate(("photo", "sketch", "cartoon", "art_painting")):
         helpers.pictures(tmp_path / "pacs" / name, classes=3, images=6, width=40, height=32, seed=number)
     folder = helpers.pictures(tmp_path / "pool", classes=2, images=4, width=40, height=32, seed=9)
     rows = [f"class-{c:02d}/{n}.jpg,x,y,{'dog' if c else ''}" for c in range(2) for n in range(4)]
@@ -84,7 +86,8 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_of_each_kind(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def scale(tmp_path: Path) -> dict[str, Any]:
     import torch
 
     from lookalike.models import Embedder
@@ -94,27 +97,64 @@ def test_a_run_of_each_kind(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     model.save_pretrained(tmp_path / "model")
     # A network of random weights sees everything alike; nothing shall pass for a copy.
     quick = {"layer": "stage1", "batch": 6, "steps": 3, "views": 1, "near_copy": 2.0}
-    scale = {
+    return {
         "model": str(tmp_path / "model"),
         "size": 32,
         "head": 8,
         "source": quick,
         "adapt": {**quick, "bank": {"size": 64}},
     }
-    found = {}
-    for name, cell in {
-        "t3ar": t3ar_cells.Cell("photo", "sketch"),
-        "again": t3ar_cells.Cell("photo", "sketch"),
-        "without": t3ar_cells.Cell("photo", "sketch", pool="without"),
-        "source": t3ar_cells.Cell("photo", "sketch", 0.5, over={"method": "source"}, pool="none"),
-    }.items():
-        found[name] = t3ar_runs.trial(data=str(data), **cell.arguments(0, scale))
+
+
+def test_a_run_of_each_kind(data: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    Cell = t3ar_cells.Cell
+    cells = {
+        "t3ar": Cell("photo", "sketch", retriever="own"),
+        "again": Cell("photo", "sketch", retriever="own"),
+        "expert": Cell("photo", "sketch", retriever=scale["model"]),
+        "without": Cell("photo", "sketch", pool="without", retriever="own"),
+        "source": Cell("photo", "sketch", 0.5, over={"method": "source"}, pool="none", retriever="own"),
+        "from the pixels": Cell("photo", "sketch", over={"layer": "pixels"}, retriever="own"),
+    }
+    found = {name: t3ar_runs.trial(data=str(data), **cell.arguments(0, scale)) for name, cell in cells.items()}
     assert found["t3ar"] == found["again"] and found["t3ar"]["used"] > found["without"]["used"] > 0
     assert found["source"]["pictures"] == 9 and found["source"]["unseen"] is not None
-    assert len(found["t3ar"]["by_class"]) == 3
+    assert found["expert"]["used"] > 0 and len(found["t3ar"]["by_class"]) == 3
 
-    sides = {side: t3ar_runs.domain(str(data), "pacs", name) for side, name in (("train", "photo"), ("test", "sketch"))}
-    monkeypatch.setattr(t3ar_train, "cub", lambda data, side: sides[side])
-    monkeypatch.setattr(t3ar_train, "TRAIN", {**quick, "bank": {"size": 64}})
-    cell = t3ar_cells.Cell("imagenet", "cub", over={"method": "t3ar", "neighbours": 1}, pool="pool", set="cub")
-    assert t3ar_train.trial(data=str(data), **cell.arguments(0, scale))["used"] > 0
+    sides = {
+        "train": t3ar_runs.domain(str(data), "pacs", "photo"),
+        "test": t3ar_runs.domain(str(data), "pacs", "sketch"),
+    }
+    monkeypatch.setattr(t3ar_runs, "domain", lambda data, name, part: sides[part])
+    cell = Cell("imagenet", "cub", over={"method": "t3ar", "neighbours": 1}, pool="pool", retriever="own", set="cub")
+    assert t3ar_runs.trial(data=str(data), **cell.arguments(0, scale))["used"] > 0
+
+
+def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
+    data: Path, scale: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.claims import ClaimContext
+    from lookalike.core.jobs import Jobs
+
+    monkeypatch.setattr(t3ar_cells, "SMALL", scale)
+    context = ClaimContext(Jobs(tmp_path / "jobs"), data=data)
+    context.threads = 1
+    said: list[str] = []
+    context.say = said.append
+    cells = [t3ar_cells.Cell("photo", "sketch", retriever="own")]
+    cells.append(t3ar_cells.Cell("photo", "sketch", over={"method": "bn"}, pool="none", retriever="own"))
+    first = t3ar_cells.run_cells(context, cells[:1], (0,))
+    assert "1 of 1 runs to do; preparing what they share" in said[0]
+    assert [line.split(":")[0].strip() for line in said[1:-1]] == [
+        "views pacs photo",
+        "views pacs sketch",
+        "pool all",
+        "source pacs photo 0",
+    ]
+    assert said[-1].endswith("about 0 min left")
+    said.clear()
+    both = t3ar_cells.run_cells(context, cells, (0,))
+    assert said[0].startswith("1 of 2 runs to do"), "the other was finished"
+    assert both.values(cells[0], "accuracy") == first.values(cells[0], "accuracy")
+    context.finished = True
+    assert not t3ar_cells.run_cells(context, cells, (0, 1)).has(cells[0]), "a seed that was never run"

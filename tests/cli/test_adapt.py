@@ -34,7 +34,37 @@ def test_adapt(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (asked["pool"], asked["deny"], asked["stream"]) == ([Path("a"), Path("b")], ["a/*"], True)
     assert asked["settings"] == {"neighbours": 5} and asked["labelled"] is False
     assert cli("adapt", *words, "--json").json["version"] == 2
-    assert "needs --target" in cli("adapt", "m").err
+    assert cli("adapt", "--resume", "runs/x", "--processes", "2").code == 0
+    assert (asked["resume"], asked["processes"], asked["model"], asked["target"]) == (Path("runs/x"), 2, None, None)
+
+
+def test_adapt_needs_a_model_and_a_target_or_a_run(cli: Any) -> None:
+    assert "Give a model and --target, or an unfinished run with --resume." in cli("adapt", "m").err
+
+
+def test_protocol(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    row = {
+        "source": "synthetic",
+        "target": "real/val",
+        "method": "t3ar",
+        "fraction": 0.1,
+        "seed": 0,
+        "class_mean": 51.0,
+    }
+    result = {"measure": "class_mean", "rows": [row, {**row, "neighbours": 5}]}
+
+    def stand_in(**options: Any) -> Any:
+        asked.update(options)
+        return SimpleNamespace(path=Path("runs/p").absolute(), result=result)
+
+    monkeypatch.setitem(vars(lookalike), "protocol", stand_in)
+    answer = cli(
+        "protocol", "visda", "data", "--pool", "a", "--fraction", "0.1", "--neighbours", "5", "--set", "rate=0.1"
+    )
+    assert answer.code == 0 and "t3ar, 5 neighbours" in answer.out and "51.0" in answer.out
+    assert (asked["fraction"], asked["neighbours"], asked["settings"]) == ([0.1], [5], {"rate": 0.1})
+    assert cli("protocol", "visda", "data", "--json").json["rows"][0]["method"] == "t3ar"
 
 
 def test_rollback_and_forget(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

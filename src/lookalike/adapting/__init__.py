@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from lookalike.adapting.job import adapt, forget
+    from lookalike.adapting.forgetting import forget
+    from lookalike.adapting.job import adapt
+    from lookalike.adapting.protocols import protocol
     from lookalike.adapting.settings import AdaptSettings
     from lookalike.adapting.versions import rollback
 
-__all__ = ["AdaptSettings", "adapt", "forget", "rollback"]
+__all__ = ["AdaptSettings", "adapt", "forget", "protocol", "rollback"]
 
 __getattr__, __dir__ = lazily(
-    __name__, {"AdaptSettings": "settings", "adapt": "job", "forget": "job", "rollback": "versions"}
+    __name__,
+    {
+        "AdaptSettings": "settings",
+        "adapt": "job",
+        "forget": "forgetting",
+        "protocol": "protocols",
+        "rollback": "versions",
+    },
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from lookalike.adapting.contrast import Asking, Columns, contrastive
-from lookalike.adapting.objectives import Objective, Parts
+from lookalike.adapting.objective import Objective, Parts
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import adaptation
 
@@ -56,12 +56,12 @@ class AdaContrast(Objective):
     def loss(self, rows: np.ndarray, epoch: int) -> Parts:
         a = self.a
         with torch.no_grad():
-            labels = self.refined(a.network(a.supply.weak(rows, epoch))[0])
+            labels = self.refined(self.passed(lambda r: a.supply.weak(r, epoch), rows)[0])
             for slow, fast in zip(self.slow.parameters(), a.network.parameters(), strict=True):
                 slow.lerp_(fast, 1 - MOMENTUM)
-            key = self.slow(a.supply.strong(rows, epoch, second=True))[0]
+            key = self.passed(lambda r: a.supply.strong(r, epoch, second=True), rows, self.slow)[0]
         a.seen_labels += torch.bincount(labels, minlength=len(a.seen_labels))
-        q, z, _ = self.forward(a.supply.strong(rows, epoch))
+        q, z, _ = self.forward(lambda r: a.supply.strong(r, epoch), rows)
         known = self.queue_labels
         if a.settings.compat:
             known = known.clone()
@@ -83,7 +83,7 @@ class AdaContrast(Objective):
         self.queue[place], self.queue_labels[place] = key, labels
         self.place = (self.place + len(key)) % len(self.queue)
         with torch.no_grad():
-            features, logits = self.slow(self.a.supply.weak(rows, epoch))
+            features, logits = self.passed(lambda r: self.a.supply.weak(r, epoch), rows, self.slow)
         turn = (self.bank_place + torch.arange(len(rows))) % len(self.rows)
         self.rows[turn], self.probabilities[turn] = features, logits.softmax(1)
         self.bank_place = (self.bank_place + len(rows)) % len(self.rows)

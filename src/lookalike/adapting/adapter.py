@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from lookalike.adapting import objectives
 from lookalike.adapting.network import Network
 from lookalike.adapting.receipts import Receipts
 from lookalike.adapting.settings import AdaptSettings
 from lookalike.adapting.supply import Supply
+from lookalike.core import processes
 from lookalike.core.seeds import derive
+from lookalike.training.batchnorm import gather_statistics
 
 
 class Adapter:
@@ -35,8 +40,6 @@ class Adapter:
         recluster: bool = False,
         seed: int = 0,
     ) -> None:
-        from lookalike.adapting import objectives
-
         self.network, self.supply, self.ids, self.settings, self.seed = network, supply, list(ids), settings, seed
         self.labels = None if labels is None else torch.from_numpy(np.asarray(labels, np.int64))
         if lists is None:
@@ -54,14 +57,11 @@ class Adapter:
         self.step = 0
         self.log: list[dict[str, float]] = []
         self.seen_labels = torch.zeros(max(network.classes, 1), dtype=torch.int64)
+        if processes.world() > 1:
+            gather_statistics(network.model)
         self.objective = objectives.make(self)
-        self.optimiser = torch.optim.SGD(
-            network.groups(settings.rate, settings.head_factor, only=self.objective.learns),
-            lr=settings.rate,
-            momentum=settings.momentum,
-            nesterov=settings.momentum > 0,
-            weight_decay=settings.weight_decay,
-        )
+        groups = network.groups(settings.rate, settings.head_factor, only=self.objective.learns)
+        self.optimiser = _optimiser(groups, settings)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
 
     # --- the plan ---
@@ -79,16 +79,22 @@ class Adapter:
             found = [batch for batch in found if len(batch) > 1]  # one picture has no statistics
         return found
 
+    @cached_property
+    def each(self) -> int:
+        """Steps of an epoch."""
+        return len(self.batches(0))
+
     @property
     def epochs(self) -> int:
-        each = max(1, len(self.batches(0)))
         if self.settings.stream:
             return 1
-        return self.settings.epochs if self.settings.steps is None else math.ceil(self.settings.steps / each)
+        return (
+            self.settings.epochs if self.settings.steps is None else math.ceil(self.settings.steps / max(1, self.each))
+        )
 
     @property
     def total(self) -> int:
-        whole = self.epochs * len(self.batches(0))
+        whole = self.epochs * self.each
         return whole if self.settings.steps is None else min(whole, self.settings.steps)
 
     def _plan(self) -> Iterator[tuple[int, bool, np.ndarray]]:
@@ -106,15 +112,21 @@ class Adapter:
     def rate(self) -> float:
         """The factor of the learning rates at this step."""
         done = self.step / max(1, self.total)
-        warm = self.settings.warmup * len(self.batches(0))
-        rise = min(1.0, (self.step + 1) / warm) if warm else 1.0
-        fall = (1 + 10 * done) ** -0.75 if self.settings.decay == "inverse" else 0.5 * (1 + math.cos(math.pi * done))
-        return rise * fall
+        chosen = self.settings
+        warm = chosen.warmup * self.each
+        first, last = (value / chosen.rate if chosen.rate else 0.0 for value in (chosen.first_rate, chosen.last_rate))
+        rise = min(1.0, first + (1 - first) * (self.step + 1) / warm) if warm else 1.0
+        fall = {
+            "cosine": last + (1 - last) * 0.5 * (1 + math.cos(math.pi * done)),
+            "inverse": (1 + 10 * done) ** -0.75,
+            "none": 1.0,
+        }
+        return rise * fall[chosen.decay]
 
     # --- running ---
 
-    def run(self, *, until: int | None = None, watch: Callable[[dict[str, float]], None] | None = None) -> None:
-        """All steps, or those before step `until`."""
+    def run(self, *, until: int | None = None, watch: Callable[[Adapter], None] | None = None) -> None:
+        """All steps, or those before step `until`; `watch` is called after each."""
         self.objective.begin()
         for epoch, ends, rows in self._plan():
             if until is not None and self.step >= until:
@@ -123,16 +135,24 @@ class Adapter:
                 group["lr"] = rate * self.rate()
             loss, parts = self.objective.loss(rows, epoch)
             if loss.requires_grad:
-                self.optimiser.zero_grad(set_to_none=True)
-                loss.backward()
-                self.optimiser.step()
+                self._descend(loss)
             self.objective.after(rows, epoch)
             if ends:
                 self.objective.end_of_epoch()
             self.step += 1
             self.log.append({"step": self.step, "epoch": epoch, "loss": float(loss.detach()), **parts})
             if watch is not None:
-                watch(self.log[-1])
+                watch(self)
+
+    def _descend(self, loss: Tensor) -> None:
+        """A step. Every process has the loss of the whole batch, and the gradient of its share of the pictures."""
+        self.optimiser.zero_grad(set_to_none=True)
+        (loss / processes.world()).backward()
+        for group in self.optimiser.param_groups:
+            for value in group["params"]:
+                if value.grad is not None:
+                    processes.sum_in_place(value.grad)
+        self.optimiser.step()
 
     @property
     def never_labelled(self) -> int:
@@ -159,6 +179,13 @@ class Adapter:
         self.objective.set_state(state["objective"])
         self.receipts.set_state(state["receipts"])
         self.seen_labels = state["seen_labels"]
+
+
+def _optimiser(groups: list[dict[str, Any]], settings: AdaptSettings) -> torch.optim.Optimizer:
+    plain: dict[str, Any] = {"lr": settings.rate, "weight_decay": settings.weight_decay}
+    if settings.optimiser == "adam":
+        return torch.optim.Adam(groups, betas=(settings.momentum, 0.999), **plain)
+    return torch.optim.SGD(groups, momentum=settings.momentum, nesterov=settings.momentum > 0, **plain)
 
 
 def predict(network: Network, inputs: Any, *, batch: int = 256) -> tuple[np.ndarray, np.ndarray]:

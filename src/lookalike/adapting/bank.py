@@ -69,6 +69,8 @@ class Bank:
         self.target, self.pool = Ring(size, dim, classes, dtype), Ring(size, dim, 0, dtype)
         self.sums = torch.zeros(pictures, classes, dtype=torch.float64)
         self.counts = torch.zeros(pictures, dtype=torch.int64)
+        self.classes = torch.zeros(pictures, dtype=torch.int64)
+        """Of each picture, by its entries together."""
         self.age = 0
         self.pushed, self.dropped = {"target": 0, "pool": 0}, {"target": 0, "pool": 0}
 
@@ -83,6 +85,7 @@ class Bank:
         self.target.push(rows, ids, logits, marks, self.age)
         self.sums.index_add_(0, ids, logits.double())
         self.counts.index_add_(0, ids, torch.ones_like(ids))
+        self.classes[ids] = self.sums[ids].argmax(1)
         self._came("target", len(ids))
 
     def push_pool(self, rows: Tensor, ids: Tensor, guesses: Tensor) -> None:
@@ -105,6 +108,7 @@ class Bank:
         ids, logits = self.target.pop(int((ages[0] <= last).sum()))
         self.sums.index_add_(0, ids, logits.double(), alpha=-1)
         self.counts.index_add_(0, ids, torch.full_like(ids, -1))
+        self.classes[ids] = self.sums[ids].argmax(1)
         self.pool.pop(gone - len(ids))
         self.dropped["target"] += len(ids)
         self.dropped["pool"] += gone - len(ids)
@@ -114,16 +118,16 @@ class Bank:
         ids = self.target.read("ids")
         self.sums.zero_().index_add_(0, ids, self.target.read("values").double())
         self.counts.zero_().index_add_(0, ids, torch.ones_like(ids))
+        self.classes = self.sums.argmax(1)
 
-    def probabilities(self, *, of_logits: bool = True) -> Tensor:
-        """By picture: softmax of its entries' mean logits, or the mean of their softmaxes; 0 where it has none."""
-        known = self.counts > 0
+    def probabilities(self, ids: Tensor, *, of_logits: bool = True) -> Tensor:
+        """Of pictures: softmax of their entries' mean logits, or the mean of their softmaxes; 0 where none are."""
+        counts = self.counts[ids][..., None]
         if of_logits:
-            mean = self.sums / self.counts.clamp(min=1)[:, None]
-            return mean.softmax(1) * known[:, None]
+            return (self.sums[ids] / counts.clamp(min=1)).softmax(-1) * (counts > 0)
         single = self.target.read("values").double().softmax(1)
         sums = torch.zeros_like(self.sums).index_add_(0, self.target.read("ids"), single)
-        return sums / self.counts.clamp(min=1)[:, None]
+        return sums[ids] / counts.clamp(min=1)
 
     def columns(self, labels: Tensor | None = None, *, enqueued: bool = False) -> list[Columns]:
         """All entries, the target's first.
@@ -131,7 +135,7 @@ class Bank:
         The class of a target entry is that of its picture's entries together, or `labels` by id, or what it was when
         it was enqueued.
         """
-        by_id = self.sums.argmax(1) if labels is None else labels
+        by_id = self.classes if labels is None else labels
         out = []
         for ring, pool in ((self.target, False), (self.pool, True)):
             for part in ring.slots():
@@ -150,3 +154,4 @@ class Bank:
             vars(getattr(self, name)).update(state[name])
         for name in ("sums", "counts", "age", "pushed", "dropped"):
             setattr(self, name, state[name])
+        self.classes = self.sums.argmax(1)

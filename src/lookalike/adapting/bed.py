@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from lookalike.adapting import gate
+from lookalike.adapting import gate, measuring
 from lookalike.adapting.adapter import Adapter, predict
 from lookalike.adapting.clusters import unit
 from lookalike.adapting.network import Network, recalibrated
-from lookalike.adapting.settings import resolve
-from lookalike.adapting.supply import Arrays
+from lookalike.adapting.settings import AdaptSettings, resolve
+from lookalike.adapting.supply import Arrays, make
 from lookalike.core.device import CPU
 from lookalike.core.seeds import numpy_rng, torch_rng
 from lookalike.evaluation.neighbours import top_k
@@ -53,13 +52,8 @@ def backbone(size: int) -> Embedder:
 
 @cache
 def domain_features(data: str, domain: str, size: int) -> Features:
-    """Features of the pictures in DATA/DOMAIN/CLASS, made once."""
-    from lookalike.adapting.supply import make
-    from lookalike.data import audit, read_table
-
-    table = audit(read_table(Path(data) / domain), near=False).table
-    first = np.sort(np.unique(table.column("content_id").astype(str), return_index=True)[1])
-    table = table.take(first)
+    """Features of a domain of PACS, made once."""
+    table = measuring.domain(data, "pacs", domain)
     found: Any = make(backbone(size), "pooled", table, None, views=4)
     weak, strong, centre = (np.asarray(values, np.float32) for values in (found._weak, found._strong, found._centre))
     return Features(found.ids, weak, strong, centre, table.labels()[0])
@@ -89,14 +83,19 @@ def source_model(backbone: Embedder, source: Features, seed: int, *, steps: int 
     return network
 
 
-def adapted(start: Network, target: Features, recipe: str, seed: int, *, over: Any = None) -> dict[str, Any]:
+def settings_of(recipe: str, **over: Any) -> dict[str, Any]:
+    """What a recipe is run with."""
+    return {**BASE, **over, **RECIPES.get(recipe, {})}
+
+
+def adapted(start: Network, target: Features, recipe: str, seed: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Adapt by a recipe; the gain on held-out pictures by their labels, and the gate's signals without them."""
     order = numpy_rng(seed, "held out").permutation(len(target.ids))
     cut = round(0.3 * len(order))
     aside, learn = target.take(np.sort(order[:cut])), target.take(np.sort(order[cut:]))
     base = start.model
     anchor = Network(recalibrated(base, _batches(learn.centre), "pooled"), "pooled")
-    made, alarm = candidate(base, anchor, learn, recipe, seed, {**BASE, **(over or {})})
+    made, alarm = candidate(base, anchor, learn, recipe, seed, resolve(None, settings))
     _, before = predict(start, aside.centre)
     _, middle = predict(anchor, aside.centre)
     _, after = predict(made, aside.centre)
@@ -160,12 +159,11 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def candidate(
-    base: Embedder, anchor: Network, learn: Features, recipe: str, seed: int, plain: dict[str, Any]
+    base: Embedder, anchor: Network, learn: Features, recipe: str, seed: int, settings: AdaptSettings
 ) -> tuple[Network, str | None]:
     """The adapted network, and what a stream alarm would say."""
     if recipe == "bn":
         return anchor, None
-    settings = resolve(None, {**plain, **RECIPES[recipe]})
     if settings.stream:  # one class at a time, as the anchor sees them
         learn = learn.take(np.argsort(predict(anchor, learn.centre)[1].argmax(1), kind="stable"))
     network = Network(copy.deepcopy(anchor.model), "pooled")

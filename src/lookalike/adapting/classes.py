@@ -17,7 +17,7 @@ from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
 
 if TYPE_CHECKING:
-    from lookalike.adapting.trial import Asked
+    from lookalike.adapting.asked import Asked
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder
 
 if TYPE_CHECKING:
-    from lookalike.adapting.trial import Asked
+    from lookalike.adapting.asked import Asked
 
 
 def decide(

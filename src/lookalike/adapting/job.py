@@ -1,4 +1,4 @@
-"""The verbs `adapt` and `forget`."""
+"""The verb `adapt`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from lookalike.adapting import retrieving
+from lookalike.adapting.asked import Asked, Pending
+from lookalike.adapting.pool import Pool, read_pool
+from lookalike.adapting.retrieving import by_cells
 from lookalike.adapting.sections import report_sections
 from lookalike.adapting.settings import resolve
-from lookalike.adapting.trial import Asked, Trial, run_trial
+from lookalike.adapting.trial import Trial, run_trial
 from lookalike.adapting.versions import Versions
 from lookalike.core import folders
 from lookalike.core import progress as say
 from lookalike.core.device import CPU, threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json, write_json
-from lookalike.core.run import Run
-from lookalike.data import Table, audit, content_id, read_table
+from lookalike.core.run import Run, find_run
+from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
 
 
 def adapt(
     *,
-    model: str | Path,
-    target: str | Path | Table,
+    model: str | Path | None = None,
+    target: str | Path | Table | None = None,
     pool: Sequence[str | Path] = (),
     labelled: bool = False,
     gallery: str | Path | None = None,
@@ -43,8 +44,10 @@ def adapt(
     settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     seed: int = 0,
+    processes: int | None = None,
     layout: str = "auto",
     out: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> Run:
     """Adapt a model to new pictures, using the nearest pictures of any number of pool folders, and keep the better.
 
@@ -52,14 +55,22 @@ def adapt(
     classifier gets classes from `gallery` (labelled pictures), from the labels, or from clusters of the target. The
     model before stays in use unless the adapted one is better: by labels (`labelled`, or the pictures of `judge`), or
     by the label-free gate. `source` are the pictures the model was trained on, which only `mcc` asks for. `model` may
-    be an adapted run: it gets a new version, which starts from the base again.
+    be an adapted run: it gets a new version, which starts from the base again. `resume` goes on with a run that was
+    stopped, to the same bits; everything else is as it was asked for then.
     """
+    torch.set_num_threads(threads())
+    if resume is not None:
+        return _resumed(find_run(resume), model, target)
+    if model is None or target is None:
+        raise LookalikeError("Give a model and --target, or an unfinished run with --resume.")
     over: dict[str, Any] = dict(settings or {})
-    over |= {k: v for k, v in {"method": method, "steps": steps}.items() if v is not None}
+    given = {"method": method, "steps": steps, "processes": processes}
+    over |= {name: value for name, value in given.items() if value is not None}
     chosen = resolve(config, over, {"stream": True} if stream else {})
     if chosen.method == "mcc" and source is None:
         raise LookalikeError("`mcc` needs the labelled pictures the model was trained on: give them with --source.")
-    torch.set_num_threads(threads())
+    if chosen.method == "on_target" and chosen.processes > 1:
+        raise LookalikeError("`on_target` trains several networks in a row; it works in one process only.")
     table = target if isinstance(target, Table) else read_table(target, layout=layout, progress=True)
     found = audit(table, near=False, progress=True).table
     first = np.sort(np.unique(found.column("content_id").astype(str), return_index=True)[1])
@@ -84,14 +95,23 @@ def adapt(
         run = Run.create("adapt", {"model": str(model), "target": table.name, **asked.to_json()}, path=out)
         with run.or_nothing(), run.locked():
             versions = Versions.create(run, base)
-            _version(versions, found.take(first), asked)
-            run.checkpoints.mkdir()  # from here on the run is worth keeping
+            new_version(versions, found.take(first), asked)
+            run.checkpoints.mkdir(exist_ok=True)  # from here on the run is worth keeping
         return run
     if out is not None:
         raise LookalikeError(f"`{model}` is an adapted model and gets a new version where it is; leave --out out.")
     with versions.run.locked():
-        _version(versions, found.take(first), asked)
+        new_version(versions, found.take(first), asked)
     return versions.run
+
+
+def _resumed(run: Run, *others: object) -> Run:
+    if any(other is not None for other in others):
+        raise LookalikeError("--resume goes on with what was asked for then; leave the model and --target out.")
+    with run.locked():
+        asked, target, ids = Pending(run).read()
+        new_version(Versions(run), target, asked, ids, begun=ids is not None)
+    return run
 
 
 def _text(path: str | Path | None) -> str | None:
@@ -102,31 +122,49 @@ def _text(path: str | Path | None) -> str | None:
     return str(path) if found is None else str(found.absolute())
 
 
-def _version(versions: Versions, target: Table, asked: Asked, only: set[str] | None = None) -> int:
-    """Adapt the base once more and let the gate decide; `only`: the pool as it was then."""
+def new_version(
+    versions: Versions, target: Table, asked: Asked, only: set[str] | None = None, *, begun: bool = False
+) -> int:
+    """Adapt the base once more and let the gate decide; `only`: the pool as it was then; `begun`: go on with it."""
     base = Embedder.from_pretrained(versions.folder(0) / "model", device=CPU)
     now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
-    pool = retrieving.read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
+    pending = Pending(versions.run)
+    if not begun:
+        pending.begin(asked, target)
+    pool = read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
     if only is not None:
         pool = pool.only(only)
-    trial = run_trial(base, now, target, pool, asked)
+    if not begun:
+        pending.begin(asked, target, pool.ids)
+    elif only is not None and len(pool) < len(only):
+        raise LookalikeError(
+            f"{len(only) - len(pool)} pool pictures are gone since the adaptation in `{versions.run.path}` began; "
+            "it cannot be resumed."
+        )
+    trial = run_trial(base, now, target, pool, asked, pending)
     about = {"asked": asked.to_json(), "weights": trial.weights, "classes": trial.classes, "counts": trial.counts}
     number = versions.add(
         trial.candidate,
         trial.decision,
         receipts=trial.receipts,
         target=target,
-        pool={"folders": asked.pool, "ids": pool.ids, "left_out": pool.left_out},
+        pool={
+            "folders": asked.pool,
+            "ids": pool.ids,
+            "left_out": pool.left_out,
+            "by_cells": by_cells(pool, asked.settings),
+        },
         about=about,
     )
-    _report(versions, trial, number)
+    _report(versions, trial, pool, number)
+    pending.end()
     say.say(trial.decision.sentence)
     return number
 
 
-def _report(versions: Versions, trial: Trial, number: int) -> None:
+def _report(versions: Versions, trial: Trial, pool: Pool, number: int) -> None:
     run = versions.run
-    for name, section in report_sections(trial).items():
+    for name, section in report_sections(trial, pool, run).items():
         run.write_section(name, section)
     run.write_result(
         finished=True,
@@ -138,80 +176,3 @@ def _report(versions: Versions, trial: Trial, number: int) -> None:
         classes=trial.classes,
         counts=trial.counts,
     )
-
-
-def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, Any]:
-    """Take pool pictures out for good: out of the pool, its vectors and caches, and every version that used them.
-
-    Pictures are files, content ids, or patterns of `folder/path` as receipts have them. If the model in use was made
-    with any of them, it is made again from the base model, to the bit as if they had never been there. What stays is
-    their content ids, so that they are never used again. Base model and retriever are not covered.
-    """
-    versions = Versions.need(model)
-    torch.set_num_threads(threads())
-    with versions.run.locked():
-        gone = _meant(versions, pictures)
-        affected = [row["number"] for row in versions.rows if versions.used(row["number"]) & gone]
-        again = versions.row(versions.current) if versions.current in affected else None
-        kept = None
-        if again is not None:
-            folder = versions.folder(versions.current)
-            kept = Table.load(folder / "target.parquet"), set(_pool(folder)["ids"]) - gone
-        versions.denied = sorted({*versions.denied, *gone})
-        versions.drop(affected)
-        for row in versions.rows:
-            _strike(versions.folder(row["number"]), gone)
-        if affected:  # a report may name them
-            for name in ("sections/adapt-receipts.json", "report.html"):
-                (versions.run.path / name).unlink(missing_ok=True)
-        vectors = retrieving.purge(sorted(gone))
-        number = None
-        if again is not None and kept is not None:
-            number = _version(versions, kept[0], Asked.from_json(again["asked"]), kept[1])
-        else:
-            say.say("The model in use never saw them, as its receipts show; it stays as it is.")
-    return {
-        "model": versions.run.path,
-        "forgotten": sorted(gone),
-        "versions_gone": affected,
-        "vectors_gone": vectors,
-        "made_again": number,
-        "in_use": versions.current,
-    }
-
-
-def _pool(folder: Path) -> dict[str, Any]:
-    return dict(read_json(folder / "pool.json", "pool"))
-
-
-def _strike(folder: Path, gone: set[str]) -> None:
-    """Take ids out of a version's list of the pool."""
-    if (folder / "pool.json").is_file():
-        found = _pool(folder)
-        write_json(folder / "pool.json", {**found, "ids": [id_ for id_ in found["ids"] if id_ not in gone]})
-
-
-def _meant(versions: Versions, pictures: Sequence[str | Path]) -> set[str]:
-    """Content ids of what a user names."""
-    gone: set[str] = set()
-    known: dict[str, str] = {}
-    pools: set[str] = set()
-    for row in versions.rows:
-        folder = versions.folder(row["number"])
-        if (folder / "receipts.json").is_file():
-            known |= {r["id"]: r["path"] for r in read_json(folder / "receipts.json", "receipts")}
-            pools |= set(_pool(folder)["ids"])
-    for picture in pictures:
-        text = str(picture)
-        if text in pools:
-            gone.add(text)
-        elif Path(picture).is_file():
-            gone.add(content_id(Path(picture)))
-        elif matched := {id_ for id_, path in known.items() if retrieving.listed(id_, path, [text])}:
-            gone |= matched
-        else:
-            raise LookalikeError(
-                f"`{text}` is no picture that was used: give a file, a content id of the receipts, or a pattern "
-                "of folder/path as they have it."
-            )
-    return gone

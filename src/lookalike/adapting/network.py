@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lookalike.core import processes
 from lookalike.core.errors import LookalikeError
 from lookalike.models import Embedder
 from lookalike.training.batchnorm import layers
@@ -98,8 +99,7 @@ class Network(nn.Module):
 
         def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             x = inputs[0].detach()
-            axes = [axis for axis in range(x.ndim) if axis != 1]
-            seen.append((x.mean(axes), x.var(axes, correction=0)))
+            seen.append(_moments(x))
 
         hooks = [norm.register_forward_pre_hook(look) for norm in norms]
         for norm in norms:
@@ -124,6 +124,17 @@ class Network(nn.Module):
         finally:
             for norm, own in zip(norms, kept, strict=True):
                 norm.running_mean, norm.running_var = own
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel, over the pictures of all processes."""
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    if processes.world() == 1:
+        return x.mean(axes), x.var(axes, correction=0)
+    total = processes.all_reduce(x.new_tensor([x.numel() // x.shape[1]]))
+    mean = processes.all_reduce(x.sum(axes)) / total
+    centred = x - mean.view([1, -1] + [1] * (x.ndim - 2))
+    return mean, processes.all_reduce(centred.square().sum(axes)) / total
 
 
 def recalibrated(model: Embedder, batches: Iterable[Tensor], layer: str = PIXELS) -> Embedder:

@@ -12,7 +12,7 @@ from torch import nn
 
 from lookalike.adapting.adapter import Adapter
 from lookalike.adapting.network import PIXELS, Network
-from lookalike.adapting.objectives import Objective
+from lookalike.adapting.objective import Objective
 from lookalike.adapting.settings import AdaptSettings
 from lookalike.adapting.supply import make
 from lookalike.core.device import CPU

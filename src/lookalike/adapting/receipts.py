@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.adapting.retrieving import Retrieved
+from lookalike.adapting.nearest import Retrieved
 
 
 class Receipts:
@@ -43,9 +43,13 @@ def written(
     target_ids: Sequence[str],
 ) -> list[dict[str, Any]]:
     """One record a used picture; `found.index` points into the lists of ids and paths."""
+    places = np.argwhere(found.index >= 0)
+    who = found.index[places[:, 0], places[:, 1]]
+    order = np.argsort(who, kind="stable")
+    ends = np.searchsorted(who[order], np.arange(len(pool_ids) + 1))
     rows = []
     for i, id_ in enumerate(pool_ids):
-        whom = np.argwhere(found.index == i)
+        whom = places[order[ends[i] : ends[i + 1]]]
         served = [{"target": target_ids[t], "score": float(found.scores[t, r]), "rank": int(r) + 1} for t, r in whom]
         rows.append(
             {

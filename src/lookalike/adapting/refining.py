@@ -11,6 +11,7 @@ from lookalike.adapting.bank import Bank
 
 Refine = Literal["knn", "comatch", "self", "none"]
 BLOCK = 64
+LIST = 4  # times k columns are looked at before anything is looked up for every picture
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -49,9 +50,8 @@ def votes(
     plain = logits.double().softmax(1)
     if refine == "none":
         return plain
-    known = bank.probabilities(of_logits=of_logits)
     if refine == "self":
-        return torch.where((bank.counts[own] > 0)[:, None], known[own], plain)
+        return torch.where((bank.counts[own] > 0)[:, None], bank.probabilities(own, of_logits=of_logits), plain)
     ids = bank.target.read("ids")
     if not len(ids):
         return plain
@@ -61,18 +61,49 @@ def votes(
         rows = bank.target.rows[part]
         torch.mm(weak, rows.T, out=scores[:, start : start + len(rows)])
         start += len(rows)
-    voters = ids
-    if dedupe and int(bank.counts.max()) > 1:
-        voters, place = torch.unique(ids, return_inverse=True)
-        most = scores.new_full((len(weak), len(voters)), -torch.inf)
-        scores = most.scatter_reduce_(1, place.expand(len(weak), -1), scores, "amax")
-    if not self_vote:
-        scores.masked_fill_(own[:, None] == voters[None], -torch.inf)
+    copies = dedupe and int(bank.counts.max()) > 1
+    banned = None if self_vote else own
     if refine == "comatch":
+        voters, scores = once_each(scores, ids) if copies else (ids, scores)
+        if banned is not None:
+            scores.masked_fill_(banned[:, None] == voters[None], -torch.inf)
         any_one = torch.isfinite(scores).any(1, keepdim=True)
-        mixed = (scores.double() / 0.1).softmax(1).nan_to_num(0.0) @ known[voters]
+        mixed = (scores.double() / 0.1).softmax(1).nan_to_num(0.0) @ bank.probabilities(voters, of_logits=of_logits)
         return torch.where(any_one, 0.9 * plain + 0.1 * mixed, plain)
-    near, index = best(scores, k)
+    near, who = nearest(scores, ids, k, banned, copies=copies)
     use = torch.isfinite(near)
-    total = (known[voters[index]] * use[:, :, None]).sum(1)
+    total = (bank.probabilities(who, of_logits=of_logits) * use[:, :, None]).sum(1)
     return torch.where(use.any(1, keepdim=True), total / use.sum(1).clamp(min=1)[:, None], plain)
+
+
+def once_each(scores: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The different ids, and of each the largest score among its columns."""
+    voters, place = torch.unique(ids, return_inverse=True)
+    most = scores.new_full((len(scores), len(voters)), -torch.inf)
+    return voters, most.scatter_reduce_(1, place.expand(len(scores), -1), scores, "amax")
+
+
+def nearest(scores: Tensor, ids: Tensor, k: int, banned: Tensor | None, *, copies: bool) -> tuple[Tensor, Tensor]:
+    """The k best of each row and whose they are, without the row's `banned` id; with `copies` every id once.
+
+    A short list of the very best columns is enough wherever it holds k different pictures. For the other rows the
+    best entry of every picture is looked up. Rows with fewer than k end in −inf.
+    """
+    near, index = best(scores, LIST * k)
+    who = ids[index]
+    out = torch.zeros_like(who, dtype=torch.bool) if banned is None else who == banned[:, None]
+    if copies:
+        out |= (who[:, :, None] == who[:, None, :]).tril(-1).any(2)
+    near, order = near.masked_fill(out, -torch.inf).topk(min(k, near.shape[1]), dim=1)
+    who = who.gather(1, order)
+    short = torch.isinf(near[:, -1]).nonzero()[:, 0]
+    if len(short) and len(ids) > index.shape[1]:
+        whole, voters = scores[short], ids
+        if copies:
+            voters, whole = once_each(whole, ids)
+        if banned is not None:
+            whole.masked_fill_(banned[short, None] == voters[None], -torch.inf)
+        found, place = best(whole, k)
+        near[short, : found.shape[1]], who[short, : found.shape[1]] = found, voters[place]
+        near[short, found.shape[1] :] = -torch.inf
+    return near, who

@@ -6,15 +6,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookalike.core.sections import Bar, Bars, Block, Cell, Facts, Figure, Grid, Lines, Section, Series, Text, Verdict
+from lookalike.core.run import Run
+from lookalike.core.sections import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Facts,
+    Figure,
+    Grid,
+    Hit,
+    HitList,
+    HitRow,
+    Hits,
+    Lines,
+    Picture,
+    Section,
+    Series,
+    Text,
+    Verdict,
+)
+from lookalike.data import Table, thumbnail
 
 if TYPE_CHECKING:
+    from lookalike.adapting.pool import Pool
     from lookalike.adapting.trial import Trial
 
 SHOWN = 50
+PICTURES = 5
 
 
-def report_sections(trial: Trial) -> dict[str, Section]:
+def report_sections(trial: Trial, pool: Pool, run: Run) -> dict[str, Section]:
     decision = trial.decision
     figures = [Figure(label=name.replace("_", " "), value=value) for name, value in decision.figures.items()]
     verdict = Verdict(
@@ -38,14 +60,15 @@ def report_sections(trial: Trial) -> dict[str, Section]:
         out["adapt-curve"] = Section(
             title="The way there", order=60, blocks=[Lines(x_label="step", y_label="loss", series=series)]
         )
-    out["adapt-receipts"] = Section(title="Pictures from outside", order=65, blocks=_receipts(trial))
+    receipts = _receipts(trial) + ([_retrieved(trial, pool, run)] if trial.receipts else [])
+    out["adapt-receipts"] = Section(title="Pictures from outside", order=65, blocks=receipts)
     return out
 
 
 def _receipts(trial: Trial) -> list[Block]:
     if not trial.receipts:
         return [Text(text="No picture from outside was used.")]
-    counts, edges = np.histogram(trial.scores, bins=20)
+    counts, edges = np.histogram(trial.found.scores[trial.found.index >= 0], bins=20)
     bars = [
         Bar(name=f"{low:.2f} to {high:.2f}", value=int(n))
         for n, low, high in zip(counts, edges, edges[1:], strict=False)
@@ -67,3 +90,25 @@ def _receipts(trial: Trial) -> list[Block]:
         Bars(title="Scores of retrieved pictures", rows=bars, label="pairs"),
         Grid(columns=columns, rows=rows, note=note),
     ]
+
+
+def _retrieved(trial: Trial, pool: Pool, run: Run) -> Hits:
+    """Target pictures whose best pool picture is the least and the most alike, and some between; what each got."""
+    found = trial.found
+    some = np.flatnonzero(found.index[:, 0] >= 0)
+    order = some[np.argsort(found.scores[some, 0], kind="stable")]
+    chosen = np.unique(np.linspace(0, len(order) - 1, min(PICTURES, len(order))).round().astype(int))
+    rows = []
+    for row in order[chosen]:
+        hits = [
+            Hit(picture=_picture(run, *pool.pictures(int(i))), score=float(score))
+            for i, score in zip(found.index[row], found.scores[row], strict=True)
+            if i >= 0
+        ]
+        rows.append(HitRow(query=_picture(run, trial.learn, int(row)), lists=[HitList(name="retrieved", hits=hits)]))
+    return Hits(title="What is retrieved, from the least to the most alike", rows=rows)
+
+
+def _picture(run: Run, table: Table, row: int) -> Picture:
+    jpeg = thumbnail(table.open_bytes(row), box=table.box(row))
+    return Picture(file=run.keep_picture(jpeg), alt=str(table.column("path")[row]))

@@ -53,6 +53,12 @@ class Arrays:
         self.ids, self.seed = list(ids), seed
         self._weak, self._strong, self._centre, self._pool = weak, strong, centre, pool
 
+    def part(self, rows: np.ndarray, pool: np.ndarray, seed: int) -> Arrays:
+        """Some pictures and some of the pool, drawn from by another seed."""
+        ids = [self.ids[row] for row in rows]
+        outside = None if self._pool is None else self._pool[pool]
+        return Arrays(ids, self._weak[:, rows], self._strong[:, rows], self._centre[rows], outside, seed=seed)
+
     def _pick(self, views: np.ndarray, rows: np.ndarray, epoch: int, what: str) -> Tensor:
         turn = [derive(self.seed, what, epoch, self.ids[row]) % len(views) for row in rows]
         return _tensor(np.stack([views[v, row] for v, row in zip(turn, rows, strict=True)]))
@@ -128,5 +134,10 @@ def make(
     weak = cached(target, [weak_view(pre)] * max(1, views // 2))
     strong = cached(target, [strong_view(pre)] * views)
     centre = cached(target, [CentreView(pre)])[0]
-    others = cached(pool, [CentreView(pre)])[0] if pool is not None and len(pool) else None
+    others = pool_activations(model, layer, pool, progress=progress) if pool is not None and len(pool) else None
     return Arrays(ids, weak, strong, centre, others, seed=seed)
+
+
+def pool_activations(model: Embedder, layer: str, pool: Table, *, progress: bool = False) -> np.ndarray:
+    """What the layer holds of pool pictures: one view each, whatever the seed."""
+    return features_for(model, pool, layer=layer, views=[CentreView(model.preprocess)], progress=progress)[0]

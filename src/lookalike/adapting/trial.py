@@ -1,57 +1,33 @@
-"""One adaptation from the base model to a decision: retrieval, classes, the loop, and the evidence."""
+"""One adaptation from the base model to a decision."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
-from lookalike.adapting import clusters, gate, supply
+from lookalike.adapting import gate
 from lookalike.adapting.adapter import Adapter
-from lookalike.adapting.classes import Classes, codes_of, find_classes, with_classifier
+from lookalike.adapting.asked import Asked, Pending
+from lookalike.adapting.classes import with_classifier
 from lookalike.adapting.evidence import decide
 from lookalike.adapting.gate import Decision
-from lookalike.adapting.network import Network, pick_layer, recalibrated
+from lookalike.adapting.nearest import Retrieved
+from lookalike.adapting.network import Network
 from lookalike.adapting.ontarget import on_target
+from lookalike.adapting.pool import Pool, read_pool
 from lookalike.adapting.receipts import Receipts, written
-from lookalike.adapting.retrieving import Pool, Retrieved, at_random, embedded, nearest
-from lookalike.adapting.settings import AdaptSettings
+from lookalike.adapting.setup import Setup, set_up
+from lookalike.adapting.versions import Versions
+from lookalike.core import processes
 from lookalike.core.device import CPU
-from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.progress import Progress
-from lookalike.core.seeds import derive
-from lookalike.data import Table, audit, read_table
+from lookalike.core.run import Run
+from lookalike.data import Table
 from lookalike.models import Embedder
 from lookalike.models.snapshot import raw_bytes
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What an adaptation was asked for, so that it can be done again."""
-
-    settings: AdaptSettings
-    labelled: bool = False
-    gallery: str | None = None
-    clusters: int | None = None
-    judge: str | None = None
-    source: str | None = None
-    retriever: str | None = None
-    pool: list[str] = field(default_factory=list)
-    allow: list[str] = field(default_factory=list)
-    deny: list[str] = field(default_factory=list)
-    seed: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "settings": self.settings.model_dump(mode="json")}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Asked:
-        return cls(**{**document, "settings": AdaptSettings.parse(document["settings"])})
+from lookalike.training.interrupts import Stopped, interrupt
 
 
 @dataclass(frozen=True)
@@ -65,8 +41,8 @@ class Trial:
     """Where its classes come from."""
     counts: dict[str, int]
     log: list[dict[str, float]]
-    scores: np.ndarray
-    """Scores of the retrieved pictures."""
+    found: Retrieved
+    learn: Table
 
     @property
     def weights(self) -> str:
@@ -74,112 +50,103 @@ class Trial:
         return hash_bytes(*(raw_bytes(value) for value in self.candidate.state_dict().values()))
 
 
-def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: Asked) -> Trial:
+def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: Asked, pending: Pending) -> Trial:
     """Adapt a copy of `base` to `target`; `now` is the model in use, which it must be better than."""
-    chosen, seed = asked.settings, asked.seed
-    held = held_out(target, chosen.held_out, seed)
-    learn, aside = target.take(~held), target.take(held)
-    if len(learn) < 2 or len(aside) < 1:
-        raise LookalikeError(
-            f"`{target.name}` holds {len(target)} different pictures: too few to adapt to and to judge by."
-        )
-    ids = [str(id_) for id_ in learn.column("content_id")]
-    anchor = recalibrated(base, _squares(base, learn, chosen.batch))
-    start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
-    expert = base if asked.retriever is None else Embedder.from_pretrained(asked.retriever, device=CPU)
-    wanted = chosen.neighbours if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
-    found = _retrieve(expert, learn, ids, pool, wanted, chosen, seed)
-    used = found.used
-    lists = np.searchsorted(used, found.index) if len(used) else found.index
-    lists = np.where(found.index >= 0, lists, -1)
-    classes = find_classes(start, learn, asked)
-    labels = None
-    if asked.labelled:
-        start = with_classifier(start, classes)
-        base, now, anchor = (with_classifier(m, classes) for m in (base, now, anchor))
-        labels = codes_of(learn, classes.names)
-    begun = classes.prototypes if start.classifier is None else None
-    layer = pick_layer(start, chosen.layer)
-    network = Network(start, layer, prototypes=None if begun is None else torch.from_numpy(begun.copy()))
-    log: list[dict[str, float]] = []
-    receipts, alarm, never = Receipts(len(used)), None, 0
+    chosen = asked.settings
+    made = set_up(base, target, pool, asked, progress=True)
+    used, network = made.found.used, made.network
+    receipts, alarm, log, never = Receipts(len(used)), None, [], 0
     if chosen.method == "on_target":
-        network = Network(on_target(network, learn, chosen, seed=seed), layer)
-    elif chosen.method not in ("bn", "source"):
-        pictures = pool.table(used) if len(used) else None
-        views = supply.make(start, layer, learn, pictures, views=chosen.views, seed=seed, progress=True)
-        rows = clusters.unit(start.encode(learn, runtime="torch")) if not network.classes else None
-        adapter = Adapter(
-            network,
-            views,
-            ids,
-            chosen,
-            labels=labels,
-            lists=lists if wanted else None,
-            scores=found.scores if wanted else None,
-            pool_ids=[pool.ids[i] for i in used],
-            friends=None if rows is None else clusters.reciprocal(rows),
-            source=_source(asked, start, layer, classes),
-            recluster=classes.moving,
-            seed=seed,
-        )
-        if network.classes:
-            first = adapter.objective.all_centres()[1].argmax(1).numpy()
-            alarm = gate.stream_alarm([first[batch] for batch in adapter.batches(0)], seed=seed)
-        with Progress("Adapting", adapter.total) as bar:
-            adapter.run(watch=lambda _: bar.advance(1))
+        network = Network(on_target(network, made.learn, chosen, seed=asked.seed), network.layer)
+    elif (adapter := made.adapter) is not None:
+        alarm = _alarm(adapter) if network.classes else None
+        _fit(adapter, pending)
         log, receipts, never = adapter.log, adapter.receipts, adapter.never_labelled
-    candidate = anchor if chosen.method == "bn" else network.model
+    candidate = made.anchor if chosen.method == "bn" else network.model
     for value in candidate.parameters():
         value.requires_grad_(True)
     candidate.name, candidate.parent = f"{base.name}-adapted", base.fingerprint()
     moved = None if network.prototypes is None or chosen.method == "bn" else network.prototypes.numpy()
-    models = (now, anchor, candidate)
-    decision = decide(models, aside, asked, classes, moved=moved, expert=expert, alarm=alarm)
+    judged = [now, made.anchor, candidate]
+    if asked.labelled:
+        judged = [with_classifier(model, made.classes) for model in judged]
+    decision = decide(
+        (judged[0], judged[1], judged[2]),
+        made.aside,
+        asked,
+        made.classes,
+        moved=moved,
+        expert=made.expert,
+        alarm=alarm,
+    )
     counts = {
         "target": len(target),
-        "learnt_from": len(learn),
-        "held_out": len(aside),
+        "learnt_from": len(made.learn),
+        "held_out": len(made.aside),
         "pool": len(pool),
         "used": len(used),
-        "copies_of_target": found.copies,
+        "copies_of_target": made.found.copies,
         "steps": len(log),
         "classes_never_labelled": never,
     }
-    paths = [pool.names[i] for i in used]
-    mine = Retrieved(lists, found.scores)
-    slips = written(receipts, mine, [pool.ids[i] for i in used], paths, ids)
-    return Trial(candidate, decision, slips, classes.how, counts, log, found.scores[found.index >= 0])
+    mine = Retrieved(made.lists, made.found.scores)
+    slips = written(receipts, mine, [pool.ids[i] for i in used], [pool.names[i] for i in used], made.ids)
+    return Trial(judged[2], decision, slips, made.classes.how, counts, log, made.found, made.learn)
 
 
-def held_out(target: Table, share: float, seed: int) -> np.ndarray:
-    """Which pictures are kept aside, decided for each by its own id."""
-    ids = target.column("content_id")
-    return np.array([derive(seed, "held out", id_) / 2**63 < share for id_ in ids], bool)
+def _alarm(adapter: Adapter) -> str | None:
+    """What is wrong with the pictures as a stream."""
+    first = adapter.objective.all_centres()[1].argmax(1).numpy()
+    return gate.stream_alarm([first[batch] for batch in adapter.batches(0)], seed=adapter.seed)
 
 
-def _squares(model: Embedder, table: Table, batch: int) -> Any:
-    """Pixels of a table in batches, as the finished model would see them."""
-    for start in range(0, len(table), batch):
-        rows = table.take(np.arange(start, min(start + batch, len(table))))
-        squares = [model.square(rows.open_bytes(i)) for i in range(len(rows))]
-        yield torch.from_numpy(np.stack(squares))
+def _fit(adapter: Adapter, pending: Pending) -> None:
+    """Take the steps, here or in several processes, from the last checkpoint on."""
+    count = adapter.settings.processes
+    if count == 1:
+        take_steps(adapter, pending)
+        return
+    processes.launch(fit_in_process, count, folder=str(pending.run.path))
+    state = pending.state()
+    assert state is not None
+    adapter.set_state(state)
 
 
-def _retrieve(
-    expert: Embedder, learn: Table, ids: list[str], pool: Pool, k: int, chosen: AdaptSettings, seed: int
-) -> Retrieved:
-    if not k or not len(pool):
-        return Retrieved(np.full((len(ids), max(k, 1)), -1), np.full((len(ids), max(k, 1)), -np.inf, np.float32))
-    mine = embedded(expert, ids, learn, progress=True)
-    theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=True)
-    if chosen.retrieval == "random":
-        return at_random(mine, theirs, ids, pool.ids, k, seed=seed)
-    return nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy)
+def take_steps(adapter: Adapter, pending: Pending) -> None:
+    if (state := pending.state()) is not None:
+        adapter.set_state(state)
+    with interrupt() as stopped, Progress("Adapting", adapter.total, shown=processes.is_main()) as bar:
+        bar.done = adapter.step
+        adapter.run(watch=_watching(pending, bar, stopped.is_set))
 
 
-def _source(asked: Asked, model: Embedder, layer: str, classes: Classes) -> Any:
-    if asked.source is None:
-        return None
-    table = audit(read_table(asked.source), near=False).table
-    return supply.make(model, layer, table, None, views=1, seed=asked.seed), codes_of(table, classes.names)
+def _watching(pending: Pending, bar: Progress, stopped: Callable[[], bool]) -> Callable[[Adapter], None]:
+    """After every step: the bar, a checkpoint where one is due, and an end that loses nothing."""
+
+    def watch(adapter: Adapter) -> None:
+        bar.advance(1)
+        last, asked = adapter.step == adapter.total, processes.any_of(stopped())
+        if processes.is_main() and (last or asked or adapter.step % adapter.settings.save_every == 0):
+            pending.save(adapter.state())
+        if asked and not last:
+            raise Stopped(
+                f"Stopped at step {adapter.step:,} of {adapter.total:,}; nothing is lost. "
+                f"Continue with: lookalike adapt --resume {pending.run.path}"
+            )
+
+    return watch
+
+
+def fit_in_process(folder: str) -> int:
+    """What each of several processes does: the same assembly out of the run and the caches, then the loop."""
+    made = again(Run(folder))
+    assert made.adapter is not None
+    take_steps(made.adapter, Pending(Run(folder)))
+    return made.adapter.step
+
+
+def again(run: Run) -> Setup:
+    """What is under way in a run, made ready from its files."""
+    asked, target, ids = Pending(run).read()
+    base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=CPU)
+    return set_up(base, target, read_pool(asked.pool).only(ids or set()), asked)

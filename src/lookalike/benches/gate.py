@@ -8,12 +8,15 @@ recipe of harm. An adaptation helps (harms) when it gains (loses) more than a po
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from lookalike.benches import Bar, BenchContext
+from lookalike.core.jobs import Jobs
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 SEEDS = (0, 1, 2, 3)
@@ -40,29 +43,48 @@ def halves() -> list[dict[str, Any]]:
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
+    from lookalike.adapting.bed import settings_of
     from lookalike.core import folders
-    from lookalike.core.jobs import Jobs
 
     jobs = Jobs(folders.home() / "jobs" / "gate")
     data = str(context.folder("pacs"))
     context.say("Features of the four domains")
-    for domain in DOMAINS:
-        jobs.run(f"features-{domain}", prepared, data=data, domain=domain)
+    each = {f"features-{domain}": {"data": data, "domain": domain} for domain in DOMAINS}
+    for key, count in jobs.run_many(each, prepared, processes=context.threads):
+        context.say(f"{key}: {count} pictures")
     rows: list[list[dict[str, Any]]] = []
     for half in halves():
         given = {
-            f"{a}-{b}-{recipe}-{seed}": {"data": data, "source": a, "target": b, "recipe": recipe, "seed": seed}
+            f"{a}-{b}-{recipe}-{seed}": {
+                "data": data,
+                "source": a,
+                "target": b,
+                "recipe": recipe,
+                "seed": seed,
+                "settings": settings_of(recipe),
+            }
             for a, b in half["shifts"]
             for recipe in (*HELP, *half["harm"])
             for seed in SEEDS
         }
-        found = []
-        for number, (key, result) in enumerate(jobs.run_many(given, trial, processes=context.threads), 1):
-            found.append(result)
-            if number % 20 == 0:
-                context.say(f"{number} of {len(given)}: {key}, gain {100 * result['gain']:+.1f}")
-        rows.append(found)
+        rows.append(_bed(context, jobs, given))
     return judged(rows[0], rows[1])
+
+
+def _bed(context: BenchContext, jobs: Jobs, given: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """All adaptations of one half; those that were finished before a stop are not done again."""
+    left = {key for key, arguments in given.items() if jobs.stored(key, arguments) is None}
+    found, start, total = [], time.monotonic(), len(left)
+    for key, result in jobs.run_many(given, trial, processes=context.threads):
+        found.append(result)
+        if key in left:
+            left.discard(key)
+            done = total - len(left)
+            if done % 20 == 0:
+                rest = (time.monotonic() - start) / done * len(left) / 60
+                gain = f"gain {100 * result['gain']:+.1f}"
+                context.say(f"{done} of {total}: {key}, {gain}; about {rest:.0f} min left in this half")
+    return found
 
 
 def judged(
@@ -147,14 +169,21 @@ def prepared(*, data: str, domain: str) -> int:
     return len(domain_features(data, domain, SIZE).labels)
 
 
-def trial(*, data: str, source: str, target: str, recipe: str, seed: int) -> dict[str, Any]:
+def trial(*, data: str, source: str, target: str, recipe: str, seed: int, settings: dict[str, Any]) -> dict[str, Any]:
     """One adaptation: its gain on held-out pictures by their labels, and the signals the gate has without them."""
     import torch
 
     from lookalike.adapting import bed
 
     torch.set_num_threads(1)
-    here, there = (bed.domain_features(data, name, SIZE) for name in (source, target))
-    found = bed.adapted(bed.source_model(bed.backbone(SIZE), here, seed), there, recipe, seed)
+    found = bed.adapted(_source(data, source, seed), bed.domain_features(data, target, SIZE), recipe, seed, settings)
     plain: dict[str, Any] = {key: float(np.round(value, 6)) for key, value in found.items() if key != "alarm"}
     return {"source": source, "target": target, "recipe": recipe, "seed": seed, "alarm": found["alarm"], **plain}
+
+
+@cache
+def _source(data: str, source: str, seed: int) -> Any:
+    """A model of a domain, made once in every process."""
+    from lookalike.adapting import bed
+
+    return bed.source_model(bed.backbone(SIZE), bed.domain_features(data, source, SIZE), seed)

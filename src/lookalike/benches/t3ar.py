@@ -1,14 +1,24 @@
 """A step of adaptation with retrieval: look-up, pseudo-labels (one vote a picture) and the contrastive term.
 
-65,536 entries of 256 numbers, a batch of 128; all entries of the target (each of its pictures three times over), and
-two thirds of the pool as in a run. The bare cost is the products: both queries with the bank, and the gradient. The
-peer is AdaContrast's algorithm written plainly: a full sort of every row for the neighbours, logits, mask, cross
-entropy and autograd. Everything is measured in turns, and ratios are taken within a round.
+65,536 entries of 256 numbers, a batch of 128. Four kinds of bank: all entries of the target, each of its pictures three
+times over; two thirds of the pool, as in a run, with the pictures retrieved for each (`own`) or all of them as
+negatives; and a small target, each of its pictures some ninety times over. Entries of one picture are alike. The bare
+cost is the products: both queries with the bank, and the gradient. The peer is AdaContrast's algorithm written plainly:
+a full sort of every row for the neighbours, logits, mask, cross entropy and autograd; every entry votes by itself.
+Everything is measured in turns, and ratios are taken within a round. Then a pool is embedded and searched twice: the
+second time nothing of it may be done again.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
@@ -17,10 +27,27 @@ from lookalike.core import seeds
 
 BATCH, SIZE, DIM, K, TAU = 128, 65536, 256, 10, 0.07
 CLASSES = (7, 126)
-POOL = (0, 2)
-"""Pool entries for each entry of the target."""
 BARE, FASTER = 2.0, 3.0
 ROUNDS = 11
+PICTURES = 300
+"""Of the pool that is embedded and searched."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A bank: pool entries for each entry of the target, entries of each target picture, and what is a negative."""
+
+    pool: int
+    copies: int
+    pool_set: str = "own"
+
+
+KINDS = {
+    "target only": Kind(0, 3),
+    "two thirds of the pool": Kind(2, 3),
+    "two thirds of the pool, all negatives": Kind(2, 3, "all"),
+    "a small target": Kind(0, 94),
+}
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
@@ -33,21 +60,82 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         for threads in sorted({1, context.threads}):
             torch.set_num_threads(threads)
             for classes in CLASSES:
-                for pool in POOL:
-                    name = f"{threads} thread{'s' * (threads > 1)}, {classes} classes, {pool} of the pool for each"
+                for what, kind in KINDS.items():
+                    name = f"{threads} thread{'s' * (threads > 1)}, {classes} classes, {what}"
                     context.say(name)
-                    figures[name], more = measure(classes, pool, name)
+                    figures[name], more = measure(classes, kind, name)
                     bars += more
     finally:
         torch.set_num_threads(before)
-    return figures, bars
+    context.say(f"A pool of {PICTURES} pictures, twice")
+    figures["pool"], more = pool_twice()
+    return figures, bars + more
+
+
+@contextmanager
+def _home(folder: Path) -> Iterator[None]:
+    """Caches of their own, empty at first."""
+    before = os.environ.get("LOOKALIKE_HOME")
+    os.environ["LOOKALIKE_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["LOOKALIKE_HOME"]
+        if before is not None:
+            os.environ["LOOKALIKE_HOME"] = before
+
+
+def pool_twice(pictures: int = PICTURES, model: str = "efficientnet_lite0") -> tuple[dict[str, Any], list[Bar]]:
+    """Embed and search a pool, then ask again: how much is done anew."""
+    import numpy as np
+
+    from lookalike.adapting import retrieving
+    from lookalike.adapting.pool import read_pool
+    from lookalike.adapting.settings import resolve
+    from lookalike.core.device import CPU
+    from lookalike.data.shelf import make_shelf
+    from lookalike.models import Embedder
+
+    done = {"embedded": 0, "searches": 0}
+    usual = retrieving.embedded_anew, retrieving.nearest
+
+    def embedded_anew(*given: Any, **more: Any) -> Any:
+        out = usual[0](*given, **more)
+        done["embedded"] += len(out)
+        return out
+
+    def nearest(*given: Any, **more: Any) -> Any:
+        done["searches"] += 1
+        return usual[1](*given, **more)
+
+    figures: dict[str, Any] = {"pictures": pictures}
+    with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder, _home(Path(folder) / "home"):
+        make_shelf(Path(folder) / "shelf", classes=10, images=pictures // 10, styles=("studio",), size=96)
+        pool = read_pool([Path(folder) / "shelf"])
+        target = pool.table(np.arange(0, len(pool), 5))
+        ids = [str(id_) for id_ in target.column("content_id")]
+        expert = Embedder.from_pretrained(model, size=96, device=CPU)
+        retrieving.embedded_anew, retrieving.nearest = embedded_anew, nearest
+        try:
+            for turn in ("first", "again"):
+                done.update(embedded=0, searches=0)
+                start = time.perf_counter()
+                retrieving.retrieve(expert, ids, target, pool, resolve(None, {"near_copy": 2.0}))
+                figures[turn] = {**done, "seconds": round(time.perf_counter() - start, 4)}
+        finally:
+            retrieving.embedded_anew, retrieving.nearest = usual
+    return figures, [
+        Bar("pool pictures embedded again", figures["again"]["embedded"], 0, "lower"),
+        Bar("searches of the pool done again", figures["again"]["searches"], 0, "lower"),
+    ]
 
 
 def measure(
-    classes: int, pool: int, name: str, *, size: int = SIZE, rounds: int = ROUNDS
+    classes: int, kind: Kind, name: str, *, size: int = SIZE, rounds: int = ROUNDS
 ) -> tuple[dict[str, Any], list[Bar]]:
-    bank, batch = material(classes, pool, size)
-    times = in_turns({"bare": bare(bank, batch), "ours": ours(bank, batch), "plain": plain(bank, batch)}, rounds)
+    bank, batch = material(classes, kind, size)
+    jobs = {"bare": bare(bank, batch), "ours": ours(bank, batch, kind.pool_set), "plain": plain(bank, batch)}
+    times = in_turns(jobs, rounds)
     ratios = {
         "ours / bare": ratio(times["ours"], times["bare"]),
         "plain / ours": ratio(times["plain"], times["ours"]),
@@ -63,23 +151,28 @@ def measure(
     return figures, bars
 
 
-def material(classes: int, pool: int, size: int = SIZE) -> tuple[Any, dict[str, Any]]:
-    """A full bank, and a batch of pictures that are in it."""
+def material(classes: int, kind: Kind, size: int = SIZE) -> tuple[Any, dict[str, Any]]:
+    """A full bank, and a batch of pictures that are in it; entries of one picture have a cosine of about 0.9."""
     import torch
     from torch.nn.functional import normalize
 
     from lookalike.adapting.bank import Bank
 
-    generator = seeds.torch_rng(0, "bench", "t3ar", classes, pool)
-    entries = size // (1 + pool)
-    pictures = entries // 3
+    generator = seeds.torch_rng(0, "bench", "t3ar", classes, kind.pool)
+    entries = size // (1 + kind.pool)
+    pictures = entries // kind.copies
 
     def rows(count: int) -> Any:
         return normalize(torch.randn(count, DIM, generator=generator), dim=1)
 
+    own_rows = rows(pictures)
+
+    def like(ids: Any) -> Any:
+        return normalize(own_rows[ids] + rows(len(ids)) / 3, dim=1)
+
     bank = Bank(size, DIM, classes, pictures)
     ids = torch.arange(entries) % pictures
-    bank.push_target(rows(entries), ids, torch.randn(entries, classes, generator=generator))
+    bank.push_target(like(ids), ids, torch.randn(entries, classes, generator=generator))
     rest = size - entries
     if rest:
         numbers = pictures + torch.arange(rest) % (2 * pictures)
@@ -87,15 +180,17 @@ def material(classes: int, pool: int, size: int = SIZE) -> tuple[Any, dict[str, 
     own = torch.randperm(pictures, generator=generator)[:BATCH]
     batch = {
         "own": own,
-        "weak": rows(BATCH),
-        "strong": rows(BATCH),
+        "weak": like(own),
+        "strong": like(own),
         "logits": torch.randn(BATCH, classes, generator=generator),
-        "lists": torch.stack([pictures + 2 * own, pictures + 2 * own + 1], 1) if pool else torch.full((BATCH, 2), -1),
+        "lists": torch.stack([pictures + 2 * own, pictures + 2 * own + 1], 1)
+        if kind.pool
+        else torch.full((BATCH, 2), -1),
     }
     return bank, batch
 
 
-def ours(bank: Any, batch: dict[str, Any]) -> Any:
+def ours(bank: Any, batch: dict[str, Any], pool_set: Any = "own") -> Any:
     import torch
 
     from lookalike.adapting.contrast import Asking, contrastive
@@ -107,7 +202,7 @@ def ours(bank: Any, batch: dict[str, Any]) -> Any:
         q = batch["strong"].clone().requires_grad_()
         labels = votes(batch["weak"], batch["own"], bank, batch["logits"], k=K).argmax(1)
         asking = Asking(batch["own"], labels, batch["lists"], nobody)
-        contrastive(q, batch["weak"], asking, bank.columns(), tau=TAU)[0].mean().backward()
+        contrastive(q, batch["weak"], asking, bank.columns(), tau=TAU, pool_set=pool_set)[0].mean().backward()
         return q.grad
 
     return step

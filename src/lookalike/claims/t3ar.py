@@ -11,17 +11,19 @@ import statistics
 from itertools import pairwise
 from typing import Any
 
+from lookalike.adapting.protocols import PROTOCOLS
 from lookalike.claims import Claim, ClaimContext, ClaimOutcome, Verdict
-from lookalike.claims import t3ar_train as train
-from lookalike.claims.paired import Difference, difference, more
-from lookalike.claims.t3ar_cells import PAPER_SHIFTS, SMALL_SHIFTS, Cell, Found, run_cells
-from lookalike.claims.t3ar_runs import trial
+from lookalike.claims.cells import Found
+from lookalike.claims.paired import Difference, difference, more, worst
+from lookalike.claims.t3ar_cells import Cell, run_cells
 
 PAPER = "t3ar"
 SEEDS = (0, 1, 2, 3, 4)
 SUBSETS = 2
 """Subsets of 1 % for every seed; those of different seeds differ."""
 FRACTIONS = (0.01, 0.1, 1.0)
+POOLS = "pool+tinyimagenet100+cars"
+"""The pool of train time."""
 WITHOUT = {"contrast": {"pool_set": "none"}}
 
 
@@ -30,7 +32,7 @@ def _shifts(context: ClaimContext) -> tuple[tuple[tuple[str, str], ...], str]:
     name = "domainnet126" if context.scale == "paper" else "pacs"
     context.folder(name)
     context.folder("pool")
-    return (PAPER_SHIFTS if context.scale == "paper" else SMALL_SHIFTS), name
+    return PROTOCOLS[name].shifts, name
 
 
 def _gap(found: Found, before: list[Cell], after: list[Cell], measure: str = "accuracy") -> Difference:
@@ -42,18 +44,17 @@ def _gap(found: Found, before: list[Cell], after: list[Cell], measure: str = "ac
     return difference(means(before), means(after))
 
 
-def _worst(verdicts: list[Verdict]) -> Verdict:
-    order = ("contradicted", "not reproduced", "not testable at this scale", "no difference found", "reproduced")
-    return min(verdicts, key=order.index)
-
-
 def _missing(found: Found, cells: list[Cell]) -> ClaimOutcome | None:
     lacking = sum(not found.has(cell) for cell in cells)
     return ClaimOutcome("not run", {}, f"{lacking} of {len(cells)} settings are not finished") if lacking else None
 
 
+def _rows(found: Found) -> list[dict[str, Any]]:
+    return [{"run": name, "seed": seed, **result} for (name, seed), result in sorted(found.results.items())]
+
+
 def _outcome(verdict: Verdict, note: str, found: Found, **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": found.rows()}, note)
+    return ClaimOutcome(verdict, {**figures, "runs": _rows(found)}, note)
 
 
 def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
@@ -62,12 +63,12 @@ def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
     extra = [Cell(*s, over={"method": m}, pool="none", set=name) for s in shifts for m in ("source", "bn")]
     extra += [Cell(*s, over={"contrast": {"pool_set": "all"}}, set=name) for s in shifts]
     cells = [cell for pair in pairs.values() for cell in pair] + extra
-    found = run_cells(context, cells, SEEDS, trial)
+    found = run_cells(context, cells, SEEDS)
     if lacking := _missing(found, cells):
         return lacking
     gaps = {f"{a} to {b}": _gap(found, [pair[0]], [pair[1]]) for (a, b), pair in pairs.items()}
     note = "with − without retrieval: " + ", ".join(f"{where} {gap}" for where, gap in gaps.items())
-    verdict = _worst([more(gap, 2.0) for gap in gaps.values()])
+    verdict = worst(*(more(gap, 2.0) for gap in gaps.values()))
     return _outcome(verdict, note, found, differences={k: v.to_json() for k, v in gaps.items()})
 
 
@@ -81,7 +82,7 @@ def gain_shrinks(context: ClaimContext) -> ClaimOutcome:
         return [Cell(*s, fraction, n, kinds[kind], pool, set=name) for s in shifts for n in range(count)]
 
     wanted = [c for f in FRACTIONS for kind in ("none", "adacontrast", "t3ar") for c in cells(f, kind)]
-    found = run_cells(context, wanted, SEEDS, trial)
+    found = run_cells(context, wanted, SEEDS)
     if lacking := _missing(found, wanted):
         return lacking
     gains = {f: _gap(found, cells(f, "none"), cells(f, "t3ar")) for f in FRACTIONS}
@@ -97,12 +98,12 @@ def gain_shrinks(context: ClaimContext) -> ClaimOutcome:
         {
             "fraction": f,
             "method": kind,
-            "accuracy": statistics.fmean(v for c in cells(f, kind) for v in found.values(c)),
+            "accuracy": statistics.fmean(v for c in cells(f, kind) for v in found.values(c, "accuracy")),
         }
         for f in FRACTIONS
         for kind in ("none", "adacontrast", "t3ar")
     ]
-    verdict = _worst([more(gains[0.01], 2.0), more(fall, 2.0), catches])
+    verdict = worst(more(gains[0.01], 2.0), more(fall, 2.0), catches)
     return _outcome(verdict, note, found, gains=figures, fall=fall.to_json(), curve=curve)
 
 
@@ -110,13 +111,13 @@ NEIGHBOURS = (0, 1, 2, 5)
 
 
 def _train_cell(k: int, **over: Any) -> Cell:
-    pool = train.POOLS if k else "none"
+    pool = POOLS if k else "none"
     settings = {"method": "t3ar", "neighbours": k, **over} if k else {"method": "t3ar", **WITHOUT}
     return Cell("imagenet", "cub", over=settings, pool=pool, set="cub")
 
 
 def _train_sets(context: ClaimContext) -> None:
-    for name in ("cub", *train.POOLS.split("+")):
+    for name in ("cub", *POOLS.split("+")):
         context.folder(name)
 
 
@@ -124,31 +125,33 @@ def nearest_beats_random(context: ClaimContext) -> ClaimOutcome:
     _train_sets(context)
     by_k = {k: _train_cell(k) for k in NEIGHBOURS}
     chance = _train_cell(1, retrieval="random")
-    found = run_cells(context, [*by_k.values(), chance], SEEDS, train.trial)
+    found = run_cells(context, [*by_k.values(), chance], SEEDS)
     if lacking := _missing(found, [*by_k.values(), chance]):
         return lacking
     better, flat = _gap(found, [chance], [by_k[1]]), _gap(found, [by_k[2]], [by_k[5]])
     saturates: Verdict = (
         "contradicted" if flat.low > 0.5 else "reproduced" if flat.high < 1 else "not testable at this scale"
     )
-    curve = [{"neighbours": k, "accuracy": statistics.fmean(found.values(cell))} for k, cell in by_k.items()]
+    curve = [
+        {"neighbours": k, "accuracy": statistics.fmean(found.values(cell, "accuracy"))} for k, cell in by_k.items()
+    ]
     note = f"nearest − random {better}; 5 − 2 neighbours {flat}; without retrieval to 5: "
     note += ", ".join(f"{row['accuracy']:.1f}" for row in curve)
     return _outcome(
-        _worst([more(better, 1.0), saturates]), note, found, nearest=better.to_json(), flat=flat.to_json(), curve=curve
+        worst(more(better, 1.0), saturates), note, found, nearest=better.to_json(), flat=flat.to_json(), curve=curve
     )
 
 
 def stronger_retriever(context: ClaimContext) -> ClaimOutcome:
     shifts, name = _shifts(context)
-    experts = (None, "efficientnet_lite0", "efficientnet_lite2")
+    experts = ("own", "efficientnet_lite0", "efficientnet_lite2")
     cells = {who: [Cell(*s, retriever=who, set=name) for s in shifts] for who in experts}
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS, trial)
+    found = run_cells(context, wanted, SEEDS)
     if lacking := _missing(found, wanted):
         return lacking
     gap = _gap(found, cells["efficientnet_lite0"], cells["efficientnet_lite2"])
-    own = statistics.fmean(value for cell in cells[None] for value in found.values(cell))
+    own = statistics.fmean(value for cell in cells["own"] for value in found.values(cell, "accuracy"))
     note = f"retriever Lite2 − Lite0 {gap}; the model as its own retriever {own:.2f}"
     return _outcome(more(gap, 1.0), note, found, difference=gap.to_json())
 
@@ -156,10 +159,10 @@ def stronger_retriever(context: ClaimContext) -> ClaimOutcome:
 def beats_pretraining(context: ClaimContext) -> ClaimOutcome:
     _train_sets(context)
     steps = 100_000 if context.scale == "paper" else 300
-    first = Cell("pretrained", "cub", over={"method": "finetune", "pretrain_steps": steps}, pool=train.POOLS, set="cub")
+    first = Cell("pretrained", "cub", over={"method": "finetune", "pretrain_steps": steps}, pool=POOLS, set="cub")
     plain = Cell("imagenet", "cub", over={"method": "finetune"}, pool="none", set="cub")
     ours = _train_cell(2)
-    found = run_cells(context, [plain, first, ours], SEEDS, train.trial)
+    found = run_cells(context, [plain, first, ours], SEEDS)
     if lacking := _missing(found, [plain, first, ours]):
         return lacking
     gap, tune = _gap(found, [first], [ours]), _gap(found, [plain], [ours])
@@ -174,14 +177,14 @@ def order_of_methods(context: ClaimContext) -> ClaimOutcome:
     shifts, name = _shifts(context)
     cells = {m: [Cell(*s, over={"method": m}, pool="none", set=name) for s in shifts] for m in (*ORDER, "bn")}
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS, trial)
+    found = run_cells(context, wanted, SEEDS)
     if lacking := _missing(found, wanted):
         return lacking
     gaps = {f"{b} − {a}": _gap(found, cells[a], cells[b]) for a, b in pairwise(ORDER)}
-    means = {m: statistics.fmean(v for c in part for v in found.values(c)) for m, part in cells.items()}
+    means = {m: statistics.fmean(v for c in part for v in found.values(c, "accuracy")) for m, part in cells.items()}
     note = ", ".join(f"{m} {value:.1f}" for m, value in means.items()) + "; "
     note += ", ".join(f"{what} {gap}" for what, gap in gaps.items())
-    verdict = _worst([more(gap, size) for gap, size in zip(gaps.values(), (2.1, 9.4, 0.7), strict=True)])
+    verdict = worst(*(more(gap, size) for gap, size in zip(gaps.values(), (2.1, 9.4, 0.7), strict=True)))
     return _outcome(verdict, note, found, differences={k: v.to_json() for k, v in gaps.items()}, means=means)
 
 
@@ -195,13 +198,46 @@ def pool_with_classes(context: ClaimContext) -> ClaimOutcome:
         "with, guarded": [Cell(*s, over=guard, set=name) for s in shifts],
     }
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS, trial)
+    found = run_cells(context, wanted, SEEDS)
     if lacking := _missing(found, wanted):
         return lacking
     risk = _gap(found, cells["with"], cells["without"])
     guarded = _gap(found, cells["with"], cells["with, guarded"])
     note = f"pool without − with the target's classes {risk}; guarded − not guarded {guarded}"
     return _outcome(more(risk, 1.0), note, found, risk=risk.to_json(), guard=guarded.to_json())
+
+
+EMBEDDERS = ("frozen", "bn", "gallery", "clusters", "contrast")
+
+
+def pure_embedder(context: ClaimContext) -> ClaimOutcome:
+    """Our own question: what does adaptation give a model without classes, and how good are its pseudo-labels?"""
+    shifts, name = _shifts(context)
+    cells = {
+        kind: [Cell(*s, pool="none" if kind in ("frozen", "bn") else "all", set=name, embedder=kind) for s in shifts]
+        for kind in EMBEDDERS
+    }
+    wanted = [cell for part in cells.values() for cell in part]
+    found = run_cells(context, wanted, SEEDS[:3])
+    if lacking := _missing(found, wanted):
+        return lacking
+    means = {
+        kind: {
+            "map@r": round(statistics.fmean(v for c in part for v in found.values(c, "accuracy")), 2),
+            "recall@1": round(statistics.fmean(v for c in part for v in found.values(c, "recall")), 2),
+        }
+        for kind, part in cells.items()
+    }
+    gaps = {kind: _gap(found, cells["bn"], cells[kind]) for kind in EMBEDDERS[2:]}
+    labels = {
+        f"{cell.source} to {cell.target}, {kind}": found.results[cell.name, 0].get("labels before")
+        for kind in ("gallery", "clusters")
+        for cell in cells[kind]
+    }
+    note = "MAP@R " + ", ".join(f"{kind} {value['map@r']:.1f}" for kind, value in means.items()) + "; over bn: "
+    note += ", ".join(f"{kind} {gap}" for kind, gap in gaps.items())
+    figures = {kind: gap.to_json() for kind, gap in gaps.items()}
+    return _outcome(more(gaps["gallery"], 1.0), note, found, means=means, differences=figures, labels=labels)
 
 
 def _claim(key: str, statement: str, figure: str, small: str, run: Any, data: str = "domainnet126") -> Claim:
@@ -250,5 +286,12 @@ CLAIMS = [
         "none",
         f"{TEST}; the pool with and without pictures of PACS classes",
         pool_with_classes,
+    ),
+    _claim(
+        "8-pure-embedder",
+        "A model without classes gains by adaptation with prototypes of a gallery (not in the paper).",
+        "none",
+        f"{TEST.replace('5 seeds', '3 seeds')}; ImageNet's features; the photos as the gallery",
+        pure_embedder,
     ),
 ]

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from lookalike.adapting.protocols import PAPER, SMALL
 from lookalike.claims import ClaimContext
+from lookalike.claims.cells import Found
 
-SMALL_SHIFTS = (("photo", "art_painting"), ("photo", "cartoon"), ("photo", "sketch"))
-# The seven shifts of DomainNet-126 in the order of Table 8.
-PAPER_SHIFTS = (
-    ("real", "clipart"),
-    ("real", "painting"),
-    ("painting", "clipart"),
-    ("clipart", "sketch"),
-    ("sketch", "painting"),
-    ("real", "sketch"),
-    ("painting", "real"),
-)
-SMALL: dict[str, Any] = {
+EXPERT = "efficientnet_lite0"
+# Train time: the labels of CUB, on top of the starting model.
+TRAIN: dict[str, Any] = {
     "model": "efficientnet_lite0",
     "size": 96,
     "head": 256,
-    "source": {"layer": "stage4", "batch": 64, "steps": 200, "rate": 5e-3, "views": 2, "batch_norm": "keep"},
     "adapt": {
         "layer": "stage4",
-        "batch": 32,
-        "steps": 60,
-        "rate": 1e-3,
-        "views": 4,
+        "batch": 64,
+        "steps": 300,
+        "rate": 2e-3,
+        "views": 2,
+        "batch_norm": "keep",
         "bank": {"size": 16384},
         "contrast": {"exclusion": "none"},
     },
 }
-PAPER: dict[str, Any] = {
-    "model": "resnet50",
-    "size": 224,
-    "head": 256,
-    "source": {"layer": "pixels", "batch": 128, "epochs": 60, "rate": 2e-4, "batch_norm": "target-train"},
-    "adapt": {"config": "paper_test"},
-}
+PAPER_TRAIN: dict[str, Any] = {"model": "resnet50", "size": 224, "head": None, "adapt": {"config": "paper_train"}}
 
 
 @dataclass(frozen=True)
@@ -52,16 +40,27 @@ class Cell:
     subset: int = 0
     over: dict[str, Any] = field(default_factory=dict)
     pool: str = "all"
-    """`all`, `without` (no picture of the target's classes) or `none`."""
-    retriever: str | None = None
+    """`all`, `without` (no picture of the target's classes), `none`, or data sets joined by +."""
+    retriever: str = EXPERT
+    """A frozen expert by name, or `own`: the model itself."""
     set: str = "pacs"
+    embedder: str = ""
+    """For a model without classes: `frozen`, `bn`, `gallery`, `clusters` or `contrast`; else it is a classifier."""
 
     def arguments(self, seed: int, scale: dict[str, Any]) -> dict[str, Any]:
         return {**vars(self), "seed": seed, "scale": scale}
 
     @property
     def name(self) -> str:
-        words = [self.source, self.target, f"{self.fraction:g}", str(self.subset), self.pool, self.retriever or "own"]
+        words = [
+            self.source,
+            self.target,
+            f"{self.fraction:g}",
+            str(self.subset),
+            self.pool,
+            self.retriever,
+            self.embedder,
+        ]
         flat = ",".join(f"{k}={v}" for k, v in sorted(_flat(self.over)))
         return "-".join([*words, flat])
 
@@ -73,37 +72,33 @@ def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
     return out
 
 
-class Found:
-    """Results by cell and seed."""
-
-    def __init__(self, seeds: tuple[int, ...]) -> None:
-        self.seeds = seeds
-        self.results: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def has(self, *cells: Cell) -> bool:
-        return all((cell.name, seed) in self.results for cell in cells for seed in self.seeds)
-
-    def values(self, cell: Cell, measure: str = "accuracy") -> list[float]:
-        return [self.results[cell.name, seed][measure] for seed in self.seeds]
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [{"run": name, "seed": seed, **result} for (name, seed), result in sorted(self.results.items())]
-
-
-def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...], function: Any) -> Found:
+def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) -> Found:
     """All runs that are not finished yet, a few at a time; with `finished` only those that are."""
-    scale = PAPER if context.scale == "paper" else SMALL
+    from lookalike.claims.t3ar_runs import prepare, shared, trial
+
+    big, data = context.scale == "paper", str(context.data)
     jobs, places = {}, {}
     for seed in seeds:
         for cell in cells:
+            scale = (PAPER_TRAIN if big else TRAIN) if cell.set == "cub" else (PAPER if big else SMALL)
             key = f"{cell.name}-seed{seed}"
-            jobs[key] = {"data": str(context.data), **cell.arguments(seed, scale)}
+            jobs[key] = {"data": data, **cell.arguments(seed, scale)}
             places[key] = (cell.name, seed)
+    left = [key for key, given in jobs.items() if context.jobs.stored(key, given) is None]
     if context.finished:
-        jobs = {key: given for key, given in jobs.items() if context.jobs.stored(key, given) is not None}
-    found = Found(seeds)
-    done = context.jobs.run_many(jobs, function, processes=context.threads)
-    for number, (key, result) in enumerate(done, 1):
+        jobs = {key: given for key, given in jobs.items() if key not in left}
+    elif left:
+        context.say(f"{len(left)} of {len(jobs)} runs to do; preparing what they share")
+        for part in shared(data, [jobs[key] for key in left]):
+            for key, count in context.jobs.run_many(part, prepare, processes=context.threads):
+                context.say(f"  {key}: {count}")
+    found, start = Found(seeds), time.monotonic()
+    fresh = set(left)
+    for key, result in context.jobs.run_many(jobs, trial, processes=context.threads):
         found.results[places[key]] = result
-        context.say(f"{number:3} of {len(jobs)}  {key}: {result['accuracy']:.2f}")
+        if key in fresh:
+            fresh.discard(key)
+            done = len(left) - len(fresh)
+            rest = (time.monotonic() - start) / done * len(fresh) / 60
+            context.say(f"{done:3} of {len(left)}  {key}: {result['accuracy']:.2f}; about {rest:.0f} min left")
     return found

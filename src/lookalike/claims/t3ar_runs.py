@@ -1,12 +1,7 @@
-"""Runs of the claims about adaptation with retrieval: one function a run, on numbers and names alone.
-
-The lower half of the network is computed once for a fixed set of views (`layer` of a scale); the upper half, head and
-classifier learn. Source models, pool vectors and cached layers are shared by all runs that can share them.
-"""
+"""Runs of the claims about adaptation with retrieval, each by numbers and names alone (`adapting/measuring.py`)."""
 
 from __future__ import annotations
 
-import copy
 import csv
 from functools import cache
 from pathlib import Path
@@ -14,21 +9,31 @@ from typing import Any
 
 import numpy as np
 
-
-@cache
-def domain(data: str, name: str, domain: str) -> Any:
-    from lookalike.data import audit, read_table
-
-    table = audit(read_table(Path(data) / name / domain), near=False).table
-    return table.take(np.sort(np.unique(table.column("content_id").astype(str), return_index=True)[1]))
+LAYOUTS = {"pacs": "pacs", "domainnet126": "domainnet"}
 
 
 @cache
-def outside(data: str, kind: str) -> Any:
-    """The data set `pool`, whole or without pictures of PACS classes."""
-    from lookalike.adapting.retrieving import read_pool
+def domain(data: str, name: str, part: str) -> Any:
+    """A domain of PACS or DomainNet-126, or a side of CUB's official split."""
+    from lookalike.adapting import measuring
     from lookalike.data import read_table
 
+    if name != "cub":
+        return measuring.domain(Path(data) / name, LAYOUTS[name], part)
+    table = read_table(Path(data) / "cub", layout="cub")
+    return measuring.different(table.where("official_split" if table.has("official_split") else "split", part))
+
+
+@cache
+def pool_of(data: str, kind: str) -> Any:
+    """`all` of the data set `pool`, the same `without` pictures of PACS classes, or data sets joined by +."""
+    from lookalike.adapting.pool import read_pool
+    from lookalike.data import read_table
+
+    if kind == "none":
+        return None
+    if kind not in ("all", "without"):
+        return read_pool([Path(data) / name for name in kind.split("+")])
     table = read_table(Path(data) / "pool")
     if kind == "without":
         with (Path(data) / "pool" / "pool.csv").open(encoding="utf-8") as file:
@@ -37,170 +42,136 @@ def outside(data: str, kind: str) -> Any:
     return read_pool([table])
 
 
-def stratified(labels: np.ndarray, fraction: float, subset: int) -> np.ndarray:
-    """Rows of a part of every class, at least one; the subsets of one size are drawn anew."""
-    from lookalike.core.seeds import numpy_rng
-
-    if fraction >= 1:
-        return np.arange(len(labels))
-    rng = numpy_rng(subset, "subset", fraction)
-    chosen = []
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        chosen.append(rng.permutation(rows)[: max(1, round(fraction * len(rows)))])
-    return np.sort(np.concatenate(chosen))
-
-
-def source_model(data: str, name: str, source: str, seed: int, scale: dict[str, Any]) -> Any:
-    """A classifier trained on the source alone, made once and kept."""
-    import json
-
-    from lookalike.core import folders
+def expert_of(name: str, size: int) -> Any:
     from lookalike.core.device import CPU
-    from lookalike.core.files import hash_bytes
     from lookalike.models import Embedder
 
-    key = hash_bytes(
-        name, source, str(seed), json.dumps(scale, sort_keys=True), domain(data, name, source).fingerprint()
-    )
-    path = folders.home() / "jobs" / "t3ar" / "sources" / key
-    if not (path / "config.json").is_file():
-        start = Embedder.from_pretrained(scale["model"], size=scale["size"], device=CPU)
-        table = domain(data, name, source)
-        model = trained(start, table, {**scale["source"], "method": "finetune"}, seed, head=scale["head"])
-        model.save_pretrained(path)
-    return Embedder.from_pretrained(path, device=CPU)
+    return Embedder.from_pretrained(name, size=size, device=CPU)
 
 
-def trained(start: Any, table: Any, over: dict[str, Any], seed: int, *, head: int | None, **options: Any) -> Any:
-    """A classifier by the labels of `table`; `options` go to the adapter (lists, pool)."""
-    import torch
-    from torch import nn
-
-    from lookalike.adapting.adapter import Adapter
-    from lookalike.adapting.clusters import prototypes
-    from lookalike.adapting.network import TEMPERATURE, Network
-    from lookalike.adapting.settings import resolve
-    from lookalike.adapting.supply import make
-    from lookalike.models import features_for
-
-    model, settings = copy.deepcopy(start), resolve(None, over)
-    labels, names = table.labels()
-    rows = np.asarray(features_for(model, table)[0])
-    if head:
-        model.set_pca_head(rows, head)
-    with torch.no_grad():
-        embedded = model.from_features(torch.from_numpy(np.array(rows))).numpy()
-        model.classifier = nn.Linear(model.dim, len(names))
-        model.classifier.weight.copy_(torch.from_numpy(prototypes(embedded, labels, len(names)) / TEMPERATURE))
-        model.classifier.bias.zero_()
-    model.card["classes"] = names
-    pool = options.pop("pool", None)
-    supply = make(model, settings.layer, table, pool, views=settings.views, seed=seed)
-    ids = [str(id_) for id_ in table.column("content_id")]
-    network = Network(model.eval(), settings.layer)
-    Adapter(network, supply, ids, settings, labels=labels, seed=seed, **options).run()
-    return network.model
+def shared(data: str, cells: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+    """What many runs share, as jobs by name, in the order they can be done in; those of one part at once."""
+    first: dict[str, dict[str, Any]] = {}
+    second: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        scale, set_, pool = cell["scale"], cell["set"], cell["pool"]
+        if scale["adapt"].get("layer", "pixels") == "pixels":
+            continue
+        parts = [("train", "adapt")] if set_ == "cub" else [(cell["source"], "source"), (cell["target"], "adapt")]
+        for part, settings in parts:
+            first[f"views {set_} {part}"] = {"data": data, "what": [set_, part, settings], "scale": scale}
+        if pool != "none":
+            first[f"pool {pool}"] = {"data": data, "what": [pool], "scale": scale}
+            if cell["retriever"] != "own":
+                first[f"vectors {pool} {cell['retriever']}"] = {
+                    "data": data,
+                    "what": [pool, cell["retriever"]],
+                    "scale": scale,
+                }
+        if set_ != "cub":
+            name = f"source {set_} {cell['source']} {cell['seed']}"
+            second[name] = {"data": data, "what": [set_, cell["source"], cell["seed"]], "scale": scale}
+    return [first, second]
 
 
-def trial(
-    *,
-    data: str,
-    source: str,
-    target: str,
-    fraction: float,
-    subset: int,
-    over: dict[str, Any],
-    pool: str,
-    retriever: str | None,
-    set: str,  # noqa: A002 - the cell's own word
-    seed: int,
-    scale: dict[str, Any],
-) -> dict[str, Any]:
-    """Accuracy (%) on all of the target, on its pictures that were not adapted to, and by class."""
+def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
+    """One of the things that runs share: views of pictures, activations or vectors of a pool, or a source model."""
     import torch
 
-    from lookalike.adapting.adapter import Adapter
-    from lookalike.adapting.network import Network, recalibrated
-    from lookalike.adapting.settings import resolve
-    from lookalike.adapting.supply import make
-    from lookalike.core.settings import merge
+    from lookalike.adapting import measuring, supply
+    from lookalike.adapting.retrieving import embedded
     from lookalike.models import features_for
 
     torch.set_num_threads(1)
-    plain = dict(scale["adapt"])
-    settings = resolve(plain.pop("config", None), merge(plain, over))
-    base = source_model(data, set, source, seed, scale)
-    table = domain(data, set, target)
-    labels = table.labels()[0]
-    rows = stratified(labels, fraction, 100 * seed + subset)
-    learn = table.take(rows)
-    model = copy.deepcopy(base)
-    if settings.batch_norm != "keep" and settings.method != "source":
-        squares = [model.square(learn.open_bytes(i)) for i in range(len(learn))]
-        model = recalibrated(
-            base, [torch.from_numpy(np.stack(squares[i : i + 64])) for i in range(0, len(squares), 64)]
-        )
-    lists, scores, used, found = retrieved(data, base, retriever, learn, pool, settings, seed)
-    network = Network(model.eval(), settings.layer)
-    # Before anything learns: the lower half stays as it is now.
-    below = None if settings.layer == "pixels" else features_for(model, table, layer=settings.layer)[0]
-    if settings.method not in ("source", "bn"):
-        pictures = found.table(used) if len(used) else None
-        supply = make(model, settings.layer, learn, pictures, views=settings.views, seed=seed)
-        names = [found.ids[i] for i in used] if found is not None else []
-        ids = [str(id_) for id_ in learn.column("content_id")]
-        Adapter(network, supply, ids, settings, lists=lists, scores=scores, pool_ids=names, seed=seed).run()
-    right = predicted(network, table, below) == labels
-    rest = np.setdiff1d(np.arange(len(labels)), rows)
-    by_class = [100 * float(right[labels == c].mean()) for c in np.unique(labels)]
-    return {
-        "accuracy": round(100 * float(right.mean()), 3),
-        "unseen": round(100 * float(right[rest].mean()), 3) if len(rest) else None,
-        "class_mean": round(float(np.mean(by_class)), 3),
-        "by_class": [round(value, 2) for value in by_class],
-        "pictures": len(rows),
-        "used": len(used),
-    }
+    if len(what) == 3 and isinstance(what[2], int):
+        measuring.source_model(domain(data, *what[:2]), what[2], scale)
+        return 1
+    if len(what) == 3:
+        table, settings = domain(data, *what[:2]), scale[what[2]]
+        model = expert_of(scale["model"], scale["size"])
+        features_for(model, table)
+        supply.make(model, settings["layer"], table, None, views=settings["views"], seed=measuring.VIEWS)
+        return len(table)
+    pool = pool_of(data, what[0])
+    whole = pool.table(np.arange(len(pool)))
+    if len(what) == 2:
+        return len(embedded(expert_of(what[1], scale["size"]), pool.ids, whole))
+    supply.pool_activations(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
+    return len(pool)
 
 
-def retrieved(data: str, base: Any, retriever: str | None, learn: Any, pool: str, settings: Any, seed: int) -> Any:
-    """(lists, scores, used pool pictures, the pool) for the pictures that are learnt from."""
-    from lookalike.adapting.retrieving import at_random, embedded, nearest
+def trial(*, data: str, seed: int, scale: dict[str, Any], set: str, **cell: Any) -> dict[str, Any]:  # noqa: A002
+    """One run: accuracy (%) on all of the target, on its pictures that were not adapted to, and by class.
+
+    On CUB (train time) `source` is the starting model: `imagenet`, or `pretrained` on the pool (`pretrain_steps` in
+    `over`) first; accuracy is that on the official test pictures.
+    """
+    import torch
+
+    from lookalike.adapting import measuring
+
+    torch.set_num_threads(1)
+    over = dict(cell["over"])
+    steps = int(over.pop("pretrain_steps", 0))
+    settings = measuring.settings_for(scale, over)
+    pool = pool_of(data, cell["pool"])
+    expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
+    if set == "cub":
+        return _train_time(data, seed, scale, settings, pool, expert, cell["source"], steps)
+    if cell["embedder"]:
+        return _embedder(data, seed, scale, settings, pool, expert, set, cell)
+    base = measuring.source_model(domain(data, set, cell["source"]), seed, scale)
+    table = domain(data, set, cell["target"])
+    rows = measuring.stratified(table.labels()[0], cell["fraction"], 100 * seed + cell["subset"])
+    network, used = measuring.adapted(base, table, rows, settings, pool=pool, expert=expert, seed=seed)
+    return {**measuring.accuracy(network, table, rows), "used": used}
+
+
+def _train_time(
+    data: str, seed: int, scale: dict[str, Any], settings: Any, pool: Any, expert: Any, source: str, steps: int
+) -> dict[str, Any]:
+    from lookalike.adapting import measuring
+    from lookalike.adapting.network import Network
+    from lookalike.adapting.retrieving import retrieve
+
+    table, test = domain(data, "cub", "train"), domain(data, "cub", "test")
+    start = expert_of(scale["model"], scale["size"])
+    if source == "pretrained":
+        start, pool = _pretrained(scale, pool, steps, seed), None
+    found = None
+    if pool is not None:
+        ids = [str(id_) for id_ in table.column("content_id")]
+        found = retrieve(expert or start, ids, table, pool, settings, seed=seed)
+    model = measuring.train_classifier(start, table, settings, seed, head=scale["head"], found=found, pool=pool)
+    none = np.zeros(0, np.int64)
+    measured = measuring.accuracy(Network(model, settings.layer), test, none)
+    del measured["by_class"]
+    return {**measured, "pictures": len(table), "used": 0 if found is None else len(found.used)}
+
+
+def _embedder(
+    data: str, seed: int, scale: dict[str, Any], settings: Any, pool: Any, expert: Any, name: str, cell: dict[str, Any]
+) -> dict[str, Any]:
+    from lookalike.adapting import embedders
+
+    model, table = expert_of(scale["model"], scale["size"]), domain(data, name, cell["target"])
+    gallery = domain(data, name, cell["source"])
+    return embedders.measured(
+        model, table, gallery, cell["embedder"], settings, pool=pool, expert=expert or model, seed=seed
+    )
+
+
+def _pretrained(scale: dict[str, Any], pool: Any, steps: int, seed: int) -> Any:
+    """The backbone after learning from the pool without labels."""
+    import tempfile
+
     from lookalike.core.device import CPU
     from lookalike.models import Embedder
+    from lookalike.training import pretrain
 
-    k = settings.neighbours if settings.method == "t3ar" and settings.contrast.pool_set != "none" else 0
-    if pool == "none" or not k:
-        return None, None, np.zeros(0, np.int64), None
-    found = pool_of(data, pool)
-    expert = base if retriever is None else Embedder.from_pretrained(retriever, size=base.preprocess.size, device=CPU)
-    ids = [str(id_) for id_ in learn.column("content_id")]
-    mine = embedded(expert, ids, learn)
-    theirs = embedded(expert, found.ids, found.table(np.arange(len(found))))
-    if settings.retrieval == "random":
-        near = at_random(mine, theirs, ids, found.ids, k, seed=seed)
-    else:
-        near = nearest(mine, theirs, ids, found.ids, k, near_copy=settings.near_copy)
-    used = near.used
-    lists = np.where(near.index >= 0, np.searchsorted(used, near.index), -1)
-    return lists, near.scores, used, found
-
-
-@cache
-def pool_of(data: str, kind: str) -> Any:
-    """`all`, `without`, or folders of data sets joined by +."""
-    from lookalike.adapting.retrieving import read_pool
-
-    return outside(data, kind) if kind in ("all", "without") else read_pool([Path(data) / n for n in kind.split("+")])
-
-
-def predicted(network: Any, table: Any, below: Any) -> np.ndarray:
-    """The class of every picture of a table."""
-    from lookalike.adapting.adapter import predict
-
-    if below is None:
-        squares = [network.model.square(table.open_bytes(i)) for i in range(len(table))]
-        below = np.stack(squares)
-    out: np.ndarray = predict(network, below)[1].argmax(1)
-    return out
+    settings = {"model": {"name": scale["model"], "size": scale["size"]}}
+    with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
+        out = Path(folder) / "run"
+        table = pool.table(np.arange(len(pool)))
+        run: Any = pretrain(data=table, settings=settings, steps=steps, seed=seed, out=out, report=False)
+        return Embedder.from_pretrained(run.path, device=CPU)

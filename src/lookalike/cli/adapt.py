@@ -13,8 +13,10 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def adapt(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a model folder, or an adapted model.")],
-    target: Annotated[Path, typer.Option("--target", help="The new pictures; labels are not needed.")],
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A run, a model folder, or an adapted model.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option("--target", help="The new pictures; labels are not needed.")] = None,
     pool: Annotated[
         list[Path] | None, typer.Option("--pool", help="Pictures from outside to retrieve from; may be given again.")
     ] = None,
@@ -52,10 +54,12 @@ def adapt(
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")] = None,
     seed: options.Seed = 0,
+    processes: Annotated[int | None, typer.Option("--processes", help="How many processes adapt together.")] = None,
     layout: options.Layout = "auto",
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder of the adapted model; runs/<time>-adapt otherwise.")
     ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
 ) -> Answer:
     """Adapt a model to new pictures, with the nearest ones of other folders; keep it only if it is better."""
     import lookalike
@@ -79,8 +83,10 @@ def adapt(
         settings=parse_set(settings or []),
         steps=steps,
         seed=seed,
+        processes=processes,
         layout=layout,
         out=out,
+        resume=resume,
     )
     found = done.result
     counts = found["counts"]

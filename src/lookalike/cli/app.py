@@ -20,6 +20,7 @@ PANELS = {
         "adapt",
         "rollback",
         "forget",
+        "protocol",
         "shift",
         "report",
         "embed",

@@ -8,6 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from lookalike.core.errors import Exit, LookalikeError
+
+
+class Stopped(LookalikeError):
+    """Ctrl-C: nothing is lost."""
+
+    exit_code = Exit.STOPPED
+
 
 @contextmanager
 def interrupt() -> Iterator[threading.Event]:

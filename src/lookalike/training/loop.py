@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lookalike.core import processes, seeds
 from lookalike.core.device import CPU
-from lookalike.core.errors import Exit, LookalikeError
+from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
 from lookalike.evaluation.classifying import COUNTS
@@ -29,19 +29,13 @@ from lookalike.models.norms import MomentumBatchNorm
 from lookalike.training import checkpoint, meter, schedule
 from lookalike.training.assembly import Assembly
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
-from lookalike.training.interrupts import interrupt
+from lookalike.training.interrupts import Stopped, interrupt
 from lookalike.training.logs import Logs
 from lookalike.training.optimisers import make_optimiser, rates_of
 from lookalike.training.settings import TrainSettings
 from lookalike.training.step import joint_gradient
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
-
-
-class Stopped(LookalikeError):
-    """Ctrl-C: nothing is lost."""
-
-    exit_code = Exit.STOPPED
 
 
 @dataclass

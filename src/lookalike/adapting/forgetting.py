@@ -1,0 +1,109 @@
+"""The verb `forget`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lookalike.adapting.asked import Asked, Pending
+from lookalike.adapting.job import new_version
+from lookalike.adapting.pool import listed
+from lookalike.adapting.retrieving import purge
+from lookalike.adapting.versions import Versions
+from lookalike.core import progress as say
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json, write_json
+from lookalike.data import Table, content_id
+
+
+def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, Any]:
+    """Take pool pictures out for good: out of the pool, its vectors and caches, and every version that used them.
+
+    Pictures are files, content ids, or patterns of `folder/path` as receipts have them. If the model in use was made
+    with any of them, it is made again from the base model, to the bit as if they had never been there. What stays is
+    their content ids, so that they are never used again. Base model and retriever are not covered.
+    """
+    versions = Versions.need(model)
+    torch.set_num_threads(threads())
+    with versions.run.locked():
+        gone = _meant(versions, pictures)
+        affected = [row["number"] for row in versions.rows if _touched(versions, row["number"], gone)]
+        again = versions.row(versions.current) if versions.current in affected else None
+        kept = None
+        if again is not None:
+            folder = versions.folder(versions.current)
+            kept = Table.load(folder / "target.parquet"), set(_pool(folder)["ids"]) - gone
+        versions.denied = sorted({*versions.denied, *gone})
+        versions.drop(affected)
+        for row in versions.rows:
+            _strike(versions.folder(row["number"]), gone)
+        if affected:  # a report may name them
+            for name in ("sections/adapt-receipts.json", "report.html"):
+                (versions.run.path / name).unlink(missing_ok=True)
+            shutil.rmtree(versions.run.path / "sections" / "pictures", ignore_errors=True)
+        Pending(versions.run).end()  # one that was begun with them cannot be resumed
+        vectors = purge(sorted(gone))
+        number = None
+        if again is not None and kept is not None:
+            number = new_version(versions, kept[0], Asked.from_json(again["asked"]), kept[1])
+        else:
+            say.say("The model in use never saw them, as its receipts show; it stays as it is.")
+    return {
+        "model": versions.run.path,
+        "forgotten": sorted(gone),
+        "versions_gone": affected,
+        "vectors_gone": vectors,
+        "made_again": number,
+        "in_use": versions.current,
+    }
+
+
+def _touched(versions: Versions, number: int, gone: set[str]) -> bool:
+    """Whether a version owes anything to these pictures: it used them, or cells of its pool were fitted on them."""
+    if versions.used(number) & gone:
+        return True
+    folder = versions.folder(number)
+    found = _pool(folder) if (folder / "pool.json").is_file() else {}
+    return bool(found.get("by_cells")) and bool(gone & set(found["ids"]))
+
+
+def _pool(folder: Path) -> dict[str, Any]:
+    return dict(read_json(folder / "pool.json", "pool"))
+
+
+def _strike(folder: Path, gone: set[str]) -> None:
+    """Take ids out of a version's list of the pool."""
+    if (folder / "pool.json").is_file():
+        found = _pool(folder)
+        write_json(folder / "pool.json", {**found, "ids": [id_ for id_ in found["ids"] if id_ not in gone]})
+
+
+def _meant(versions: Versions, pictures: Sequence[str | Path]) -> set[str]:
+    """Content ids of what a user names."""
+    gone: set[str] = set()
+    known: dict[str, str] = {}
+    pools: set[str] = set()
+    for row in versions.rows:
+        folder = versions.folder(row["number"])
+        if (folder / "receipts.json").is_file():
+            known |= {r["id"]: r["path"] for r in read_json(folder / "receipts.json", "receipts")}
+            pools |= set(_pool(folder)["ids"])
+    for picture in pictures:
+        text = str(picture)
+        if text in pools:
+            gone.add(text)
+        elif Path(picture).is_file():
+            gone.add(content_id(Path(picture)))
+        elif matched := {id_ for id_, path in known.items() if listed(id_, path, [text])}:
+            gone |= matched
+        else:
+            raise LookalikeError(
+                f"`{text}` is no picture that was used: give a file, a content id of the receipts, or a pattern "
+                "of folder/path as they have it."
+            )
+    return gone
