@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import Counter
 from typing import Any
 
+from lookalike.benches.clients import answer
 from tests.service.test_guards import encoded
-from tests.soak import Client
+from tests.soak import Client, bad_requests
 
 
 def test_many_clients_and_bad_requests(live: Any) -> None:
@@ -23,3 +25,18 @@ def test_many_clients_and_bad_requests(live: Any) -> None:
     assert {code for kind, code in codes if kind == "good"} == {200}, codes
     assert all(400 <= code < 500 for kind, code in codes if kind == "bad"), codes
     assert codes.total() >= 20 * len(crowd) and sum(n for (kind, _), n in codes.items() if kind == "bad") > 20
+
+
+def test_who_is_still_sending_is_told_all_the_same(live: Any) -> None:
+    """A refusal is given when the body is there, and the connection goes on."""
+    with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
+        for method, address, body, headers in bad_requests():
+            if method != "POST" or "Content-Length" in headers:
+                continue
+            lines = {"Host": "127.0.0.1", "Content-Length": str(len(body)), **headers}
+            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            connection.sendall(f"{method} {address} HTTP/1.1\r\n{head}\r\n".encode())
+            time.sleep(0.05)
+            connection.sendall(body)
+            code, text = answer(connection)
+            assert 400 <= code < 500 and b'"sentence"' in text, (address, text)

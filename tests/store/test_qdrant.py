@@ -53,6 +53,25 @@ def test_the_graphs_width_is_chosen_by_measurement(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_batch_is_asked_by_several_threads_and_comes_back_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lookalike.store.qdrant.threads", lambda: 3)
+    store = QdrantStore.create(str(tmp_path / "s"), 8)
+    rows = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    store.upsert([f"r/{i}" for i in range(50)], rows, [{}] * 50)
+    asked: list[int] = []
+    real = store._batch
+    store._batch = lambda part, **options: (asked.append(len(part)), real(part, **options))[1]  # type: ignore[method-assign,assignment]
+    for count, parts in ((0, [0]), (1, [1]), (15, [15]), (16, [8, 8]), (50, [17, 17, 16])):
+        asked.clear()
+        assert [hits[0].id for hits in store.query_many(rows[:count], 1)] == [f"r/{i}" for i in range(count)]
+        assert sorted(asked) == sorted(parts)
+    with pytest.raises(LookalikeError, match="A query of 7 numbers"):
+        store.query_many(rows[:, :7], 1)
+    store.close()
+
+
 def test_rows_are_counted_anew_after_every_write(tmp_path: Path) -> None:
     store = QdrantStore.create(str(tmp_path / "s"), 4)
     rows = np.eye(4, dtype=np.float32)

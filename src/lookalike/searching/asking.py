@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST = 1000  # hits of one answer
 NEIGHBOURS = 52  # how many more are fetched, for the edge of the query's neighbourhood (the calibration's 50th hit)
+COPIES = 8  # how many where there is no calibration: some may be copies of others
 SEVERAL = 0.05  # added to each side of the interval when several pictures ask: they were not checked for that
 
 
@@ -227,7 +228,7 @@ def _folded(
     exact: bool,
 ) -> list[Hit]:
     """At least the k best pictures, copies of the same pixels folded into the first of them."""
-    wanted = k + NEIGHBOURS
+    wanted = k + (COPIES if index.scores.calibration is None else NEIGHBOURS)
     while True:
         rows = index.store.query(positive, wanted, negative=negative, where=where, exact=exact)
         found = _fold(rows)

@@ -99,10 +99,20 @@ class Guard:
 
         refusal = self._refusal(scope, limit)
         if refusal is not None:
+            await self._listen_to_the_end(receive)
             await refusal(scope, receive, add_headers)
             return
         with self.service.changing.lease() as scope["live"]:
             await self.app(scope, bounded_receive, guarded_send)
+
+    async def _listen_to_the_end(self, receive: Receive) -> None:
+        """Whoever is refused while still sending may see a broken connection in place of the sentence: what is small
+        is read before it is refused, and the connection stays."""
+        left, more = self.service.limits.document, True
+        while more and left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            more = message.get("more_body", False)
 
     def body_limit(self, path: str) -> int:
         """A multipart body is a little larger than the file in it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,7 @@ class Record:
     vector: Vectors | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A row that answers a query, with its cosine."""
 
     id: str
@@ -101,27 +101,38 @@ def point_id(name: str) -> str:
     return str(uuid.UUID(bytes=hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()))
 
 
-def direction(positive: Vectors, negative: Vectors | None = None) -> Vectors:
-    """One query vector for "more like these, less like those" (docs/decisions/0070).
+def direction(positive: Vectors, negative: Vectors | None = None, *, dim: int | None = None) -> Vectors:
+    """One unit vector for "more like these, less like those" (docs/decisions/0070); `dim` is how many numbers it needs.
 
     The cosine to it is linear in the examples, so every store answers alike with a plain nearest search.
     """
-    query = np.atleast_2d(np.asarray(positive, dtype=np.float32)).mean(axis=0)
+    query = _middle(positive)
     if negative is not None and len(negative):
-        query = query - 0.5 * np.atleast_2d(np.asarray(negative, dtype=np.float32)).mean(axis=0)
-    norm = float(np.linalg.norm(query))
-    if not np.isfinite(norm):
+        query = query - 0.5 * _middle(negative)
+    norm = math.sqrt(float(query @ query))
+    if not math.isfinite(norm):
         raise LookalikeError("The query's vector is not finite: the model gave no usable answer for this picture.")
     if norm < 1e-6:
         raise LookalikeError("The examples cancel each other out: take away one of the pictures to look less like.")
-    return np.asarray(query / norm, dtype=np.float32)
+    if dim is not None:
+        _check_width(len(query), dim)
+    return np.asarray(query / np.float32(norm), dtype=np.float32)
+
+
+def _middle(examples: Vectors) -> Vectors:
+    rows = np.asarray(examples, dtype=np.float32)
+    return rows if rows.ndim == 1 else rows[0] if len(rows) == 1 else rows.mean(axis=0)
+
+
+def _check_width(found: int, dim: int) -> None:
+    if found != dim:
+        raise LookalikeError(f"A query of {found} numbers cannot be asked of a store of {dim}.")
 
 
 def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     """Queries as finite float32 unit rows of the right width."""
     rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
-    if rows.shape[1] != dim:
-        raise LookalikeError(f"A query of {rows.shape[1]} numbers cannot be asked of a store of {dim}.")
+    _check_width(rows.shape[1], dim)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.isfinite(norms).all():
         raise LookalikeError("A query's vector is not finite: the model gave no usable answer for this picture.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +32,7 @@ from lookalike.store.protocol import (
 
 META = "store.json"
 SPARE = 1.4  # candidates for each hit wanted, at least
+LEAST = 8  # questions that are worth a thread
 # Its files are sparse and memory-mapped: a disk that fills up under them ends the process without a word.
 ROOM = 160_000_000
 
@@ -45,6 +48,7 @@ class QdrantStore:
         self._columns = {_unquote(name) for name in shard.info().payload_schema}
         self._writes = 0
         self._counted: tuple[int, int] | None = None  # after how many writes, and what
+        self._threads = ThreadPoolExecutor(threads(), "lookalike-search")
 
     @classmethod
     def create(cls, place: str, dim: int) -> Self:
@@ -134,6 +138,7 @@ class QdrantStore:
             self._shard.flush()
 
     def close(self) -> None:
+        self._threads.shutdown()
         self._shard.close()
         self._held.close()
 
@@ -152,7 +157,7 @@ class QdrantStore:
         import qdrant_edge as q
 
         request = q.SearchRequest(
-            query=q.Query.Nearest(unit_rows(direction(positive, negative), self.dim)[0].tolist()),
+            query=q.Query.Nearest(direction(positive, negative, dim=self.dim).tolist()),
             limit=k,
             filter=_filter(where),
             params=self._params(k, exact),
@@ -162,12 +167,18 @@ class QdrantStore:
             return [_hit(point) for point in self._shard.search(request)]
 
     def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
+        """Qdrant runs a batch on one thread where it has one graph: each thread of ours asks for a part of it."""
+        rows = unit_rows(queries, self.dim)
+        parts = np.array_split(rows, min(threads(), max(len(rows) // LEAST, 1)))
+        ask = partial(self._batch, k=k, chosen=_filter(where), params=self._params(k, exact))
+        answers = map(ask, parts) if len(parts) == 1 else self._threads.map(ask, parts)
+        return [hits for part in answers for hits in part]
+
+    def _batch(self, rows: Vectors, *, k: int, chosen: Any, params: Any) -> list[list[Hit]]:
         import qdrant_edge as q
 
-        rows = unit_rows(queries, self.dim)
         if not len(rows):
             return []
-        chosen, params = _filter(where), self._params(k, exact)
         requests = [
             q.QueryRequest(limit=k, query=q.Query.Nearest(row), filter=chosen, params=params, with_payload=True)
             for row in rows.tolist()

@@ -1,0 +1,27 @@
+"""`backup` and `restore` as a user types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import helpers
+from tests.searching.fake import FakeEmbedder
+
+from lookalike.searching import Index, index
+
+
+def test_an_index_moves_to_another_place(tmp_path: Path, home: Path) -> None:
+    folder = helpers.pictures(tmp_path / "pictures", classes=2, images=3)
+    index(folder=folder, model=FakeEmbedder(), index="birds", store="exact", progress=False)  # type: ignore[arg-type]
+    made = helpers.lookalike("backup", "birds", "--out", "birds.tar", cwd=tmp_path)
+    assert made.code == 0 and "6 pictures" in made.out and "lookalike restore birds.tar" in made.out, made.err
+    again = helpers.lookalike("backup", "birds", "--out", "birds.tar", cwd=tmp_path)
+    assert again.code == 2 and "there already" in again.err
+    back = helpers.lookalike(
+        "restore", "birds.tar", "--index", "elsewhere", "--store", "qdrant", "--json", cwd=tmp_path
+    )
+    assert back.code == 0 and back.json["pictures"] == 6, back.err
+    with Index.open("birds") as one, Index.open("elsewhere") as two:
+        assert two.generation.store == "qdrant" and two.generation.model == one.generation.model
+        ids = [{record.id for page in opened.store.scan() for record in page} for opened in (one, two)]
+    assert ids[0] == ids[1] and len(ids[0]) == 6
