@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lookalike.core.files import write_json
 from lookalike.data import Preprocess, UnreadableImage, prepare
 from lookalike.models.pictures import Failure, stream
 
@@ -28,8 +29,7 @@ class FakeEmbedder:
         return f"fa4{self.seed:x}" * 8
 
     def save_pretrained(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps({"seed": self.seed}))
+        write_json(folder / "config.json", {"seed": self.seed})
 
     def square(self, picture: Any) -> np.ndarray:
         return prepare(picture, self.preprocess)

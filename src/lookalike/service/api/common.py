@@ -13,12 +13,18 @@ from lookalike.service.live import Live
 from lookalike.service.problems import Problem
 from lookalike.service.state import Service
 
+
+def nothing() -> list[Any]:
+    """`list` itself would have its signature parsed from text at every request."""
+    return []
+
+
 Filters = Annotated[
     list[str],
-    Query(default_factory=list, max_length=50, description="COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"),
+    Query(default_factory=nothing, max_length=50, description="COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"),
 ]
 Count = Annotated[int, Query(ge=1, le=600, description="How many hits")]
-Names = Annotated[list[str], Query(default_factory=list, max_length=20)]
+Names = Annotated[list[str], Query(default_factory=nothing, max_length=20)]
 
 
 class Body(pydantic.BaseModel):

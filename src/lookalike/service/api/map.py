@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from lookalike.service import work
-from lookalike.service.api.common import Answering, Filters, Names, Serving, tagged
+from lookalike.service.api.common import Answering, Filters, Names, Serving, nothing, tagged
 from lookalike.service.live import Live
 from lookalike.service.plane import Plane
 from lookalike.service.problems import Problem
@@ -15,7 +15,7 @@ from lookalike.service.state import Service, card
 
 router = APIRouter(prefix="/api/v1", tags=["map"])
 IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
-Points = Annotated[list[int], Query(default_factory=list, max_length=100)]
+Points = Annotated[list[int], Query(default_factory=nothing, max_length=100)]
 
 
 @router.get("/map")
