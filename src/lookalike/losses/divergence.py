@@ -17,15 +17,23 @@ NEAR = 4.0  # beyond it the form for small |d| would meet log 0
 
 def excess(d: Tensor) -> Tensor:
     """h(d) = d·tanh(d/2) − 2 log cosh(d/2), without cancellation."""
-    t, size = torch.tanh(d / 2), d.abs()
-    far = 2 * math.log(2) - size - 2 * torch.log1p(torch.exp(-size))
-    return torch.addcmul(torch.where(size < NEAR, torch.log1p(-t * t), far), d, t)
+    size, t, log_both = _shared(d)
+    far = 2 * math.log(2) - size - 2 * log_both
+    return torch.addcmul(torch.where(size < NEAR, torch.log1p(-t * t), far), size, t)
+
+
+def _shared(d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """|d|, tanh(|d|/2) and log(1 + exp(−|d|)), all of one exponential, which is quicker than torch's tanh."""
+    size = d.abs()
+    less = torch.expm1(-size)
+    both = less + 2
+    return size, less.neg() / both, both.log()
 
 
 def logs_to_middle(d: Tensor) -> tuple[Tensor, Tensor]:
     """ℓ_i = log(P_i/M) and ℓ_j = log(P_j/M), of d = log(P_i/P_j)."""
-    t, size = torch.tanh(d / 2), d.abs()
-    near, far = size < NEAR, math.log(2) - torch.log1p(torch.exp(-size))
+    size, t, log_both = _shared(d)
+    t, near, far = torch.copysign(t, d), size < NEAR, math.log(2) - log_both
     return (
         torch.where(near, torch.log1p(t), far + d.clamp(max=0)),
         torch.where(near, torch.log1p(-t), far - d.clamp(min=0)),
@@ -70,8 +78,9 @@ def laws(similarity: Tensor, mask: Tensor | None, temperature: float) -> Laws:
     if mask is not None:  # −∞ − (−∞) is no number
         log_p.masked_fill_(~mask[:, None], 0.0)
     i, j = pairs(similarity.shape[1], similarity.device)
-    d = log_p[:, i] - log_p[:, j]
-    js = 0.25 * ((p[:, i] + p[:, j]) * excess(d)).sum(2)
+    # `index_select` is much quicker than brackets.
+    d = log_p.index_select(1, i) - log_p.index_select(1, j)
+    js = 0.25 * ((p.index_select(1, i) + p.index_select(1, j)) * excess(d)).sum(2)
     return Laws(p, d, js, norm_of(js))
 
 
@@ -81,7 +90,7 @@ def laws_backward(found: Laws, gradient: Tensor, temperature: float) -> Tensor:
     weight = pair_weights(js, frob, gradient)[:, :, None]
     out = torch.zeros_like(p)
     for places, ell in zip(pairs(p.shape[1], p.device), logs_to_middle(d), strict=True):
-        out.index_add_(1, places, weight * slope(p[:, places], ell))
+        out.index_add_(1, places, weight * slope(p.index_select(1, places), ell))
     return out.div_(temperature)
 
 
