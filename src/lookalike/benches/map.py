@@ -85,7 +85,7 @@ def panning(places: np.ndarray, seconds: float) -> dict[str, Any]:
             step += 1
             page.mouse.move(middle_x + 200 * np.sin(step / 9), middle_y + 120 * np.cos(step / 7))
         page.mouse.up()
-        gaps = page.evaluate("document.querySelector('canvas.points').gaps")
+        gaps = page.evaluate("document.querySelector('.plane').gaps")
         painter = page.evaluate("document.querySelector('canvas.points').dataset.painter")
         browser.close()
     if not gaps:

@@ -42,7 +42,7 @@ export const table = (name, heads, rows) => h("div", { class: "scroll", tabindex
 
 export const row = (...children) => h("div", { class: "row" }, children);
 
-/** A button that is an icon; its name is said and shown on hover. @param {string} symbol @param {string} name @param {() => void} act @param {Record<string, any>} [others] */
+/** An icon as a button; its name is said and shown. @param {string} symbol @param {string} name @param {() => void} act @param {Record<string, any>} [others] */
 export const press = (symbol, name, act, others) => h("button", { class: "icon", title: name, "aria-label": name, onclick: act, ...others }, icon(symbol));
 
 /** @param {number} value */

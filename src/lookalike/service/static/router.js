@@ -88,11 +88,11 @@ export function note(to) {
 
 /** How many of our own steps lie behind this one. */
 export const depth = () => history.state?.depth ?? 0;
-/** The pictures that were asked by one after the other. @returns {{id: string, thumb: string, name: string}[]} */
+/** The pictures asked by, in order. @returns {{id: string, thumb: string, name: string}[]} */
 export const trail = () => history.state?.trail ?? [];
 export const savedScroll = () => history.state?.scroll ?? 0;
 
-/** The address somebody else can open: with the index's name, so that a link to another index says so. @param {string} name */
+/** The address to share: with the index's name, so that a link to another says so. @param {string} name */
 export function shared(name) {
   const url = new URL(location.href);
   url.searchParams.set("index", name);

@@ -1,4 +1,4 @@
-// Pointers and keys on the map: drag pans, wheel and pinch zoom at the pointer, Shift and drag draws round points.
+// Pointers and keys: drag pans, wheel and pinch zoom, Shift and drag draws round points.
 
 import { toMap } from "./buffer.js";
 
@@ -7,6 +7,7 @@ export function hands(stage, act) {
   const { node, eye } = stage;
   const down = new Map();
   let moved = 0;
+  let link = false; // pressed on a name
   let spread = 0;
   let line = [];
   const place = (event) => {
@@ -15,8 +16,10 @@ export function hands(stage, act) {
   };
 
   node.addEventListener("pointerdown", (event) => {
-    if (event.button || (event.target instanceof Element && event.target.closest("button, a"))) return;
-    node.setPointerCapture(event.pointerId);
+    const on = (selector) => event.target instanceof Element && event.target.closest(selector);
+    if (event.button || on("button")) return;
+    link = on("a");
+    if (!link) node.setPointerCapture(event.pointerId);
     down.set(event.pointerId, place(event));
     moved = 0;
     spread = 0;
@@ -41,6 +44,7 @@ export function hands(stage, act) {
       if (spread) stage.zoom(wide / spread, (a.x + b.x) / 2, (a.y + b.y) / 2);
       spread = wide;
     } else if (moved > 3) {
+      if (link) node.setPointerCapture(event.pointerId);
       act.moving();
       stage.pan(now.x - before.x, now.y - before.y);
     }
@@ -49,12 +53,13 @@ export function hands(stage, act) {
     if (!down.delete(event.pointerId)) return;
     const now = place(event);
     if (line.length > 8) act.lasso(line);
-    else if (moved <= 6 && event.type === "pointerup") act.click(now.x, now.y);
+    else if (moved <= 6 && !link && event.type === "pointerup") act.click(now.x, now.y);
     if (line.length <= 8 && line.length) { stage.marks.line = []; stage.redraw(); }
     line = [];
   };
   node.addEventListener("pointerup", up);
   node.addEventListener("pointercancel", up);
+  node.addEventListener("dragstart", (event) => event.preventDefault());
   node.addEventListener("pointerleave", () => act.leave());
   node.addEventListener("wheel", (event) => {
     event.preventDefault();

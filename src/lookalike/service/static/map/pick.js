@@ -42,7 +42,7 @@ export function near(cloud, index, eye, px, py, radius) {
 /** @param {Cloud} cloud @param {Eye} eye @param {number} px @param {number} py @param {number} [radius] */
 export const pick = (cloud, index, eye, px, py, radius = 14) => near(cloud, index, eye, px, py, radius)[0] ?? -1;
 
-/** Points in view, at most some, counted in the order of the map. @param {Cloud} cloud @param {Eye} eye @param {number} most */
+/** Points in view, at most some, in the map's order. @param {Cloud} cloud @param {Eye} eye @param {number} most */
 export function inView(cloud, eye, most) {
   const [left, top] = toMap(eye, 0, 0).map((v) => v * 65535);
   const [right, bottom] = toMap(eye, eye.width, eye.height).map((v) => v * 65535);

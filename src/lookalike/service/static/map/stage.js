@@ -28,7 +28,7 @@ export function stage(first, rested) {
   const marks = { rings: [], line: [] };
   /** Times between frames while moving, for whoever measures. @type {number[]} */
   const gaps = [];
-  canvas.gaps = gaps;
+  node.gaps = gaps;
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -151,7 +151,6 @@ export function stage(first, rested) {
       if (!found || !found.quick(eye)) return;
       trial.addEventListener("webglcontextlost", () => { painter = cpu.painter(canvas); trial.replaceWith(canvas); redraw(); });
       canvas.replaceWith(trial);
-      trial.gaps = gaps;
       painter = { kind: "gl", paint: (c, e, how) => { trial.dataset.painter = "gl"; return found.paint(c, e, { ...how, count: c.n }); } };
       redraw();
     },

@@ -38,7 +38,7 @@ export function grid(cells, { weak = false, label }) {
 }
 
 const rooted = new WeakSet();
-/** One tab stop for all pictures on the screen; arrows move between them, a held finger shows what can be done with one. @param {Element} root */
+/** One tab stop for all pictures; arrows move between them, a held finger shows what can be done. @param {Element} root */
 export function roving(root) {
   const links = () => [...root.querySelectorAll("a.shot")];
   links()[0]?.setAttribute("tabindex", "0");

@@ -12,7 +12,7 @@ export function size(bytes) {
   return `${(bytes / 1000 ** power).toLocaleString("en-GB", { maximumFractionDigits: power > 2 ? 1 : 0 })} ${units[power]}`;
 }
 
-/** Some of the groups of a kind, under the filters of the address. @param {string} kind @param {number} offset @param {number} limit @param {string} prefer */
+/** Some groups of a kind, under the address's filters. @param {string} kind @param {number} offset @param {number} limit @param {string} prefer */
 export function some(kind, offset, limit, prefer) {
   const query = new URLSearchParams([["kind", kind], ["offset", String(offset)], ["limit", String(limit)], ["prefer", prefer], ...read(location).f.map((f) => ["f", f])]);
   return api.fresh(`/api/v1/duplicates/groups?${query}`);

@@ -1,4 +1,4 @@
-// Duplicates: one group after the other, the pictures large, a suggestion with its reason, every step taken back.
+// Duplicates: group by group, pictures large, a suggestion with its reason, steps taken back.
 
 import * as api from "../api.js";
 import { count, digits, fill, h, icon, press, row, text, toast } from "../dom.js";

@@ -182,7 +182,7 @@ async function further(state) {
   if (await load(state, () => api.get(question(state, view.k), view.abort?.signal))) draw(state);
 }
 
-// On a phone the question shrinks to a strip while one scrolls; two marks, so that it does not flicker between them.
+// A phone's question shrinks to a strip while one scrolls; two marks against flicker.
 addEventListener("scroll", () => {
   const place = view.main.querySelector(".search .question");
   if (place && (scrollY > 320 || scrollY < 60)) place.classList.toggle("small", scrollY > 320 && innerWidth <= 640);
@@ -235,7 +235,7 @@ function showPair(state) {
   else grow(cellOf(state.open)?.firstElementChild, open);
 }
 
-/** An opened picture grows from its cell and goes back into it, where the browser can show that and nobody asked for calm. */
+/** An opened picture grows from its cell and back, unless somebody asked for calm. */
 function grow(from, change) {
   if (!document.startViewTransition || calm() || !from) return change();
   const name = (image, to) => image?.style.setProperty("view-transition-name", to);
