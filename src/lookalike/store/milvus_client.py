@@ -103,7 +103,12 @@ class Client:
         with self._explained():
             self._client.flush(self.name, timeout=BUILD)
             end = time.monotonic() + BUILD
-            while int(self._client.describe_index(self.name, VECTOR)["pending_index_rows"]) and time.monotonic() < end:
+            while rows := int(self._client.describe_index(self.name, VECTOR)["pending_index_rows"]):
+                if time.monotonic() > end:
+                    raise Unavailable(
+                        f"The Milvus server at {self.address.server} has not built the graph of {rows:,} rows in an "
+                        "hour; nothing is lost: look at its log, and index again."
+                    )
                 time.sleep(0.2)
             self._client.refresh_load(self.name, timeout=BUILD)
 
