@@ -43,6 +43,7 @@ check: ## lint, types, layers, security, and documents that are up to date
 	$(BIN)/python tools/docs.py --check
 	$(BIN)/python tools/licences.py --check
 	$(BIN)/python tools/audit.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_source.py
 
 bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
 	@tools/setup core

@@ -184,7 +184,7 @@ def peak() -> float:
     """Megabytes this process has held at most. Linux's `getrusage` counts what the parent held before this program."""
     status = Path("/proc/self/status")
     if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) / (1 << 10)
     import resource
 
