@@ -7,7 +7,7 @@ memory that is matched to the keys being enqueued, appendix B of Ajanthan et al.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -72,8 +72,12 @@ class MoCo(Method):
     def copies(self) -> list[Any]:
         return [self.key_model]
 
+    @classmethod
+    def looks(cls, own: Mapping[str, Any]) -> int:
+        return 2
+
     def views(self, default: Any) -> Sequence[Any]:
-        return [default, default]
+        return [default] * self.looks({})
 
     def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
         model = self.context.model
