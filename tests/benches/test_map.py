@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from lookalike.benches import map as bench
 
 
 @pytest.mark.browser
-def test_figures_of_a_small_map() -> None:
+def test_figures_of_a_small_map(browser: Any) -> None:
+    """Beside a browser that is driven already."""
     said: list[str] = []
     rows = bench.mixture(400, dim=16, groups=8)
     assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
@@ -19,3 +22,5 @@ def test_figures_of_a_small_map() -> None:
     assert 0.3 < found["kept_10_of_10"] <= found["kept_10_of_50"] <= 1
     assert found["frames"] > 3 and 1 < found["frame_ms"] < 1000 and found["painter"] in ("cpu", "gl")
     assert len(said) == 2
+    layout, frame = bench.bars(found["layout_seconds"], found["frame_ms"])
+    assert layout.ok and (layout.value, frame.value) == (found["layout_seconds"], found["frame_ms"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,11 @@ import numpy as np
 import pytest
 from tests.helpers import pictures
 
-from lookalike.benches import BENCHES, LONG, BenchContext, clients, nearest, requests
+import lookalike
+from lookalike.benches import BENCHES, LONG, BenchContext, clients, nearest, requests, search
+from lookalike.benches import map as drawing
+from lookalike.cli.bench import summary
+from lookalike.core.errors import LookalikeError
 
 
 @pytest.fixture
@@ -43,6 +48,33 @@ def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
     assert all(bar.value > 0 for bar in bars)
     again, _ = nearest.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
     assert again["ours"]["graph_seconds"] == figures["ours"]["graph_seconds"], "opened again, not built again"
+
+
+def test_a_part_that_fails_does_not_take_the_others_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cub").mkdir()
+    seen: list[list[str]] = []
+
+    def fail(context: BenchContext) -> Any:
+        unfinished = json.loads((tmp_path / "unfinished-search.json").read_text())
+        seen.append(list(unfinished["figures"]))
+        raise LookalikeError("The map did not move.")
+
+    values = dict.fromkeys(requests.BARS, 0.95)
+    monkeypatch.setattr(requests, "measure", lambda *_: ({"pictures": 4}, requests.bars(values, 0)))
+    monkeypatch.setattr(nearest, "measure", lambda context, *_: context.nothing)
+    monkeypatch.setattr(drawing, "measure", fail)
+    found = lookalike.bench(name="search", data=tmp_path, force=True, out=tmp_path)
+    assert seen == [["requests", "100,000 vectors"]], "what is finished is kept while the rest is measured"
+    assert found.figures["requests"] == {"pictures": 4}
+    assert found.figures["map"] == {"failed": "LookalikeError: The map did not move."}
+    assert found.figures["100,000 vectors"]["failed"].startswith("AttributeError: ")
+    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, 0, *[None] * 6] and not found.ok
+    text = "\n".join(summary(found))
+    assert "The map did not move." in text and "MISSED map: median ms a frame while panning: not measured" in text
+    kept = json.loads((tmp_path / "bench-search.json").read_text())
+    assert kept["bars"] == found.bars and not (tmp_path / "unfinished-search.json").exists()
+    with pytest.raises(LookalikeError, match="cub"):
+        search.run(BenchContext(data=tmp_path / "nowhere"))
 
 
 def test_the_smallest_width_that_finds_enough() -> None:

@@ -60,6 +60,8 @@ class BenchContext:
     data: Path | None = None
     threads: int = field(default_factory=threads)
     say: Callable[[str], None] = progress.say
+    keep: Callable[[dict[str, Any], list[Bar]], None] = lambda figures, bars: None
+    """Keeps what is measured so far, for a benchmark of several parts."""
 
     def folder(self, name: str) -> Path:
         """The folder of a data set (`cub`, `cars`, …), or the sentence that says how to give it."""
@@ -92,19 +94,26 @@ def bench(
     """Run one benchmark on a quiet machine: its figures, and whether each bar holds.
 
     On a busy machine it refuses (exit code 3), waits for quiet (`wait`), or goes on with every bar
-    marked not ok (`force`). `out` keeps the result as `bench-NAME.json` in that folder.
+    marked not ok (`force`). `out` keeps the result as `bench-NAME.json` in that folder; what a benchmark of several
+    parts has measured before it ends is in `unfinished-NAME.json`.
     """
     choose(name, BENCHES, "a benchmark")
     run = importlib.import_module(BENCHES[name]).run
-    context = BenchContext(data=data_folder(data))
     if not force:
         machine.look_around(wait=wait, say=progress.say)
     around = machine.describe()
     start = time.monotonic()
-    figures, bars = run(context)
-    rows = [{**asdict(bar), "ok": bar.ok and not force} for bar in bars]
-    result = BenchResult(name, around, plain(figures), plain(rows))
+
+    def kept(figures: dict[str, Any], bars: list[Bar], kind: str = "unfinished") -> BenchResult:
+        rows = [{**asdict(bar), "ok": bar.ok and not force} for bar in bars]
+        result = BenchResult(name, around, plain(figures), plain(rows))
+        if out is not None:
+            seconds = round(time.monotonic() - start, 1)
+            write_json(Path(out) / f"{kind}-{name}.json", {**result.to_json(), **provenance(), "seconds": seconds})
+        return result
+
+    figures, bars = run(BenchContext(data=data_folder(data), keep=kept))
+    result = kept(figures, bars, "bench")
     if out is not None:
-        seconds = round(time.monotonic() - start, 1)
-        write_json(Path(out) / f"bench-{name}.json", {**result.to_json(), **provenance(), "seconds": seconds})
+        (Path(out) / f"unfinished-{name}.json").unlink(missing_ok=True)
     return result

@@ -7,10 +7,11 @@ payload; faiss gives numbers and scores. Everything is measured in turns, round 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,13 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     ratios = {way: ratio(speeds[f"ours, {way}"], speeds[f"faiss, {way}"]) for way in BARS}
     figures["queries_a_second"] = {name: rounded(values) for name, values in speeds.items()}
     figures["ours / faiss"] = {way: round(value, 3) for way, value in ratios.items()}
-    bars = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios[way], BARS[way]) for way in BARS]
-    bars += [Bar(f"{count:,} vectors: recall@10 of {s.name}", figures[s.name]["recall"], ENOUGH) for s in sides]
-    return figures, bars
+    return figures, bars(count, ratios, {side.name: figures[side.name]["recall"] for side in sides})
+
+
+def bars(count: int, ratios: Mapping[str, float] = {}, recalls: Mapping[str, float] = {}) -> list[Bar]:
+    found = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS]
+    names = (Ours.name, Peer.name)
+    return found + [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
 
 
 def built(side: Side, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, Any]:

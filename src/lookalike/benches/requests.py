@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import signal
 import statistics
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from lookalike.core import seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 
-SIZE = 224
+DATA, SIZE = "cub", 224
 PICTURES, ROUNDS = 1_536, 3
 CLIENTS, REQUESTS = 32, 640
 BARS = {"over HTTP / encode": 0.8, "indexing / encode": 0.9}
@@ -33,7 +34,7 @@ BARS = {"over HTTP / encode": 0.8, "indexing / encode": 0.9}
 def measure(context: BenchContext, home: Path) -> tuple[dict[str, Any], list[Bar]]:
     from lookalike.models import Embedder
 
-    files = chosen(context.folder("cub") / "images", home / "pictures")
+    files = chosen(context.folder(DATA) / "images", home / "pictures")
     model = Embedder.from_pretrained("efficientnet_lite0", device=CPU, size=SIZE)
     context.say(f"{len(files):,} pictures at {SIZE} px: embedding, indexing, and {CLIENTS} clients")
 
@@ -58,8 +59,12 @@ def measure(context: BenchContext, home: Path) -> tuple[dict[str, Any], list[Bar
     values = {name: statistics.median(found[name] for found in rounds) for name in BARS}
     failed = sum(found["http"]["requests"] - found["http"]["good"] for found in rounds)
     figures = {"pictures": len(files), "clients": CLIENTS, "rounds": rounds, **values, "failed": failed}
-    bars = [Bar(f"{SIZE} px: {name}", values[name], bound) for name, bound in BARS.items()]
-    return figures, [*bars, Bar(f"{SIZE} px: requests over HTTP that failed", failed, 0, "lower")]
+    return figures, bars(values, failed)
+
+
+def bars(values: Mapping[str, float] = {}, failed: float = math.nan) -> list[Bar]:
+    found = [Bar(f"{SIZE} px: {name}", values.get(name, math.nan), bound) for name, bound in BARS.items()]
+    return [*found, Bar(f"{SIZE} px: requests over HTTP that failed", failed, 0, "lower")]
 
 
 def chosen(source: Path, folder: Path) -> list[Path]:

@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext, map, nearest, requests  # noqa: A004 (a benchmark's name)
+from lookalike.benches.parts import in_parts
 
 COUNT = 100_000
-LAYOUT, FRAME = 180, 50
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
-    figures: dict[str, Any] = {}
+    context.folder(requests.DATA)  # what is missing is said before anything is measured
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as home:
-        figures["requests"], bars = requests.measure(context, Path(home))
-        figures[f"{COUNT:,} vectors"], more = nearest.measure(context, COUNT, Path(home))
-    figures["map"] = drawn = map.figures(context)
-    return figures, [
-        *more,
-        *bars,
-        Bar("map: seconds to lay out 100,000 points", drawn["layout_seconds"], LAYOUT, "lower"),
-        Bar("map: median ms a frame while panning", drawn["frame_ms"], FRAME, "lower"),
-    ]
+        parts = {
+            "requests": (lambda: requests.measure(context, Path(home)), requests.bars()),
+            f"{COUNT:,} vectors": (lambda: nearest.measure(context, COUNT, Path(home)), nearest.bars(COUNT)),
+            "map": (lambda: map.measure(context), map.bars()),
+        }
+        return in_parts(context, parts)

@@ -56,6 +56,8 @@ def summary(result: BenchResult) -> list[str]:
 
 
 def _figure(value: Any) -> str:
+    if value is None:
+        return "not measured"
     if isinstance(value, dict):
         return ", ".join(f"{name} {_figure(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
