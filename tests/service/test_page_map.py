@@ -83,6 +83,42 @@ def test_the_map_moves_by_wheel_drag_and_keys_and_the_link_follows(chart: Any, b
     chart.wait_for_url(re.compile(r"at=0\.5000,0\.5000,0\.98"))
 
 
+def test_a_name_can_be_dragged_and_pressed(chart: Any) -> None:
+    """Also where the names are written anew under the finger, as they are whenever the map has come to rest."""
+
+    def eye() -> list[float]:
+        return [float(part) for part in re.search(r"at=([\d.,]+)", href(chart))[1].split(",")]
+
+    def press() -> Any:
+        name = chart.locator(".place").first
+        box = name.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        chart.mouse.move(x, y)
+        chart.mouse.down()
+        return name.element_handle(), x, y
+
+    def gone(name: Any) -> bool:
+        return not name.evaluate("(one) => one.isConnected")
+
+    chart.locator(".plane").hover(position={"x": 5, "y": 5})
+    start = eye()
+    name, x, y = press()
+    chart.mouse.move(x + 60, y + 40, steps=5)
+    until(lambda: gone(name))
+    chart.mouse.up()
+    moved = eye()
+    assert moved[0] < start[0] and moved[1] < start[1] and moved[2] == start[2], "dragged, not followed"
+    name, *_ = press()
+    chart.get_by_label("Colour by").dispatch_event("change")
+    until(lambda: gone(name))
+    chart.mouse.up()
+    until(lambda: eye()[2] == pytest.approx(2.5 * start[2], abs=0.01))
+    name, x, y = press()
+    chart.mouse.up()
+    until(lambda: eye()[2] > 3 * start[2])
+    assert chart.locator(".card").count() == 0, "no card of a point under it"
+
+
 @pytest.mark.parametrize("width", [800, 1280, 2560])
 def test_near_the_ground_points_become_pictures(chart: Any, width: int) -> None:
     chart.set_viewport_size({"width": width, "height": width * 9 // 16})

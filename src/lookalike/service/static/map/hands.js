@@ -2,12 +2,12 @@
 
 import { toMap } from "./buffer.js";
 
-/** @param {Record<string, Function>} act what the view does: hover, click, leave, lasso, lassoing, fit, moving */
+/** @param {Record<string, Function>} act what the view does */
 export function hands(stage, act) {
   const { node, eye } = stage;
   const down = new Map();
   let moved = 0;
-  let link = false; // pressed on a name
+  let link = null; // the name that is pressed
   let spread = 0;
   let line = [];
   const place = (event) => {
@@ -16,21 +16,21 @@ export function hands(stage, act) {
   };
 
   node.addEventListener("pointerdown", (event) => {
-    const on = (selector) => event.target instanceof Element && event.target.closest(selector);
-    if (event.button || on("button")) return;
-    link = on("a");
+    if (event.button || event.target.closest("button")) return;
+    link = event.target.closest("a");
     if (!link) node.setPointerCapture(event.pointerId);
-    down.set(event.pointerId, place(event));
-    moved = 0;
-    spread = 0;
-    line = event.shiftKey || act.lassoing() ? [toMap(eye, place(event).x, place(event).y)] : [];
+    const now = place(event);
+    down.set(event.pointerId, now);
+    moved = spread = 0;
+    line = event.shiftKey || act.lassoing() ? [toMap(eye, now.x, now.y)] : [];
     if (line.length) stage.marks.line = line;
   });
   node.addEventListener("pointermove", (event) => {
     const now = place(event);
     const before = down.get(event.pointerId);
     if (!before) {
-      if (event.pointerType !== "touch") act.hover(now.x, now.y);
+      if (event.target.closest("a")) act.leave(); // no card over a name
+      else if (event.pointerType !== "touch") act.hover(now.x, now.y);
       return;
     }
     moved += Math.abs(now.x - before.x) + Math.abs(now.y - before.y);
@@ -44,7 +44,7 @@ export function hands(stage, act) {
       if (spread) stage.zoom(wide / spread, (a.x + b.x) / 2, (a.y + b.y) / 2);
       spread = wide;
     } else if (moved > 3) {
-      if (link) node.setPointerCapture(event.pointerId);
+      if (moved > 6) node.setPointerCapture(event.pointerId);
       act.moving();
       stage.pan(now.x - before.x, now.y - before.y);
     }
@@ -53,7 +53,10 @@ export function hands(stage, act) {
     if (!down.delete(event.pointerId)) return;
     const now = place(event);
     if (line.length > 8) act.lasso(line);
-    else if (moved <= 6 && !link && event.type === "pointerup") act.click(now.x, now.y);
+    else if (moved <= 6 && event.type === "pointerup") {
+      if (!link) act.click(now.x, now.y);
+      else if (!link.isConnected) link.click(); // written anew while it was pressed
+    }
     if (line.length <= 8 && line.length) { stage.marks.line = []; stage.redraw(); }
     line = [];
   };

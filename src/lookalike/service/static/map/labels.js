@@ -7,7 +7,7 @@ const MOST = 14;
 
 /**
  * @param {import("./buffer.js").Cloud} cloud @param {import("./buffer.js").Eye} eye
- * @returns {{x: number, y: number, px: number, py: number, code: number, share: number, count: number, middle: number, edge: number}[]} `edge` is where its points begin, from above
+ * @returns {Record<string, number>[]} `edge` is where its points begin, from above
  */
 export function places(cloud, eye) {
   const [left, top] = toMap(eye, 0, 0);
