@@ -42,10 +42,10 @@ class Network(nn.Module):
     def __init__(self, model: Embedder, layer: str = "pooled", *, prototypes: Tensor | None = None) -> None:
         super().__init__()
         self.model, self.layer = model.eval(), layer
-        if model.classifier is None and prototypes is None:
-            self.classes = 0
+        if prototypes is not None:
+            self.classes = len(prototypes)
         else:
-            self.classes = model.classifier.out_features if prototypes is None else len(prototypes)  # type: ignore[union-attr]
+            self.classes = 0 if model.classifier is None else model.classifier.out_features
         self.register_buffer("prototypes", prototypes)
 
     @property

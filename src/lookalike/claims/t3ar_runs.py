@@ -100,7 +100,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
     return len(pool)
 
 
-def trial(*, data: str, seed: int, scale: dict[str, Any], set: str, **cell: Any) -> dict[str, Any]:  # noqa: A002
+def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[str, Any]:
     """One run: accuracy (%) on all of the target, on its pictures that were not adapted to, and by class.
 
     On CUB (train time) `source` is the starting model: `imagenet`, or `pretrained` on the pool (`pretrain_steps` in
@@ -111,17 +111,17 @@ def trial(*, data: str, seed: int, scale: dict[str, Any], set: str, **cell: Any)
     from lookalike.adapting import measuring
 
     torch.set_num_threads(1)
-    over = dict(cell["over"])
+    name, over = cell["set"], dict(cell["over"])
     steps = int(over.pop("pretrain_steps", 0))
     settings = measuring.settings_for(scale, over)
     pool = pool_of(data, cell["pool"])
     expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
-    if set == "cub":
+    if name == "cub":
         return _train_time(data, seed, scale, settings, pool, expert, cell["source"], steps)
     if cell["embedder"]:
-        return _embedder(data, seed, scale, settings, pool, expert, set, cell)
-    base = measuring.source_model(domain(data, set, cell["source"]), seed, scale)
-    table = domain(data, set, cell["target"])
+        return _embedder(data, seed, scale, settings, pool, expert, name, cell)
+    base = measuring.source_model(domain(data, name, cell["source"]), seed, scale)
+    table = domain(data, name, cell["target"])
     rows = measuring.stratified(table.labels()[0], cell["fraction"], 100 * seed + cell["subset"])
     network, used = measuring.adapted(base, table, rows, settings, pool=pool, expert=expert, seed=seed)
     return {**measuring.accuracy(network, table, rows), "used": used}

@@ -17,9 +17,7 @@ def adapt(
         str | None, typer.Argument(metavar="MODEL", help="A run, a model folder, or an adapted model.")
     ] = None,
     target: Annotated[Path | None, typer.Option("--target", help="The new pictures; labels are not needed.")] = None,
-    pool: Annotated[
-        list[Path] | None, typer.Option("--pool", help="Pictures from outside to retrieve from; may be given again.")
-    ] = None,
+    pool: options.Pool = None,
     labelled: Annotated[bool, typer.Option("--labelled", help="Learn from the target's labels.")] = False,
     gallery: Annotated[
         Path | None, typer.Option("--gallery", help="Labelled pictures that give a model its classes.")
@@ -52,14 +50,14 @@ def adapt(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as neighbours=5; may be given again."),
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")] = None,
+    steps: options.Steps = None,
     seed: options.Seed = 0,
     processes: Annotated[int | None, typer.Option("--processes", help="How many processes adapt together.")] = None,
     layout: options.Layout = "auto",
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder of the adapted model; runs/<time>-adapt otherwise.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
+    resume: options.Resume = None,
 ) -> Answer:
     """Adapt a model to new pictures, with the nearest ones of other folders; keep it only if it is better."""
     import lookalike

@@ -32,6 +32,11 @@ BatchSize = Annotated[int, typer.Option("--batch-size", help="Pictures embedded 
 Runtime = Annotated[str, typer.Option("--runtime", help="auto, torch, openvino or onnx.")]
 RunOut = Annotated[Path | None, typer.Option("--out", help="Keep it as a run, for a report.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")]
+Pool = Annotated[
+    list[Path] | None, typer.Option("--pool", help="Pictures from outside to retrieve from; may be given again.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data sets; LOOKALIKE_DATA otherwise.")]
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lookalike.cli import options
 from lookalike.cli import train as shared
-from lookalike.cli.options import DryRun
 from lookalike.cli.verb import Answer, verb
 
 
@@ -24,14 +24,14 @@ def pretrain(
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start from random weights.")] = False,
     recipe: shared.Recipe = None,
     out: shared.Out = None,
-    resume: shared.Resume = None,
+    resume: options.Resume = None,
     seed: shared.Seed = None,
     device: shared.Device = None,
-    steps: shared.Steps = None,
+    steps: options.Steps = None,
     learning_rate: shared.Rate = None,
     settings: shared.Sets = None,
     processes: shared.Processes = None,
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
     report: shared.Report = True,
 ) -> Answer:
     """Learn from pictures without labels: a backbone for train and index.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lookalike.cli import show
+from lookalike.cli import options, show
 from lookalike.cli.verb import Answer, verb
 
 
@@ -15,9 +15,7 @@ from lookalike.cli.verb import Answer, verb
 def protocol(
     name: Annotated[str, typer.Argument(metavar="NAME", help="pacs, domainnet126 or visda.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder of the data set.")],
-    pool: Annotated[
-        list[Path] | None, typer.Option("--pool", help="Pictures from outside to retrieve from; may be given again.")
-    ] = None,
+    pool: options.Pool = None,
     method: Annotated[
         list[str] | None,
         typer.Option(

@@ -76,7 +76,6 @@ Methods = Annotated[str, typer.Option("--methods", help="Which methods train, wi
 Splits = Annotated[Path | None, typer.Option("--splits", help="A file of splits; made here otherwise.")]
 Count = Annotated[int, typer.Option("--count", help="How many splits to make, where none are given.")]
 Only = Annotated[str | None, typer.Option("--only", help="Only these splits, by number, with commas.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser in every run.")]
 Recipe = Annotated[str, typer.Option("--recipe", help="A recipe's name, or a YAML file.")]
 Sets = Annotated[
     list[str] | None,
@@ -84,7 +83,6 @@ Sets = Annotated[
 ]
 Processes = Annotated[int | None, typer.Option("--processes", help="Runs at a time; one a core otherwise.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder of the runs; runs/<time>-<verb> otherwise.")]
-Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this folder.")]
 Data = Annotated[
     Path | None, typer.Argument(metavar="DATA", help="Pictures with classes: a folder of subfolders, or a table.")
 ]
@@ -108,7 +106,7 @@ def run(
     count: Count = 9,
     only: Only = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs of each method on each split.")] = 3,
-    steps: Steps = None,
+    steps: options.Steps = None,
     recipe: Recipe = "shift",
     settings: Sets = None,
     select: Annotated[
@@ -120,7 +118,7 @@ def run(
     layout: options.Layout = "auto",
     processes: Processes = None,
     out: Out = None,
-    resume: Resume = None,
+    resume: options.Resume = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Also make the report's maps.")] = True,
 ) -> Answer:
     """Train every method on every split: how performance falls as the shift grows."""
@@ -171,13 +169,13 @@ def fewshot(
     count: Count = 9,
     only: Only = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs of each method on each split.")] = 1,
-    steps: Steps = None,
+    steps: options.Steps = None,
     recipe: Recipe = "shift",
     settings: Sets = None,
     layout: options.Layout = "auto",
     processes: Processes = None,
     out: Out = None,
-    resume: Resume = None,
+    resume: options.Resume = None,
 ) -> Answer:
     """Adapt to a few labelled pictures of the test classes, against none, on the same queries."""
     from lookalike import shift

@@ -14,10 +14,8 @@ from lookalike.cli.verb import Answer, verb
 Start = Annotated[str | None, typer.Option("--model", help="The starting model: a folder or a name.")]
 Recipe = Annotated[str | None, typer.Option("--recipe", help="A recipe's name, or a YAML file.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run's folder; runs/<time>-<method> otherwise.")]
-Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Start of all random numbers.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")]
 Rate = Annotated[float | None, typer.Option("--learning-rate", help="Rate of the optimiser; the recipe knows one.")]
 Sets = Annotated[
     list[str] | None,
@@ -36,10 +34,10 @@ def train(
     model: Start = None,
     recipe: Recipe = None,
     out: Out = None,
-    resume: Resume = None,
+    resume: options.Resume = None,
     seed: Seed = None,
     device: Device = None,
-    steps: Steps = None,
+    steps: options.Steps = None,
     learning_rate: Rate = None,
     settings: Sets = None,
     processes: Processes = None,
