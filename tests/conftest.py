@@ -15,7 +15,7 @@ import signal
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    items.sort(key=lambda item: not _asks_milvus(item))  # first: their server need not run beside all the others
+
+
+def _asks_milvus(item: pytest.Item) -> bool:
+    return any("milvus" in marker.args for marker in item.iter_markers("needs"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -114,6 +119,22 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     return folder
 
 
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., helpers.Answer]]:
+    """`cli("search", "x.jpg")` runs a command in this process and gives what it answered."""
+    from lookalike.cli.start import run
+    from lookalike.core import progress
+
+    def call(*words: object) -> helpers.Answer:
+        capfd.readouterr()
+        code = run([str(word) for word in words])
+        found = capfd.readouterr()
+        return helpers.Answer(int(code), found.out, found.err)
+
+    yield call
+    progress.set_level(1)
+
+
 @pytest.fixture(autouse=True)
 def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`./runs` and other relative paths land in the test's own folder."""
@@ -139,16 +160,30 @@ def _block_network(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def milvus(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+def _session(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, int]:
+    """What all test processes of a session share: a folder, and the number of the process that ends last."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent, os.getppid()) if hasattr(request.config, "workerinput") else (base, os.getpid())
+
+
+@pytest.fixture(scope="session")
+def milvus(_session: tuple[Path, int]) -> Iterator[str]:
     """The address of a real Milvus server, one for all test processes of a session; mark: `needs("milvus")`."""
     from tests import milvus_server
 
-    base, session = tmp_path_factory.getbasetemp(), os.getpid()
-    if hasattr(request.config, "workerinput"):
-        base, session = base.parent, os.getppid()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_MILVUS_TOKEN", f"root:{milvus_server.PASSWORD}")
-        yield milvus_server.shared(base, session)
+        yield milvus_server.shared(*_session)
+
+
+@pytest.fixture(autouse=True)
+def _milvus_ends(_session: tuple[Path, int], request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the last test that asks for it, in whichever test process: it is never quite idle."""
+    yield
+    if _asks_milvus(request.node):
+        from tests import milvus_server
+
+        milvus_server.count_down(_session[0], sum(map(_asks_milvus, request.session.items)))
 
 
 @pytest.fixture(params=["exact", "qdrant", pytest.param("milvus", marks=pytest.mark.needs("milvus"))])

@@ -5,15 +5,20 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,6 +73,45 @@ def lookalike(
     around = {**os.environ, **(env or {})}
     done = subprocess.run(command, cwd=cwd, env=around, capture_output=True, text=True, timeout=timeout, check=False)
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def apart(
+    function: Callable[..., object],
+    *arguments: object,
+    meanwhile: Callable[[BaseProcess], object] = lambda process: None,
+) -> Answer:
+    """`function(*arguments)` in a process of its own; a killed one has a code below 0.
+
+    It is a copy of a process that has imported torch and waits (`tests/preloaded.py`): to start Python and to import
+    takes four seconds each time.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preloaded"])
+    with tempfile.TemporaryDirectory(prefix="lookalike-apart-") as room, pytest.MonkeyPatch.context() as patch:
+        words = (room, dict(os.environ), Path.cwd(), function, arguments)
+        process = context.Process(target=_in_there, args=words)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # of the process that waits
+        process.start()
+        try:
+            meanwhile(process)
+            process.join(300)
+        finally:
+            process.kill()
+            process.join()
+        out, err = ((Path(room) / name).read_text() for name in ("out", "err"))
+    assert process.exitcode is not None
+    return Answer(process.exitcode, out, err)
+
+
+def _in_there(
+    room: str, around: dict[str, str], place: Path, function: Callable[..., object], arguments: tuple[object, ...]
+) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(room) / name, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.clear()
+    os.environ.update(around)
+    os.chdir(place)
+    function(*arguments)
 
 
 def forget_stores(folder: Path) -> None:

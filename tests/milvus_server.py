@@ -1,5 +1,7 @@
 """A real Milvus server for tests: `python tests/milvus_server.py FOLDER PROCESS` until that process has ended.
 
+It also ends when there is a file `FOLDER/ended`.
+
 The server listens on all interfaces. Where the machine allows it, it runs in a network namespace of its own, and
 only a port of 127.0.0.1 leads into it: a socket made before the namespace stays outside, so one process has both ends.
 `FOLDER/address` holds that port once the server answers; the folder is deleted in the end.
@@ -132,9 +134,9 @@ async def lead(listener: socket.socket, port: int) -> tuple[asyncio.Server, set[
     return await asyncio.start_server(both, sock=listener), ends
 
 
-async def until_gone(process: int, listener: socket.socket, port: int) -> None:
+async def until_gone(process: int, ended: Path, listener: socket.socket, port: int) -> None:
     await lead(listener, port)
-    while Path(f"/proc/{process}").exists():
+    while Path(f"/proc/{process}").exists() and not ended.exists():
         await asyncio.sleep(0.5)
 
 
@@ -146,7 +148,7 @@ def main(folder: Path, process: int) -> None:
             outside = listener.getsockname()[1] if namespace else port
             (folder / "address.part").write_text(f"milvus://127.0.0.1:{outside}")
             (folder / "address.part").rename(folder / "address")
-            asyncio.run(until_gone(process, listener, port))
+            asyncio.run(until_gone(process, folder / "ended", listener, port))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -203,6 +205,15 @@ def shared(base: Path, session: int) -> str:
                 time.sleep(0.1)
             lock.write(place)
     return (Path(place) / "address").read_text()
+
+
+def count_down(base: Path, tests: int) -> None:
+    """One of so many tests that use the server has ended; with the last one, it does too."""
+    with (base / "milvus.count").open("ab") as counted:
+        counted.write(b".")
+    started = base / "milvus.lock"
+    if (base / "milvus.count").stat().st_size >= tests and started.exists():
+        (Path(started.read_text()) / "ended").touch()
 
 
 if __name__ == "__main__":

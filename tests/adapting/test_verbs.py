@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import torch
 from tests import helpers
 
 import lookalike as la
-from lookalike.adapting import gate, trial
+from lookalike.adapting import asked, gate, trial
 from lookalike.adapting.versions import Versions
 from lookalike.core.errors import LookalikeError
 
@@ -225,25 +223,25 @@ def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
+def struck(model: Path, target: Path, pool: Path, settings: dict[str, Any], out: Path) -> None:
+    """A run that is killed, in a process of its own."""
+    usual = asked.Pending.save
+
+    def save(self: asked.Pending, state: Any) -> None:
+        usual(self, state)
+        if state["step"] >= 21:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    asked.Pending.save = save  # type: ignore[method-assign]
+    la.adapt(model=model, target=target, pool=[pool], settings=settings, out=out)
+
+
 def test_a_killed_run_goes_on_to_the_same_bits(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
-    """A real kill, in the middle of the steps, in a process of its own."""
+    """A real kill, in the middle of the steps."""
     settings = {**QUICK, "epochs": 40, "save_every": 7}
     whole = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "whole")
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import os, signal, sys\n"
-        "import lookalike as la\n"
-        "from lookalike.adapting import asked\n"
-        "usual = asked.Pending.save\n"
-        "def save(self, state):\n"
-        "    usual(self, state)\n"
-        "    if state['step'] >= 21: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "asked.Pending.save = save\n"
-        f"la.adapt(model={str(classifier)!r}, target={str(target)!r}, pool=[{str(pool)!r}], settings={settings!r}, "
-        f"out={str(tmp_path / 'killed')!r})\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, timeout=300, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    ended = helpers.apart(struck, classifier, target, pool, settings, tmp_path / "killed")
+    assert ended.code == -signal.SIGKILL, ended.err
     with pytest.raises(LookalikeError, match="leave the model and --target out"):
         la.adapt(model=classifier, resume=tmp_path / "killed")
     run = la.adapt(resume=tmp_path / "killed")

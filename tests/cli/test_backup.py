@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests import helpers
 from tests.searching.fake import FakeEmbedder
@@ -10,16 +11,14 @@ from tests.searching.fake import FakeEmbedder
 from lookalike.searching import Index, index
 
 
-def test_an_index_moves_to_another_place(tmp_path: Path, home: Path) -> None:
+def test_an_index_moves_to_another_place(tmp_path: Path, home: Path, cli: Any) -> None:
     folder = helpers.pictures(tmp_path / "pictures", classes=2, images=3)
     index(folder=folder, model=FakeEmbedder(), index="birds", store="exact", progress=False)  # type: ignore[arg-type]
-    made = helpers.lookalike("backup", "birds", "--out", "birds.tar", cwd=tmp_path)
+    made = cli("backup", "birds", "--out", "birds.tar")
     assert made.code == 0 and "6 pictures" in made.out and "lookalike restore" in made.out, made.err
-    again = helpers.lookalike("backup", "birds", "--out", "birds.tar", cwd=tmp_path)
+    again = cli("backup", "birds", "--out", "birds.tar")
     assert again.code == 2 and "there already" in again.err
-    back = helpers.lookalike(
-        "restore", "birds.tar", "--index", "elsewhere", "--store", "qdrant", "--json", cwd=tmp_path
-    )
+    back = cli("restore", "birds.tar", "--index", "elsewhere", "--store", "qdrant", "--json")
     assert back.code == 0 and back.json["pictures"] == 6, back.err
     with Index.open("birds") as one, Index.open("elsewhere") as two:
         assert two.generation.store == "qdrant" and two.generation.model == one.generation.model

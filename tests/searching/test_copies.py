@@ -217,12 +217,12 @@ def test_a_chain_of_small_steps_is_not_one_group() -> None:
     assert grouping._stars({(0, 1), (1, 2), (2, 3), (3, 4)}) == [[0, 1, 2], [3, 4]]
 
 
-def test_the_command_line(photos: Path, tmp_path: Path, home: Path) -> None:
-    listed = helpers.lookalike("duplicates", photos, "--json")
+def test_the_command_line(photos: Path, tmp_path: Path, home: Path, cli: Any) -> None:
+    listed = cli("duplicates", photos, "--json")
     assert listed.code == 0 and listed.json["counts"]["identical"]["groups"] == 1
-    refused = helpers.lookalike("duplicates", photos, "--move")
+    refused = cli("duplicates", photos, "--move")
     assert refused.code == 2 and "--yes" in refused.err
-    moved = helpers.lookalike("duplicates", photos, "--move-to", tmp_path / "away", "--yes")
+    moved = cli("duplicates", photos, "--move-to", tmp_path / "away", "--yes")
     assert moved.code == 0 and "Moved 1 files" in moved.out and (tmp_path / "away" / "b" / "copy.jpg").exists()
-    back = helpers.lookalike("duplicates", photos, "--back", "last")
+    back = cli("duplicates", photos, "--back", "last")
     assert back.code == 0 and "Moved back 1 files" in back.out and (photos / "b" / "copy.jpg").exists()

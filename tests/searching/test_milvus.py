@@ -55,33 +55,35 @@ def gate(milvus: str, tmp_path: Path) -> Iterator[milvus_server.Gate]:
 
 
 def test_the_command_line_from_index_to_purge(
-    folder: Path, model: Path, tmp_path: Path, home: Path, milvus: str
+    folder: Path, model: Path, tmp_path: Path, home: Path, milvus: str, cli: Any
 ) -> None:
-    """What a user types, in processes of their own, beside the same pictures under exact search."""
+    """What a user types, the first time in a process of its own, beside the same pictures under exact search."""
     done = helpers.lookalike("index", folder, "--model", model, "--index", "there", "--store", milvus, "--json")
     assert done.code == 0 and done.json["pictures"] == 24, done.err
     index(folder=folder, model=model, index="here", store="exact", progress=False)
     place = Index.open("there").path
     query = folder / "class-01" / "2.jpg"
     for words in (["--filter", "label=class-01"], ["--filter", "path=class-0*", "--exact"]):
-        there = helpers.lookalike("search", query, "--index", "there", "-k", 8, "--json", *words).json["hits"]
+        there = cli("search", query, "--index", "there", "-k", 8, "--json", *words).json["hits"]
         here = search(query=query, index="here", k=8, filters=words[1])
         assert [hit["id"] for hit in there] == [hit.id for hit in here], words
         np.testing.assert_allclose([hit["score"] for hit in there], [hit.score for hit in here], atol=1e-4)
-    copies = helpers.lookalike("duplicates", "there", "--json")
+    copies = cli("duplicates", "there", "--json")
     assert copies.code == 0, copies.err
     files = [path for path in place.rglob("*") if path.is_file()]
     secret = milvus_server.PASSWORD.encode()
     assert files and not [path for path in files if b":" + secret in path.read_bytes()]
     kept = collection(place)
     assert kept in collections(milvus)
-    other = helpers.lookalike("index", folder, "--index", "there", "--store", "exact")
+    other = cli("index", folder, "--index", "there", "--store", "exact")
     assert other.code == 2 and f"`{milvus}`, not in `exact`" in other.err
-    gone = helpers.lookalike("purge", "there", "--yes")
+    gone = cli("purge", "there", "--yes")
     assert gone.code == 0 and kept not in collections(milvus) and not place.exists(), gone.err
 
 
-def test_mistakes_are_one_sentence_and_exit_2(folder: Path, model: Path, home: Path, milvus: str) -> None:
+def test_mistakes_are_one_sentence_and_exit_2(
+    folder: Path, model: Path, home: Path, milvus: str, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = "hunter2"
     make = ("index", folder, "--model", model, "--index", "x", "--store")
     for store, sentence in (
@@ -89,10 +91,11 @@ def test_mistakes_are_one_sentence_and_exit_2(folder: Path, model: Path, home: P
         ("milvus", "say where, as in `milvus://host:19530`"),
         ("milvus://127.0.0.1:1", "No Milvus server answers at 127.0.0.1:1: start it, or check the address."),
     ):
-        done = helpers.lookalike(*make, store)
+        done = cli(*make, store)
         assert done.code == 2 and sentence in done.err and secret not in done.out + done.err
         assert len(done.err.strip().splitlines()) == 1 and "Traceback" not in done.err, done.err
-    refused = helpers.lookalike(*make, milvus, env={milvus_terms.TOKEN: f"root:{secret}"})
+    monkeypatch.setenv(milvus_terms.TOKEN, f"root:{secret}")
+    refused = cli(*make, milvus)
     assert refused.code == 2 and "refuses the user or the password" in refused.err and secret not in refused.err
     assert list(home.rglob("index.json")) == []
 

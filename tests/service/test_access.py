@@ -218,12 +218,10 @@ def test_serving_others_needs_a_key(made: Any, home: Path) -> None:
         serve(index=made[1], host="0.0.0.0", port=0)
 
 
-def test_keys_on_the_command_line(home: Path) -> None:
-    from tests import helpers
-
-    made = helpers.lookalike("keys", "new", "laptop", "--write", "--json")
+def test_keys_on_the_command_line(home: Path, cli: Any) -> None:
+    made = cli("keys", "new", "laptop", "--write", "--json")
     assert made.code == 0 and made.json["key"].startswith("lk_") and made.json["rights"] == "write"
-    listed = helpers.lookalike("keys", "ls")
+    listed = cli("keys", "ls")
     assert "laptop" in listed.out and made.json["key"] not in listed.out
-    assert helpers.lookalike("keys", "revoke", "laptop").code == 0
-    assert helpers.lookalike("keys", "revoke", "laptop").code == 2
+    assert cli("keys", "revoke", "laptop").code == 0
+    assert cli("keys", "revoke", "laptop").code == 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,28 +37,23 @@ CASES = {
     },
 }
 
-SCRIPT = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from lookalike import methods
-from lookalike.methods.dmcac import DMCAC
-from lookalike.training import train
-from tests.training.test_dmcac import settings_of
-case, step, folder, model, out = sys.argv[1:]
-methods.register("dmcac", DMCAC)
-after = DMCAC.after_step
-def strike(self):
-    after(self)
-    if self.context.step == int(step):
-        os.kill(os.getpid(), signal.SIGKILL)
-DMCAC.after_step = strike
-train(data=folder, model=model, out=out, method="dmcac", settings=settings_of(case), report=False)
-"""
-
 
 def settings_of(case: str) -> dict:
     return merge(BASE, CASES[case], {"evaluate_every": 1})
+
+
+def struck(case: str, step: int, folder: Path, model: Path, out: Path) -> None:
+    """A run that is killed, in a process of its own."""
+    methods.register("dmcac", DMCAC)
+    after = DMCAC.after_step
+
+    def strike(self):
+        after(self)
+        if self.context.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    DMCAC.after_step = strike
+    train(data=folder, model=model, out=out, method="dmcac", settings=settings_of(case), report=False)
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +69,8 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
     options = {"method": "dmcac", "settings": settings_of(case), "report": False}
     whole = train(data=folder, model=tiny, out=tmp_path / "whole", **options)
     out = tmp_path / "run"
-    words = [sys.executable, "-c", SCRIPT, case, str(step), str(folder), str(tiny), str(out)]
-    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = helpers.apart(struck, case, step, folder, tiny, out)
+    assert ended.code == -signal.SIGKILL, ended.err
     state = checkpoint.read(out / "checkpoints" / "last.pt")
     assert state["step"] == step - 1
     kept = state["method"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from tests.training.test_resume import assert_same
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import merge
+from lookalike.methods.moco import MoCo
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, pretrain, train
 from lookalike.training.batchnorm import split_statistics
@@ -86,6 +87,7 @@ def test_from_scratch_starts_from_random_weights(flat, tmp_path):
     assert isinstance(plan, Plan)
     assert plan.settings.model.weights == "random" and plan.settings.model.batch_norm == "train"
     assert plan.settings.optimiser.rate == 0.03
+    assert "in 2 views" in plan.facts["steps"], "a query and a key of every picture"
     done = pretrain(
         data=flat,
         recipe="moco_cifar",
@@ -127,27 +129,21 @@ def test_pictures_without_a_label_train_too():
     assert len(division.train) + len(division.test) == 32
 
 
-SCRIPT = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from lookalike.methods.moco import MoCo
-from lookalike.training import pretrain
-from tests.training.test_pretrain import FEW
-folder, model, out = sys.argv[1:]
-def strike(self):
-    if self.context.step == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-MoCo.after_step = strike
-pretrain(data=folder, method="moco", model=model, out=out, settings=FEW, report=False)
-"""
+def struck(folder: Path, model: Path, out: Path) -> None:
+    """A run that is killed, in a process of its own."""
+
+    def strike(self):
+        if self.context.step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    MoCo.after_step = strike
+    pretrain(data=folder, method="moco", model=model, out=out, settings=FEW, report=False)
 
 
 def test_killed_and_resumed_it_ends_with_the_same_bits(flat, tiny, tmp_path):
     whole = pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "whole", settings=FEW, report=False)
-    words = [sys.executable, "-c", SCRIPT, str(flat), str(tiny), str(tmp_path / "run")]
-    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = helpers.apart(struck, flat, tiny, tmp_path / "run")
+    assert ended.code == -signal.SIGKILL, ended.err
     assert_same(pretrain(resume=tmp_path / "run", report=False), whole)
 
 

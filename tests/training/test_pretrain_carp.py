@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tests.training.test_resume import assert_same
 
 import lookalike
 from lookalike.core.settings import merge
+from lookalike.methods.carp import CARP
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, pretrain, train
 
@@ -32,8 +32,13 @@ FEW = {
 GATHERED = {"model": {"batch_norm": "gathered"}}
 
 
-def test_without_labels_both_are_kept_and_the_verdict_is_undecided(flat, tiny, tmp_path):  # noqa: F811
-    done = pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=FEW)
+@pytest.fixture(scope="module")
+def done(flat, tiny, tmp_path_factory):  # noqa: F811
+    """A run without labels, made once."""
+    return pretrain(data=flat, model=tiny, out=tmp_path_factory.mktemp("done") / "run", settings=FEW)
+
+
+def test_without_labels_both_are_kept_and_the_verdict_is_undecided(done, tiny):
     result = done.result
     assert result["method"] == "carp" and result["kept"] == "undecided" and not result["better"]
     start, kept = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
@@ -50,8 +55,7 @@ def test_without_labels_both_are_kept_and_the_verdict_is_undecided(flat, tiny, t
     )
 
 
-def test_prototypes_are_kept_shown_and_tag_an_index(flat, tiny, tmp_path):  # noqa: F811
-    done = pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=FEW)
+def test_prototypes_are_kept_shown_and_tag_an_index(done, flat, tmp_path):  # noqa: F811
     trained = Embedder.from_pretrained(done.path / "trained")
     assert trained.prototypes is not None and 1 <= len(trained.prototypes) <= 24
     shown = done.read_sections()["prototypes"]["blocks"][0]
@@ -80,9 +84,8 @@ def test_prototypes_are_kept_shown_and_tag_an_index(flat, tiny, tmp_path):  # no
     assert found.hits[0].path == first.name
 
 
-def test_what_was_pretrained_can_be_adapted(flat, folder, tiny, tmp_path):  # noqa: F811
+def test_what_was_pretrained_can_be_adapted(done, folder, tmp_path):
     """The prototypes belong to the backbone as it was: an adapted one has none."""
-    done = pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=FEW, report=False)
     quick = {"batch": 16, "epochs": 1, "views": 1}
     run = lookalike.adapt(
         model=done.path / "trained", target=folder, judge=folder, settings=quick, out=tmp_path / "adapted"
@@ -112,8 +115,7 @@ def test_with_labels_knn_decides_and_teacher_and_student_are_measured(folder, ti
     assert Embedder.from_pretrained(better.path).prototypes is not None
 
 
-def test_a_head_on_top_keeps_the_prototypes_a_trained_backbone_drops_them(flat, folder, tiny, tmp_path):  # noqa: F811
-    done = pretrain(data=flat, model=tiny, out=tmp_path / "run", settings=FEW, report=False)
+def test_a_head_on_top_keeps_the_prototypes_a_trained_backbone_drops_them(done, folder, tmp_path):
     from tests.training.conftest import SMALL
 
     for name, more, there in (("head", {}, True), ("whole", {"views": {"mode": "end_to_end"}}, False)):
@@ -153,27 +155,21 @@ def test_every_reading_of_the_teacher_runs_from_scratch(flat, tmp_path, teacher)
     assert run.result["finished"] and (run.path / "student").exists() == (teacher == "ema")
 
 
-SCRIPT = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from lookalike.methods.carp import CARP
-from lookalike.training import pretrain
-from tests.training.test_pretrain_carp import FEW
-folder, model, out = sys.argv[1:]
-def strike(self):
-    if self.context.step == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-CARP.after_step = strike
-pretrain(data=folder, model=model, out=out, settings=FEW, report=False)
-"""
+def struck(folder: Path, model: Path, out: Path) -> None:
+    """A run that is killed, in a process of its own."""
+
+    def strike(self):
+        if self.context.step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    CARP.after_step = strike
+    pretrain(data=folder, model=model, out=out, settings=FEW, report=False)
 
 
 def test_killed_and_resumed_it_ends_with_the_same_bits(flat, tiny, tmp_path):  # noqa: F811
     whole = pretrain(data=flat, model=tiny, out=tmp_path / "whole", settings=FEW, report=False)
-    words = [sys.executable, "-c", SCRIPT, str(flat), str(tiny), str(tmp_path / "run")]
-    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True, env=dict(os.environ))
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = helpers.apart(struck, flat, tiny, tmp_path / "run")
+    assert ended.code == -signal.SIGKILL, ended.err
     assert_same(pretrain(resume=tmp_path / "run", report=False), whole)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
+from lookalike.methods.xbm import XBM
 from lookalike.training import checkpoint, train
 from lookalike.training.settings import resolve
 
@@ -37,24 +38,20 @@ CASES = {
     },
 }
 
-SCRIPT = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from lookalike.methods.xbm import XBM
-from lookalike.training import train
-from tests.training.test_remembering import settings_of
-case, step, folder, model, out = sys.argv[1:]
-def strike(self):
-    if self.context.step == int(step):
-        os.kill(os.getpid(), signal.SIGKILL)
-XBM.after_step = strike
-train(data=folder, model=model, out=out, method="xbm", settings=settings_of(case), report=False)
-"""
-
 
 def settings_of(case: str) -> dict:
     return merge(SMALL, {"keep": "trained", "evaluate_every": 1}, CASES[case])
+
+
+def struck(case: str, step: int, folder: Path, model: Path, out: Path) -> None:
+    """A run that is killed, in a process of its own."""
+
+    def strike(self):
+        if self.context.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    XBM.after_step = strike
+    train(data=folder, model=model, out=out, method="xbm", settings=settings_of(case), report=False)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +71,8 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
         data=folder, model=tiny, out=tmp_path / "whole", method="xbm", settings=settings_of(case), report=False
     )
     out = tmp_path / "run"
-    words = [sys.executable, "-c", SCRIPT, case, str(step), str(folder), str(tiny), str(out)]
-    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = helpers.apart(struck, case, step, folder, tiny, out)
+    assert ended.code == -signal.SIGKILL, ended.err
     assert checkpoint.read(out / "checkpoints" / "last.pt")["step"] == step - 1
     assert_same(train(resume=out, report=False), whole)
 
@@ -131,9 +127,9 @@ def test_settings_given_beside_a_method_belong_to_it(folder, tiny):
     assert plan.settings.method.own() == {"temperature": 0.3}
 
 
-def test_the_command_line_takes_the_memory(folder, tiny, tmp_path):
+def test_the_command_line_takes_the_memory(folder, tiny, cli):
     words = ["train", folder, "--method", "xbm", "--set", "memory.drift=axbn", "--model", tiny, "--dry-run", "--json"]
-    found = helpers.lookalike(*words)
+    found = cli(*words)
     assert found.code == 0, found.err
     assert found.json["settings"]["method"]["memory"]["drift"] == "axbn"
 

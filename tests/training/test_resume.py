@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from tests.training.methods import Remembering
 from tests.training.test_job import same
 
 from lookalike import methods
+from lookalike.core import processes
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training import checkpoint, train
+from lookalike.training import checkpoint, job, train
 from lookalike.training.loop import Loop
 
 MODES = {
@@ -26,33 +28,27 @@ MODES = {
     "end to end": {"views": {"mode": "end_to_end"}, "model": {"batch_norm": "train"}, "accumulate": 2},
 }
 
-# A process of its own, so that the kill is a real one: no `finally`, no `atexit`, no flush.
-SCRIPT = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from lookalike import methods
-from lookalike.training import checkpoint, train
-from tests.training.methods import Remembering
-from tests.training.test_resume import settings_of
-where, mode, folder, model, out = sys.argv[1:]
-methods.register("remembering", Remembering)
-if where.startswith("step"):
-    Remembering.strike = (int(where[4:]), signal.SIGKILL, 1)
-else:
-    write, calls = checkpoint.write, []
-    def struck(path, document):  # in between the best checkpoint and the last one, or before a rename
-        calls.append(path.name)
-        if len(calls) == int(where[5:]):
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(path, document)
-    checkpoint.write = struck
-train(data=folder, model=model, out=out, method="remembering", settings=settings_of(mode), report=False)
-"""
-
 
 def settings_of(mode: str) -> dict:
     return merge(SMALL, MODES[mode], {"keep": "trained"})
+
+
+def struck(where: str, mode: str, folder: Path, model: Path, out: Path) -> None:
+    """A run that is killed, in a process of its own: no `finally`, no `atexit`, no flush."""
+    methods.register("remembering", Remembering)
+    if where.startswith("step"):
+        Remembering.strike = (int(where[4:]), signal.SIGKILL, 1)
+    else:
+        write, calls = checkpoint.write, []
+
+        def strike(path, document):  # in between the best checkpoint and the last one, or before a rename
+            calls.append(path.name)
+            if len(calls) == int(where[5:]):
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(path, document)
+
+        checkpoint.write = strike
+    train(data=folder, model=model, out=out, method="remembering", settings=settings_of(mode), report=False)
 
 
 @pytest.fixture(autouse=True)
@@ -109,9 +105,8 @@ def assert_same(broken: Run, unbroken: Run) -> None:
 def test_a_killed_run_ends_with_the_same_bits(mode, where, whole, folder, tiny, tmp_path):
     expected = whole(mode)
     out = tmp_path / "run"
-    words = [sys.executable, "-c", SCRIPT, where, mode, str(folder), str(tiny), str(out)]
-    ended = subprocess.run(words, cwd=helpers.ROOT, check=False, capture_output=True, text=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = helpers.apart(struck, where, mode, folder, tiny, out)
+    assert ended.code == -signal.SIGKILL, ended.err
     assert not (out / "result.json").exists()
     broken = train(resume=out, report=False)
     assert_same(broken, expected)
@@ -125,7 +120,8 @@ class Killed(BaseException):
 @pytest.mark.parametrize("name", ["supcon", "proxy_anchor", "ms", "contrastive", "triplet", "norm_softmax"])
 def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_path, monkeypatch):
     """Those of the shift curve and the memory have tests of their own (test_shift_methods, test_remembering)."""
-    options = {"data": folder, "model": tiny, "method": name, "settings": settings_of(mode), "report": False}
+    settings = merge(settings_of(mode), {"steps": 8})
+    options = {"data": folder, "model": tiny, "method": name, "settings": settings, "report": False}
     whole = train(**options, out=tmp_path / "whole")
     own = Loop._step
 
@@ -163,58 +159,71 @@ def test_ctrl_c_twice_always_ends(folder, tiny, tmp_path):
     assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")["step"] == 4
 
 
-def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
-    settings = merge(SMALL, {"keep": "trained", "views": {"mode": "end_to_end"}, "model": {"freeze": "stage0"}})
-    runs = [
-        train(data=folder, model=tiny, out=tmp_path / f"run{n}", settings=settings, processes=n, report=False, steps=6)
-        for n in (1, 2)
-    ]
-    one, two = (checkpoint.read(run.checkpoints / "last.pt") for run in runs)
-    start = checkpoint.read(runs[0].checkpoints / "start.pt")["head"]["weight"]
+PAIR = merge(SMALL, {"keep": "trained", "steps": 8, "views": {"mode": "end_to_end"}, "model": {"freeze": "stage0"}})
+
+
+@pytest.fixture(scope="module")
+def pair(folder, tiny, tmp_path_factory):
+    """A run of two processes, made once."""
+    out = tmp_path_factory.mktemp("pair") / "run"
+    return train(data=folder, model=tiny, out=out, method="proxy_anchor", settings=PAIR, processes=2, report=False)
+
+
+def test_two_processes_train_what_one_does(pair, folder, tiny, tmp_path):
+    alone = train(data=folder, model=tiny, out=tmp_path / "run", method="proxy_anchor", settings=PAIR, report=False)
+    one, two = (checkpoint.read(run.checkpoints / "last.pt") for run in (alone, pair))
+    start = checkpoint.read(alone.checkpoints / "start.pt")["head"]["weight"]
     moved = (one["model"]["head.weight"] - start).abs().max()
     for name, value in one["model"].items():
         # AdamW's first steps are signs of gradients: where one is nearly 0 the order of a sum decides.
         assert (value - two["model"][name]).abs().mean() < 0.02 * moved, name
-    losses = [[row["loss"] for row in run.read_log() if "loss" in row] for run in runs]
+    losses = [[row["loss"] for row in run.read_log() if "loss" in row] for run in (alone, pair)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert len(list(Path(runs[1].path).glob("tensorboard/*"))) <= 1
-    assert [row["step"] for row in runs[1].read_log() if "loss" in row] == [2, 4, 6]
+    assert len(list(Path(pair.path).glob("tensorboard/*"))) <= 1
+    assert [row["step"] for row in pair.read_log() if "loss" in row] == [2, 4, 6, 8]
 
 
-TOGETHER = """
-import sys
-from lookalike.core.errors import LookalikeError
-from lookalike.training import train
-from tests.training.test_resume import together
-try:
-    train(data=sys.argv[1], model=sys.argv[2], out=sys.argv[3], **together())
-except LookalikeError as error:
-    print(error)
-    sys.exit(int(error.exit_code))
-"""
+def waiting(folder: str) -> dict:
+    """What each of the processes does, but in step 6 it waits until Ctrl-C has reached it."""
+    own = Loop._step
+
+    def step_of(self, step):
+        if step == 6:
+            (Path(folder) / f"waits-{processes.rank()}").touch()
+            listening = signal.getsignal(signal.SIGINT)
+            while signal.getsignal(signal.SIGINT) is listening:
+                time.sleep(0.01)
+        return own(self, step)
+
+    Loop._step = step_of
+    return job.fit_in_process(folder)
 
 
-def together() -> dict:
-    settings = merge(SMALL, {"keep": "trained", "evaluate_every": 10, "optimiser": {"rate": 1e-5}})
-    return {"processes": 2, "report": False, "steps": 400, "method": "proxy_anchor", "settings": settings}
+def together(folder: Path, model: Path, out: Path) -> None:
+    usual = processes.launch
+    processes.launch = lambda _, *arguments, **options: usual(waiting, *arguments, **options)
+    try:
+        train(data=folder, model=model, out=out, method="proxy_anchor", settings=PAIR, processes=2, report=False)
+    except LookalikeError as error:
+        print(error)
+        sys.exit(int(error.exit_code))
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=str)
-def test_processes_are_stopped_and_go_on_with_the_same_bits(blow, folder, tiny, tmp_path):
+def test_processes_are_stopped_and_go_on_with_the_same_bits(blow, pair, folder, tiny, tmp_path):
     """Ctrl-C on the parent reaches every process, which agree on the step to stop at; a kill takes them along."""
     out = tmp_path / "run"
-    words = [sys.executable, "-c", TOGETHER, str(folder), str(tiny), str(out)]
-    started = subprocess.Popen(words, cwd=helpers.ROOT, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not (out / "log.jsonl").exists() or len((out / "log.jsonl").read_text().splitlines()) < 8:
-        assert started.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    started.send_signal(blow)
-    told, _ = started.communicate(timeout=60)
+
+    def strike(parent: BaseProcess) -> None:
+        while not all((out / f"waits-{rank}").exists() for rank in (0, 1)):
+            assert parent.is_alive()
+            time.sleep(0.05)
+        os.kill(parent.pid, blow)
+
+    ended = helpers.apart(together, folder, tiny, out, meanwhile=strike)
     if blow == signal.SIGINT:
-        assert started.returncode == Exit.STOPPED, told
-        assert "Continue with: lookalike train --resume" in told
+        assert ended.code == Exit.STOPPED, ended.err
+        assert "Continue with: lookalike train --resume" in ended.out
     assert not (out / "result.json").exists()
-    assert 0 < checkpoint.read(out / "checkpoints" / "last.pt")["step"] < 400
-    whole = train(data=folder, model=tiny, out=tmp_path / "whole", **together())
-    assert_same(train(resume=out, report=False), whole)
+    assert checkpoint.read(out / "checkpoints" / "last.pt")["step"] == (6 if blow == signal.SIGINT else 4)
+    assert_same(train(resume=out, report=False), pair)
