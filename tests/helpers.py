@@ -94,7 +94,8 @@ def apart(
         process.start()
         try:
             meanwhile(process)
-            process.join(300)
+            process.join(900)
+            assert not process.is_alive(), "it does not end"
         finally:
             process.kill()
             process.join()
