@@ -75,7 +75,7 @@ def test_commands_in_the_documents_work(
 ) -> None:
     blocks = BLOCK.findall(path.read_text(encoding="utf-8"))
     if blocks:
-        pictures(tmp_path / "birds", classes=8, images=8)
+        pictures(tmp_path / "birds", classes=8, images=6)
         for file in tmp_path.rglob("*.jpg"):
             file.rename(file.with_name(f"{int(file.stem):03d}.jpg"))
         shutil.copytree(tmp_path / "birds" / "class-03", tmp_path / "photos")

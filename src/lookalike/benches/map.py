@@ -105,7 +105,8 @@ def panning(places: np.ndarray, seconds: float) -> dict[str, Any]:
 
         while going():
             step += 1
-            page.mouse.move(middle_x + 200 * np.sin(step / 9), middle_y + 120 * np.cos(step / 7))
+            # In small steps: two that are further apart than a rest is long make no gap between frames.
+            page.mouse.move(middle_x + 200 * np.sin(step / 9), middle_y + 120 * np.cos(step / 7), steps=5)
         page.mouse.up()
         found = page.evaluate(gaps)
         painter = page.evaluate("document.querySelector('canvas.points').dataset.painter")
