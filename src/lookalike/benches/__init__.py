@@ -60,7 +60,7 @@ class BenchContext:
     data: Path | None = None
     threads: int = field(default_factory=threads)
     say: Callable[[str], None] = progress.say
-    keep: Callable[[dict[str, Any], list[Bar]], None] = lambda figures, bars: None
+    keep: Callable[[dict[str, Any], list[Bar]], object] = lambda figures, bars: None
     """Keeps what is measured so far, for a benchmark of several parts."""
 
     def folder(self, name: str) -> Path:
