@@ -17,27 +17,32 @@ NEAR = 4.0  # beyond it the form for small |d| would meet log 0
 
 def excess(d: Tensor) -> Tensor:
     """h(d) = d·tanh(d/2) − 2 log cosh(d/2), without cancellation."""
-    size, t, log_both = _shared(d)
-    far = 2 * math.log(2) - size - 2 * log_both
+    return _excess(*_shared(d))
+
+
+def _excess(size: Tensor, t: Tensor, both: Tensor) -> Tensor:
+    far = torch.add(2 * math.log(2) - size, both.log(), alpha=-2)
     return torch.addcmul(torch.where(size < NEAR, torch.log1p(-t * t), far), size, t)
 
 
 def _shared(d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """|d|, tanh(|d|/2) and log(1 + exp(−|d|)), all of one exponential, which is quicker than torch's tanh."""
+    """|d|, tanh(|d|/2) and 1 + exp(−|d|), all of one exponential, which is quicker than torch's tanh."""
     size = d.abs()
-    less = torch.expm1(-size)
+    less = size.neg().expm1_()
     both = less + 2
-    return size, less.neg() / both, both.log()
+    return size, less.neg_().div_(both), both
 
 
 def logs_to_middle(d: Tensor) -> tuple[Tensor, Tensor]:
     """ℓ_i = log(P_i/M) and ℓ_j = log(P_j/M), of d = log(P_i/P_j)."""
-    size, t, log_both = _shared(d)
-    t, near, far = torch.copysign(t, d), size < NEAR, math.log(2) - log_both
-    return (
-        torch.where(near, torch.log1p(t), far + d.clamp(max=0)),
-        torch.where(near, torch.log1p(-t), far - d.clamp(min=0)),
-    )
+    return _logs_of(torch.copysign(_shared(d)[1], d))
+
+
+def _logs_of(t: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of t = tanh(d/2). Where it rounds to ±1 the smaller of the two is too small to count, but not log 0."""
+    edge = 1 - torch.finfo(t.dtype).eps
+    t = t.clamp(-edge, edge)
+    return t.log1p(), t.neg().log1p_()
 
 
 def pairs(views: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -61,8 +66,8 @@ class Laws(NamedTuple):
 
     p: Tensor
     """(B, A, T) softmax(similarity/τ); 0 where masked."""
-    d: Tensor
-    """(B, pairs, T) log P_i − log P_j; 0 where masked."""
+    t: Tensor
+    """(B, pairs, T) tanh of half of log P_i − log P_j; 0 where masked."""
     js: Tensor
     """(B, pairs)."""
     frob: Tensor
@@ -80,18 +85,19 @@ def laws(similarity: Tensor, mask: Tensor | None, temperature: float) -> Laws:
     i, j = pairs(similarity.shape[1], similarity.device)
     # `index_select` is much quicker than brackets.
     d = log_p.index_select(1, i) - log_p.index_select(1, j)
-    js = 0.25 * ((p.index_select(1, i) + p.index_select(1, j)) * excess(d)).sum(2)
-    return Laws(p, d, js, norm_of(js))
+    size, t, both = _shared(d)
+    js = 0.25 * ((p.index_select(1, i) + p.index_select(1, j)) * _excess(size, t, both)).sum(2)
+    return Laws(p, t.copysign_(d), js, norm_of(js))
 
 
 def laws_backward(found: Laws, gradient: Tensor, temperature: float) -> Tensor:
     """∂/∂similarity of the norms, whose own gradient (B,) is given."""
-    p, d, js, frob = found
-    weight = pair_weights(js, frob, gradient)[:, :, None]
-    out = torch.zeros_like(p)
-    for places, ell in zip(pairs(p.shape[1], p.device), logs_to_middle(d), strict=True):
-        out.index_add_(1, places, weight * slope(p.index_select(1, places), ell))
-    return out.div_(temperature)
+    p, t, js, frob = found
+    weight = pair_weights(js, frob, gradient)[:, :, None] / temperature
+    pulled = torch.zeros_like(p)  # the sum over the pairs first: what remains is a third of their size
+    for places, ell in zip(pairs(p.shape[1], p.device), _logs_of(t), strict=True):
+        pulled.index_add_(1, places, ell.mul_(weight))
+    return slope(p, pulled)
 
 
 class _Divergence(torch.autograd.Function):
@@ -109,7 +115,7 @@ class _Divergence(torch.autograd.Function):
 
 
 def slope(p: Tensor, ell: Tensor, kl: Tensor | None = None) -> Tensor:
-    """P ∘ (ℓ − KL): twice ∂JS/∂logits; `kl` where the columns at hand are not all."""
+    """P ∘ (ℓ − KL): twice ∂JS/∂logits, or of a weighted sum of ℓ; `kl` where the columns at hand are not all."""
     part = p * ell
     return part - p * (part.sum(2, keepdim=True) if kl is None else kl)
 

@@ -154,11 +154,8 @@ class Embedder(nn.Module):
         """The backbone after a stage (shares its weights)."""
         return layers.upper(self.backbone, layer)
 
-    def fingerprint(self, layer: str = "embedding") -> str:
-        """A name for what the model computes up to `layer`: weights, architecture, pooling, preprocessing.
-
-        Hashing is repeated only when a tensor was written to or exchanged since the last call.
-        """
+    def snapshot(self, layer: str = "embedding") -> tuple[Snapshot, list[Tensor]]:
+        """What decides what the model computes up to `layer`: weights, architecture, pooling, preprocessing."""
         layers.check_layer(self.backbone, layer)
         parts: list[nn.Module] = [self.backbone if layer in layers.ENDS else self.lower(layer)]
         if layer == "embedding":
@@ -169,10 +166,17 @@ class Embedder(nn.Module):
             words += f" {self.head.blocks} blocks"
         if layer == "embedding" and name_of(self.norm) != "none":
             words += f" {name_of(self.norm)}"
-        state = Snapshot(words, tensors)
+        return Snapshot(words, tensors), tensors
+
+    def fingerprint(self, layer: str = "embedding") -> str:
+        """A name for what the model computes up to `layer`.
+
+        Hashing is repeated only when a tensor was written to or exchanged since the last call.
+        """
+        state, tensors = self.snapshot(layer)
         known = self._fingerprints.get(layer)
         if known is None or not known[0].same(state):
-            known = self._fingerprints[layer] = (state, hash_bytes(words, *map(raw_bytes, tensors)))
+            known = self._fingerprints[layer] = (state, hash_bytes(state.words, *map(raw_bytes, tensors)))
         return known[1]
 
     def _repr_html_(self) -> str:

@@ -1,14 +1,17 @@
 """torch on a processor with its graph fused: the same numbers to rounding, in half the time and less.
 
 Training and its evaluations run in torch, and most of their time goes into embedding every picture once with the
-frozen backbone (docs/decisions/0160).
+frozen backbone (docs/decisions/0160). A backbone that moves is embedded with again and again: how it computes is
+traced once, and new weights are only frozen into it (docs/decisions/0190).
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,14 +22,16 @@ from lookalike.models.program import Program, difference, evaluating
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
+    from lookalike.models.snapshot import Snapshot
 
 BLOCK = 8  # pictures at a time: they stay in the processor's cache, and a fused graph has one fixed shape
 TOLERANCE = 1e-4
 _kept: dict[tuple[str, str, int], Any] = {}  # the last graph alone: it holds a copy of the weights
+_traced: WeakKeyDictionary[Embedder, dict[str, tuple[Snapshot, Any]]] = WeakKeyDictionary()  # holds no copy
 _lock = threading.Lock()
 
 
-def fused(model: Embedder, layer: str) -> Any:
+def fused(model: Embedder, layer: str) -> Callable[[np.ndarray], np.ndarray] | None:
     """The model up to a layer as one fused graph, uint8 batches in, arrays out; None where torch cannot fuse it."""
     name = (model.fingerprint(layer), layer, torch.get_num_threads())
     with _lock:
@@ -56,7 +61,7 @@ def _fuse(model: Embedder, layer: str) -> Any:
         with evaluating(model), held_back(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer warns about every branch on a shape
             torch.jit.enable_onednn_fusion(True)
-            graph = torch.jit.freeze(torch.jit.trace(program.eval(), pixels, check_trace=False))
+            graph = torch.jit.freeze(_trace(program.eval(), pixels))
             for _ in range(2):  # it looks at the shapes first and fuses then
                 graph(pixels)
         off = difference(model, layer, lambda batch: _run(graph, batch))
@@ -68,3 +73,11 @@ def _fuse(model: Embedder, layer: str) -> Any:
     if why:
         say(f"torch computes `{model.architecture}` layer by layer ({why}).", verbose=True)
     return None if why else graph
+
+
+def _trace(program: Program, pixels: torch.Tensor) -> Any:
+    """How the model computes, traced anew where its tensors are others; it reads those of the model itself."""
+    known, now = _traced.setdefault(program.model, {}), program.model.snapshot(program.layer)[0]
+    if program.layer not in known or not known[program.layer][0].same_tensors(now):
+        known[program.layer] = (now, torch.jit.trace(program, pixels, check_trace=False))
+    return known[program.layer][1]

@@ -38,13 +38,12 @@ class TorchRuntime:
     name = "torch"
 
     def __init__(self, model: Embedder, layer: str, precision: str = "f32", count: int | None = None) -> None:
-        self.model, self.layer, self.precision = model, layer, precision
-        self.many = (count or 0) >= ENOUGH and precision == "f32" and model.device.type == CPU
+        self.model, self.layer, self.precision, self.count = model, layer, precision, count
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         if forks.generation and torch.get_num_threads() > 1:
             torch.set_num_threads(1)  # the threads of the parent's OpenMP are gone, and it would wait for them
-        graph = fused(self.model, self.layer) if self.many and not forks.generation else None
+        graph = graph_for(self.model, self.layer, self.precision, self.count)
         with evaluating(self.model):
             for batch in batches:
                 rows = self._rows(batch) if graph is None else graph(batch)
@@ -56,6 +55,18 @@ class TorchRuntime:
         with torch.inference_mode(), half:
             rows = self.model.at_layer(self.layer, torch.from_numpy(batch).to(device))
         return np.asarray(rows.float().cpu())
+
+
+def graph_for(
+    model: Embedder, layer: str, precision: str, count: int | None
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The fused graph for `count` pictures, where it pays and nobody looks into the layers that it goes round."""
+    if (count or 0) < ENOUGH or precision != "f32" or model.device.type != CPU or forks.generation:
+        return None
+    below = [model.backbone, model.pooling] if layer == "pooled" else [model]
+    if any(module._forward_hooks for part in below for module in part.modules()):
+        return None
+    return fused(model, layer)
 
 
 def row_shape(model: Embedder, layer: str) -> tuple[int, ...]:

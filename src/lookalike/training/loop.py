@@ -7,7 +7,7 @@ checkpoint. So a run that is killed and resumed ends with the bits of one that n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.models import Embedder
 from lookalike.models.norms import MomentumBatchNorm
+from lookalike.models.runtimes import graph_for
 from lookalike.training import checkpoint, meter, schedule
 from lookalike.training.assembly import Assembly
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
@@ -242,8 +243,10 @@ class Loop:
     def embed(self, rows: np.ndarray, model: Embedder | None = None) -> Tensor:
         """Unit embeddings of rows of the whole table at the centre crop, in evaluation mode, shared out."""
         model = (model or self.model).eval()
+        mine = rows[processes.share(len(rows))]
+        graph = graph_for(model, "pooled", self.settings.precision, len(mine)) if self.source.layer == PIXELS else None
         out = [torch.empty(0, self.model.dim, device=self.device)]
-        out += [z for _, z in self._centres(rows[processes.share(len(rows))], model)]
+        out += [z for _, z in self._centres(mine, model, graph)]
         self.train_mode()
         return processes.all_gather(torch.cat(out))
 
@@ -255,14 +258,18 @@ class Loop:
             z.backward(gradient[mine][part])
         self.train_mode()
 
-    def _centres(self, rows: np.ndarray, model: Embedder) -> Iterator[tuple[slice, Tensor]]:
-        """Embeddings of rows of the whole table at the centre crop, block by block."""
+    def _centres(
+        self, rows: np.ndarray, model: Embedder, graph: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Embeddings of rows of the whole table at the centre crop, block by block; `graph`: pixels to features."""
         size = 64 if self.source.layer != "pooled" else 4096
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
-            x = self.source.centre(rows[part]).to(self.device)
+            x, layer = self.source.centre(rows[part]).to(self.device), self.source.layer
+            if graph is not None:
+                x, layer = torch.from_numpy(graph(x.numpy())), "pooled"
             with self.fabric.autocast():
-                z = model(x) if self.source.layer == PIXELS else model.from_layer(self.source.layer, x)
+                z = model(x) if layer == PIXELS else model.from_layer(layer, x)
             yield part, z.float()
 
     def _evaluate(self, step: int, logs: Logs) -> None:
