@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,6 +87,68 @@ def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeyp
     assert np.abs(changed.astype(np.float32) - got).max() / scale > 1e-3, "never stale"
 
 
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_vit"])
+def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Embedder.from_pretrained(name, weights="random")
+    model.set_random_head(16)
+    squares = np.stack([model.square(picture) for picture in PICTURES])
+    traced: list[str] = []
+    trace = torch.jit.trace
+    monkeypatch.setattr(torch.jit, "trace", lambda *a, **b: (traced.append(name), trace(*a, **b))[1])
+    monkeypatch.setattr(runtimes, "ENOUGH", 2)
+
+    def ours(model: Embedder) -> np.ndarray:
+        graph = runtimes.graph_for(model, "embedding", "f32", 11)
+        assert graph is not None
+        return graph(squares)
+
+    def wanted(model: Embedder) -> np.ndarray:
+        with torch.no_grad():
+            return model.eval()(torch.from_numpy(squares)).numpy()
+
+    generator = torch.Generator().manual_seed(1)
+    before = None
+    for _ in range(3):
+        model.train()  # in between the weights move in training mode
+        got = ours(model)
+        np.testing.assert_allclose(got, wanted(model), atol=1e-5)
+        assert before is None or np.abs(got - before).max() > 1e-3
+        before = got
+        with torch.no_grad():
+            for value in [*model.parameters(), *(b for b in model.backbone.buffers() if b.is_floating_point())]:
+                value.mul_(1 + 0.1 * torch.rand(value.shape, generator=generator))
+    assert len(traced) == 1
+    last = ours(model)
+    fused._traced.clear()
+    fused._kept.clear()
+    np.testing.assert_array_equal(ours(model), last)  # a resumed run, which traces anew, finds the same bits
+    model.set_random_head(16, seed=1)
+    np.testing.assert_allclose(ours(model), wanted(model), atol=1e-5)
+    assert len(traced) == 3  # other tensors: traced anew
+    alive = weakref.ref(model)
+    del model, value
+    gc.collect()
+    assert alive() is None  # a trace keeps no model
+
+
+def test_a_graph_is_no_way_round_a_hook(model: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.set_random_head(16)
+    monkeypatch.setattr(runtimes, "ENOUGH", 2)
+    assert runtimes.graph_for(model, "pooled", "f32", 1) is None
+    assert runtimes.graph_for(model, "pooled", "bf16", 2) is None
+    for layer, place, free in (
+        ("pooled", model.pooling, False),
+        ("pooled", model.head, True),
+        ("embedding", model.head, False),
+    ):
+        seen: list[object] = []
+        handle = place.register_forward_hook(lambda *given, seen=seen: seen.append(given))
+        assert (runtimes.graph_for(model, layer, "f32", 2) is not None) == free
+        model.features(PICTURES, layer=layer, runtime="torch")
+        assert bool(seen) != free
+        handle.remove()
+
+
 def test_a_network_that_cannot_be_fused_is_run_layer_by_layer(
     make: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +157,7 @@ def test_a_network_that_cannot_be_fused_is_run_layer_by_layer(
     monkeypatch.setattr(runtimes, "ENOUGH", 3)
     for name, broken in (("trace", _refuses), ("freeze", lambda graph: _wrong)):
         fused._kept.clear()
+        fused._traced.clear()
         with monkeypatch.context() as patch:
             patch.setattr(torch.jit, name, broken)
             np.testing.assert_array_equal(model.encode(PICTURES, runtime="torch"), wanted)

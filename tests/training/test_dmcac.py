@@ -122,6 +122,50 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
         assert logs[0][-1]["loss"] == pytest.approx(logs[1][-1]["loss"], rel=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("network", "head", "given", "through"),
+    [
+        ("test_efficientnet", "pca", "raw", True),
+        ("test_vit", "none", "unit", True),
+        ("test_vit", "none", "raw", False),  # the lengths are read off a layer inside the graph
+    ],
+)
+def test_the_database_is_refreshed_through_a_graph(network, head, given, through, folder, tmp_path, monkeypatch):
+    from lookalike.models import runtimes
+    from lookalike.training import loop as looping
+    from lookalike.training.assembly import assemble
+    from lookalike.training.job import load_table
+
+    changes = {
+        "model": {"name": network, "weights": "random"},
+        "head": {"kind": head},
+        "views": {"mode": "end_to_end", "crop": "plain"},
+        "method": {"head_input": given},
+        "steps": 0,
+    }
+    base = BASE if head != "none" else {k: v for k, v in BASE.items() if k != "head"}
+    run = train(data=folder, method="dmcac", settings=merge(base, changes), out=tmp_path / "run", report=False)
+    settings = resolve(run.config)
+    loop = looping.Loop(settings, assemble(settings, *load_table(run), run), run)
+    loop.train_mode()
+    graphs, graph_for = [], looping.graph_for
+    monkeypatch.setattr(looping, "graph_for", lambda *a: graphs.append(graph_for(*a)) or graphs[-1])
+    last = None
+    for _ in range(2):
+        wanted = loop.method.encode(loop.method.parted.database)
+        with monkeypatch.context() as patch:
+            patch.setattr(runtimes, "ENOUGH", 2)
+            found = loop.method.encode(loop.method.parted.database)
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, wanted, strict=True))
+        assert loop.model.training and not any(value.is_inference() for value in found)
+        assert last is None or not torch.allclose(found[0], last, atol=1e-3)
+        last = found[0]
+        with torch.no_grad():  # as a step would move it
+            for parameter in loop.model.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    assert [graph is not None for graph in graphs] == [False, through] * 2
+
+
 @pytest.fixture(scope="module")
 def shown(folder, tiny, tmp_path_factory):
     """A run with its report."""

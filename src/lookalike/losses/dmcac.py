@@ -58,7 +58,10 @@ class Heads(nn.Module):
 
     def asking(self, z: Tensor) -> Tensor:
         """W_kᵀ W_q z/√F: its product with a bare database row is the attention logit, so none is projected."""
-        return z @ self.query.t() @ self.key / math.sqrt(z.shape[-1])
+        return self.asking_long(z) / math.sqrt(z.shape[-1])
+
+    def asking_long(self, z: Tensor) -> Tensor:
+        return z @ self.query.t() @ self.key
 
     def told(self, mixture: Tensor) -> Tensor:
         """Class logits of an attention-weighted sum of bare rows: W_c W_v Σ a d, the smaller product first."""
@@ -89,18 +92,20 @@ def over_union(
     z: Tensor, asking: Tensor, labels: Tensor, database: Database, found: Union, heads: Heads, temperature: float
 ) -> Terms:
     """Divergence and attention over each query's union; `z` (B, A, F) unit, `asking` what the heads are given of it."""
-    near = database.rows.index_select(0, found.members.flatten()).view(*found.members.shape, -1)
-    lengths = None if database.lengths is None else database.lengths[found.members]
-    asked = exact(z), exact(heads.asking(asking))
+    members, shape = found.members.flatten(), found.members.shape
+    near = database.rows.index_select(0, members).view(*shape, -1)
+    lengths = None if database.lengths is None else database.lengths.index_select(0, members).view(shape)
+    asked = exact(z), exact(heads.asking_long(asking))
     apart, mixture, weights = _OverUnion.apply(*asked, exact(near), found.mask, lengths, temperature)
-    same = database.labels[found.members] == labels[:, None]
-    mass = (weights * same[:, None]).sum(2).mean(1)
+    same = database.labels.index_select(0, members).view(shape) == labels[:, None]
+    mass = (weights.mean(1) * same).sum(1)
     return Terms(apart, class_loss(heads.told(mixture), labels), mass)
 
 
 class _OverUnion(torch.autograd.Function):
     """Divergence, attended mixture and the attention itself, over rows (B, T, F) that are constants: the products of
-    views and of attention queries are one, forward and backward, since small ones are slow."""
+    views and of attention queries are one, forward and backward, since small ones are slow. What asks is still to be
+    divided by √F: logits are fewer than numbers."""
 
     @staticmethod
     def forward(
@@ -108,9 +113,9 @@ class _OverUnion(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         similarity, logits = (torch.cat([z, asking], 1) @ near.mT).chunk(2, 1)
         found = laws(similarity, mask, temperature)
-        weights = _shares(logits, mask, lengths)
+        ctx.scale, ctx.temperature = z.shape[2] ** -0.5, temperature
+        weights = _shares(logits * ctx.scale, mask, lengths)
         ctx.save_for_backward(near, lengths, weights, *found)
-        ctx.temperature = temperature
         ctx.mark_non_differentiable(weights)
         return found.frob, _times(weights, lengths) @ near, weights
 
@@ -120,7 +125,7 @@ class _OverUnion(torch.autograd.Function):
         near, lengths, weights, *found = ctx.saved_tensors
         pulled = _times(gradients[1] @ near.mT, lengths)
         shift = (weights * pulled).sum(2, keepdim=True)
-        d_logits = _times(weights * (pulled - shift), lengths)
+        d_logits = _times(weights * (pulled - shift), lengths).mul_(ctx.scale)
         d_similarity = laws_backward(Laws(*found), gradients[0], ctx.temperature)
         moved = torch.cat([d_similarity, d_logits], 1) @ near
         return *moved.chunk(2, 1), None, None, None, None
@@ -158,5 +163,6 @@ def _times(x: Tensor, lengths: Tensor | None) -> Tensor:
 def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy summed over the views, (B,) of logits (B, A, c)."""
     views = logits.shape[1]
-    each = functional.cross_entropy(logits.flatten(0, 1), labels.repeat_interleave(views), reduction="none")
+    wanted = labels[:, None].expand(-1, views).reshape(-1)
+    each = functional.cross_entropy(logits.flatten(0, 1), wanted, reduction="none")
     return each.view(-1, views).sum(1)

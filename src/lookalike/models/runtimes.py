@@ -64,7 +64,7 @@ def graph_for(
     if (count or 0) < ENOUGH or precision != "f32" or model.device.type != CPU or forks.generation:
         return None
     below = [model.backbone, model.pooling] if layer == "pooled" else [model]
-    if any(module._forward_hooks for part in below for module in part.modules()):
+    if any(module._forward_hooks or module._forward_pre_hooks for part in below for module in part.modules()):
         return None
     return fused(model, layer)
 
