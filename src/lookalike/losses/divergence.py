@@ -61,11 +61,9 @@ def pair_weights(js: Tensor, frob: Tensor, gradient: Tensor) -> Tensor:
     return 0.5 * gradient[:, None] * torch.where(frob[:, None] > 0, js / frob[:, None], 0.0)
 
 
-class Laws(NamedTuple):
-    """What the views of B queries say about T rows, and how far they are apart."""
+class Apart(NamedTuple):
+    """How far the views of B queries are apart."""
 
-    p: Tensor
-    """(B, A, T) softmax(similarity/τ); 0 where masked."""
     t: Tensor
     """(B, pairs, T) tanh of half of log P_i − log P_j; 0 where masked."""
     js: Tensor
@@ -74,44 +72,49 @@ class Laws(NamedTuple):
     """(B,) their norm."""
 
 
-def laws(similarity: Tensor, mask: Tensor | None, temperature: float) -> Laws:
-    logits = similarity / temperature
-    if mask is not None:
-        logits.masked_fill_(~mask[:, None], -math.inf)
-    log_p = torch.log_softmax(logits, dim=2)
-    p = log_p.exp()
-    if mask is not None:  # −∞ − (−∞) is no number
-        log_p.masked_fill_(~mask[:, None], 0.0)
-    i, j = pairs(similarity.shape[1], similarity.device)
+def shares(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """log softmax and softmax of (B, A, T), which is written to; both 0 where masked."""
+    if mask is None:
+        log_p = torch.log_softmax(logits, dim=2)
+        return log_p, log_p.exp()
+    out = ~mask[:, None]
+    log_p = torch.log_softmax(logits.masked_fill_(out, -math.inf), dim=2)
+    return log_p.masked_fill(out, 0.0), log_p.exp_()  # −∞ − (−∞) is no number
+
+
+def apart(log_p: Tensor, p: Tensor) -> Apart:
+    i, j = pairs(p.shape[1], p.device)
     # `index_select` is much quicker than brackets.
     d = log_p.index_select(1, i) - log_p.index_select(1, j)
     size, t, both = _shared(d)
     js = 0.25 * ((p.index_select(1, i) + p.index_select(1, j)) * _excess(size, t, both)).sum(2)
-    return Laws(p, t.copysign_(d), js, norm_of(js))
+    return Apart(t.copysign_(d), js, norm_of(js))
 
 
-def laws_backward(found: Laws, gradient: Tensor, temperature: float) -> Tensor:
-    """∂/∂similarity of the norms, whose own gradient (B,) is given."""
-    p, t, js, frob = found
-    weight = pair_weights(js, frob, gradient)[:, :, None] / temperature
-    pulled = torch.zeros_like(p)  # the sum over the pairs first: what remains is a third of their size
-    for places, ell in zip(pairs(p.shape[1], p.device), _logs_of(t), strict=True):
-        pulled.index_add_(1, places, ell.mul_(weight))
-    return slope(p, pulled)
+def pulled(found: Apart, gradient: Tensor, views: int) -> Tensor:
+    """Σ over the pairs of their weight times ℓ, (B, A, T): `slope` makes the gradient of the norms of it."""
+    t, js, frob = found
+    weight = pair_weights(js, frob, gradient)[:, :, None]
+    out = t.new_zeros(len(t), views, t.shape[2])
+    for places, ell in zip(pairs(views, t.device), _logs_of(t), strict=True):
+        out.index_add_(1, places, ell.mul_(weight))
+    return out
 
 
 class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, similarity: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
-        found = laws(similarity, mask, temperature)
-        ctx.save_for_backward(*found)
+        log_p, p = shares(similarity / temperature, mask)
+        found = apart(log_p, p)
+        ctx.save_for_backward(p, *found)
         ctx.temperature = temperature
         return found.frob
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return laws_backward(Laws(*ctx.saved_tensors), gradients[0], ctx.temperature), None, None
+        p, *found = ctx.saved_tensors
+        return slope(p, pulled(Apart(*found), gradients[0], p.shape[1])).div_(ctx.temperature), None, None
 
 
 def slope(p: Tensor, ell: Tensor, kl: Tensor | None = None) -> Tensor:

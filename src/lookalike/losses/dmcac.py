@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lookalike.losses.divergence import Laws, exact, laws, laws_backward, norm_of, pairs
+from lookalike.losses.divergence import Apart, apart, exact, norm_of, pairs, pulled, shares, slope
 from lookalike.losses.whole import whole
 
 
@@ -96,10 +96,10 @@ def over_union(
     near = database.rows.index_select(0, members).view(*shape, -1)
     lengths = None if database.lengths is None else database.lengths.index_select(0, members).view(shape)
     asked = exact(z), exact(heads.asking_long(asking))
-    apart, mixture, weights = _OverUnion.apply(*asked, exact(near), found.mask, lengths, temperature)
+    frob, mixture, weights = _OverUnion.apply(*asked, exact(near), found.mask, lengths, temperature)
     same = database.labels.index_select(0, members).view(shape) == labels[:, None]
     mass = (weights.mean(1) * same).sum(1)
-    return Terms(apart, class_loss(heads.told(mixture), labels), mass)
+    return Terms(frob, class_loss(heads.told(mixture), labels), mass)
 
 
 class _OverUnion(torch.autograd.Function):
@@ -111,24 +111,33 @@ class _OverUnion(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, asking: Tensor, near: Tensor, mask: Tensor, lengths: Tensor | None, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        similarity, logits = (torch.cat([z, asking], 1) @ near.mT).chunk(2, 1)
-        found = laws(similarity, mask, temperature)
-        ctx.scale, ctx.temperature = z.shape[2] ** -0.5, temperature
-        weights = _shares(logits * ctx.scale, mask, lengths)
-        ctx.save_for_backward(near, lengths, weights, *found)
+        views = z.shape[1]
+        logits = torch.cat([z, asking], 1) @ near.mT
+        ctx.temperature, ctx.scale = temperature, z.shape[2] ** -0.5
+        _to_logits(logits, views, lengths, ctx)
+        log_p, both = shares(logits, mask)
+        p, weights = both[:, :views], both[:, views:]
+        found = apart(log_p[:, :views], p)
+        ctx.save_for_backward(near, lengths, both, *found)
         ctx.mark_non_differentiable(weights)
         return found.frob, _times(weights, lengths) @ near, weights
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        near, lengths, weights, *found = ctx.saved_tensors
-        pulled = _times(gradients[1] @ near.mT, lengths)
-        shift = (weights * pulled).sum(2, keepdim=True)
-        d_logits = _times(weights * (pulled - shift), lengths).mul_(ctx.scale)
-        d_similarity = laws_backward(Laws(*found), gradients[0], ctx.temperature)
-        moved = torch.cat([d_similarity, d_logits], 1) @ near
-        return *moved.chunk(2, 1), None, None, None, None
+        near, lengths, both, *found = ctx.saved_tensors
+        views = both.shape[1] // 2
+        told = pulled(Apart(*found), gradients[0], views), _times(gradients[1] @ near.mT, lengths)
+        d_logits = slope(both, torch.cat(told, 1))
+        _to_logits(d_logits, views, lengths, ctx)
+        moved = d_logits @ near
+        return moved[:, :views], moved[:, views:], None, None, None, None
+
+
+def _to_logits(x: Tensor, views: int, lengths: Tensor | None, ctx: Any) -> None:
+    """Products of views and of what asks with the rows to logits, in place; gradients go back the same way."""
+    x[:, :views].div_(ctx.temperature)
+    x[:, views:].mul_(ctx.scale if lengths is None else ctx.scale * lengths[:, None])
 
 
 def over_all(
@@ -148,11 +157,8 @@ def pointwise(z: Tensor) -> Tensor:
 
 def attention(heads: Heads, z: Tensor, near: Tensor, mask: Tensor, lengths: Tensor | None = None) -> Tensor:
     """Weights (B, A, T) of the rows `near` (B, T, F); 0 where masked."""
-    return _shares(heads.asking(z) @ near.mT, mask, lengths)
-
-
-def _shares(logits: Tensor, mask: Tensor, lengths: Tensor | None) -> Tensor:
-    return torch.softmax(_times(logits, lengths).masked_fill(~mask[:, None], -math.inf), dim=2)
+    logits = _times(heads.asking(z) @ near.mT, lengths)
+    return torch.softmax(logits.masked_fill(~mask[:, None], -math.inf), dim=2)
 
 
 def _times(x: Tensor, lengths: Tensor | None) -> Tensor:
