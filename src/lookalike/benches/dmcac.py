@@ -29,7 +29,7 @@ from lookalike.core import seeds
 QUERIES, VIEWS, ROWS, DIM, K, CLASSES = 64, 6, 100_000, 384, 12, 100
 TEMPERATURE = 0.1
 ROUNDS = 7
-PICTURES, TIMES = 320, 5  # that a refresh embeds: as many as the database of Cars has
+PICTURES, TIMES = 320, 5  # that a refresh embeds: about as many as the database of Cars has
 BARE, LOOP, MEMORY, REFRESH = 1.5, 10.0, 0.2, 0.9
 
 

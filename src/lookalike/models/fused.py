@@ -2,7 +2,7 @@
 
 Training and its evaluations run in torch, and most of their time goes into embedding every picture once with the
 frozen backbone (docs/decisions/0160). A backbone that moves is embedded with again and again: how it computes is
-traced once, and new weights are only frozen into it (docs/decisions/0190).
+traced once, and new weights are only frozen into it (docs/decisions/0162).
 """
 
 from __future__ import annotations
