@@ -72,9 +72,12 @@ def _curve(folder: Path) -> None:
     features, labels = world(classes=16, images=26, dim=8)
     train, held = np.flatnonzero(labels < 4), np.flatnonzero(labels >= 4)
     pictures = Pictures(features, labels)
-    points, reference = points_of(pictures, Model(encode, train, held), class_halves(labels, held, 0), plain=2)
+    model = Model(encode, train, held)
+    graded, reference, kinds = points_of(pictures, model, class_halves(labels, held, 0), plain=2)
     split = SplitPoint(1, 10.0, 0.8, reference, reference.project(features[held]))
-    Reach("abc", points, [split], reference, far_limit(pictures, held, reference), {"seed": 0}).save(folder)
+    far = far_limit(pictures, held, reference)
+    learnt = Reach.learn("abc", graded, splits=[split], reference=reference, kinds=kinds, far=far, about={"seed": 0})
+    learnt.save(folder)
 
 
 def main() -> int:

@@ -28,25 +28,6 @@ def test_coverage_and_width():
     assert found["mean_error"] == pytest.approx((0.0 + 0.3 + 0.0 + 0.0) / 4)
 
 
-def test_a_folder_beyond_the_curve_counts_too():
-    points = [
-        {
-            "signals": {"size": 5.0, "distance": 1.0},
-            "recall": 0.5 + 0.01 * k,
-            "queries": 200,
-            "look": "plain",
-            "classes": [k % 2],
-        }
-        for k in range(20)
-    ]
-    seen = {"pictures": 200, "used": 200, "outside": 0.9, "distance": 1.0, "signals": {"size": 5.0, "distance": 1.0}}
-    near = {**seen, "outside": 0.0}
-    rows = [{"from": "there", "truth": 0.6, "queries": 200, "seen": look} for look in (seen, near)]
-    beyond, placed = place.judged({"points": points, "rows": rows})
-    assert beyond["verdict"] == "beyond" and placed["verdict"] == "placed"
-    assert beyond["low"] == placed["low"] < placed["value"] < placed["high"] == beyond["high"]
-
-
 def test_the_time_of_a_curve_is_that_of_its_runs():
     rows = [
         {

@@ -135,6 +135,10 @@ def test_curves(old: Path) -> None:
 
     features, labels = world(classes=16, images=26, dim=8)
     folder = features[labels >= 10]
+    if old.name == "curve-1":  # learnt again: what it was learnt on told of folders, not of pictures
+        with pytest.raises(LookalikeError, match="can no longer be read"):
+            Reach.load(old)
+        return
     found = Reach.load(old).place(encode(folder), folder)
     assert found.seen.split == 1 and found.recall is not None
     assert found.recall.low < found.recall.value < found.recall.high

@@ -21,29 +21,69 @@ def neighbours(vectors, row, count):
     return [other for _, other in sorted(scored)[:count]]
 
 
-def mutual(vectors):
-    first = [neighbours(vectors, row, 1)[0] for row in range(len(vectors))]
-    return sum(first[first[row]] == row for row in range(len(vectors))) / len(vectors)
+def evidence(vectors, features, kinds, row):
+    """What one picture tells of itself: {name: value} of those that need no random half."""
+    count = len(vectors)
+    near = [neighbours(vectors, other, 50) for other in range(count)]
+    scores = [float(vectors[a] @ vectors[b]) for a in range(count) for b in range(count) if a != b]
+    level = sum(scores) / len(scores)
+    spread = math.sqrt(sum((score - level) ** 2 for score in scores) / len(scores))
+    own, hit = near[row], near[row][0]
+    seen = neighbours(features, row, 50)
+
+    def score(rank):
+        return float(vectors[row] @ vectors[own[min(rank, len(own)) - 1]])
+
+    def back(wanted, found):
+        return math.log1p(found.index(wanted) if wanted in found else len(found))
+
+    def shared(one, two, k):
+        return len(set(one[:k]) & set(two[:k])) / k
+
+    def degree(picture):
+        return math.log1p(sum(picture in other[:5] for other in near))
+
+    def shares(picture, temperature):
+        values = [math.exp(float(vectors[picture] @ kind) / temperature) for kind in kinds]
+        return [value / sum(values) for value in values]
+
+    def both(temperature):
+        return sum(a * b for a, b in zip(shares(row, temperature), shares(hit, temperature), strict=True))
+
+    def profile(picture):
+        values = [float(vectors[picture] @ kind) for kind in kinds]
+        centred = [value - sum(values) / len(values) for value in values]
+        norm = math.sqrt(sum(value * value for value in centred))
+        return [value / norm for value in centred]
+
+    likeliest = [max(range(len(kinds)), key=lambda k: vectors[picture] @ kinds[k]) for picture in (row, hit)]
+    return {
+        "first": (score(1) - level) / spread,
+        "gap 2": (score(1) - score(2)) / spread,
+        "gap 50": (score(1) - score(50)) / spread,
+        "mutual": float(near[hit][0] == row),
+        "back": back(row, near[hit]),
+        "shared 5": shared(own, near[hit], 5),
+        "features first": float(seen[0] == hit),
+        "features rank": back(hit, seen),
+        "features 10": shared(own, seen, 10),
+        "hub": degree(hit),
+        "own hub": degree(row),
+        "classes sharp": both(0.05),
+        "classes": both(0.1),
+        "same class": float(likeliest[0] == likeliest[1]),
+        "profile": sum(a * b for a, b in zip(profile(row), profile(hit), strict=True)),
+    }
 
 
-def reciprocal(vectors, count):
-    lists = [set(neighbours(vectors, row, count)) for row in range(len(vectors))]
-    pairs = [(a, b) for a in range(len(lists)) for b in lists[a]]
-    return sum(a in lists[b] for a, b in pairs) / len(pairs)
-
-
-def triangles(vectors, count):
-    lists = [neighbours(vectors, row, count) for row in range(len(vectors))]
-    closed = sum(c in lists[a] for a in range(len(lists)) for b in lists[a] for c in lists[b])
-    return closed / (len(lists) * count * count)
-
-
-def agreement(vectors, features, count):
-    shares = []
-    for row in range(len(vectors)):
-        one, two = set(neighbours(vectors, row, count)), set(neighbours(features, row, count))
-        shares.append(len(one & two) / count)
-    return sum(shares) / len(shares)
+def grouped(centres, residuals, groups, level):
+    """Of the intervals of the groups, the widest bound on each side after leaving out what the level allows."""
+    pairs = []
+    for name in sorted(set(groups)):
+        own = [k for k, group in enumerate(groups) if group == name]
+        pairs.append(cv_plus([centres[k] for k in own], [residuals[k] for k in own], level))
+    skip = max(0, math.floor((1 - level) * (len(pairs) + 1) + 1e-9) - 1)
+    return sorted(low for low, _ in pairs)[skip], sorted(high for _, high in pairs)[len(pairs) - 1 - skip]
 
 
 def recall(vectors, labels):

@@ -9,8 +9,8 @@ import pytest
 from tests.naive import placing as naive
 
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift.conformal import cv_plus, halvings, wilson
-from lookalike.shift.estimate import Estimator, Point, Ridge, apart, expit
+from lookalike.shift.conformal import cv_plus, grouped, halvings, wilson
+from lookalike.shift.estimate import Estimator, Graded, Point, apart, expit, logistic
 
 
 @pytest.mark.parametrize("count", [9, 10, 37])
@@ -40,25 +40,52 @@ def test_wilson_by_hand():
     assert wilson(10, 10)[1] == pytest.approx(1.0)
 
 
-def test_ridge_without_penalty_is_least_squares():
-    rng = numpy_rng(0, "ridge")
-    x, w = rng.standard_normal((40, 3)), np.array([1.0, -2.0, 0.5])
-    weights = rng.uniform(0.5, 2, 40)
-    fit = Ridge.fit(x, x @ w + 4, weights, penalty=0.0)
-    assert [fit.at(row) for row in x] == pytest.approx(x @ w + 4)
-    flat = Ridge.fit(np.hstack([x, np.ones((40, 1))]), x @ w, weights, penalty=1e-6)
-    assert flat.at(np.array([0.0, 0, 0, 5])) == pytest.approx(0.0, abs=1e-3)  # a constant signal says nothing
+@pytest.mark.parametrize("count", [1, 3, 18, 19, 30])
+def test_the_rank_over_groups_is_what_the_loops_say(count):
+    rng = numpy_rng(count, "groups")
+    groups = np.repeat(np.arange(count), 12)
+    centres, residuals = rng.standard_normal((2, len(groups)))
+    residuals *= 1 + groups
+    found = grouped(centres, residuals, groups, 0.9)
+    assert found == pytest.approx(naive.grouped(centres, residuals, groups.tolist(), 0.9))
+    widest = min(cv_plus(centres[groups == g], residuals[groups == g])[0] for g in range(count))
+    assert (found[0] == widest) == (count < 19)  # from 19 groups on one may be left out
 
 
-def world(rng, classes=24, noise=0.15, own=0.5):
-    """Recall of a class set depends on a signal and on the classes themselves, which the signal does not see."""
+def test_a_group_too_small_for_the_level_does_not_open_the_interval():
+    groups = np.array([0] * 9 + [1] * 3)
+    assert grouped(np.zeros(12), np.ones(12), groups) == (-1.0, 1.0)
+    assert grouped(np.zeros(3), np.ones(3), groups[9:]) == (-math.inf, math.inf)
+
+
+def test_folders_that_cannot_judge_each_other_give_no_bounds():
+    folder = world(numpy_rng(0, "one class"))
+    fit = Estimator.learn([folder([0]) for _ in range(12)])
+    found, nothing = fit.at(folder([1]).evidence, 400), fit.ignoring(400)
+    assert (found.low, found.high) == (nothing.low, nothing.high) == (0.0, 1.0)
+    assert 0 < found.value < 1 and 0 < nothing.value < 1
+
+
+def test_logistic_regression_finds_the_slopes_it_was_drawn_from():
+    rng = numpy_rng(0, "logistic")
+    x = np.hstack([rng.standard_normal((20000, 2)), np.ones((20000, 1))])
+    y = (rng.uniform(size=20000) < expit(x @ [1.0, -2.0, 0.5])).astype(float)
+    slopes = logistic(x, y, np.ones(20000), np.zeros(3), 12)
+    assert slopes == pytest.approx([1.0, -2.0, 0.5], abs=0.08)
+    p = expit(x @ slopes)  # where the penalised likelihood is flat
+    assert x.T @ (y - p) - 20 * slopes * [1, 1, 0] == pytest.approx(np.zeros(3), abs=1e-4)
+
+
+def world(rng, classes=24, noise=0.3, own=0.5):
+    """A picture's hit depends on what it tells and on its class, of which it tells nothing."""
     quirk = own * rng.standard_normal(classes)
 
     def folder(chosen, look="plain"):
-        signal = rng.standard_normal()
-        value = expit(0.3 + signal + quirk[chosen].mean() + noise * rng.standard_normal())
-        signals = {"a": signal, "b": rng.standard_normal()}
-        return Point(signals, float(value), 400, look, tuple(map(int, chosen)))
+        level = rng.standard_normal() + noise * rng.standard_normal()
+        told = np.stack([level + rng.standard_normal(400), rng.standard_normal(400)], axis=1)
+        found = rng.uniform(size=400) < expit(0.3 + told[:, 0] + quirk[chosen].mean())
+        point = Point(1.0, float(found.mean()), 400, look, tuple(map(int, chosen)))
+        return Graded(point, told, found, np.ones(400, bool))
 
     return folder
 
@@ -72,15 +99,15 @@ def learnt(rng, folder, names, per_half=8):
 
 def test_the_interval_covers_what_it_promises_on_unseen_classes():
     covered, widths, blind = [], [], []
-    for trial in range(60):
+    for trial in range(30):
         rng = numpy_rng(trial, "world")
         folder = world(rng, classes=36)
         points = learnt(rng, folder, np.arange(24))
-        fit, nothing = Estimator(points, ["a", "b"]), Estimator(points, [])
+        fit = Estimator.learn(points)
         for _ in range(4):
             new = folder(24 + rng.permutation(12)[:4])
-            found, wide = fit.at(new.signals, 400), nothing.at({}, 400)
-            covered.append(found.low <= new.recall <= found.high)
+            found, wide = fit.at(new.evidence, 400), fit.ignoring(400)
+            covered.append(found.low <= new.point.recall <= found.high)
             widths.append(found.high - found.low)
             blind.append(wide.high - wide.low)
             assert found.low <= found.value <= found.high
@@ -95,7 +122,7 @@ def test_what_judges_a_folder_has_nothing_in_common_with_it():
         for look in ("plain", "grey"):
             for size in (1, 3, 6):
                 classes = tuple(int(k) for k in rng.permutation(half)[:size])
-                points += [Point({"a": 1.0}, 0.5, 100, look, classes)] * 3
+                points += [Point(1.0, 0.5, 100, look, classes)] * 3
     for own, others in zip(points, apart(points), strict=True):
         assert others.any()
         for other in (points[k] for k in np.flatnonzero(others)):
@@ -104,12 +131,23 @@ def test_what_judges_a_folder_has_nothing_in_common_with_it():
 
 
 def test_a_folder_that_nothing_can_judge_is_not_counted():
-    points = [Point({"a": float(k % 3)}, 0.5, 100, "plain", (k % 2,)) for k in range(24)]
-    whole = Point({"a": 1.0}, 0.9, 100, "plain", (0, 1))
-    assert len(Estimator([*points, whole], ["a"]).residuals) == 24
+    rng = numpy_rng(0, "nothing")
+    folder = world(rng)
+    points = [folder([k % 2]) for k in range(24)]
+    assert len(Estimator.learn([*points, folder([0, 1])]).residuals) == 24
+
+
+def test_what_does_not_vary_says_nothing():
+    rng = numpy_rng(0, "flat")
+    folder = world(rng)
+    folders = [folder([k % 2]) for k in range(24)]
+    flat = [Graded(f.point, np.hstack([f.evidence, np.ones((400, 1))]), f.found, f.asked) for f in folders]
+    one, two = Estimator.learn(folders), Estimator.learn(flat)
+    told = folders[0].evidence
+    assert two.at(np.hstack([told, np.full((400, 1), 7.0)]), 400) == one.at(told, 400)
 
 
 def test_of_known_classes_another_look_judges():
-    points = [Point({"a": 1.0}, 0.5, 100, look, ()) for look in ("plain", "grey", "blur") for _ in range(4)]
+    points = [Point(1.0, 0.5, 100, look, ()) for look in ("plain", "grey", "blur") for _ in range(4)]
     for own, others in zip(points, apart(points), strict=True):
         assert {points[k].look for k in np.flatnonzero(others)} == {"plain", "grey", "blur"} - {own.look}

@@ -1,4 +1,4 @@
-"""Placing: signals against loops, distances at matched size, the curve on disk, and the sentences."""
+"""Placing: evidence against loops, distances at matched size, the curve on disk, and the sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView
-from lookalike.shift import graded, signals
+from lookalike.shift import evidence, graded, placing
 from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
 from lookalike.shift.nearness import Reference
 from lookalike.shift.reach import Reach
@@ -45,29 +45,30 @@ def reach():
         "noise": unit(features[held] + 0.03 * numpy_rng(1, "n").standard_normal(features[held].shape)),
     }
     pictures = Pictures(features, labels, looks, held)
-    points, reference = points_of(
-        pictures, Model(encode, train, held), class_halves(labels, held, 0), plain=4, styled=2
-    )
+    model = Model(encode, train, held)
+    graded, reference, kinds = points_of(pictures, model, class_halves(labels, held, 0), plain=4, styled=2)
     splits = [
         SplitPoint(k, 10.0 * k, 0.9 - 0.1 * k, reference, reference.project(unit(features[held] + 0.1 * k)))
         for k in range(1, 4)
     ]
     far = far_limit(pictures, held, reference)
-    return Reach("abc", points, splits, reference, far, {"pictures": len(labels)})
+    about = {"pictures": len(labels)}
+    return Reach.learn("abc", graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about)
 
 
-# ---- signals -------------------------------------------------------------------------------------
+# ---- evidence ------------------------------------------------------------------------------------
 
 
-def test_signals_are_what_the_loops_say():
-    features, _ = world(classes=6, images=7)
+def test_evidence_is_what_the_loops_say():
+    features, labels = world(classes=8, images=9)
     vectors = encode(features)
-    found = signals.signals(vectors, features)
-    assert found["mutual"] == pytest.approx(naive.mutual(vectors))
-    assert found["reciprocal 5"] == pytest.approx(naive.reciprocal(vectors, 5))
-    assert found["triangles"] == pytest.approx(naive.triangles(vectors, 10))
-    assert found["features 5"] == pytest.approx(naive.agreement(vectors, features, 5))
-    assert found["size"] == pytest.approx(np.log(42))
+    kinds = evidence.class_means(vectors[labels < 4], labels[labels < 4])
+    pictures = labels >= 3
+    found = evidence.evidence(vectors[pictures], features[pictures], kinds)
+    for row in (0, 7, 44):
+        said = dict(zip(evidence.NAMES, found[row].tolist(), strict=True))
+        expected = naive.evidence(vectors[pictures], features[pictures], kinds, row)
+        assert {name: said[name] for name in expected} == pytest.approx(expected, abs=2e-4)
 
 
 def test_recall_is_what_the_loops_say():
@@ -77,19 +78,30 @@ def test_recall_is_what_the_loops_say():
     assert graded.recall(features, labels) == pytest.approx(naive.recall(features, labels))
 
 
-def test_signals_do_not_depend_on_the_order_of_the_pictures():
-    features, _ = world(classes=8, images=8)
-    order = numpy_rng(0, "order").permutation(len(features))
-    one = signals.signals(encode(features), features)
-    two = signals.signals(encode(features[order]), features[order])
-    assert {k: pytest.approx(v, abs=1e-5) for k, v in one.items()} == two
+def test_evidence_follows_its_picture():
+    features, labels = world(classes=8, images=8)
+    vectors, order = encode(features), numpy_rng(0, "order").permutation(len(features))
+    kinds = evidence.class_means(vectors, labels)
+    one = evidence.evidence(vectors, features, kinds)
+    two = evidence.evidence(vectors[order], features[order], kinds)
+    np.testing.assert_allclose(one[order], two, atol=1e-4)
 
 
-def test_a_head_that_changes_nothing_agrees_with_the_features():
+def test_without_classes_of_training_nothing_is_said_of_them():
     features, _ = world(classes=6, images=8)
-    found = signals.signals(features, features)
-    assert found["features 1"] == found["features 20"] == 1.0
-    assert found["half 5"] < 1.0
+    found = dict(zip(evidence.NAMES, evidence.evidence(features, features, features[:0]).T, strict=True))
+    assert not any(found[name].any() for name in ("classes sharp", "classes", "same class", "profile"))
+    assert (found["features first"] == 1).all() and (found["features rank"] == 0).all()
+    assert found["half 10"].mean() < 1.0
+
+
+def test_pictures_that_were_trained_on_are_no_witnesses_for_their_classes():
+    from lookalike.shift.learning import kinds_of
+
+    features, labels = world(classes=6, images=8)
+    rows = np.arange(len(labels))
+    assert len(kinds_of(Pictures(features, labels), Model(encode, rows, rows))) == 0
+    assert len(kinds_of(Pictures(features, labels), Model(encode, rows[labels < 4], rows[labels >= 4]))) == 4
 
 
 # ---- distance ------------------------------------------------------------------------------------
@@ -133,7 +145,7 @@ def test_points_of_a_half_hold_its_classes_only():
     held = np.flatnonzero(labels >= 14)
     halves = class_halves(labels, held, 0)
     model = Model(encode, np.flatnonzero(labels < 14), held)
-    points, _ = points_of(Pictures(features, labels), model, halves, plain=2)
+    points = [folder.point for folder in points_of(Pictures(features, labels), model, halves, plain=2)[0]]
     sides = [set(half) for pair in halves for half in pair]
     assert len(points) == 24
     for number, point in enumerate(points):
@@ -149,14 +161,14 @@ def test_styles_change_a_picture_more_and_more(style):
     pre = Preprocess(size=96, mean=(0.5,) * 3, std=(0.5,) * 3)
     pixels = helpers.picture(3, width=120, height=110).astype(float) + numpy_rng(0, "p").normal(0, 12, (110, 120, 3))
     pixels = pixels.clip(0, 255).astype(np.uint8)
-    assert StyleView(pre, style, 1).to_json()["style"] == style
+    assert StyleView(pre, ((style, 1),)).to_json()["steps"] == [[style, 1]]
     base = prepare(pixels, pre).astype(float)
-    moved = [np.abs(StyleView(pre, style, k)(pixels, numpy_rng(0, "s")) - base).mean() for k in STRENGTHS]
+    moved = [np.abs(StyleView(pre, ((style, k),))(pixels, numpy_rng(0, "s")) - base).mean() for k in STRENGTHS]
     assert min(moved) > 1 and moved[0] < 1.2 * moved[2]
-    again = StyleView(pre, style, 2)(pixels, numpy_rng(0, "s"))
-    assert (again == StyleView(pre, style, 2)(pixels, numpy_rng(0, "s"))).all() and again.shape == (96, 96, 3)
+    again = StyleView(pre, ((style, 2),))(pixels, numpy_rng(0, "s"))
+    assert (again == StyleView(pre, ((style, 2),))(pixels, numpy_rng(0, "s"))).all() and again.shape == (96, 96, 3)
     with pytest.raises(LookalikeError, match="style"):
-        StyleView(pre, "gray")
+        StyleView(pre, (("gray", 2),))
 
 
 # ---- the curve -----------------------------------------------------------------------------------
@@ -213,7 +225,7 @@ def test_the_curve_comes_back_from_disk_as_it_was(reach, tmp_path):
     features, _ = folder_of()
     assert again.place(encode(features), features) == reach.place(encode(features), features)
     document = read_json(tmp_path / "model.curve" / "curve.json")
-    assert document["format"] == 1 and document["kind"] == "curve"
+    assert document["format"] == 2 and document["kind"] == "curve"
     write_json(tmp_path / "model.curve" / "curve.json", {**document, "format": 99})
     with pytest.raises(LookalikeError, match="format 99"):
         Reach.load(tmp_path / "model.curve")
@@ -243,7 +255,8 @@ def trained(tiny, tmp_path_factory):
     return train(data=folder, model=tiny, settings=settings, steps=4, out=out, report=False)
 
 
-def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path):
+def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(placing, "LOOKS", placing.LOOKS[-3:])
     folder = helpers.pictures(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     found = shift.place(model=trained.path, folder=folder, out=tmp_path / "placed")
     path = trained.path / "model.curve" / "curve.json"
@@ -260,6 +273,13 @@ def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_pat
     document = read_json(path)
     assert document["about"]["trained_on"] + document["about"]["held_out"] == 480
     assert len(document["splits"]) >= 3
+    assert document["about"]["looks"][-1] == "poster 2 and grey 3"
+
+
+def test_a_curve_of_an_older_version_is_learnt_again(tmp_path, capsys):
+    write_json(tmp_path / "curve.json", {"format": 1, "kind": "curve", "points": []})
+    assert placing._kept(tmp_path, None) is None
+    assert "older version; it is learnt again" in capsys.readouterr().err
 
 
 def test_copies_are_one_picture_and_a_bare_model_needs_data(trained, tiny, tmp_path):

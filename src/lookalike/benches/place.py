@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,10 @@ LOOK: dict[str, Any] = {"size": 160, "pooling": "gem"}
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     from lookalike.core import folders
+    from lookalike.core.formats import CURRENT
     from lookalike.core.jobs import Jobs
 
-    jobs = Jobs(folders.home() / "jobs" / "place")
+    jobs = Jobs(folders.home() / "jobs" / f"place-{CURRENT['curve']}")
     figures: dict[str, Any] = {}
     bars: list[Bar] = []
     for name, parts in (("cub", JUDGED), ("pacs", ("art_painting", "cartoon", "photo", "sketch"))):
@@ -36,7 +36,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         for part in parts:
             context.say(f"{name}, {part}")
             given = {"data": str(context.folder(name)), "part": part, "folders": FOLDERS[name]}
-            rows += judged(jobs.run(f"{name}-{part}", cub if name == "cub" else pacs, **given))
+            rows += jobs.run(f"{name}-{part}", cub if name == "cub" else pacs, **given)["rows"]
         found = figures[name] = summary(rows)
         bars.append(Bar(f"{name}: share of {found['folders']} folders covered", found["covered"], COVERED))
         bars.append(Bar(f"{name}: width over that of knowing nothing", found["width_ratio"], WIDTH, "lower"))
@@ -127,31 +127,9 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
             chosen = draw(classes, rng)
             vectors = encode(features[chosen])
             truth, queries = recall(vectors, labels[chosen])
-            seen = asdict(reach.look_at(vectors, features[chosen]))
-            rows.append({"from": name, "truth": truth, "queries": queries, "seen": seen})
-    points = [point.to_json() for point in reach.points]
-    return {"rows": rows, "points": points, "about": reach.about, "splits": [s.recall for s in reach.splits]}
-
-
-def judged(found: dict[str, Any], level: float = LEVEL) -> list[dict[str, Any]]:
-    """What is said of each folder, from the stored curve; the truth beside it."""
-    from lookalike.shift.estimate import Point
-    from lookalike.shift.reach import Reach, Sighting
-
-    none: Any = None
-    reach = Reach("", [Point.from_json(row) for row in found["points"]], (), none, 0.0, {})
-    out = []
-    for row in found["rows"]:
-        said = reach.judge(Sighting(**row["seen"]), level=level)
-        assert said.recall is not None  # none of them is too small
-        out.append(
-            {
-                "from": row["from"],
-                "truth": row["truth"],
-                **said.recall.to_json(),
-                "blind_low": said.ignoring.low,
-                "blind_high": said.ignoring.high,
-                "verdict": said.verdict,
-            }
-        )
-    return out
+            said = reach.place(vectors, features[chosen], level=LEVEL)
+            assert said.recall is not None  # none of them is too small
+            blind = {"blind_low": said.ignoring.low, "blind_high": said.ignoring.high}
+            row = {"from": name, "truth": truth, "queries": queries, "verdict": said.verdict}
+            rows.append({**row, **said.recall.to_json(), **blind})
+    return {"rows": rows, "about": reach.about, "splits": [s.recall for s in reach.splits]}

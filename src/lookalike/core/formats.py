@@ -16,12 +16,15 @@ CURRENT: dict[str, int] = {
     "checkpoint": 1,
     "cache": 1,
     "splits": 1,
-    "curve": 1,
+    "curve": 2,
     "table": 1,
     "map": 1,
     "backup": 1,
     "adaptation": 1,
 }
+
+# Made anew from what lies beside them, where an older one cannot be read.
+DERIVED = ("cache", "curve")
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 _MIGRATIONS: dict[tuple[str, int], Migration] = {}

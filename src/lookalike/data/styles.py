@@ -12,30 +12,32 @@ from PIL import Image, ImageChops, ImageEnhance, ImageFilter, ImageOps
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.data.decoding import Preprocess, prepare
 
-STYLES = ("grey", "blur", "noise", "jpeg", "colour", "poster", "sketch")
 STRENGTHS = (1, 2, 3)
+Steps = tuple[tuple[str, int], ...]  # styles and their strengths, one after the other
 
 
 @dataclass(frozen=True)
 class StyleView:
-    """The centre crop, changed in one way. Only `noise` draws from the stream."""
+    """The centre crop, changed in one or several ways. Only `noise` draws from the stream."""
 
     kind: ClassVar[str] = "style"
     pre: Preprocess
-    style: str
-    strength: int = 2
+    steps: Steps
 
     def __post_init__(self) -> None:
-        choose(self.style, STYLES, "a style")
-        if self.strength not in STRENGTHS:
-            raise LookalikeError(f"The strength of a style is {self.strength}; it must be 1, 2 or 3.")
+        for style, strength in self.steps:
+            choose(style, STYLES, "a style")
+            if strength not in STRENGTHS:
+                raise LookalikeError(f"The strength of a style is {strength}; it must be 1, 2 or 3.")
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = Image.fromarray(prepare(pixels, self.pre))
-        return np.array(_CHANGES[self.style](image, self.strength, rng))
+        for style, strength in self.steps:
+            image = _CHANGES[style](image, strength, rng)
+        return np.array(image)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "pre": self.pre.to_json(), "style": self.style, "strength": self.strength}
+        return {"kind": self.kind, "pre": self.pre.to_json(), "steps": [list(step) for step in self.steps]}
 
 
 def _grey(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
@@ -81,6 +83,33 @@ def _sketch(image: Image.Image, strength: int, rng: np.random.Generator) -> Imag
     return drawn if strength == 3 else ImageChops.blend(image, drawn, 0.35 + 0.3 * strength)
 
 
+def _negative(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    return Image.blend(image, ImageOps.invert(image), strength / 3)
+
+
+def _edges(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    """Outlines alone, softer the stronger."""
+    lines = ImageOps.invert(image.convert("L").filter(ImageFilter.FIND_EDGES)).convert("RGB")
+    return lines.filter(ImageFilter.GaussianBlur(0.5 * strength))
+
+
+def _pixel(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    coarse = tuple(max(1, side // 2**strength) for side in image.size)
+    return image.resize(coarse, Image.Resampling.BILINEAR).resize(image.size, Image.Resampling.NEAREST)
+
+
+def _dark(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    return ImageEnhance.Brightness(image).enhance((0, 0.6, 0.4, 0.25)[strength])
+
+
+def _pale(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    return Image.blend(image, Image.new("RGB", image.size, "white"), (0, 0.4, 0.6, 0.75)[strength])
+
+
+def _relief(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    return Image.blend(image, image.filter(ImageFilter.EMBOSS), strength / 3)
+
+
 _CHANGES = {
     "grey": _grey,
     "blur": _blur,
@@ -89,4 +118,11 @@ _CHANGES = {
     "colour": _colour,
     "poster": _poster,
     "sketch": _sketch,
+    "negative": _negative,
+    "edges": _edges,
+    "pixel": _pixel,
+    "dark": _dark,
+    "pale": _pale,
+    "relief": _relief,
 }
+STYLES = tuple(_CHANGES)

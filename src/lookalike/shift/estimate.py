@@ -1,42 +1,43 @@
-"""From a folder's signals to the recall@1 to expect, with an interval: ridge on the logit, jackknife+ over classes.
+"""From what the pictures of a folder tell to the recall@1 to expect, with an interval.
 
-What judges a folder was fitted on folders that share no class with it and were not seen in its look. Residuals are
-taken in units of the spread to expect: that of folders with equal signals, and that of counting hits, which is large
-near 0 and 1 on the logit scale and small in recall.
+A logistic regression says of every picture how likely its nearest neighbour shows the same thing; the mean over the
+folder is its recall@1. What judges a folder was fitted on folders that share no class with it and were not seen in
+its look; what that gets wrong, on the arcsine scale and in units of the spread to expect, makes the interval:
+jackknife+ within a look, and the rank over looks, since new pictures may come in one that was never seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.shift.conformal import cv_plus
+from lookalike.shift.conformal import grouped
 
 PLAIN = "plain"
-PENALTY = 0.1
-SPREAD = 0.5  # of folders with equal signals, on the logit scale
+PENALTY = 1e-3
+SPREAD = 0.1  # of folders whose pictures tell the same, on the arcsine scale
 ENOUGH = 10  # folders that a fit is made from; one with fewer to judge it is not counted
+SAMPLE = 60  # pictures of a folder that a fit is made from
+STEPS, MORE = 12, 4  # Newton's, from nothing and from the fit on all folders
 
 
 @dataclass(frozen=True)
 class Point:
-    """A graded folder: what it says about itself, and how many of its queries found their class first."""
+    """A graded folder: how far it lies, and how many of its queries found their class first."""
 
-    signals: Mapping[str, float]
+    distance: float
+    """A length: the square root of the excess FID."""
     recall: float
     queries: int
     look: str
     """`plain`, or the style its pictures were brought into."""
     classes: tuple[int, ...]
     """Its classes; empty where they were trained on."""
-
-    @property
-    def target(self) -> float:
-        return float(logit((self.recall * self.queries + 0.5) / (self.queries + 1)))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,54 +48,90 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Ridge:
-    """A weighted linear fit on standardised signals."""
+class Graded:
+    """A graded folder with what its pictures tell, and the truth about each."""
+
+    point: Point
+    evidence: np.ndarray
+    found: np.ndarray
+    """Whose nearest neighbour shows its class."""
+    asked: np.ndarray
+    """Who counts: classes of one picture do not."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A fit for every folder from those that have nothing in common with it, and what it got wrong there."""
 
     mean: np.ndarray
     scale: np.ndarray
-    slopes: np.ndarray
-    base: float
+    whole: np.ndarray
+    """Slopes of the fit on all folders; the last is the constant."""
+    fits: np.ndarray
+    """Slopes of every other fit, a row each."""
+    level: np.ndarray
+    """What all folders say of one that nothing is known of, on the arcsine scale."""
+    levels: np.ndarray
+    """What the folders behind each fit say of it."""
+    judge: np.ndarray
+    """Which fit judged each folder."""
+    residuals: np.ndarray
+    blind: np.ndarray
+    """Residuals of knowing nothing."""
+    groups: np.ndarray
+    """The look of each folder, as a number."""
 
     @classmethod
-    def fit(cls, x: np.ndarray, y: np.ndarray, weights: np.ndarray, penalty: float = PENALTY) -> Ridge:
+    def learn(cls, folders: Sequence[Graded], *, seed: int = 0) -> Estimator:
+        points = [folder.point for folder in folders]
+        truth = np.array([angle((p.recall * p.queries + 0.375) / (p.queries + 0.75)) for p in points])
+        unit = spread(np.array([point.queries for point in points]))
+        x, y, owner, weights = _sample(folders, seed)
         share = weights / weights.sum()
         mean = share @ x
         scale = np.sqrt(share @ np.square(x - mean))
         scale = np.where(scale > 1e-9, scale, np.inf)  # what does not vary says nothing
-        rows, base = (x - mean) / scale, float(share @ y)
-        inner = (rows * share[:, None]).T @ rows + penalty * np.eye(x.shape[1])
-        return cls(mean, scale, np.linalg.solve(inner, (rows * share[:, None]).T @ (y - base)), base)
-
-    def at(self, x: np.ndarray) -> float:
-        return float((x - self.mean) / self.scale @ self.slopes + self.base)
-
-
-class Estimator:
-    """A fit for every folder from those that have nothing in common with it, and what it got wrong there.
-
-    Without names it knows nothing of a folder: its interval is that of any folder.
-    """
-
-    def __init__(self, points: Sequence[Point], names: Sequence[str], *, penalty: float = PENALTY) -> None:
-        self.names = list(names)
-        x = np.array([[point.signals[name] for name in self.names] for point in points]).reshape(len(points), -1)
-        y = np.array([point.target for point in points])
-        queries = np.array([point.queries for point in points])
-        weights = 1 / _spread(y, queries) ** 2
-        self.whole = Ridge.fit(x, y, weights, penalty)
+        x = _standard(x, mean, scale)
+        whole = logistic(x, y, weights, np.zeros(x.shape[1]), STEPS)
         seen = apart(points)
         kept = np.flatnonzero(seen.sum(axis=1) >= ENOUGH)
-        self.fits = [Ridge.fit(x[own], y[own], weights[own], penalty) for own in seen[kept]]
-        fitted = np.array([fit.at(row) for fit, row in zip(self.fits, x[kept], strict=True)])
-        self.residuals = (y[kept] - fitted) / _spread(fitted, queries[kept])
+        masks, judge = np.unique(seen[kept], axis=0, return_inverse=True)
+        fits = np.empty((len(masks), x.shape[1]))
+        for slopes, mask in zip(fits, masks, strict=True):
+            own = mask[owner]
+            slopes[:] = logistic(x[own], y[own], weights[own], whole, MORE)
+        levels = np.array([truth[mask].mean() for mask in masks])
+        said = [
+            angle(_mean(_standard(folders[k].evidence, mean, scale), fits[j : j + 1])[0])
+            for k, j in zip(kept, judge, strict=True)
+        ]
+        looks = np.unique([points[k].look for k in kept], return_inverse=True)[1]
+        residuals, blind = truth[kept] - np.array(said), truth[kept] - levels[judge]
+        level, unit = truth.mean(), unit[kept]
+        return cls(mean, scale, whole, fits, level, levels, judge, residuals / unit, blind / unit, looks)
 
-    def at(self, signals: Mapping[str, float], queries: int, level: float = 0.9) -> Interval:
+    def at(self, evidence: np.ndarray, queries: int, level: float = 0.9) -> Interval:
         """Recall@1 of a folder of so many pictures, and its interval."""
-        row = np.array([signals[name] for name in self.names])
-        centres = np.array([fit.at(row) for fit in self.fits])
-        low, high = cv_plus(centres, self.residuals * _spread(centres, queries), level)
-        value = float(np.clip(self.whole.at(row), low, high))
-        return Interval(*(float(expit(v)) for v in (value, low, high)))
+        rows = _standard(evidence, self.mean, self.scale)
+        value = angle(_mean(rows, self.whole[None])[0])
+        return self._interval(value, angle(_mean(rows, self.fits)), self.residuals, queries, level)
+
+    def ignoring(self, queries: int, level: float = 0.9) -> Interval:
+        """The same of a folder one knows nothing about."""
+        return self._interval(float(self.level), self.levels, self.blind, queries, level)
+
+    def _interval(self, value: float, said: np.ndarray, residuals: np.ndarray, queries: int, level: float) -> Interval:
+        low, high = grouped(said[self.judge], residuals * spread(queries), self.groups, level)
+        return Interval(*(share(v) for v in (float(np.clip(value, low, high)), low, high)))
+
+    # ---- on disk -----------------------------------------------------------------------------------------------
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        return {f"{name}_{part.name}": getattr(self, part.name) for part in fields(self)}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], name: str) -> Estimator:
+        return cls(*(arrays[f"{name}_{part.name}"] for part in fields(cls)))
 
 
 def apart(points: Sequence[Point]) -> np.ndarray:
@@ -111,14 +148,51 @@ def apart(points: Sequence[Point]) -> np.ndarray:
     return np.asarray((member @ member.T == 0) & ((look[:, None] != look) | ((look == PLAIN) & new)))
 
 
-def _spread(value: np.ndarray, queries: np.ndarray | int) -> np.ndarray:
-    """How far a folder's logit lies from the truth of its kind: folders differ, and hits are counted."""
-    p = expit(value)
-    return np.asarray(np.sqrt(SPREAD**2 + 1 / (queries * np.maximum(p * (1 - p), 1e-4))))
+def logistic(x: np.ndarray, y: np.ndarray, weights: np.ndarray, start: np.ndarray, steps: int) -> np.ndarray:
+    """Slopes of a weighted logistic regression by Newton's method; all but the last (the constant) are shrunk."""
+    shrink = PENALTY * weights.sum() * np.append(np.ones(x.shape[1] - 1), 0.0)
+    slopes = start.copy()
+    for _ in range(steps):
+        p = expit(x @ slopes)
+        slope = x.T @ (weights * (y - p)) - shrink * slopes
+        bend = (x * (weights * np.maximum(p * (1 - p), 1e-4))[:, None]).T @ x
+        slopes += np.linalg.solve(bend + np.diag(shrink + 1e-9), slope)
+    return slopes
 
 
-def logit(p: Any) -> Any:
-    return np.log(p) - np.log1p(-np.asarray(p))
+def _sample(folders: Sequence[Graded], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(evidence, hit, folder, weight) of some queries of every folder; all folders weigh the same."""
+    rows: list[tuple[np.ndarray, ...]] = []
+    for number, folder in enumerate(folders):
+        asked = np.flatnonzero(folder.asked)
+        some = numpy_rng(seed, "sample of a folder", number).permutation(asked)[:SAMPLE]
+        ones = np.ones(len(some))
+        rows.append((folder.evidence[some], folder.found[some], number * ones, ones / max(len(some), 1)))
+    x, y, owner, weights = (np.concatenate(part) for part in zip(*rows, strict=True))
+    return x.astype(np.float64), y.astype(np.float64), owner.astype(np.int64), weights
+
+
+def _standard(rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return np.hstack([(rows - mean) / scale, np.ones((len(rows), 1))])
+
+
+def _mean(rows: np.ndarray, fits: np.ndarray) -> np.ndarray:
+    """The mean over pictures that each fit gives."""
+    return np.asarray(expit(rows @ fits.T).mean(axis=0))
+
+
+def spread(queries: Any) -> Any:
+    """How far a folder lies from the truth of its kind: folders differ, and hits are counted."""
+    return np.sqrt(SPREAD**2 + 0.25 / queries)
+
+
+def angle(p: Any) -> Any:
+    """The arcsine scale, on which counting hits spreads alike everywhere."""
+    return np.arcsin(np.sqrt(p))
+
+
+def share(value: float) -> float:
+    return float(np.sin(np.clip(value, 0, np.pi / 2)) ** 2)
 
 
 def expit(x: Any) -> Any:

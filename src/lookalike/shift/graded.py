@@ -58,10 +58,15 @@ def draw(classes: Classes, rng: np.random.Generator, *, least: int = LEAST, most
     return np.sort(rng.permutation(np.concatenate(list(classes.rows)))[:most])
 
 
-def recall(vectors: np.ndarray, labels: np.ndarray) -> tuple[float, int]:
-    """(recall@1, queries) among the rows of a folder; classes with one picture do not ask."""
+def hits(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(whose nearest other picture shows its class, who asks) of a folder; classes with one picture do not ask."""
     scores = vectors @ vectors.T
     np.fill_diagonal(scores, -np.inf)
     found = labels[scores.argmax(axis=1)] == labels
-    asked = np.isin(labels, np.flatnonzero(np.bincount(labels) > 1))
+    return found, np.isin(labels, np.flatnonzero(np.bincount(labels) > 1))
+
+
+def recall(vectors: np.ndarray, labels: np.ndarray) -> tuple[float, int]:
+    """(recall@1, queries) among the rows of a folder."""
+    found, asked = hits(vectors, labels)
     return float(found[asked].mean()) if asked.any() else 0.0, int(asked.sum())

@@ -14,10 +14,10 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift.conformal import halvings
-from lookalike.shift.estimate import PLAIN, Point
-from lookalike.shift.graded import LEAST, Classes, draw, recall
+from lookalike.shift.estimate import PLAIN, Graded, Point
+from lookalike.shift.evidence import class_means, evidence
+from lookalike.shift.graded import LEAST, Classes, draw, hits
 from lookalike.shift.nearness import FAR, Reference
-from lookalike.shift.signals import signals
 
 Encode = Callable[[np.ndarray], np.ndarray]  # unit features → unit embeddings
 HALVINGS = 6
@@ -75,11 +75,13 @@ def points_of(
     styled: int = PER_LOOK,
     seed: int = 0,
     name: str = "",
-) -> tuple[list[Point], Reference]:
-    """Folders of each half of the held-out classes, plain and in every other look, measured."""
+) -> tuple[list[Graded], Reference, np.ndarray]:
+    """Folders of each half of the held-out classes, plain and in every other look, measured; what distances are from,
+    and the classes of training."""
     reference = Reference.of(pictures.features[model.train], seed=seed)
     centre = pictures.features[model.train].mean(axis=0)
-    out: list[Point] = []
+    kinds = kinds_of(pictures, model)
+    out: list[Graded] = []
     for number, half in enumerate(half for pair in halves for half in pair):
         for look, count in [(PLAIN, plain), *((look, styled) for look in pictures.looks)]:
             known = model.held if look == PLAIN else pictures.styled
@@ -90,24 +92,35 @@ def points_of(
             rng = numpy_rng(seed, "folders", name, number, look)
             for _ in range(count):
                 chosen = draw(classes, rng)
-                out.append(measured(pictures, model, reference, chosen, look))
-    return out, reference
+                out.append(measured(pictures, model, reference, kinds, chosen, look))
+    return out, reference, kinds
 
 
-def measured(pictures: Pictures, model: Model, reference: Reference, rows: np.ndarray, look: str) -> Point:
-    """One folder: its signals, and the truth."""
-    features = pictures.seen(rows, look)
+def measured(
+    pictures: Pictures, model: Model, reference: Reference, kinds: np.ndarray, rows: np.ndarray, look: str
+) -> Graded:
+    """One folder: what its pictures tell, and the truth."""
+    features, labels = pictures.seen(rows, look), pictures.labels[rows]
     vectors = model.encode(features)
-    found = folder_signals(vectors, features, reference)
-    value, queries = recall(vectors, pictures.labels[rows])
-    classes = np.setdiff1d(pictures.labels[rows], pictures.labels[model.train])
-    return Point(found, value, queries, look, tuple(classes.tolist()))
+    found, asked = hits(vectors, labels)
+    value = float(found[asked].mean()) if asked.any() else 0.0
+    classes = np.setdiff1d(labels, pictures.labels[model.train])
+    distance = length(reference.distance(reference.project(features))[0])
+    point = Point(distance, value, int(asked.sum()), look, tuple(classes.tolist()))
+    return Graded(point, evidence(vectors, features, kinds), found, asked)
 
 
-def folder_signals(vectors: np.ndarray, features: np.ndarray, reference: Reference) -> dict[str, float]:
-    """What a folder says about itself, and how far it lies from training (square root: FID is a squared length)."""
-    excess = reference.distance(reference.project(features))[0]
-    return {**signals(vectors, features), "distance": float(np.sqrt(max(excess, 0.0)))}
+def kinds_of(pictures: Pictures, model: Model) -> np.ndarray:
+    """Mean embeddings of the classes of training; none where the held-out pictures are the same."""
+    vectors = model.encode(pictures.features[model.train])
+    if np.isin(model.held, model.train).any():
+        return vectors[:0]
+    return class_means(vectors, pictures.labels[model.train])
+
+
+def length(excess: float) -> float:
+    """FID is a squared length."""
+    return float(np.sqrt(max(excess, 0.0)))
 
 
 def class_halves(labels: np.ndarray, held: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:

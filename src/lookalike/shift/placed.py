@@ -43,12 +43,12 @@ def curve_block(found: Placement, reach: Reach) -> s.Lines:
 
 def _fixed(reach: Reach) -> s.Series:
     """The graded folders in order of their distance, a few at a time."""
-    order = sorted(reach.points, key=lambda point: point.signals["distance"])
+    order = sorted(reach.points, key=lambda point: point.distance)
     groups: list[Any] = [group for group in np.array_split(np.arange(len(order)), BINS) if len(group)]
     recalls = [np.array([order[k].recall for k in group]) for group in groups]
     return s.Series(
         name="this model on graded folders",
-        x=[float(np.mean([order[k].signals["distance"] for k in group])) for group in groups],
+        x=[float(np.mean([order[k].distance for k in group])) for group in groups],
         y=[float(np.median(values)) for values in recalls],
         low=[float(np.quantile(values, 0.05)) for values in recalls],
         high=[float(np.quantile(values, 0.95)) for values in recalls],

@@ -14,16 +14,18 @@ from torch import nn
 from lookalike.core import folders, progress
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json
+from lookalike.core.formats import CURRENT
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import audit, read_table
-from lookalike.data.styles import StyleView
+from lookalike.data.styles import Steps, StyleView
 from lookalike.data.table import Table
 from lookalike.data.views import CentreView
 from lookalike.models import Embedder, features_for
 from lookalike.models.folder import find
 from lookalike.models.pooling import unit
-from lookalike.shift.estimate import Point
+from lookalike.shift.estimate import Graded
 from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
 from lookalike.shift.material import Material, Top, assemble, top_of
 from lookalike.shift.nearness import FEWEST
@@ -35,15 +37,17 @@ from lookalike.training.settings import TrainSettings, resolve
 
 Halves = Sequence[tuple[np.ndarray, np.ndarray]]
 STYLED = 800  # held-out pictures that other looks are made of: each look costs a pass over them
-LOOKS = (
-    ("grey", 3),
-    ("blur", 2),
-    ("noise", 2),
-    ("jpeg", 3),
-    ("colour", 2),
-    ("poster", 2),
-    ("sketch", 2),
-    ("sketch", 3),
+LOOKS: tuple[Steps, ...] = (
+    *((step,) for step in (("grey", 3), ("blur", 2), ("blur", 3), ("noise", 2), ("noise", 3), ("jpeg", 3))),
+    *((step,) for step in (("colour", 2), ("poster", 2), ("poster", 3), ("sketch", 2), ("sketch", 3))),
+    *((step,) for step in (("negative", 3), ("edges", 1), ("edges", 3), ("pixel", 2), ("dark", 3), ("pale", 3))),
+    (("relief", 3),),
+    (("poster", 3), ("colour", 3)),
+    (("sketch", 2), ("blur", 1)),
+    (("grey", 3), ("noise", 3)),
+    (("sketch", 3), ("negative", 3)),
+    (("blur", 2), ("pale", 2)),
+    (("poster", 2), ("grey", 3)),
 )
 SPLITS = 5
 RECIPE_CLASSES = 16  # below that a split's test side has no halves to learn from
@@ -73,12 +77,7 @@ def place(
         raise LookalikeError(f"The level of an interval is {level:g}; it must be at least 0.5 and below 1.")
     embedder = Embedder.from_pretrained(model, device=device)
     path = Path(curve) if curve is not None else curve_folder(model, embedder)
-    known = None
-    if (path / CURVE).is_file() and not fresh:
-        known = Reach.load(path)
-        if known.model != embedder.fingerprint():
-            progress.warn(f"The curve `{path}` belongs to another model; it is learnt again.")
-            known = None
+    known = None if fresh else _kept(path, embedder)
     if known is None:
         known = learn(model, embedder, data, layout=layout, seed=seed)
         known.save(path)
@@ -110,6 +109,20 @@ def curve_folder(model: str | Path, embedder: Embedder) -> Path:
     return found.with_name(f"{found.name}.curve")
 
 
+def _kept(path: Path, embedder: Embedder) -> Reach | None:
+    """The curve that was learnt before, if it is this model's and of today's kind."""
+    if not (path / CURVE).is_file():
+        return None
+    if read_json(path / CURVE, "model's curve").get("format") in range(CURRENT["curve"]):
+        progress.warn(f"The curve `{path}` was learnt by an older version; it is learnt again.")
+        return None
+    known = Reach.load(path)
+    if known.model != embedder.fingerprint():
+        progress.warn(f"The curve `{path}` belongs to another model; it is learnt again.")
+        return None
+    return known
+
+
 def encoder(top: Top) -> Any:
     """Unit features → unit embeddings."""
     return lambda rows: head_rows(top[0], rows, top[1])
@@ -137,23 +150,26 @@ def learn(
     pictures = Pictures(features, labels, _looks(embedder, table.take(some)), some)
     halves = class_halves(labels, held, seed)
     fixed = Model(encoder(top_of(embedder)), train, held)
-    points, reference = points_of(pictures, fixed, halves, seed=seed, name="fixed")
+    graded, reference, kinds = points_of(pictures, fixed, halves, seed=seed, name="fixed")
     splits: list[SplitPoint] = []
     if settings is not None and len(names) >= RECIPE_CLASSES:
         more, splits = recipe_curve(pictures, table, embedder, settings, halves, seed=seed)
-        points += more
+        graded += more
     about = {
         "pictures": len(table),
         "trained_on": len(train),
         "held_out": len(held),
         "classes": len(names),
-        "folders": len(points),
+        "folders": len(graded),
         "looks": list(pictures.looks),
         "method": None if settings is None else settings.method.name,
         "seed": seed,
     }
     far = far_limit(pictures, held, reference)
-    return Reach(embedder.fingerprint(), points, splits, reference, far, about)
+    progress.say(f"Learning from {len(graded)} folders of known classes")
+    return Reach.learn(
+        embedder.fingerprint(), graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about
+    )
 
 
 def _labelled(
@@ -186,14 +202,15 @@ def _sides(table: Table, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
     """Unit features of pictures in other looks."""
-    views = [StyleView(embedder.preprocess, style, strength) for style, strength in LOOKS]
+    views = [StyleView(embedder.preprocess, steps) for steps in LOOKS]
     found = features_for(embedder, table, views=views, progress=True)
-    return {f"{style} {k}": unit_rows(values) for (style, k), values in zip(LOOKS, found, strict=True)}
+    names = [" and ".join(f"{style} {strength}" for style, strength in steps) for steps in LOOKS]
+    return {name: unit_rows(values) for name, values in zip(names, found, strict=True)}
 
 
 def recipe_curve(
     pictures: Pictures, table: Table, embedder: Embedder, settings: TrainSettings, halves: Halves, *, seed: int = 0
-) -> tuple[list[Point], list[SplitPoint]]:
+) -> tuple[list[Graded], list[SplitPoint]]:
     """The recipe retrained on splits of growing difficulty: folders of each test side, and the curve itself.
 
     Only the head is trained again, on the model's own features: a curve of the backbone would take days.
@@ -201,18 +218,18 @@ def recipe_curve(
     eye = {"name": embedder.name, "weights": embedder.fingerprint("pooled")}
     found = split_features(table, pictures.features, eye, count=SPLITS, draws=1)
     plain = Pictures(pictures.features, pictures.labels)
-    points: list[Point] = []
+    graded: list[Graded] = []
     splits: list[SplitPoint] = []
     for split in found.splits:
         rows = found.rows(table, split)
         encode = retrained(pictures, table, embedder, settings, rows["train"])
         model = Model(encode, rows["train"], rows["test"])
-        more, reference = points_of(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
-        points += more
+        more, reference, _ = points_of(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
+        graded += more
         value = recall(encode(pictures.features[rows["test"]]), pictures.labels[rows["test"]])
         some = numpy_rng(seed, "split", split.id).permutation(rows["test"])[:2000]
         splits.append(SplitPoint(split.id, split.fid, value, reference, reference.project(pictures.features[some])))
-    return points, splits
+    return graded, splits
 
 
 def retrained(pictures: Pictures, table: Table, embedder: Embedder, settings: TrainSettings, train: np.ndarray) -> Any:

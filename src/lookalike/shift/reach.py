@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ from lookalike.core.files import atomic_folder, read_json, write_json
 from lookalike.core.formats import stamp, upgrade
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.shift.estimate import PLAIN, Estimator, Point
-from lookalike.shift.learning import SplitPoint, folder_signals
+from lookalike.shift.estimate import PLAIN, Estimator, Graded, Point
+from lookalike.shift.evidence import NAMES, evidence
+from lookalike.shift.learning import SplitPoint, length
 from lookalike.shift.nearness import FEWEST, MATCHED, Reference
 
 CURVE, ARRAYS = "curve.json", "arrays.npz"
-MOST = 1000  # pictures of a folder that signals are taken on, as in the folders the curve was learnt on
+MOST = 1000  # pictures of a folder that are looked at, as in the folders the curve was learnt on
 ENOUGH_PLAIN = 60  # plain folders that can stand for themselves
 BEYOND_SHARE = 0.2  # of pictures that may lie farther from training than almost all held-out ones
 
@@ -39,7 +39,6 @@ class Sighting:
     """Standard deviation of the distance over draws."""
     split: int | None = None
     """The split of the recipe's own curve that lies as far from its training."""
-    signals: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,71 +67,72 @@ class Reach:
     model: str
     """Fingerprint of the model it belongs to."""
     points: Sequence[Point]
+    everywhere: Estimator
+    """Learnt on all folders."""
+    nearby: Estimator | None
+    """On plain folders alone, where they can judge each other."""
     splits: Sequence[SplitPoint]
     """The recipe's curve, easiest first; may be empty."""
     reference: Reference
+    kinds: np.ndarray
+    """Mean embeddings of the classes of training."""
     far: float
     """Distance to the nearest training picture that 99 % of held-out pictures keep below."""
     about: dict[str, Any]
     """What it was learnt from: pictures, classes, method, seed."""
 
-    @cached_property
-    def _everywhere(self) -> tuple[Estimator, Estimator]:
-        """Fits on all folders: on their signals, and on nothing."""
-        return Estimator(self.points, list(self.points[0].signals)), Estimator(self.points, ())
-
-    @cached_property
-    def _nearby(self) -> tuple[Estimator, Estimator] | None:
-        """The same on plain folders alone, where they can judge each other."""
-        plain = [point for point in self.points if point.look == PLAIN and point.classes]
-        if len(plain) < ENOUGH_PLAIN:
-            return None
-        return Estimator(plain, list(plain[0].signals)), Estimator(plain, ())
-
-    def _fits(self, seen: Sighting) -> tuple[Estimator, Estimator]:
-        """A folder no farther from training than any plain one is judged by those; other looks only widen it."""
-        limit = max((p.signals["distance"] for p in self.points if p.look == PLAIN), default=0.0)
-        near = seen.distance is not None and seen.signals["distance"] <= limit
-        return self._nearby if near and self._nearby is not None else self._everywhere
+    @classmethod
+    def learn(cls, model: str, folders: Sequence[Graded], **parts: Any) -> Reach:
+        """Fit what judges new folders on graded ones."""
+        plain = [folder for folder in folders if folder.point.look == PLAIN and folder.point.classes]
+        nearby = Estimator.learn(plain) if len(plain) >= ENOUGH_PLAIN else None
+        return cls(model, [folder.point for folder in folders], Estimator.learn(folders), nearby, **parts)
 
     def place(self, vectors: np.ndarray, features: np.ndarray, *, level: float = 0.9) -> Placement:
         """Place a folder by its unit embeddings and the unit features before the head."""
-        return self.judge(self.look_at(vectors, features), level=level)
+        seen = self.look_at(features)
+        chosen = np.sort(numpy_rng(0, "folder").permutation(seen.pictures)[: seen.used])
+        told = evidence(vectors[chosen], features[chosen], self.kinds) if seen.distance is not None else None
+        return self._judge(seen, told, level)
 
-    def look_at(self, vectors: np.ndarray, features: np.ndarray) -> Sighting:
-        count, used = len(vectors), min(len(vectors), MOST)
+    def look_at(self, features: np.ndarray) -> Sighting:
+        """How far a folder lies from training."""
+        count, used = len(features), min(len(features), MOST)
         rows = self.reference.project(features)
         outside = float((self.reference.gaps(rows) > self.far).mean())
         if count < FEWEST:
             return Sighting(count, used, outside)
         distance, spread = self.reference.distance(rows)
-        chosen = np.sort(numpy_rng(0, "folder").permutation(count)[:used])
-        found = folder_signals(vectors[chosen], features[chosen], self.reference)
-        return Sighting(count, used, outside, distance, spread, self._split(distance, min(used, MATCHED)), found)
+        return Sighting(count, used, outside, distance, spread, self._split(distance, min(used, MATCHED)))
 
-    def judge(self, seen: Sighting, *, level: float = 0.9) -> Placement:
-        """What is known of a folder that looks like this."""
+    def _estimator(self, seen: Sighting) -> Estimator:
+        """A folder no farther from training than any plain one is judged by those; other looks only widen it."""
+        limit = max((point.distance for point in self.points if point.look == PLAIN), default=0.0)
+        near = seen.distance is not None and length(seen.distance) <= limit
+        return self.nearby if near and self.nearby is not None else self.everywhere
+
+    def _judge(self, seen: Sighting, told: np.ndarray | None, level: float) -> Placement:
         queries = min(max(seen.used, FEWEST), MOST)
-        estimator, knowing_nothing = self._fits(seen)
+        estimator = self._estimator(seen)
         about: dict[str, Any] = {
             "seen": seen,
             "splits": len(self.splits),
-            "ignoring": knowing_nothing.at({}, queries, level),
+            "ignoring": estimator.ignoring(queries, level),
             "level": level,
         }
-        if seen.distance is None:
+        if told is None or seen.distance is None:
             word = "far from" if seen.outside > BEYOND_SHARE else "near"
             sentence = (
                 f"{seen.pictures} pictures are too few for a number ({FEWEST} are needed); they lie {word} training."
             )
             return Placement(recall=None, verdict="small", sentence=sentence, **about)
-        found = estimator.at(seen.signals, queries, level)
-        limit = max(point.signals["distance"] for point in self.points)  # a length: FID is its square
+        found = estimator.at(told, queries, level)
+        limit = max(point.distance for point in self.points)
         if seen.outside > BEYOND_SHARE or seen.distance > limit**2 + 2 * seen.spread:
             why = "it lies farther from training than every folder the curve was learnt on"
             if seen.outside > BEYOND_SHARE:
-                share = 100 * seen.outside
-                why = f"{share:.0f} % of its pictures lie farther from training than nearly all held-out ones"
+                share = f"{100 * seen.outside:.0f} %"
+                why = f"{share} of its pictures lie farther from training than nearly all held-out ones"
             sentence = (
                 f"Beyond the curve: {why}. Should it go on as it did, expect recall@1 {found.value:.2f}, between "
                 f"{found.low:.2f} and {found.high:.2f}; nothing measured stands behind that."
@@ -157,10 +157,13 @@ class Reach:
             "model": self.model,
             "about": self.about,
             "far": self.far,
+            "evidence": list(NAMES),
             "points": [point.to_json() for point in self.points],
             "splits": [{"id": s.id, "fid": s.fid, "recall": s.recall} for s in self.splits],
         }
-        arrays: dict[str, Any] = _arrays("model", self.reference)
+        arrays: dict[str, Any] = {**_arrays("model", self.reference), "kinds": self.kinds}
+        for name, estimator in (("everywhere", self.everywhere), ("nearby", self.nearby)):
+            arrays |= estimator.arrays(name) if estimator is not None else {}
         for number, split in enumerate(self.splits):
             arrays |= {**_arrays(f"split{number}", split.reference), f"split{number}_test": split.test}
         with atomic_folder(folder) as part:
@@ -176,11 +179,16 @@ class Reach:
                     SplitPoint(**row, reference=_reference(arrays, f"split{n}"), test=arrays[f"split{n}_test"])
                     for n, row in enumerate(document["splits"])
                 ]
+                if document["evidence"] != list(NAMES):
+                    raise ValueError("evidence of another version")
                 return cls(
                     document["model"],
                     [Point.from_json(row) for row in document["points"]],
+                    Estimator.of(arrays, "everywhere"),
+                    Estimator.of(arrays, "nearby") if "nearby_whole" in arrays else None,
                     splits,
                     _reference(arrays, "model"),
+                    arrays["kinds"],
                     document["far"],
                     document["about"],
                 )

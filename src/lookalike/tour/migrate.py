@@ -13,7 +13,7 @@ from typing import Any
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
-from lookalike.core.formats import CURRENT, upgrade
+from lookalike.core.formats import CURRENT, DERIVED, upgrade
 
 # Every document starts with its stamp: enough is read to see it, however long the file is.
 _STAMP = re.compile(rb'\A\s*\{\s*"format":\s*(\d+),\s*"kind":\s*"(\w+)"')
@@ -40,7 +40,7 @@ class Migration:
 def migrate(*, folder: str | Path, dry_run: bool = False) -> Migration:
     """Rewrite every model, run, index, checkpoint or table under `folder` that has an older format.
 
-    One that cannot be read stops it before anything is changed. Caches are made anew instead.
+    One that cannot be read stops it before anything is changed. Caches and curves are made anew instead, when they are needed.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -48,6 +48,7 @@ def migrate(*, folder: str | Path, dry_run: bool = False) -> Migration:
     found = [(path, *stamp) for path in _files(folder) if (stamp := stamp_of(path))]
     if not found:
         raise LookalikeError(f"`{folder}` holds no model, run, index or table of lookalike.")
+    found = [(path, kind, number) for path, kind, number in found if kind not in DERIVED or number >= CURRENT[kind]]
     old = [Change(path, kind, number, CURRENT[kind]) for path, kind, number in found if number != CURRENT[kind]]
     documents = [(change.path, _upgraded(change)) for change in old]
     if not dry_run:
