@@ -16,9 +16,32 @@ def cv_plus(centres, residuals, level):
     return lows[count + 1 - rank - 1], highs[rank - 1]
 
 
+def over_groups(said, groups, level):
+    """The smallest value below which (1 + level)/2 of the weight lies, and the largest above which it does."""
+    names, wanted = set(groups), (1 + level) / 2
+
+    def weight(keep):
+        return sum(
+            sum(keep(v) for v, g in zip(said, groups, strict=True) if g == name) / list(groups).count(name)
+            for name in names
+        ) / (len(names) + 1)
+
+    highs = [v for v in sorted(said) if weight(lambda other, v=v: other <= v) >= wanted - 1e-9]
+    lows = [v for v in sorted(said) if weight(lambda other, v=v: other >= v) >= wanted - 1e-9]
+    return (max(lows) if lows else min(said)), (min(highs) if highs else max(said))
+
+
 def neighbours(vectors, row, count):
     scored = [(-float(vectors[row] @ vectors[other]), other) for other in range(len(vectors)) if other != row]
     return [other for _, other in sorted(scored)[:count]]
+
+
+def directions(vectors):
+    """Participation ratio of the covariance, from its eigenvalues."""
+    import numpy as np
+
+    values = np.linalg.eigvalsh(np.cov(np.asarray(vectors, np.float64).T))
+    return math.log(values.sum() ** 2 / (values**2).sum())
 
 
 def evidence(vectors, features, kinds, row):
@@ -72,18 +95,11 @@ def evidence(vectors, features, kinds, row):
         "classes sharp": both(0.05),
         "classes": both(0.1),
         "same class": float(likeliest[0] == likeliest[1]),
+        "directions": directions(vectors),
+        "features directions": directions(features),
+        "size": math.log(count),
         "profile": sum(a * b for a, b in zip(profile(row), profile(hit), strict=True)),
     }
-
-
-def grouped(centres, residuals, groups, level):
-    """Of the intervals of the groups, the widest bound on each side after leaving out what the level allows."""
-    pairs = []
-    for name in sorted(set(groups)):
-        own = [k for k, group in enumerate(groups) if group == name]
-        pairs.append(cv_plus([centres[k] for k in own], [residuals[k] for k in own], level))
-    skip = max(0, math.floor((1 - level) * (len(pairs) + 1) + 1e-9) - 1)
-    return sorted(low for low, _ in pairs)[skip], sorted(high for _, high in pairs)[len(pairs) - 1 - skip]
 
 
 def recall(vectors, labels):

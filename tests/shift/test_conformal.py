@@ -9,7 +9,7 @@ import pytest
 from tests.naive import placing as naive
 
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift.conformal import cv_plus, grouped, halvings, wilson
+from lookalike.shift.conformal import cv_plus, halvings, over_groups, wilson
 from lookalike.shift.estimate import Estimator, Graded, Point, apart, expit, logistic
 
 
@@ -17,13 +17,34 @@ from lookalike.shift.estimate import Estimator, Graded, Point, apart, expit, log
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
 def test_cv_plus_is_what_the_loops_say(count, level):
     rng = numpy_rng(count, "cv")
-    centres, residuals = rng.standard_normal(count), rng.standard_normal(count)
+    centres, residuals = rng.standard_normal((2, count))
     assert cv_plus(centres, residuals, level) == pytest.approx(naive.cv_plus(centres, residuals, level))
 
 
+@pytest.mark.parametrize("count", [9, 37, 200])
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
+def test_the_pooled_interval_is_what_the_loops_say(count, level):
+    rng = numpy_rng(count, "pooled")
+    centres, residuals = rng.standard_normal((2, count))
+    groups = rng.integers(0, 25, count)
+    found = over_groups(centres, residuals, groups, level)
+    assert found == pytest.approx(naive.over_groups((centres + residuals).tolist(), groups.tolist(), level))
+
+
 def test_too_few_points_give_no_bounds():
-    assert cv_plus(np.zeros(8), np.ones(8), 0.9) == (-math.inf, math.inf)
+    assert cv_plus(np.zeros(8), np.ones(8), 0.9) == over_groups(*np.zeros((3, 8))) == (-math.inf, math.inf)
     assert cv_plus(np.zeros(9), np.ones(9), 0.9) == (-1.0, 1.0)
+
+
+def test_every_group_counts_the_same():
+    """A large group cannot outvote the others; of 40 groups one may be left out on each side, of 18 none."""
+    said = np.concatenate([np.zeros(1000), np.arange(1.0, 40.0)])
+    groups = np.concatenate([np.zeros(1000), np.arange(1, 40)])
+    none = np.zeros(len(said))
+    assert over_groups(said, none, groups) == (1.0, 38.0)
+    assert over_groups(said, none, np.arange(len(said)))[1] == 0.0
+    few = groups < 18
+    assert over_groups(said[few], none[few], groups[few]) == (0.0, 17.0)
 
 
 def test_halves_share_no_class_and_lose_none():
@@ -38,24 +59,6 @@ def test_wilson_by_hand():
     assert (low, high) == pytest.approx((0.7672, 0.9069), abs=1e-4)
     assert wilson(0, 0) == (0.0, 1.0)
     assert wilson(10, 10)[1] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("count", [1, 3, 18, 19, 30])
-def test_the_rank_over_groups_is_what_the_loops_say(count):
-    rng = numpy_rng(count, "groups")
-    groups = np.repeat(np.arange(count), 12)
-    centres, residuals = rng.standard_normal((2, len(groups)))
-    residuals *= 1 + groups
-    found = grouped(centres, residuals, groups, 0.9)
-    assert found == pytest.approx(naive.grouped(centres, residuals, groups.tolist(), 0.9))
-    widest = min(cv_plus(centres[groups == g], residuals[groups == g])[0] for g in range(count))
-    assert (found[0] == widest) == (count < 19)  # from 19 groups on one may be left out
-
-
-def test_a_group_too_small_for_the_level_does_not_open_the_interval():
-    groups = np.array([0] * 9 + [1] * 3)
-    assert grouped(np.zeros(12), np.ones(12), groups) == (-1.0, 1.0)
-    assert grouped(np.zeros(3), np.ones(3), groups[9:]) == (-math.inf, math.inf)
 
 
 def test_folders_that_cannot_judge_each_other_give_no_bounds():

@@ -2,8 +2,8 @@
 
 A logistic regression says of every picture how likely its nearest neighbour shows the same thing; the mean over the
 folder is its recall@1. What judges a folder was fitted on folders that share no class with it and were not seen in
-its look; what that gets wrong, on the arcsine scale and in units of the spread to expect, makes the interval:
-jackknife+ within a look, and the rank over looks, since new pictures may come in one that was never seen.
+its look; what that gets wrong, on the arcsine scale and in units of the spread to expect, makes the interval, in which
+every look counts the same, since new pictures may come in one that was never seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.shift.conformal import grouped
+from lookalike.shift.conformal import cv_plus, over_groups
 
 PLAIN = "plain"
 PENALTY = 1e-3
@@ -105,10 +105,10 @@ class Estimator:
             angle(_mean(_standard(folders[k].evidence, mean, scale), fits[j : j + 1])[0])
             for k, j in zip(kept, judge, strict=True)
         ]
-        looks = np.unique([points[k].look for k in kept], return_inverse=True)[1]
+        groups = np.unique([points[k].look for k in kept], return_inverse=True)[1]
         residuals, blind = truth[kept] - np.array(said), truth[kept] - levels[judge]
         level, unit = truth.mean(), unit[kept]
-        return cls(mean, scale, whole, fits, level, levels, judge, residuals / unit, blind / unit, looks)
+        return cls(mean, scale, whole, fits, level, levels, judge, residuals / unit, blind / unit, groups)
 
     def at(self, evidence: np.ndarray, queries: int, level: float = 0.9) -> Interval:
         """Recall@1 of a folder of so many pictures, and its interval."""
@@ -121,7 +121,9 @@ class Estimator:
         return self._interval(float(self.level), self.levels, self.blind, queries, level)
 
     def _interval(self, value: float, said: np.ndarray, residuals: np.ndarray, queries: int, level: float) -> Interval:
-        low, high = grouped(said[self.judge], residuals * spread(queries), self.groups, level)
+        centres, off = said[self.judge], residuals * spread(queries)
+        many = len(np.unique(self.groups)) > 1
+        low, high = over_groups(centres, off, self.groups, level) if many else cv_plus(centres, off, level)
         return Interval(*(share(v) for v in (float(np.clip(value, low, high)), low, high)))
 
     # ---- on disk -----------------------------------------------------------------------------------------------

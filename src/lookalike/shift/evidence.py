@@ -3,8 +3,8 @@
 Recall@1 depends on how far the pictures are from training, but as much on how many classes there are and how many
 pictures each has. Those are unknown, and show in how neighbours behave: whether they choose each other, share
 neighbours, and stay the same when pictures are compared by the features before the head or by one half of the
-dimensions; and in whether the two are alike in terms of the classes the model was trained on. Nothing here depends on
-the scale of the scores or on the size of the folder, which another look or another folder changes.
+dimensions; in whether the two are alike in terms of the classes the model was trained on; and in how many directions
+the folder uses for its size. Nothing here depends on the scale of the scores, which another look changes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ NAMES = (
     *("features first", "features rank", "features 10", "half first", "half rank", "half 10"),
     *("hub", "own hub"),
     *("classes sharp", "classes", "same class", "profile"),
+    *("directions", "features directions", "size"),  # of the folder
 )
 
 
@@ -44,6 +45,8 @@ def evidence(vectors: np.ndarray, features: np.ndarray, kinds: np.ndarray) -> np
         columns += [seen[:, 0] == hit, _rank(seen, hit), overlap(near, seen, 10)]
     chosen = np.log1p(np.bincount(near[:, :5].ravel(), minlength=len(near)))
     columns += [chosen[hit], chosen, *_by_classes(vectors @ kinds.T, hit)]
+    columns += [np.full(len(rows), value) for value in (_directions(vectors), _directions(features))]
+    columns.append(np.full(len(rows), np.log(len(rows))))
     return np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
 
 
@@ -88,6 +91,13 @@ def _by_classes(scores: np.ndarray, hit: np.ndarray) -> list[np.ndarray]:
     likeliest = scores.argmax(axis=1)
     profile = _unit(scores - scores.mean(axis=1, keepdims=True))
     return [*out, likeliest == likeliest[hit], (profile * profile[hit]).sum(axis=1)]
+
+
+def _directions(vectors: np.ndarray) -> float:
+    """The logarithm of how many directions are used: the eigenvalues' sum, squared, over the sum of their squares."""
+    rows = vectors - vectors.mean(axis=0)
+    inner = rows.T @ rows if rows.shape[1] < len(rows) else rows @ rows.T  # the same eigenvalues
+    return float(2 * np.log(max(np.trace(inner), 1e-12)) - np.log(max(np.square(inner).sum(), 1e-24)))
 
 
 def _background(scores: np.ndarray) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from lookalike.shift.nearness import FAR, Reference
 
 Encode = Callable[[np.ndarray], np.ndarray]  # unit features → unit embeddings
 HALVINGS = 6
-PER_HALF, PER_LOOK = 8, 2  # folders of a half of the classes: plain ones, and in each other look
+PER_HALF, PER_LOOK = 8, 4  # folders of a half of the classes: plain ones, and in each other look
 
 
 @dataclass(frozen=True)

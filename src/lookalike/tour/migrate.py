@@ -40,7 +40,7 @@ class Migration:
 def migrate(*, folder: str | Path, dry_run: bool = False) -> Migration:
     """Rewrite every model, run, index, checkpoint or table under `folder` that has an older format.
 
-    One that cannot be read stops it before anything is changed. Caches and curves are made anew instead, when they are needed.
+    One that cannot be read stops it before anything is changed. Caches and curves are made anew when they are needed.
     """
     folder = Path(folder)
     if not folder.exists():
