@@ -103,7 +103,7 @@ class Estimator:
         levels = np.array([truth[mask].mean() for mask in masks])
         said = [
             angle(_mean(_standard(folders[k].evidence, mean, scale), fits[j : j + 1])[0])
-            for k, j in zip(kept, judge, strict=True)
+            for k, j in zip(kept.tolist(), judge.tolist(), strict=True)
         ]
         groups = np.unique([points[k].look for k in kept], return_inverse=True)[1]
         residuals, blind = truth[kept] - np.array(said), truth[kept] - levels[judge]
