@@ -334,8 +334,8 @@ from lookalike.searching.updating import Update
 from tests.searching.fake import FakeEmbedder
 embedding.BATCH = 4
 real = Update._store
-def told(self, batch, *more):
-    out = real(self, batch, *more)
+def told(self, batch, homeless):
+    out = real(self, batch, homeless)
     print(self.writer.store.count(), flush=True)
     time.sleep(0.02)
     return out
@@ -375,10 +375,10 @@ def test_ctrl_c_says_what_is_kept(
     monkeypatch.setattr("lookalike.searching.embedding.BATCH", 10)
     real = updating_module.Update._store
 
-    def stopped(self: Any, batch: Any, *more: Any) -> Any:
+    def stopped(self: Any, batch: Any, homeless: Any) -> Any:
         if self.writer.store.count() >= 10:
             raise KeyboardInterrupt
-        return real(self, batch, *more)
+        return real(self, batch, homeless)
 
     monkeypatch.setattr(updating_module.Update, "_store", stopped)
     with pytest.raises(KeyboardInterrupt):

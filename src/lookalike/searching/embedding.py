@@ -1,12 +1,11 @@
-"""Reading and embedding ahead: while one batch is stored the model works on the next one, and the files of the one
-after it are read, hashed and decoded, each once."""
+"""Reading ahead: while the model works on one batch, the next one's files are read, hashed and decoded, each once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +15,11 @@ from lookalike.core.files import hash_bytes
 if TYPE_CHECKING:
     from lookalike.data import Table
 
-BATCH = 256  # pictures acknowledged at a time: a kill costs two such batches at most, and three are in memory
+BATCH = 512  # pictures acknowledged at a time: what a kill costs at most
 FIRST = 32  # the first batches are smaller: the model waits for them
 LARGE = 100_000  # bytes of a file from which on several threads that decode help each other
 
 Square = Callable[[np.ndarray], np.ndarray]
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -106,19 +104,3 @@ def batches(table: Table, rows: Sequence[int], side: float, square: Square | Non
         finally:
             if crew is not None:
                 crew.shutdown(cancel_futures=True)
-
-
-def ahead(found: Iterable[Batch], work: Callable[[Batch], Made]) -> Iterator[tuple[Batch, Made]]:
-    """Each batch with what `work` makes of it, done while the caller stores the one before."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="lookalike-embed")
-    waiting: list[tuple[Batch, Future[Made]]] = []
-    try:
-        for batch in found:
-            waiting.append((batch, pool.submit(work, batch)))
-            if len(waiting) > 1:
-                first, made = waiting.pop(0)
-                yield first, made.result()
-        for last, made in waiting:
-            yield last, made.result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
-from lookalike.searching.embedding import Batch, Square, ahead, batches
+from lookalike.searching.embedding import Batch, Square, batches
 from lookalike.searching.folder import UNREADABLE
 from lookalike.searching.rows import PROTOTYPE, payload_of
 from lookalike.searching.table import finished
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 # What one row takes beside its vector: payload, its indexes, the write-ahead log.
 ROW_BYTES = 3_000
 SLICE = 10_000
-
-Embedded = tuple[np.ndarray, dict[int, str], list[str]]  # vectors, rows without one and why, prototypes
 
 
 @dataclass
@@ -161,19 +158,16 @@ class Update:
         square: Square | None = self.writer.embedder.square if direct else None
         pre = self.writer.generation.preprocess
         with Progress("Embedding", len(rows), shown=self.progress) as bar:
-            found = batches(self.table, rows, pre["size"] / pre["crop"], square)
-            for batch, embedded in ahead(found, lambda batch: self._vectors(batch) if direct and batch.facts else None):
-                failed = self._store(batch, homeless, embedded)
+            for batch in batches(self.table, rows, pre["size"] / pre["crop"], square):
+                failed = self._store(batch, homeless)
                 contents.update({self.names[row]: facts.content for row, facts in batch.facts.items()})
                 for row in failed:
                     contents.pop(self.names[row], None)
                 bar.advance(len(batch.rows))
         return contents
 
-    def _store(
-        self, batch: Batch, homeless: dict[tuple[str, str], str], embedded: Embedded | None = None
-    ) -> dict[int, str]:
-        """Store a batch, embedded before or now, and return the rows that could not be read, with the reason."""
+    def _store(self, batch: Batch, homeless: dict[tuple[str, str], str]) -> dict[int, str]:
+        """Store a batch and return the rows that could not be read, with the reason."""
         store, done, names = self.writer.store, self.done, self.names
         payloads = {row: {**self.payload(row), **facts.payload()} for row, facts in batch.facts.items()}
         kept: dict[int, str] = {}  # row -> the id whose vector it takes over
@@ -192,7 +186,7 @@ class Update:
         failed = dict(batch.failed)
         rows = [row for row in batch.facts if row not in kept]
         if rows:
-            vectors, failed_now, tags = embedded or self._vectors(batch, rows)
+            vectors, failed_now, tags = self._vectors(batch, rows)
             failed |= failed_now
             rows = [row for row in rows if row not in failed]
             for row, tag in zip(rows, tags, strict=False):
@@ -205,9 +199,8 @@ class Update:
         store.delete([names[row] for row in failed if names[row] in self.known])
         return failed
 
-    def _vectors(self, batch: Batch, some: Sequence[int] | None = None) -> Embedded:
+    def _vectors(self, batch: Batch, rows: list[int]) -> tuple[np.ndarray, dict[int, str], list[str]]:
         """The vectors of some rows, of which rows there are none, with the reason, and the prototypes of the others."""
-        rows = list(batch.facts) if some is None else list(some)
         squares = [fed for row in rows if (fed := batch.facts[row].square) is not None]
         embedder, failures = self.writer.embedder, []
         tagged = getattr(embedder, "prototypes", None) is not None
