@@ -11,7 +11,7 @@ from lookalike import shift
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.seeds import numpy_rng
-from lookalike.data.styles import STRENGTHS, STYLES, StyleView
+from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
 from lookalike.shift import evidence, graded, placing
 from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
 from lookalike.shift.nearness import Reference
@@ -99,9 +99,9 @@ def test_pictures_that_were_trained_on_are_no_witnesses_for_their_classes():
     from lookalike.shift.learning import kinds_of
 
     features, labels = world(classes=6, images=8)
-    rows = np.arange(len(labels))
-    assert len(kinds_of(Pictures(features, labels), Model(encode, rows, rows))) == 0
-    assert len(kinds_of(Pictures(features, labels), Model(encode, rows[labels < 4], rows[labels >= 4]))) == 4
+    rows, pictures = np.arange(len(labels)), Pictures(features, labels)
+    assert len(kinds_of(pictures, Model(encode, rows, rows), features)) == 0
+    assert len(kinds_of(pictures, Model(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
 
 
 # ---- distance ------------------------------------------------------------------------------------
@@ -167,8 +167,20 @@ def test_styles_change_a_picture_more_and_more(style):
     assert min(moved) > 1 and moved[0] < 1.2 * moved[2]
     again = StyleView(pre, ((style, 2),))(pixels, numpy_rng(0, "s"))
     assert (again == StyleView(pre, ((style, 2),))(pixels, numpy_rng(0, "s"))).all() and again.shape == (96, 96, 3)
+    cropped = StyleView(pre, ((style, 2),), cropped=True)(prepare(pixels, pre), numpy_rng(0, "s"))
+    assert (again == cropped).all()
     with pytest.raises(LookalikeError, match="style"):
         StyleView(pre, (("gray", 2),))
+
+
+@pytest.mark.parametrize("size", (3, 5, 7))
+def test_the_median_is_the_one_of_pillow(size):
+    from PIL import Image, ImageFilter
+
+    for shape in ((40, 31, 3), (2, 5, 3), (1, 1, 3)):
+        pixels = numpy_rng(size, "median").integers(0, 256, shape).astype(np.uint8)
+        expected = np.asarray(Image.fromarray(pixels).filter(ImageFilter.MedianFilter(size)))
+        assert (median(pixels, size) == expected).all()
 
 
 # ---- the curve -----------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ class StyleView:
     kind: ClassVar[str] = "style"
     pre: Preprocess
     steps: Steps
+    cropped: bool = False
+    """The pixels are that crop already."""
 
     def __post_init__(self) -> None:
         for style, strength in self.steps:
@@ -31,13 +33,14 @@ class StyleView:
                 raise LookalikeError(f"The strength of a style is {strength}; it must be 1, 2 or 3.")
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        image = Image.fromarray(prepare(pixels, self.pre))
+        image = Image.fromarray(pixels if self.cropped else prepare(pixels, self.pre))
         for style, strength in self.steps:
             image = _CHANGES[style](image, strength, rng)
         return np.array(image)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "pre": self.pre.to_json(), "steps": [list(step) for step in self.steps]}
+        steps = [list(step) for step in self.steps]
+        return {"kind": self.kind, "pre": self.pre.to_json(), "steps": steps, "cropped": self.cropped}
 
 
 def _grey(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
@@ -69,8 +72,33 @@ def _colour(image: Image.Image, strength: int, rng: np.random.Generator) -> Imag
 
 def _poster(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
     """Flat areas of few colours, as in a cartoon."""
-    flat = image.filter(ImageFilter.MedianFilter((0, 3, 5, 7)[strength]))
+    flat = Image.fromarray(median(np.asarray(image), (0, 3, 5, 7)[strength]))
     return ImageEnhance.Color(ImageOps.posterize(flat, 5 - strength)).enhance(1.4)
+
+
+def median(pixels: np.ndarray, size: int) -> np.ndarray:
+    """What Pillow's `MedianFilter` makes, several times as fast: all windows at once, by comparisons alone.
+
+    Of half of the values and two more, neither the least nor the greatest is the median: they give way to the next.
+    """
+    edge, (height, width) = size // 2, pixels.shape[:2]
+    wide = np.pad(pixels, ((edge, edge), (edge, edge), (0, 0)), mode="edge")
+    rest = [wide[y : y + height, x : x + width] for y in range(size) for x in range(size)]
+    kept = [rest.pop().copy() for _ in range(len(rest) // 2 + 2)]
+    spare = np.empty_like(kept[0])
+    while len(kept) > 1:
+        last = len(kept) - 1
+        orders = [(k, last - k) for k in range(len(kept) // 2)]
+        orders += [(0, k) for k in range(1, (len(kept) + 1) // 2)]
+        orders += [(k, last) for k in range(len(kept) // 2, last)]
+        for low, high in orders:
+            np.minimum(kept[low], kept[high], out=spare)
+            np.maximum(kept[low], kept[high], out=kept[high])
+            kept[low], spare = spare, kept[low]
+        kept = kept[1:-1]
+        if rest:
+            kept.append(rest.pop().copy())
+    return kept[0]
 
 
 def _sketch(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:

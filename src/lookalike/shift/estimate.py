@@ -9,11 +9,14 @@ every look counts the same, since new pictures may come in one that was never se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from lookalike.core.device import threads
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
 from lookalike.shift.conformal import cv_plus, over_groups
@@ -96,10 +99,13 @@ class Estimator:
         seen = apart(points)
         kept = np.flatnonzero(seen.sum(axis=1) >= ENOUGH)
         masks, judge = np.unique(seen[kept], axis=0, return_inverse=True)
-        fits = np.empty((len(masks), x.shape[1]))
-        for slopes, mask in zip(fits, masks, strict=True):
+
+        def fit(mask: np.ndarray) -> np.ndarray:
             own = mask[owner]
-            slopes[:] = logistic(x[own], y[own], weights[own], whole, MORE)
+            return logistic(x[own], y[own], weights[own], whole, MORE)
+
+        with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:  # a fit a core
+            fits = np.array(list(pool.map(fit, masks))).reshape(len(masks), x.shape[1])
         levels = np.array([truth[mask].mean() for mask in masks])
         said = [
             angle(_mean(_standard(folders[k].evidence, mean, scale), fits[j : j + 1])[0])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas, lapack  # loaded here: who limits its threads must find it
 
 Floats = NDArray[np.float64]
 
@@ -28,8 +29,6 @@ class Moments:
 
     def exchanged(self, came: Floats, gone: Floats) -> Moments:
         """With some rows more and some of its own less: one product, and no second matrix beside the answer's."""
-        from scipy.linalg import blas
-
         rows = np.concatenate([came, gone]) - self.centre
         signed = rows * np.repeat((1.0, -1.0), (len(came), len(gone)))[:, None]
         scatter = self.scatter.copy()
@@ -136,8 +135,6 @@ def _root_of_full(lower: Floats, second: Floats) -> float:
 
     `second` is used up.
     """
-    from scipy.linalg import lapack
-
     # LAPACK wants columns: turned round, both are in that order without a copy, and S₂ is symmetric.
     product, _ = lapack.dsygst(second.T, lower.T, itype=2, lower=0, overwrite_a=1)  # its upper half is filled
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(product.T, UPLO="L"), 0)).sum())

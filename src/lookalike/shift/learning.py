@@ -7,10 +7,13 @@ retrained on splits of growing difficulty, each on its own test side.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift.conformal import halvings
@@ -35,9 +38,14 @@ class Pictures:
     styled: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     """Sorted row numbers."""
 
-    def seen(self, rows: np.ndarray, look: str) -> np.ndarray:
-        """The features of some rows in a look."""
-        return self.features[rows] if look == PLAIN else self.looks[look][np.searchsorted(self.styled, rows)]
+    @property
+    def seen(self) -> dict[str, np.ndarray]:
+        """The features of every look."""
+        return {PLAIN: self.features, **self.looks}
+
+    def places(self, rows: np.ndarray, look: str) -> np.ndarray:
+        """Where among a look's features those of some rows are."""
+        return rows if look == PLAIN else np.searchsorted(self.styled, rows)
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,9 @@ def points_of(
     and the classes of training."""
     reference = Reference.of(pictures.features[model.train], seed=seed)
     centre = pictures.features[model.train].mean(axis=0)
-    kinds = kinds_of(pictures, model)
-    out: list[Graded] = []
+    vectors = {look: model.encode(features) for look, features in pictures.seen.items()}
+    kinds = kinds_of(pictures, model, vectors[PLAIN])
+    drawn: list[tuple[np.ndarray, str]] = []
     for number, half in enumerate(half for pair in halves for half in pair):
         for look, count in [(PLAIN, plain), *((look, styled) for look in pictures.looks)]:
             known = model.held if look == PLAIN else pictures.styled
@@ -90,32 +99,28 @@ def points_of(
             if classes.pictures < LEAST or len(classes.rows) < 2:
                 continue
             rng = numpy_rng(seed, "folders", name, number, look)
-            for _ in range(count):
-                chosen = draw(classes, rng)
-                out.append(measured(pictures, model, reference, kinds, chosen, look))
-    return out, reference, kinds
+            drawn += [(draw(classes, rng), look) for _ in range(count)]
+
+    def measured(rows: np.ndarray, look: str) -> Graded:
+        """One folder: what its pictures tell, and the truth."""
+        places, labels = pictures.places(rows, look), pictures.labels[rows]
+        features, own = pictures.seen[look][places], vectors[look][places]
+        found, asked = hits(own, labels)
+        value = float(found[asked].mean()) if asked.any() else 0.0
+        classes = np.setdiff1d(labels, pictures.labels[model.train])
+        distance = length(reference.distance(reference.project(features))[0])
+        point = Point(distance, value, int(asked.sum()), look, tuple(classes.tolist()))
+        return Graded(point, evidence(own, features, kinds), found, asked)
+
+    with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:  # small matrices: a folder a core
+        return list(pool.map(lambda one: measured(*one), drawn)), reference, kinds
 
 
-def measured(
-    pictures: Pictures, model: Model, reference: Reference, kinds: np.ndarray, rows: np.ndarray, look: str
-) -> Graded:
-    """One folder: what its pictures tell, and the truth."""
-    features, labels = pictures.seen(rows, look), pictures.labels[rows]
-    vectors = model.encode(features)
-    found, asked = hits(vectors, labels)
-    value = float(found[asked].mean()) if asked.any() else 0.0
-    classes = np.setdiff1d(labels, pictures.labels[model.train])
-    distance = length(reference.distance(reference.project(features))[0])
-    point = Point(distance, value, int(asked.sum()), look, tuple(classes.tolist()))
-    return Graded(point, evidence(vectors, features, kinds), found, asked)
-
-
-def kinds_of(pictures: Pictures, model: Model) -> np.ndarray:
+def kinds_of(pictures: Pictures, model: Model, vectors: np.ndarray) -> np.ndarray:
     """Mean embeddings of the classes of training; none where the held-out pictures are the same."""
-    vectors = model.encode(pictures.features[model.train])
     if np.isin(model.held, model.train).any():
         return vectors[:0]
-    return class_means(vectors, pictures.labels[model.train])
+    return class_means(vectors[model.train], pictures.labels[model.train])
 
 
 def length(excess: float) -> float:

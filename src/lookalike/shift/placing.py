@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json
 from lookalike.core.formats import CURRENT
 from lookalike.core.run import Run
-from lookalike.core.seeds import numpy_rng
+from lookalike.core.seeds import derive, numpy_rng
 from lookalike.data import audit, read_table
+from lookalike.data.decoding import decode, prepare
 from lookalike.data.styles import Steps, StyleView
 from lookalike.data.table import Table
 from lookalike.data.views import CentreView
@@ -144,6 +146,10 @@ def learn(
     table, settings = _labelled(model, embedder, data, layout)
     labels, names = table.labels()
     train, held = _sides(table, labels)
+    progress.say(
+        f"The model's curve is learnt, once: from {min(STYLED, len(held)):,} pictures it was not trained on, each in "
+        f"{len(LOOKS)} other looks. That takes some minutes."
+    )
     centre = [CentreView(embedder.preprocess)]
     features = unit_rows(features_for(embedder, table, views=centre, progress=True)[0])
     some = np.sort(numpy_rng(seed, "other looks").permutation(held)[:STYLED])
@@ -201,11 +207,22 @@ def _sides(table: Table, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
-    """Unit features of pictures in other looks."""
-    views = [StyleView(embedder.preprocess, steps) for steps in LOOKS]
-    found = features_for(embedder, table, views=views, progress=True)
-    names = [" and ".join(f"{style} {strength}" for style, strength in steps) for steps in LOOKS]
-    return {name: unit_rows(values) for name, values in zip(names, found, strict=True)}
+    """Unit features of pictures in other looks; each is decoded once."""
+    pre = embedder.preprocess
+
+    def crop(row: int) -> np.ndarray:
+        return prepare(decode(table.open_bytes(row), box=table.box(row), min_side=pre.size), pre)
+
+    with ThreadPoolExecutor(threads()) as crew:
+        crops = list(crew.map(crop, range(len(table))))
+    out = {}
+    with progress.Progress("Other looks", len(LOOKS) * len(crops)) as bar:
+        for number, steps in enumerate(LOOKS):
+            view = StyleView(pre, steps, cropped=True)
+            found = embedder.features(crops, view=view, seed=derive(0, "view", number, 0))
+            out[" and ".join(f"{style} {strength}" for style, strength in steps)] = unit_rows(found)
+            bar.advance(len(crops))
+    return out
 
 
 def recipe_curve(
