@@ -28,8 +28,8 @@ from lookalike.searching.updating import Update
 from tests.searching.fake import FakeEmbedder
 embedding.BATCH = 8
 real = Update._store
-def told(self, batch, homeless):
-    out = real(self, batch, homeless)
+def told(self, *batch):
+    out = real(self, *batch)
     print(self.writer.store.count(), flush=True)
     time.sleep(float(sys.argv[4]))
     return out

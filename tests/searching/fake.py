@@ -34,7 +34,11 @@ class FakeEmbedder:
     def square(self, picture: Any) -> np.ndarray:
         return prepare(picture, self.preprocess)
 
-    def encode_squares(self, squares: Any) -> np.ndarray:
+    def encode_squares(self, squares: Any, count: int) -> Any:
+        for square in squares:
+            yield self.rows([square])
+
+    def rows(self, squares: Any) -> np.ndarray:
         rows = np.stack(squares).reshape(len(squares), -1).astype(np.float32) - 100.5
         rows = np.abs(rows) if self.seed else rows
         return np.asarray(self.signs * rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
@@ -46,7 +50,7 @@ class FakeEmbedder:
                 squares.append(prepare(picture.load(), self.preprocess, box=picture.box))
             except UnreadableImage as error:
                 failures.append(Failure(picture.index, picture.name, error.reason))
-        rows = self.encode_squares(squares) if squares else np.empty((0, self.dim), np.float32)
+        rows = self.rows(squares) if squares else np.empty((0, self.dim), np.float32)
         return (rows, failures) if on_error == "skip" else rows
 
 
@@ -63,7 +67,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
         streams, most = False, 32
 
         def __init__(self, model: Any) -> None:
-            self.square, self.rows = model.square, model.encode_squares
+            self.square, self.rows = model.square, model.rows
 
     def model(self: Any, *, fast: bool = False) -> Any:
         self._squares = self._squares or Light(self._index.embedder)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lookalike.core import files
@@ -115,6 +116,24 @@ def test_unreadable_pictures_are_named_and_the_rest_is_indexed(folder: Path, mod
         bad.unlink()
     assert index(folder=folder, index=place, progress=False).unreadable == []
     assert not (place / "unreadable.txt").exists()
+
+
+@pytest.mark.parametrize("bad", [(0, 1, 2, 3), (2, 3), (20, 21, 22, 23), (3, 8, 9, 10, 11, 23)])
+def test_every_vector_belongs_to_its_picture(
+    folder: Path, tmp_path: Path, bad: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures go through the model in one stream, whatever part of a batch, or all of it, cannot be read."""
+    monkeypatch.setattr("lookalike.searching.embedding.BATCH", 2)
+    files = sorted(folder.rglob("*.jpg"))
+    for number in bad:
+        files[number].write_bytes(b"no picture")
+    model = FakeEmbedder()
+    done = index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)  # type: ignore[arg-type]
+    assert done.new == 24 - len(bad) and len(done.unreadable) == len(bad)
+    with Index.open(tmp_path / "index") as opened:
+        for record in (record for part in opened.store.scan(vectors=True) for record in part):
+            [expected] = model.encode([folder / record.payload["path"]])
+            np.testing.assert_allclose(record.vector, expected, atol=1e-6)
 
 
 def test_nothing_is_written_into_the_picture_folder(folder: Path, model: Path, tmp_path: Path) -> None:
@@ -334,8 +353,8 @@ from lookalike.searching.updating import Update
 from tests.searching.fake import FakeEmbedder
 embedding.BATCH = 4
 real = Update._store
-def told(self, batch, homeless):
-    out = real(self, batch, homeless)
+def told(self, *batch):
+    out = real(self, *batch)
     print(self.writer.store.count(), flush=True)
     time.sleep(0.02)
     return out
@@ -375,10 +394,10 @@ def test_ctrl_c_says_what_is_kept(
     monkeypatch.setattr("lookalike.searching.embedding.BATCH", 10)
     real = updating_module.Update._store
 
-    def stopped(self: Any, batch: Any, homeless: Any) -> Any:
+    def stopped(self: Any, *batch: Any) -> Any:
         if self.writer.store.count() >= 10:
             raise KeyboardInterrupt
-        return real(self, batch, homeless)
+        return real(self, *batch)
 
     monkeypatch.setattr(updating_module.Update, "_store", stopped)
     with pytest.raises(KeyboardInterrupt):

@@ -175,10 +175,10 @@ def test_a_server_that_goes_away_while_indexing(
     monkeypatch.setattr(embedding, "BATCH", 6)
     real, place = Update._store, tmp_path / "index"
 
-    def going(self: Any, batch: Any, homeless: Any) -> Any:
+    def going(self: Any, *batch: Any) -> Any:
         if self.writer.store.count() == 12:
             gate.shut()
-        return real(self, batch, homeless)
+        return real(self, *batch)
 
     monkeypatch.setattr(Update, "_store", going)
     with pytest.raises(Unavailable, match="No Milvus server answers"):

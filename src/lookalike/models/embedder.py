@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -301,11 +301,14 @@ class Embedder(nn.Module):
 
         return np.asarray(centre(picture, self.preprocess))
 
-    def encode_squares(self, squares: Sequence[np.ndarray], *, layer: str = "embedding") -> np.ndarray:
-        """float32 rows of length one for squares of pixels that were made before; features with `layer="pooled"`."""
+    def encode_squares(
+        self, squares: Iterable[np.ndarray], count: int, *, layer: str = "embedding"
+    ) -> Iterator[np.ndarray]:
+        """float32 rows of length one for at most `count` squares of pixels that were made before; features with
+        `layer="pooled"`. In order, a few at a time, while further squares are drawn."""
         from lookalike.models.squares import Squares
 
-        return Squares(self, layer=layer).rows(squares)
+        return Squares(self, layer=layer).stream(squares, count)
 
     @property
     def reads_words(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,13 @@ class Squares:
         return self.model.square(picture)
 
     def rows(self, squares: Sequence[np.ndarray]) -> np.ndarray:
-        engine = self._engine(len(squares), len(squares))
-        batches = (np.stack(squares[start : start + BATCH]) for start in range(0, len(squares), BATCH))
-        return np.concatenate([np.array(part) for part in engine.run(batches)])
+        return np.concatenate([np.array(part) for part in self.stream(squares, len(squares))])
+
+    def stream(self, squares: Iterable[np.ndarray], count: int) -> Iterator[np.ndarray]:
+        """Rows of at most `count` squares, in order, a few at a time, while further squares are drawn."""
+        return self._engine(count, count).run(_stacked(iter(squares)))
+
+
+def _stacked(squares: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    while part := list(itertools.islice(squares, BATCH)):
+        yield np.stack(part)

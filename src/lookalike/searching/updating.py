@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
-from lookalike.searching.embedding import Batch, Square, batches
+from lookalike.searching.embedding import Batch, batches
 from lookalike.searching.folder import UNREADABLE
 from lookalike.searching.rows import PROTOTYPE, payload_of
 from lookalike.searching.table import finished
@@ -155,19 +159,49 @@ class Update:
         rows = sorted([*self.changes.fresh, *self.changes.touched])
         # What may only have moved or been touched is embedded after a second look, if it must be.
         direct = self.changes.fresh and not homeless and not self.changes.touched
-        square: Square | None = self.writer.embedder.square if direct else None
         pre = self.writer.generation.preprocess
-        with Progress("Embedding", len(rows), shown=self.progress) as bar:
-            for batch in batches(self.table, rows, pre["size"] / pre["crop"], square):
-                failed = self._store(batch, homeless)
-                contents.update({self.names[row]: facts.content for row, facts in batch.facts.items()})
-                for row in failed:
-                    contents.pop(self.names[row], None)
-                bar.advance(len(batch.rows))
+        side = pre["size"] / pre["crop"]
+
+        def store(batch: Batch, found: np.ndarray | None) -> None:
+            failed = self._store(batch, homeless, found)
+            contents.update({self.names[row]: facts.content for row, facts in batch.facts.items()})
+            for row in failed:
+                contents.pop(self.names[row], None)
+            bar.advance(len(batch.rows))
+
+        with Progress("Embedding", len(rows), shown=self.progress) as bar, ThreadPoolExecutor(1) as behind:
+            last: Future[None] | None = None
+            for work in self._embedded(rows, side) if direct else ((b, None) for b in batches(self.table, rows, side)):
+                if last is not None:
+                    last.result()
+                last = behind.submit(store, *work)
+            if last is not None:
+                last.result()
         return contents
 
-    def _store(self, batch: Batch, homeless: dict[tuple[str, str], str]) -> dict[int, str]:
-        """Store a batch and return the rows that could not be read, with the reason."""
+    def _embedded(self, rows: list[int], side: float) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Batches with what the model makes of them, in one stream: it waits for no batch to be read or stored."""
+        read: deque[Batch] = deque()
+
+        def squares() -> Iterator[np.ndarray]:
+            for batch in batches(self.table, rows, side, self.writer.embedder.square):
+                read.append(batch)
+                yield from (facts.square for facts in batch.facts.values() if facts.square is not None)
+
+        done: list[np.ndarray] = []
+        for part in self._encode(squares(), len(rows)):
+            done.extend(np.array(part))  # a copy: a runtime may use the same place again
+            while read and len(done) >= len(read[0].facts):
+                batch = read.popleft()
+                count = len(batch.facts)
+                yield batch, np.array(done[:count], np.float32)
+                del done[:count]
+        yield from ((batch, np.empty(0, np.float32)) for batch in read)  # nothing in them could be read
+
+    def _store(
+        self, batch: Batch, homeless: dict[tuple[str, str], str], found: np.ndarray | None = None
+    ) -> dict[int, str]:
+        """Store a batch and return the rows that could not be read, with the reason; `found` by the model before."""
         store, done, names = self.writer.store, self.done, self.names
         payloads = {row: {**self.payload(row), **facts.payload()} for row, facts in batch.facts.items()}
         kept: dict[int, str] = {}  # row -> the id whose vector it takes over
@@ -186,9 +220,11 @@ class Update:
         failed = dict(batch.failed)
         rows = [row for row in batch.facts if row not in kept]
         if rows:
-            vectors, failed_now, tags = self._vectors(batch, rows)
-            failed |= failed_now
-            rows = [row for row in rows if row not in failed]
+            if found is None:
+                found, failures = self._features(self.table.take(rows))
+                failed |= {rows[failure.index]: failure.reason for failure in failures}
+                rows = [row for row in rows if row not in failed]
+            vectors, tags = self._vectors(found)
             for row, tag in zip(rows, tags, strict=False):
                 payloads[row].setdefault(PROTOTYPE, tag)  # a column of that name in the table stays
             store.upsert([names[row] for row in rows], vectors, [payloads[row] for row in rows])
@@ -199,24 +235,28 @@ class Update:
         store.delete([names[row] for row in failed if names[row] in self.known])
         return failed
 
-    def _vectors(self, batch: Batch, rows: list[int]) -> tuple[np.ndarray, dict[int, str], list[str]]:
-        """The vectors of some rows, of which rows there are none, with the reason, and the prototypes of the others."""
-        squares = [fed for row in rows if (fed := batch.facts[row].square) is not None]
-        embedder, failures = self.writer.embedder, []
-        tagged = getattr(embedder, "prototypes", None) is not None
-        if len(squares) == len(rows):
-            found = embedder.encode_squares(squares, layer="pooled") if tagged else embedder.encode_squares(squares)
-        else:
-            encode = embedder.features if tagged else embedder.encode
-            found, failures = encode(self.table.take(rows), on_error="skip")
-        failed = {rows[failure.index]: failure.reason for failure in failures}
-        if not tagged:
-            return found, failed, []
+    @cached_property
+    def _tags(self) -> bool:
+        """Whether the model tags pictures with a prototype, from the features before its head."""
+        return getattr(self.writer.embedder, "prototypes", None) is not None
+
+    def _encode(self, squares: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+        layer = {"layer": "pooled"} if self._tags else {}
+        return self.writer.embedder.encode_squares(squares, count, **layer)
+
+    def _features(self, table: Table) -> Any:
+        embedder = self.writer.embedder
+        return (embedder.features if self._tags else embedder.encode)(table, on_error="skip")
+
+    def _vectors(self, found: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Vectors, and prototypes where the model has any, of what the model made of pictures."""
+        if not self._tags:
+            return found, []
         from lookalike.models.prototypes import embed_and_assign
 
         self.tagged = True
-        vectors, assigned = embed_and_assign(embedder, found)
-        return vectors, failed, [str(number) for number in assigned.prototype]
+        vectors, assigned = embed_and_assign(self.writer.embedder, found)
+        return vectors, [str(number) for number in assigned.prototype]
 
     def _note_unreadable(self) -> None:
         path, done = self.writer.path / UNREADABLE, self.done

@@ -94,7 +94,7 @@ class QdrantStore:
         need_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more pictures")
         points = [
             q.Point(point_id(name), row, {**line, "_id": name})
-            for name, row, line in zip(names, rows, lines, strict=True)
+            for name, row, line in zip(names, rows.tolist(), lines, strict=True)
         ]
         with _explained(self.place):
             for name in sorted({n for line in lines for n, v in line.items() if isinstance(v, (str, list))}):
