@@ -15,7 +15,7 @@ from lookalike.core.files import hash_bytes
 if TYPE_CHECKING:
     from lookalike.data import Table
 
-BATCH = 256  # pictures acknowledged at a time: what a kill costs at most
+BATCH = 256  # pictures acknowledged at a time: a kill costs two of them at most
 FIRST = 32  # the first batches are smaller: the model waits for them
 LARGE = 100_000  # bytes of a file from which on several threads that decode help each other
 
