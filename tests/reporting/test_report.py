@@ -88,6 +88,20 @@ def test_a_run_of_one_evaluation(tmp_path):
     assert "0.500–0.700" in drawn.text
 
 
+def test_an_interval_says_its_level_and_a_mark_lies_inside_its_chart(tmp_path):
+    figures = [
+        s.Figure(label=f"at {n} %", value=s.Value(value=0.6, low=0.5, high=0.7, level=n / 100)) for n in (90, 95)
+    ]
+    chart = s.Lines(
+        x_label="distance", y_label="recall", series=[s.Series(name="a", x=[0.1, 0.4], y=[0.5, 0.6])],
+        marks=[s.Mark(x=0.0, label="this folder")],
+    )  # fmt: skip
+    drawn = read(render(small_run(tmp_path / "run", s.Verdict(sentence="So far.", figures=figures), chart)))
+    assert "90 % interval 0.500–0.700" in drawn.text and "95 % interval 0.500–0.700" in drawn.text
+    [mark] = [e for e in drawn.all("line") if e.attributes.get("class") == "mark"]
+    assert mark.attributes["x1"] == "0%"
+
+
 def test_landmarks_headings_and_names(document):
     for tag in ("h1", "main", "header", "footer", "nav", "title"):
         assert len([e for e in document.all(tag) if "svg" not in e.parents]) == 1, tag

@@ -63,6 +63,8 @@ class Value(_Part):
     digits: int = Field(default=3, ge=0, le=8)
     signed: bool = False
     unit: str = ""
+    level: float = Field(default=0.95, gt=0, lt=1)
+    """How often such an interval should hold."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

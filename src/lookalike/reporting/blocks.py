@@ -32,8 +32,8 @@ def figures(verdict: Verdict) -> Html | None:
         value = figure.value
         if isinstance(value, Value):
             big = join([value.number(), h("span", f" {value.unit}", class_="unit") if value.unit else None])
-            interval = span(value)
-            under = " · ".join(part for part in (f"95 % interval {interval}" if interval else "", figure.note) if part)
+            interval = f"{100 * value.level:g} % interval {span(value)}" if span(value) else ""
+            under = " · ".join(part for part in (interval, figure.note) if part)
         else:
             big, under = cell(value), figure.note
         cards.append(h("div", h("dt", figure.label), h("dd", big, class_="big"), h("dd", under) if under else None))

@@ -26,6 +26,7 @@ def lines(block: Lines, context: Context) -> Html:
     curves = [s for s in curves if s not in levels]
     xs = [x for s in curves for x in s.x] or [x for s in levels for x in s.x]
     ys = [y for s in [*curves, *levels] for y in (*s.y, *(s.low or ()), *(s.high or ()))]
+    xs += [mark.x for mark in block.marks]
     across, up = Scale.cover(xs, tight=True), Scale.cover(padded(ys), ticks=6, tight=True)
     key = context.key("chart")
     parts: list[Html] = [*chart_label(key, _title(block), describe(block)), _axes(across, up)]

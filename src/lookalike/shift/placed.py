@@ -14,12 +14,12 @@ BINS = 8
 
 
 def report_sections(found: Placement, reach: Reach) -> dict[str, s.Section]:
-    line = f"{found.seen.pictures:,} pictures; the curve was learnt on {len(reach.points)} folders of known classes"
-    figures = []
+    line = f"{found.seen.pictures:,} pictures; the curve was learnt on {len(reach.points):,} folders of known classes"
+    shown = {"without a look at the folder": found.ignoring}
     if found.recall is not None:
-        figures.append(s.Figure(label="recall@1 to expect", value=s.Value.of(found.recall, digits=2)))
-    without = s.Value.of(found.ignoring, digits=2)
-    figures.append(s.Figure(label="without a look at the folder", value=without))
+        shown = {"recall@1 to expect": found.recall, **shown}
+    look = {"digits": 2, "level": found.level}
+    figures = [s.Figure(label=label, value=s.Value.of(value, **look)) for label, value in shown.items()]
     verdict = s.Verdict(sentence=found.sentence, figures=figures, line=line)
     out = {"verdict": s.Section(title="Where the folder lies", order=s.VERDICT, blocks=[verdict])}
     if found.seen.distance is not None:

@@ -172,7 +172,7 @@ def learn(
         "seed": seed,
     }
     far = far_limit(pictures, held, reference)
-    progress.say(f"Learning from {len(graded)} folders of known classes")
+    progress.say(f"Learning from {len(graded):,} folders of known classes")
     return Reach.learn(
         embedder.fingerprint(), graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about
     )
