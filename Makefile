@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv by itself; `make help` lists them.
 BIN := .venv/bin
-# Two test processes of one thread each (tests/conftest.py): docs/decisions/0080.
-JOBS ?= 2
+# Three test processes of one thread each (tests/conftest.py): docs/decisions/0080.
+JOBS ?= 3
 TESTS ?= tests
 
 .PHONY: help setup demo test test-all soak check bench wheel pins clean

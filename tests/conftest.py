@@ -32,6 +32,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
+from lookalike.core import processes
 from tests import helpers
 
 NOT_RUN, NOT_HERE = "not run: ", "not run here: "
@@ -108,6 +109,14 @@ def _shared_home() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="lookalike-home-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", folder)
         _block_network(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _copied_processes() -> Iterator[None]:
+    """Processes that work together begin as copies, but in a few tests of `tests/core/test_processes.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_start", helpers.CopiedChild)
         yield
 
 

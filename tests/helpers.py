@@ -11,8 +11,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lookalike.core import processes
+
 ROOT = Path(__file__).resolve().parent.parent
+start_process = processes._start  # as users do, before `conftest.py` has it replaced
 
 
 def picture(seed: int = 0, *, width: int = 64, height: int = 48) -> np.ndarray:
@@ -80,18 +85,9 @@ def apart(
     *arguments: object,
     meanwhile: Callable[[BaseProcess], object] = lambda process: None,
 ) -> Answer:
-    """`function(*arguments)` in a process of its own; a killed one has a code below 0.
-
-    It is a copy of a process that has imported torch and waits (`tests/preloaded.py`): to start Python and to import
-    takes four seconds each time.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preloaded"])
-    with tempfile.TemporaryDirectory(prefix="lookalike-apart-") as room, pytest.MonkeyPatch.context() as patch:
-        words = (room, dict(os.environ), Path.cwd(), function, arguments)
-        process = context.Process(target=_in_there, args=words)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # of the process that waits
-        process.start()
+    """`function(*arguments)` in a process of its own; a killed one has a code below 0."""
+    with tempfile.TemporaryDirectory(prefix="lookalike-apart-") as room:
+        process = _copied(_in_there, room, dict(os.environ), Path.cwd(), function, arguments)
         try:
             meanwhile(process)
             process.join(900)
@@ -104,6 +100,56 @@ def apart(
     return Answer(process.exitcode, out, err)
 
 
+def _copied(target: Callable[..., object], *arguments: object) -> BaseProcess:
+    """A copy of a process that has imported torch and waits (`tests/preloaded.py`), at work.
+
+    To start Python and to import takes four seconds each time.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preloaded"])
+    process = context.Process(target=target, args=arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # of the process that waits
+        process.start()
+    return process
+
+
+class CopiedChild:
+    """One of the processes of `processes.launch`, begun as a copy: as much of `subprocess.Popen` as is asked for."""
+
+    def __init__(self, folder: str, number: int, count: int, environment: dict[str, str]) -> None:
+        reading, self.stdin = multiprocessing.Pipe(duplex=False)
+        self._process = _copied(_child, reading, environment, Path.cwd(), folder, number, count)
+        reading.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self) -> None:
+        self._process.join()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+
+def _child(reading: Connection, around: dict[str, str], place: Path, folder: str, number: int, count: int) -> None:
+    os.setsid()
+    os.dup2(reading.fileno(), 0)
+    reading.close()
+    os.environ.clear()
+    os.environ.update(around)
+    os.chdir(place)
+    sys.exit(processes._child(folder, number, count))
+
+
 def _in_there(
     room: str, around: dict[str, str], place: Path, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
@@ -113,6 +159,14 @@ def _in_there(
     os.environ.update(around)
     os.chdir(place)
     function(*arguments)
+
+
+def until(check: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits for what happens elsewhere: in another thread or process, or in a page."""
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 def forget_stores(folder: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_part_that_fails_does_not_take_the_others_along(tmp_path: Path, monkey
     assert found.figures["requests"] == {"pictures": 4}
     assert found.figures["map"] == {"failed": "LookalikeError: The map did not move."}
     assert found.figures["100,000 vectors"]["failed"].startswith("AttributeError: ")
-    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, 0, *[None] * 6] and not found.ok
+    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, 0, *[None] * 7] and not found.ok
     text = "\n".join(summary(found))
     assert "The map did not move." in text and "MISSED map: median ms a frame while panning: not measured" in text
     kept = json.loads((tmp_path / "bench-search.json").read_text())

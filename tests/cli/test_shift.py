@@ -1,4 +1,4 @@
-"""`lookalike shift splits` on generated pictures."""
+"""`lookalike shift` on generated pictures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.helpers import pictures
 
 import lookalike
+from lookalike.cli.shift import _significant
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,8 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
     assert answer.code == 0, answer.err
     assert "the usual split" in answer.out and "birds-splits.json" in answer.out
     document = json.loads((tmp_path / "birds-splits.json").read_text())
+    fids = [float(line.split()[2]) for line in answer.out.splitlines()[1:-2]]
+    assert fids == pytest.approx([split["fid"] for split in document["splits"]], rel=6e-4)
     assert document["format"] == 1
     assert document["eye"]["name"] and document["eye"]["weights"]
     found = lookalike.shift.SplitSet.load(tmp_path / "birds-splits.json")
@@ -83,3 +86,45 @@ def test_too_few_classes(cli, tmp_path):
     answer = cli("shift", "splits", few)
     assert answer.code == 2
     assert "at least 6" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.00012344, "0.0001234"),
+        (0.5, "0.5000"),
+        (301.44, "301.4"),
+        (999.96, "1000"),
+        (9999.7, "10000"),
+        (12345.6, "12346"),
+        (0.0, "0.000"),
+    ],
+)
+def test_four_digits_count(value, shown):
+    assert _significant(value) == shown
+
+
+def test_fewer_splits_than_asked_for_are_explained(cli, birds, eye):
+    answer = cli("shift", "splits", birds, "--model", eye, "--count", 50)
+    assert answer.code == 0
+    made = len(answer.out.splitlines()) - 3
+    assert f"There are {made} splits instead of 50: swapping and removing the 9 classes has no more steps" in answer.err
+    assert "instead of" not in cli("shift", "splits", birds, "--model", eye, "--count", 2).err
+
+
+def test_transfer_without_the_usual_split_is_said_to_measure_nothing(cli, birds, eye, tmp_path):
+    found = cli("shift", "splits", birds, "--model", eye, "--count", 4, "--json", "--out", tmp_path / "s.json").json
+    usual = found["default"]
+    others = [split["id"] for split in found["splits"] if split["id"] != usual]
+    small = [w for s in ("head.dim=8", "sampler.classes=2", "sampler.images=2", "views.count=1") for w in ("--set", s)]
+    words = ["shift", "run", birds, "--model", eye, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
+    words += [*small, "--no-report", "--transfer", birds]
+    said = f"Nothing is measured on `birds`: only the models of the usual split are, and that is split {usual}"
+    given = ["--splits", tmp_path / "s.json", "--only"]
+    left_out = cli(*words, *given, ",".join(map(str, others)), "--out", tmp_path / "a")
+    assert left_out.code == 0, left_out.err
+    assert left_out.err.count(said) == 1
+    kept = cli(*words, *given, f"{usual},{others[0]}", "--out", tmp_path / "b", "--json")
+    assert "Nothing is measured" not in kept.err and kept.json["transfer"]
+    made = cli(*words, "--count", 4, "--only", ",".join(map(str, others)), "--out", tmp_path / "c", "--json")
+    assert made.err.count(said) == 1 and not made.json["transfer"]

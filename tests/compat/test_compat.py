@@ -110,10 +110,10 @@ def test_split_files(old: Path) -> None:
 
 @every("map")
 def test_maps(old: Path) -> None:
-    from lookalike.searching.mapping import Map, number_of
+    from lookalike.searching.mapping import Map
 
     found = Map.load(old)
-    assert found is not None and len(found) == 20 and found.number == number_of(old) == 2
+    assert found is not None and len(found) == 20 and found.number == 2
     assert found.places.shape == (20, 2) and found.where["birds/class-00/0.jpg"] >= 0
 
 

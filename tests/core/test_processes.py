@@ -10,9 +10,16 @@ import time
 
 import pytest
 import torch
+from tests import helpers
 
 from lookalike.core import processes
 from lookalike.core.errors import Exit, LookalikeError
+
+
+@pytest.fixture
+def as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started as new Python processes, not as copies of one that has imported torch."""
+    monkeypatch.setattr(processes, "_start", helpers.start_process)
 
 
 def job_gather(rows: list[int]) -> dict:
@@ -63,7 +70,7 @@ def job_sleep(file: str) -> None:
     time.sleep(60)
 
 
-def test_two_processes_gather_rows_of_different_counts_and_their_gradients(capfd):
+def test_two_processes_gather_rows_of_different_counts_and_their_gradients(as_users_do, capfd):
     first, second = processes.launch(job_gather, 2, rows=[3, 2])
     assert "Fatal" not in capfd.readouterr().err  # they end as quietly as they began
     assert first["joined"] == second["joined"] == [[0, 1], [2, 3], [4, 5], [100, 101], [102, 103]]
@@ -109,15 +116,15 @@ def test_a_bug_keeps_its_traceback():
         processes.launch(job_bug, 2)
 
 
-def test_a_killed_process_ends_the_others():
+def test_a_killed_process_ends_the_others(as_users_do):
     with pytest.raises(RuntimeError, match="process"):
         processes.launch(job_killed, 2)
 
 
 def test_children_die_with_their_parent(tmp_path):
     code = (
-        f"import sys; sys.path.insert(0, {str(os.path.dirname(__file__))!r})\n"  # noqa: PTH120
-        "from lookalike.core import processes\nimport test_processes\n"
+        f"import sys; sys.path.insert(0, {str(helpers.ROOT)!r})\n"
+        "from lookalike.core import processes\nfrom tests.core import test_processes\n"
         f"processes.launch(test_processes.job_sleep, 2, file={str(tmp_path / 'pid')!r})"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])

@@ -22,6 +22,24 @@ def save(image: Image.Image | np.ndarray, kind: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
+def endless_jpeg(mode: str) -> bytes:
+    """81 million pixels, by their header, and hundreds of scans over them in a few kilobytes."""
+    data = bytearray(save(Image.new(mode, (16, 16)), "JPEG", progressive=True))
+    at, scan = data.index(b"\xff\xc2"), data.rindex(b"\xff\xda")
+    data[at + 5 : at + 9] = struct.pack(">HH", 9_000, 9_000)
+    return bytes(data[:scan] + data[scan:-2] * 300 + data[-2:])
+
+
+def heic(image: np.ndarray = SCENE, turn: int = 1) -> bytes:
+    import pillow_heif
+
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = turn
+    exif[0x010F] = "Secret camera"
+    pillow_heif.from_pillow(Image.fromarray(image)).save(file, quality=95, exif=exif.tobytes())
+    return file.getvalue()
+
+
 def away(pixels: np.ndarray, reference: np.ndarray = SCENE) -> float:
     """Mean difference from the reference, in levels of 255."""
     assert pixels.dtype == np.uint8 and pixels.shape == reference.shape

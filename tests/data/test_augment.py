@@ -43,6 +43,49 @@ def test_the_same_stream_gives_the_same_view_and_another_one_another():
     assert 4 <= changed <= 12  # three of four views have at least one of the two changes
 
 
+NAMES = {
+    "none": "Identity", "shear x": "ShearX", "shear y": "ShearY", "move x": "TranslateX", "move y": "TranslateY",
+    "rotate": "Rotate", "brightness": "Brightness", "colour": "Color", "contrast": "Contrast",
+    "sharpness": "Sharpness", "posterise": "Posterize", "solarise": "Solarize", "auto contrast": "AutoContrast",
+    "equalise": "Equalize",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("magnitude", [0, 9, 15, 30])
+def test_plain_changes_are_those_of_torchvision(magnitude):
+    """All fourteen, bit for bit, at either sign."""
+    from lookalike.core.compat import prepare_torchvision
+
+    prepare_torchvision()
+    from torchvision.transforms import InterpolationMode, RandAugment, autoaugment
+
+    image = Image.fromarray(picture())
+    space = RandAugment(2, magnitude)._augmentation_space(31, (image.height, image.width))
+    assert list(augment.PLAIN_CHANGES) == list(NAMES) and list(NAMES.values()) == list(space)
+    for ours, theirs in NAMES.items():
+        values, signed = space[theirs]
+        size = float(values[magnitude]) if values.ndim else 0.0
+        for sign in (1, -1):
+            given = sign * size if signed else size
+            wanted = autoaugment._apply_op(image, theirs, given, InterpolationMode.NEAREST, None)
+            found = augment.PLAIN_CHANGES[ours](image, sign * magnitude / 30)
+            assert np.array_equal(np.array(found), np.array(wanted)), (ours, sign)
+
+
+def test_plain_changes_are_always_made_and_drawn_evenly():
+    image, seen = Image.fromarray(picture()), dict.fromkeys(augment.PLAIN_CHANGES, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in seen:
+            patch.setitem(
+                augment.PLAIN_CHANGES, name, lambda image, share, n=name: seen.update({n: seen[n] + 1}) or image
+            )
+        for seed in range(300):
+            augment.rand_augment(image, "rand-tv9", numpy_rng(seed, "view"), FILL)
+    assert sum(seen.values()) == 600 and min(seen.values()) > 20
+    first, again = (RandomView(PRE, augment="rand-tv9")(picture(), numpy_rng(3, "view")) for _ in range(2))
+    assert np.array_equal(first, again)
+
+
 def test_erasing_paints_one_box_in_the_mean_colour():
     out = augment.erase(picture(), numpy_rng(0, "erase"), FILL)
     painted = (out == FILL).all(2)
@@ -52,7 +95,7 @@ def test_erasing_paints_one_box_in_the_mean_colour():
     assert np.array_equal(out[~painted], picture()[~painted])
 
 
-@pytest.mark.parametrize("text", ["rand", "rand-m11", "auto-m9", "rand-m9-mstd"])
+@pytest.mark.parametrize("text", ["rand", "rand-m11", "auto-m9", "rand-m9-mstd", "rand-tv31", "rand-tv9-mstd0.5"])
 def test_a_wrong_augmentation_is_one_sentence(text):
     with pytest.raises(LookalikeError, match="is not an augmentation"):
         RandomView(PRE, augment=text)

@@ -21,13 +21,24 @@ from tests.data.scenes import (
     SIXTEEN,
     as_rgb,
     away,
+    heic,
     over_white,
     profile,
     save,
 )
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decoding import Preprocess, UnreadableImage, content_id, decode, prepare, shrink
+from lookalike.data.decoding import (
+    Preprocess,
+    UnreadableImage,
+    content_id,
+    decode,
+    format_of,
+    heif_size,
+    pixels_of,
+    prepare,
+    shrink,
+)
 
 INVERSE = {
     1: None,
@@ -52,15 +63,27 @@ def test_every_format_gives_the_reference(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(decode(path), pixels)
     np.testing.assert_array_equal(decode(str(path)), pixels)
     np.testing.assert_array_equal(decode(Image.open(path)), pixels)
+    assert pixels_of(data) == pixels.shape[0] * pixels.shape[1]
 
 
 @pytest.mark.needs("pillow_heif")
 def test_heic() -> None:
-    import pillow_heif
+    data = heic()
+    assert away(decode(data)) < 2.5
+    assert heif_size(data) == (120, 80) and format_of(data) == "HEIF"
+    assert heif_size(heic(turn=6)) == (80, 120), "as it is seen"
+    assert heif_size(FORMATS["jpeg"][0]) is None and format_of(FORMATS["avif"][0]) == "AVIF"
 
-    file = io.BytesIO()
-    pillow_heif.from_pillow(Image.fromarray(SCENE)).save(file, quality=95)
-    assert away(decode(file.getvalue())) < 2.5
+
+@pytest.mark.needs("pillow_heif")
+def test_a_heic_files_header_is_read_without_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillow_heif.HeifFile.to_pillow", lambda self: pytest.fail("it was decoded"))
+    assert heif_size(heic()) == (120, 80) and format_of(heic()) == "HEIF" and pixels_of(heic()) == 9600
+    monkeypatch.setenv("LOOKALIKE_MAX_PIXELS", "9599")
+    with pytest.raises(UnreadableImage, match="LOOKALIKE_MAX_PIXELS"):
+        heif_size(heic())
+    with pytest.raises(UnreadableImage):
+        format_of(heic()[:60])
 
 
 def test_heic_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from tests.data.scenes import (
     FORMATS,
     SCENE,
+    endless_jpeg,
     profile,
     save,
 )
@@ -90,13 +91,20 @@ def test_the_limit_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
         decode(FORMATS["jpeg"][0])
 
 
-def test_a_jpeg_with_endless_scans_is_refused() -> None:
-    data = bytearray(save(np.zeros((16, 16, 3), np.uint8), "JPEG", progressive=True))
-    at = data.index(b"\xff\xc2")
-    data[at + 5 : at + 9] = struct.pack(">HH", 14_000, 14_000)
-    scan = data.rindex(b"\xff\xda")
+@pytest.mark.parametrize("road", ["fast", "four inks", "the fast road cannot read its head", "it fails half way"])
+def test_a_jpeg_with_endless_scans_is_refused(road: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever road it comes, before a scan is looked at."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("broken")
+
+    if road == "the fast road cannot read its head":
+        monkeypatch.setattr("simplejpeg.decode_jpeg_header", broken)
+    elif road == "it fails half way":
+        monkeypatch.setattr("simplejpeg.decode_jpeg", broken)
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(UnreadableImage, match="scans"):
-        decode(bytes(data[:scan] + data[scan:-2] * 200 + data[-2:]))
+        decode(endless_jpeg("CMYK" if road == "four inks" else "RGB"))
 
 
 def test_files_beyond_memory_are_not_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
-from tests.data.scenes import SCENE, away, profile, save
+from tests.data.scenes import SCENE, away, heic, profile, save
 from tests.data.test_thumbs import SECRETS, talkative
 
 from lookalike.data.decoding import UnreadableImage, decode
@@ -24,6 +24,17 @@ def silent(data: bytes) -> Image.Image:
     shape = ("jfif", "adobe", "progress", "transparency")
     assert all(name.startswith(shape) for name in image.info)
     return image
+
+
+@pytest.mark.needs("pillow_heif")
+@pytest.mark.parametrize("turn", [1, 6])
+def test_a_phones_picture_becomes_a_jpeg(turn: int) -> None:
+    data = heic(turn=turn)
+    assert b"Secret camera" in data and media_type(data) == "image/heif"
+    bare, media = without_metadata(data)
+    image = silent(bare)
+    assert media == "image/jpeg" == media_type(bare) and b"Secret" not in bare
+    assert away(np.asarray(image), decode(data)) < 3
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -175,8 +178,49 @@ def test_folders_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pyte
     table = read_table(tmp_path)
     assert table.column("path").tolist() == ["a/1.jpg"]
     assert table.notes["sentences"] == ["1 folder is not readable and left out: `secret`."]
+    assert table.notes["unreadable"] == ["secret"]
     with pytest.raises(LookalikeError, match="cannot be read"):
         read_table(tmp_path / "secret", layout="folder")
+
+
+def test_what_cannot_be_looked_at_is_not_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without the right to enter it still lists its names; a drive that is away fails in other ways again."""
+    touch(tmp_path, *(f"a/{n}.jpg" for n in range(9)), "locked/1.jpg", "locked/2.jpg", "gone/3.jpg")
+    real, stat = os.scandir, os.stat
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str], error: int) -> None:
+            self.entry, self.error = entry, error
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.entry, name)
+
+        def stat(self, **_: object) -> None:
+            raise OSError(self.error, os.strerror(self.error))
+
+    @contextlib.contextmanager
+    def listed(path: str) -> Iterator[list[object]]:
+        error = {"locked": errno.EACCES, "gone": errno.ENOENT}.get(Path(path).name)
+        with real(path) as entries:
+            yield [Entry(entry, error) if error else entry for entry in entries]
+
+    monkeypatch.setattr(os, "scandir", listed)
+    table = read_table(tmp_path, layout="folder")
+    assert len(table) == 9 and table.notes["unreadable"] == ["locked"]
+    assert table.notes["skipped"] == {"vanished": 3}
+    monkeypatch.setattr(os, "scandir", real)
+
+    def away(path: object, **options: object) -> os.stat_result:
+        if str(path).endswith("locked/1.jpg"):
+            raise OSError(errno.EIO, "Input/output error")
+        return stat(path, **options)  # type: ignore[call-overload, no-any-return]
+
+    (tmp_path / "gone" / "3.jpg").unlink()
+    names = [f"a/{n}.jpg" for n in range(9)] * 6 + ["locked/1.jpg", "gone/3.jpg"]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{name},x\n" for name in names))
+    monkeypatch.setattr(os, "stat", away)
+    table = read_table(tmp_path / "list.csv")
+    assert table.notes["unreadable"] == ["locked/1.jpg"] and table.notes["missing"]["count"] == 2
 
 
 def fill(root: Path, count: int, folders: int = 200) -> None:

@@ -129,6 +129,28 @@ def test_too_little_is_said_and_not_guessed():
     assert found is None and "wrong hits" in why
 
 
+def test_classes_that_cannot_be_checked_by_others_give_no_percentages():
+    """Without the one class of which there are pairs nothing is right, without the others nothing is wrong."""
+    rng = np.random.default_rng(0)
+    tight = np.array([1.0, 0, 0, 0]) + 0.01 * rng.standard_normal((30, 4))
+    far = np.array([[-1.0, 0, 0, 0], [0, -1.0, 0, 0], [0, 0, -1.0, 0]])
+    for alone in (1, 3):  # with three, some folds can be judged: but not the class that nearly all pairs are of
+        rows, labels = np.concatenate([tight, far[:alone]]), [0] * 30 + list(range(1, 1 + alone))
+        pairs = hit_pairs(rows, labels)
+        assert pairs.same.sum() == 600 and np.isfinite(pairs.scores).sum() == 600 + 20 * alone
+        found, why = calibrate(rows, labels)
+        assert found is None and "too few classes" in why
+
+
+def test_one_class_that_asks_gives_no_percentages():
+    rows, labels = pictures(classes=2, each=40, dim=4)
+    asked = labels == 0
+    pairs = hit_pairs(rows, labels, query=asked)
+    assert 200 <= pairs.same.sum() < np.isfinite(pairs.scores).sum()
+    found, why = calibrate(rows, labels, query=asked)
+    assert found is None and "too few classes" in why
+
+
 def test_same_content_is_no_hit():
     rows, labels = pictures(classes=8, each=6)
     rows, labels = np.concatenate([rows, rows]), np.concatenate([labels, labels])

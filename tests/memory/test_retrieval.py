@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 import torch
 from tests.naive import dmcac as naive
@@ -70,6 +72,43 @@ def test_a_graph_finds_nearly_all(kind, dim, count):
     retriever.close()
     shared = [len(set(a) & set(b)) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]
     assert sum(shared) / (60 * K) >= 0.97
+
+
+def test_every_store_retrieves_and_leaves_nothing(any_store, tmp_path, monkeypatch):
+    """One on a server too, which is given by its address."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    queries, rows = cloud(5, seed=2), cloud(60)
+    retriever = make_retriever("store", rows, store=any_store)
+    assert retriever.nearest(queries, 4).sort(1).values.tolist() == top_k(queries, rows, 4)[1].sort(1).values.tolist()
+    assert list(tmp_path.iterdir())
+    retriever.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_on_a_server_is_made_at_its_address(monkeypatch):
+    """And taken away there: nothing of a training run may stay."""
+    made, removed = [], []
+
+    class Server:
+        drop = True
+
+        @classmethod
+        def address(cls, text):
+            return text
+
+        @classmethod
+        def create_at(cls, address, place, dim):
+            made.append((address, dim))
+            return Store()
+
+    class Store:
+        upsert = build = close = lambda self, *given: None
+
+    monkeypatch.setattr("lookalike.store.registry.store_class", lambda name: Server)
+    monkeypatch.setattr("lookalike.memory.retrieval.remove_store", removed.append)
+    retriever = make_retriever("store", cloud(3), store="milvus://box:19530")
+    retriever.close()
+    assert made == [("milvus://box:19530", 24)] and removed == [retriever.place]
 
 
 def test_a_misspelt_retriever_is_answered():

@@ -239,6 +239,14 @@ def test_how_stale_it_was_is_logged_when_it_is_made():
     step(method, 3)
     assert method.context.logs["database/cosine"] == pytest.approx((old * method.rows).sum(1).mean().item())
     assert method.context.logs["database/age"] == 0
+    cosine = method.context.logs["database/cosine"]
+    method.context.logs.clear()
+    step(method, 4)  # and told until the next time: most lines of a log fall between
+    assert method.context.logs["database/cosine"] == cosine
+    again = make(refresh={"every": 2, "unit": "steps"})
+    again.load_state_dict(method.state_dict())
+    step(again, 4)
+    assert again.context.logs["database/cosine"] == cosine  # a resumed run too
     stored = method.stored(64)
     assert stored.ids.tolist() == method.parted.database.tolist() and torch.equal(stored.adapted, method.rows)
 
@@ -253,6 +261,16 @@ def test_a_stale_database_is_part_of_the_state():
     other = make(split_seed=1)
     with pytest.raises(LookalikeError, match="another database"):
         other.load_state_dict(method.state_dict())
+
+
+def test_a_checkpoint_from_before_the_wider_maps_is_read():
+    method = make(maps=[1])
+    step(method, 1)
+    older = {name: value for name, value in method.state_dict().items() if name != "staleness"}
+    older["maps"] = torch.zeros(1, 2, 3, 3)
+    fresh = make(maps=[1])
+    fresh.load_state_dict(older)
+    assert torch.equal(fresh.rows, method.rows) and torch.isnan(fresh.maps).all()
 
 
 def test_a_retriever_is_made_again_with_the_rows():
@@ -313,11 +331,14 @@ def test_maps_by_class_are_those_of_a_loop(k):
     rows, z = (normalize(torch.randn(n, 5, generator=torch_rng(n, "maps")), dim=1) for n in (20, 9))
     there, labels = torch.arange(20) % 4, torch.tensor([0, 0, 0, 1, 1, 3, 3, 3, 3])
     heads = Heads(4, 5, torch_rng(0, "heads"), "identity")
-    maps = class_maps(z, labels, Database(rows, there), heads, k, 4)
+    maps = class_maps(z, labels, Database(rows, there), heads, k, (4, 5))
     as_dict = {name: p.detach() for name, p in heads.named_parameters()}
     for c in (0, 1, 3):
-        share, mass = torch.zeros(4), torch.zeros(4)
+        share, mass, whole, cosine = torch.zeros(4, 5)
         for query in z[labels == c]:
+            for m, w in enumerate(naive.attention(query, list(rows), as_dict)[0]):
+                whole[there[m]] += w
+                cosine[there[m]] += query @ rows[m] / 5  # rows of each class
             found = naive.top_k(query, rows, k or 20)
             weights, _ = naive.attention(query, [rows[m] for m in found], as_dict)
             for m, w in zip(found, weights, strict=True):
@@ -326,8 +347,30 @@ def test_maps_by_class_are_those_of_a_loop(k):
         count = (labels == c).sum()
         assert torch.allclose(maps.share[c], share / count, atol=1e-6)
         assert torch.allclose(maps.attention[c], mass / count, atol=1e-6)
+        assert torch.allclose(maps.whole[c], whole / count, atol=1e-6)
+        assert torch.allclose(maps.cosine[c], cosine / count, atol=1e-6)
     assert torch.isnan(maps.share[2]).all()
     assert diagonal(torch.eye(4)) == (1.0, 0.0, 1.0)
+
+
+def test_a_line_whose_most_is_on_a_class_that_is_not_drawn_is_not_on_the_diagonal():
+    wide = torch.tensor([[0.3, 0.1, 0.6], [0.1, 0.8, 0.1]])
+    own, other, rows = diagonal(wide)
+    assert (own, other, rows) == pytest.approx((0.55, (0.35 + 0.1) / 2, 0.5))
+
+
+def test_a_map_without_queries_is_empty(monkeypatch):
+    """The first classes are all searched and never ask."""
+    from lookalike.methods import dmcac, dmcac_maps
+
+    for module in (dmcac, dmcac_maps):
+        monkeypatch.setattr(module, "CLASSES", 1)
+    place = around(labels=torch.tensor([0, *[1, 2] * 17, 1]))
+    method = make(place, maps=[1])
+    assert 0 not in place.labels[method.parted.queries]
+    step(method, 1)
+    method.after_step()
+    assert method.maps.shape[-2:] == (1, 3) and torch.isnan(method.maps).all()
 
 
 def test_maps_are_kept_at_the_steps_asked_for():
@@ -336,5 +379,5 @@ def test_maps_are_kept_at_the_steps_asked_for():
         step(method, number)
         method.after_step()
     assert torch.isfinite(method.maps[0]).all() and torch.isnan(method.maps[1]).all()
-    assert torch.allclose(method.maps[0].sum(2), torch.ones(2, 3))
-    assert torch.equal(make(maps=[2, 5]).state_dict()["maps"].isnan(), torch.ones(2, 2, 3, 3, dtype=torch.bool))
+    assert torch.allclose(method.maps[0, :3].sum(2), torch.ones(3, 3))
+    assert torch.equal(make(maps=[2, 5]).state_dict()["maps"].isnan(), torch.ones(2, 4, 3, 3, dtype=torch.bool))

@@ -79,6 +79,29 @@ def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
         search(index=tmp_path / "index")
 
 
+def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_path: Path, home: Path) -> None:
+    from lookalike.searching import Hits, Index, index, search
+    from lookalike.store import direction
+
+    folder = helpers.pictures(tmp_path / "pictures", classes=8, images=14)
+    place = tmp_path / "index"
+    assert index(folder=folder, model=tiny, index=place, store="exact", progress=False).calibrated
+    first, other = folder / "class-00" / "0.jpg", folder / "class-05" / "1.jpg"
+    found = search(text="a red bird", more=[first], less=[other], index=place, k=5)
+    assert isinstance(found, Hits) and found.kind == "uncalibrated" and found.best is not None
+    assert found.best.probability is None and found.best.closer_than is None
+    assert found.detail == found.note and "checked for pictures" in found.detail
+    with Index.open(place) as opened:
+        pictures = tiny.encode([first, other])
+        wanted = direction(np.stack([opened.words_vector("a red bird"), pictures[0]]), pictures[1:])
+        record = opened.store.get([found.best.id], vectors=True)[0]
+        assert record is not None and record.vector is not None
+        assert found.best.score == pytest.approx(float(record.vector @ wanted), abs=1e-4), "pictures count too"
+    assert search(query=first, index=place)[1].probability is not None  # type: ignore[union-attr]
+    with pytest.raises(LookalikeError, match="words have none"):
+        search(text="a red bird", box=(0, 0, 9, 9), index=place)
+
+
 def test_names_of_models_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LookalikeError, match="did you mean `ViT-B-32`"):
         Embedder.from_pretrained("open_clip:ViT-B-3", weights="random")

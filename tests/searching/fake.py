@@ -18,18 +18,18 @@ from lookalike.models.pictures import Failure, stream
 class FakeEmbedder:
     """A few pixels as a vector; another `seed` is another model, with another sign here and there."""
 
-    dim, parent, reads_words = 48, None, False
+    dim, reads_words = 48, False
     preprocess = Preprocess(size=4, crop=1.0)
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed, self.name = seed, "fake"
+    def __init__(self, seed: int = 0, parent: str | None = None, card: dict[str, Any] | None = None) -> None:
+        self.seed, self.name, self.parent, self.card = seed, "fake", parent, card or {}
         self.signs = np.where(np.random.default_rng(seed).random(self.dim) < 0.5 * bool(seed), -1, 1)
 
     def fingerprint(self) -> str:
         return f"fa4{self.seed:x}" * 8
 
     def save_pretrained(self, folder: Path) -> None:
-        write_json(folder / "config.json", {"seed": self.seed})
+        write_json(folder / "config.json", {"seed": self.seed, "parent": self.parent, "card": self.card})
 
     def square(self, picture: Any) -> np.ndarray:
         return prepare(picture, self.preprocess)
@@ -61,7 +61,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     def load(name: str | os.PathLike[str], device: str = "auto") -> FakeEmbedder:
         places = [path for path in (Path(name), Path(name) / "model") if (path / "config.json").is_file()]
-        return FakeEmbedder(json.loads((places[0] / "config.json").read_text())["seed"])
+        return FakeEmbedder(**json.loads((places[0] / "config.json").read_text()))
 
     class Light:
         streams, most = False, 32

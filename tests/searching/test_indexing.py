@@ -33,7 +33,13 @@ def rows(where: Path) -> dict[str, dict[str, Any]]:
 
 
 def paths(folder: Path) -> set[str]:
-    return {p.relative_to(folder).as_posix() for p in folder.rglob("*.jpg")}
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix.lower() == ".jpg"}
+
+
+def draw(path: Path, seed: int) -> None:
+    from PIL import Image
+
+    Image.fromarray(helpers.picture(seed)).save(path)
 
 
 def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, any_store: str) -> None:
@@ -80,6 +86,72 @@ def test_moved_and_touched_pictures_are_not_embedded_again(
     monkeypatch.setattr("lookalike.models.Embedder.encode", forbidden)
     done = index(folder=folder, index=tmp_path / "index", progress=False)
     assert (done.moved, done.unchanged, done.deleted, done.new) == (6, 18, 0, 0)
+
+
+def fake(folder: Path, place: Path, store: str = "exact") -> Any:
+    """Bring an index up to date; every row then shows what its file holds."""
+    wanted = paths(folder)
+    done = index(folder=folder, model=FakeEmbedder(), index=place, store=store, calibrate=False, progress=False)  # type: ignore[arg-type]
+    assert set(rows(place)) == wanted, "in the store"
+    with Index.open(place) as opened:
+        assert set(opened.table.column("path")) == wanted, "in the table"
+        for record in (record for part in opened.store.scan(vectors=True) for record in part):
+            [expected] = FakeEmbedder().encode([folder / record.payload["path"]])
+            np.testing.assert_allclose(record.vector, expected, atol=1e-6)
+    return done
+
+
+def test_renamed_and_changed_at_once(folder: Path, tmp_path: Path, any_store: str) -> None:
+    """Whatever happens to names and contents together, every row shows what its file holds."""
+    place, first = tmp_path / "index", folder / "class-00"
+    fake(folder, place, any_store)
+    (first / "0.jpg").rename(first / "0.JPG")  # only the case
+    (folder / "class-03").rename(folder / "Class-03")
+    done = fake(folder, place, any_store)
+    assert (done.moved, done.new, done.deleted, done.unchanged) == (7, 0, 0, 17)
+
+    (first / "1.jpg").rename(first / "elsewhere.jpg")
+    draw(first / "elsewhere.jpg", 91)  # moved, and another picture now
+    (first / "2.jpg").rename(first / "second.jpg")
+    draw(first / "2.jpg", 92)  # moved, and another took its place
+    (first / "3.jpg").rename(first / "x")  # two that changed their names with each other
+    (first / "4.jpg").rename(first / "3.jpg")
+    (first / "x").rename(first / "4.jpg")
+    done = fake(folder, place, any_store)
+    assert (done.new, done.changed, done.deleted, done.pictures) == (2, 3, 1, 25)
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_folder_that_cannot_be_read_for_a_moment_is_not_deleted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, real = tmp_path / "index", os.scandir
+    (folder / "class-02" / "inner").mkdir()
+    draw(folder / "class-02" / "inner" / "x.jpg", 50)
+    fake(folder, place)
+    (folder / "class-01" / "0.jpg").unlink()
+    draw(folder / "class-03" / "new.jpg", 51)
+
+    def guarded(path: Any) -> Any:  # rights do not bind the user that tests may run as
+        if isinstance(path, str) and path.endswith("class-02"):
+            raise OSError(error, os.strerror(error))
+        return real(path)
+
+    def forbidden(self: Any, squares: Any) -> Any:
+        raise AssertionError("nothing had to be embedded again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", guarded)
+        plan = index(folder=folder, index=place, dry_run=True, progress=False)
+        assert (plan.deleted, plan.new, plan.pictures) == (1, 1, 25)
+        done = fake(folder, place)
+        assert (done.deleted, done.new, done.unchanged, done.pictures) == (1, 1, 24, 25)
+        assert "7 pictures that cannot be looked at now stay in the index" in capsys.readouterr().err
+        patch.setattr(FakeEmbedder, "rows", forbidden)
+        assert index(folder=folder, index=place, calibrate=False, progress=False).unchanged == 25
+    assert fake(folder, place).unchanged == 25
+    shutil.rmtree(folder / "class-02")
+    assert fake(folder, place).deleted == 7
 
 
 def test_new_labels_in_a_table_need_no_embedding(folder: Path, model: Path, tmp_path: Path) -> None:

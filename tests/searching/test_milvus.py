@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import lookalike
+from lookalike.core import files
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.searching import Index, embedding, index, search, switch
 from lookalike.searching.generations import agreement, drop
@@ -98,6 +100,22 @@ def test_mistakes_are_one_sentence_and_exit_2(
     refused = cli(*make, milvus)
     assert refused.code == 2 and "refuses the user or the password" in refused.err and secret not in refused.err
     assert list(home.rglob("index.json")) == []
+
+
+def test_vectors_on_a_server_need_no_room_here(
+    folder: Path, fakes: Path, tmp_path: Path, milvus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 rows of a table fit on this disk, their vectors and payloads would not."""
+    index(folder=folder, model=fakes / "first", index=tmp_path / "before", store="exact", progress=False)
+    lookalike.backup(index=tmp_path / "before", out=tmp_path / "kept.tar", progress=False)
+    monkeypatch.setattr(files, "free_bytes", lambda path: 20_000)
+    for store, fits in ((milvus, True), ("exact", False)):
+        with contextlib.nullcontext() if fits else pytest.raises(LookalikeError, match=r"only 20\.0 kB are free"):
+            index(folder=folder, model=fakes / "first", index=tmp_path / store[:5], store=store, progress=False)
+        with contextlib.nullcontext() if fits else pytest.raises(LookalikeError, match=r"only 20\.0 kB are free"):
+            again = tmp_path / f"{store[:5]}-again"
+            lookalike.restore(file=tmp_path / "kept.tar", index=again, store=store, progress=False)
+    helpers.forget_stores(tmp_path)
 
 
 def test_another_model_beside_the_old_one(folder: Path, fakes: Path, tmp_path: Path, milvus: str) -> None:

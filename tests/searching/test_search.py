@@ -15,9 +15,7 @@ from PIL import Image
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import to_json
 from lookalike.searching import Hits, Index, search
-from lookalike.searching.filters import describe, parse
 from lookalike.searching.hits import Hit
-from lookalike.store import Condition
 from tests import helpers
 
 
@@ -62,6 +60,34 @@ def test_a_folder_asks_for_each_picture(made: Any) -> None:
     assert all(hits[0].identical for hits in found)
 
 
+def test_a_folder_with_unreadable_pictures_answers_for_the_others(
+    made: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    for number in range(3):
+        shutil.copy(made[0] / "class-02" / f"{number}.jpg", asked)
+    (asked / "1.jpg").write_bytes(b"\xff\xd8 no picture")
+    (asked / "0 empty.jpg").write_bytes(b"")
+    hits = search(query=asked, index=made[1], k=3)
+    assert isinstance(hits, list) and [Path(h.query).name for h in hits] == ["0.jpg", "2.jpg"]
+    told = capfd.readouterr().err
+    assert "2 of 4 pictures" in told and "1.jpg` cannot be read" in told and "0 empty.jpg` cannot be read" in told
+    with pytest.raises(LookalikeError, match=r"1.jpg` cannot be read"):
+        search(query=asked, more=[asked / "1.jpg"], index=made[1])
+    with pytest.raises(LookalikeError, match="part of one picture"):
+        search(query=asked, box=(0, 0, 9, 9), index=made[1])
+    for name in ("0.jpg", "2.jpg"):
+        (asked / name).unlink()
+    with pytest.raises(LookalikeError, match="cannot be read"):
+        search(query=asked, index=made[1])
+
+
+def test_a_box_outside_the_picture_is_told(made: Any) -> None:
+    with pytest.raises(LookalikeError):
+        ask(made, "class-02/1.jpg", box=(5000, 5000, 6000, 6000))
+
+
 def test_copies_are_folded(made: Any) -> None:
     hits = ask(made, "class-01/3.jpg", k=60)
     assert {hits[0].path, *hits[0].copies} == {"class-01/3.jpg", "class-01/copy of 3.jpg"}
@@ -83,18 +109,6 @@ def test_filters(made: Any) -> None:
         ask(made, filters="lable=x")
     with pytest.raises(LookalikeError, match="COLUMN=VALUE"):
         ask(made, filters="label")
-
-
-def test_filters_in_words() -> None:
-    assert parse(["a=1", "b!=2", "a=3", "c=x*"]) == [
-        Condition("a", ("1", "3")),
-        Condition("b", ("2",), negate=True),
-        Condition("c", ("x",), prefix=True),
-    ]
-    assert describe(parse("label=gull")) == "label: gull"
-    assert parse(None) == []
-    with pytest.raises(LookalikeError, match="mixes"):
-        parse(["a=1", "a=2*"])
 
 
 def test_more_and_less(made: Any) -> None:

@@ -72,16 +72,15 @@ class Live:
         self.start()
 
     def start(self) -> None:
-        import uvicorn
-
         from lookalike.service import create_app
+        from lookalike.service.connections import Server
         from lookalike.service.guards import LOOPBACK
         from lookalike.service.serving import _listen
 
         listener = _listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
         app = create_app(self.make(), hosts=LOOPBACK)
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        self.server = Server(app, ending=1)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
         self.thread.start()
         while not self.server.started:

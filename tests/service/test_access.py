@@ -113,6 +113,27 @@ def test_a_key_is_traded_for_a_cookie_scripts_cannot_read(locked: Any) -> None:
     assert client.get(f"{API}/session").json()["locked"]
 
 
+def test_cookies_of_neighbours_on_the_host_do_no_harm(locked: Any) -> None:
+    """Browsers send the cookies of every port of a host to all of them."""
+    client, _service, read, write = locked
+    jar: dict[str, str] = {}
+    for port, secret in (("8080", read), ("8081", write)):
+        host = {"Host": f"127.0.0.1:{port}"}
+        answer = client.post(f"{API}/session", json={"key": secret}, headers=OURS | host)
+        name, _, value = answer.headers["set-cookie"].split(";")[0].partition("=")
+        client.cookies.clear()
+        jar[name] = value
+    assert len(jar) == 2, "two servers, two cookies"
+    neighbours = ['prefs={"a": [1, 2]}', 'quoted="x;y"', "a b@c=1", "=", "lookalike_session=old"]
+    cookie = {"Cookie": "; ".join([*neighbours, *(f"{name}={value}" for name, value in jar.items())])}
+    for port, rights in (("8080", "read"), ("8081", "write"), ("8082", "none")):
+        seen = client.get(f"{API}/session", headers=cookie | {"Host": f"127.0.0.1:{port}"}).json()
+        assert seen["rights"] == rights, port
+    client.delete(f"{API}/session", headers=OURS | cookie | {"Host": "127.0.0.1:8080"})
+    assert client.get(f"{API}/session", headers=cookie | {"Host": "127.0.0.1:8080"}).json()["rights"] == "none"
+    assert client.get(f"{API}/session", headers=cookie | {"Host": "127.0.0.1:8081"}).json()["rights"] == "write"
+
+
 def test_keys_are_kept_as_hashes_and_seen_by_other_processes(home: Path) -> None:
     keys = Keys()
     key, secret = keys.new("laptop", "write")
@@ -171,6 +192,30 @@ def test_one_client_cannot_take_everything(made: Any, runs: Path, home: Path) ->
     service.close()
 
 
+def test_a_page_full_of_pictures_is_within_the_rate(made: Any, runs: Path, home: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    from lookalike.service import create_app
+
+    keys = Keys(required=True)
+    secret = keys.new("family")[1]
+    service = build(made[1], runs, keys=keys, limits=Limits(rate=0.001, burst=5))
+    app = create_app(service)
+    clients = [TestClient(app, base_url="http://shop.example", client=(f"10.0.0.{n}", 1)) for n in range(2)]
+    first, second = clients
+    code = first.get(f"{API}/items?sample=1", headers=bearer(secret)).json()["items"][0]["thumb"]
+    for address in (f"/thumb/{code}/96.jpg", "/static/main.js", f"{API}/map/1/tile/0/0/0.jpg"):
+        assert {first.get(address, headers=bearer(secret)).status_code for _ in range(19)} <= {200, 410}
+    codes = [first.get(f"{API}/info", headers=bearer(secret)).status_code for _ in range(3)]
+    assert codes == [200, 429, 429]
+    assert second.get(f"{API}/info", headers=bearer(secret)).status_code == 200, "one key, but somebody else"
+    for _ in range(20):
+        first.get(f"/thumb/{code}/96.jpg", headers=bearer(secret))
+    assert first.get(f"/thumb/{code}/96.jpg", headers=bearer(secret)).status_code == 429, "they are not free"
+    assert first.get("/health").status_code == 200, "whatever watches over the server always gets its answer"
+    service.close()
+
+
 def test_buckets_fill_again() -> None:
     buckets = Buckets(rate=2.0, burst=3)
     assert [buckets.wait("a", now=0.0) for _ in range(3)] == [0.0] * 3
@@ -178,6 +223,9 @@ def test_buckets_fill_again() -> None:
     assert buckets.wait("b", now=0.0) == 0.0, "others are not held up"
     assert buckets.wait("a", now=0.6) == 0.0
     assert Buckets(rate=0, burst=1).wait("a") == 0.0
+    small = Buckets(rate=1.0, burst=1)
+    assert [small.wait("a", 0.05, now=0.0) for _ in range(19)] == [0.0] * 19
+    assert small.wait("a", now=0.0) == pytest.approx(0.95)
 
 
 def test_other_bodies_are_bounded_more_tightly(client: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_a_kept_query_can_be_forgotten(client: Any, made: Any, home: Path) -> No
     assert client.delete(f"{API}/queries/{name}", headers={"X-Lookalike": "1"}).status_code == 200
     assert not list((home / "queries").rglob("u.*"))
     gone = client.get(f"{API}/search", params={"q": name})
-    assert gone.status_code == 410 and "kept for 7 days and is gone. Drop it again" in sentence(gone)
+    assert gone.status_code == 410 and "kept for up to 7 days and is gone. Drop it again" in sentence(gone)
     assert client.get(f"/query/{name}.jpg").status_code == 404
 
 
@@ -74,6 +75,7 @@ def test_old_queries_go(client: Any, service: Any, made: Any, monkeypatch: pytes
     assert client.get(f"{API}/search", params={"q": name}).status_code == 410
     service.live.queries.days = 7
     monkeypatch.setattr("lookalike.service.queries.MOST", 3)
+    monkeypatch.setattr("lookalike.service.queries.EVERY", 1)
     for number in range(5):
         upload(client, (made[0] / "class-02" / f"{number}.jpg").read_bytes())
     assert len(list(service.live.queries.folder.glob("u.*.json"))) == 3
@@ -102,7 +104,8 @@ def test_filters_and_facets(client: Any) -> None:
     assert {hit["columns"]["label"] for hit in answer["hits"]} <= {"class-02", "class-03"}
     assert answer["filters"] == "label: class-02 or class-03"
     values = client.get(f"{API}/facets/label", params={"f": ["label:class-02", "path:class-01/*"]}).json()["values"]
-    assert values == [{"value": "class-01", "count": 13}], "a column's own filter does not hide its other values"
+    wanted = [{"value": "class-01", "count": 13}, {"value": "class-02", "count": 0}]
+    assert values == wanted, "a column's own filter does not hide its other values, and can be taken back"
     wrong = client.get(f"{API}/search", params={"like": name, "f": "lable:x"})
     assert wrong.status_code == 400 and "did you mean `label`" in sentence(wrong)
     assert client.get(f"{API}/facets/nothing").status_code == 400
@@ -185,7 +188,14 @@ def test_openapi_is_there_and_the_foreign_docs_pages_are_not(client: Any) -> Non
 def test_the_page_and_all_its_files_are_served(client: Any) -> None:
     from lookalike.service.app import STATIC
 
-    assert client.get("/").text == client.get("/reports").text == (STATIC / "index.html").read_text()
+    before, after = (STATIC / "index.html").read_text().split("<!-- first view -->")
+    early = {}
+    for place in ("/", "/reports", "/map"):
+        text = client.get(place).text
+        assert text.startswith(before) and text.endswith(after)
+        early[place] = re.findall(r'<link rel="modulepreload" href="/static/([^"]+)">', text)
+        assert early[place] and all((STATIC / name).is_file() for name in early[place])
+    assert early["/"] == early["/reports"] != early["/map"]
     for file in (f for f in STATIC.rglob("*") if f.is_file()):
         answer = client.get(f"/static/{file.relative_to(STATIC).as_posix()}")
         assert answer.status_code == 200 and answer.content == file.read_bytes()
@@ -194,7 +204,7 @@ def test_the_page_and_all_its_files_are_served(client: Any) -> None:
 
 
 def test_a_picture_that_left_the_disk(client: Any, made: Any, service: Any, tmp_path: Path) -> None:
-    service.index.manifest.source = str(tmp_path / "gone")
+    service.index.root = tmp_path / "gone"
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     answer = client.get(f"/thumb/{item['thumb']}/256.jpg")
     assert answer.status_code == 404 and "cannot be opened" in sentence(answer)

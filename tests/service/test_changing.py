@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 import lookalike
 from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import hold
 from lookalike.searching import Index, index, switch
 from lookalike.searching import manifest as manifests
-from lookalike.searching.watching import Watched, watch
 from tests import helpers
 from tests.searching import fake
 from tests.service.conftest import sentence
@@ -101,9 +102,11 @@ def test_switching_over_and_back_fails_no_request(client: Any, service: Any, pla
         assert "The old index is kept" in done["sentence"]
         info = client.get(f"{API}/info").json()
         assert info["index"]["generation"] == 2 and info["model"]["name"] == "better"
+        helpers.until(lambda: 2 in dims)
         back = client.post(f"{API}/switch", json={"generation": 1}, headers=OURS)
         assert back.json() == {"live": 1}
-        time.sleep(0.3)
+        answered = len(codes)
+        helpers.until(lambda: len(codes) > answered + 4)
     finally:
         stop.set()
         for thread in threads:
@@ -133,6 +136,29 @@ def test_the_command_line_switches_a_running_service(client: Any, service: Any, 
         switch(index=where, to="third")
 
 
+def test_each_model_has_a_map_of_its_own(client: Any, place: Any) -> None:
+    def drawn() -> dict[str, Any]:
+        helpers.until(lambda: client.get(f"{API}/map").json()["state"] == "ready")
+        return dict(client.get(f"{API}/map").json())
+
+    first = drawn()
+    area = {"f": f"area:{first['gen']}.000000fff000ffffff"}
+    assert client.get(f"{API}/items", params=area).status_code == 200
+    wait(client, client.post(f"{API}/switch", json={"model": "better"}, headers=OURS).json())
+    facts = client.get(f"{API}/map").json()
+    assert facts.get("gen") != first["gen"]
+    second = drawn()
+    assert second["gen"] != first["gen"] and second["before"] is not None
+    for old in (f"{API}/map/{first['gen']}.bin", f"{API}/map/{first['gen']}/point/0", f"{API}/items?f={area['f']}"):
+        refused = client.get(old)
+        assert refused.status_code == 410 and "drawn anew" in sentence(refused)
+    client.post(f"{API}/switch", json={"generation": 1}, headers=OURS)
+    back = client.get(f"{API}/map").json()
+    assert back["gen"] == first["gen"] and back["before"] == second["gen"], "the old one as it was, and where from"
+    was = client.get(f"{API}/map/{back['gen']}/from/{back['before']}.bin").content
+    assert len(was) == 4 * 12 and set(np.frombuffer(was, "<i4")) == set(range(12))
+
+
 def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: Any, place: Any) -> None:
     pictures, _ = place
     Image.fromarray(helpers.picture(99)).save(pictures / "class-00" / "new.jpg")
@@ -156,6 +182,25 @@ def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: A
         service.follower._watch()
     job = service.jobs.running() or service.jobs.list()[0]
     assert wait(client, job.to_json())["result"]["new"] == 1
+
+
+def test_a_watched_folder_is_tried_again_until_its_run_succeeds(
+    client: Any, service: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> list[str]:
+        service.follower._looked = -1e9
+        service.follower._watch()
+        helpers.until(lambda: not service.jobs.running())
+        return [job.state for job in reversed(service.jobs.list())]
+
+    Image.fromarray(helpers.picture(97)).save(place[0] / "class-00" / "came while nobody served.jpg")
+    service.watch = 0.001
+    with hold(place[1] / ".lock", "x"):
+        assert (look(), look()) == ([], ["failed"]), "what changed before the server started counts"
+        assert look() == ["failed"], "not at once"
+        assert look() == ["failed", "failed"]
+    states = [look() for _ in range(5)][-1]
+    assert states == ["failed", "failed", "finished"] and service.jobs.list()[0].result["new"] == 1
 
 
 def test_a_job_can_be_stopped_and_what_it_did_is_kept(
@@ -236,28 +281,6 @@ def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
     service.follower._run()
     told = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]
     assert told == [("damaged", False), ("", True), ("damaged", False)]
-
-
-def test_watch_waits_until_files_have_arrived(tmp_path: Path) -> None:
-    folder = helpers.pictures(tmp_path / "pictures", classes=1, images=2)
-    watched = Watched(folder)
-    assert [watched.changed() for _ in range(3)] == [False] * 3
-    (folder / "class-00" / "a.jpg").write_bytes(b"half")
-    assert not watched.changed(), "seen for the first time: it may still be arriving"
-    (folder / "class-00" / "a.jpg").write_bytes(b"half and more")
-    assert not watched.changed() and watched.changed() and not watched.changed()
-    calls: list[int] = []
-    steps = iter([None, lambda: (folder / "class-00" / "a.jpg").unlink(), None, None])
-
-    def sleep(_: float) -> None:
-        step = next(steps, KeyboardInterrupt)
-        if step is KeyboardInterrupt:
-            raise KeyboardInterrupt
-        if callable(step):
-            step()
-
-    watch(lambda: calls.append(1), watched, every=0, sleep=sleep)
-    assert calls == [1]
 
 
 def test_pictures_can_be_removed_and_stay_out(place: Any) -> None:

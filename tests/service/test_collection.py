@@ -107,6 +107,22 @@ def test_going_through_duplicates(client: Any, service: Any, pictures: Path) -> 
     assert client.get(f"{API}/duplicates/groups", params={"kind": "same"}).json()["total"] == 1
 
 
+def test_a_thousand_groups_with_long_names_are_moved_at_once(client: Any, pictures: Path) -> None:
+    """Such a request has more bytes than other documents may have; one that is far too large is refused."""
+    wait(client, post(client, "/duplicates/find").json())
+    (group,) = client.get(f"{API}/duplicates/groups", params={"kind": "identical"}).json()["groups"]
+    body = json.dumps({"groups": [{"id": group["id"], "move": [file["id"] for file in group["files"][1:]]}]})
+    headers = OURS | {"Content-Type": "application/json"}
+
+    def asked(size: int) -> Any:
+        return client.post(f"{API}/duplicates/move", content=body.ljust(size), headers=headers)
+
+    refused = asked(21_000_000)
+    assert refused.status_code == 413 and "the limit here is" in sentence(refused)
+    assert len(list(pictures.rglob("*.jpg"))) == 62
+    assert asked(4_000_000).json()["files"] == 2 and len(list(pictures.rglob("*.jpg"))) == 60
+
+
 def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
@@ -170,6 +186,34 @@ def test_facets_follow_the_question(client: Any) -> None:
     assert client.get(f"{API}/facets", params={"like": "photos/none.jpg"}).status_code == 404
 
 
+def test_what_lies_beyond_the_first_values_can_be_found(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`class-04` is the least frequent with 12 pictures, the last by name."""
+
+    def label(address: str, **params: Any) -> tuple[int, list[str]]:
+        found = client.get(f"{API}/{address}", params=params).json()
+        facet = found["facets"][0] if "facets" in found else found
+        return facet["total"], [value["value"] for value in facet["values"]]
+
+    assert label("facets", limit=2) == (5, ["class-01", "class-02"])
+    assert label("facets", limit=2, f="label:class-04") == (5, ["class-01", "class-02", "class-04"])
+    like = "photos/class-04/0.jpg"
+    near = label("facets", limit=5, like=like)[1][0]
+    assert label("facets", limit=1, like=like) == (5, [near]), "those of the nearest come first, however rare"
+    assert label("facets/label", limit=2, find="CLASS_04".replace("_", "-")) == (1, ["class-04"])
+    assert label("facets/label", limit=2, find="class") == (5, ["class-01", "class-02"])
+    assert label("facets/label", find="nobody", f="label:class-04") == (0, [])
+
+    def folders(**params: Any) -> tuple[int, list[str]]:
+        found = client.get(f"{API}/folders", params=params).json()
+        return found["total"], [row["folder"] for row in found["folders"]]
+
+    assert folders(limit=2) == (5, ["class-00/", "class-01/"]) and folders(find="-04") == (1, ["class-04/"])
+    assert folders(limit=5, f="label:class-04") == (1, ["class-04/"])
+    monkeypatch.setattr("lookalike.service.api.facets.FOLDERS", 3)
+    assert folders()[0] == 5 and len(folders()[1]) == 3
+    assert client.get(f"{API}/facets", params={"limit": 9}).json()["folders_total"] == 5
+
+
 def test_folders_and_what_is_in_the_middle_of_a_value(client: Any) -> None:
     def folders(**params: Any) -> dict[str, int]:
         rows = client.get(f"{API}/facets", params=params).json()["folders"]
@@ -207,3 +251,19 @@ def test_words_need_a_model_that_reads(client: Any) -> None:
     answer = client.get(f"{API}/search", params={"text": "a gull"})
     assert answer.status_code == 400 and "reads no words" in sentence(answer)
     assert client.get(f"{API}/info").json()["words"] is False
+
+
+def test_columns_with_a_colon_or_called_area_can_be_filtered_by() -> None:
+    from types import SimpleNamespace
+
+    from lookalike.service.live import Live
+    from lookalike.store import Condition
+
+    live = Live.__new__(Live)
+    live.index = SimpleNamespace(columns=["a", "a:b", "area"], check_columns=list)  # type: ignore[assignment]
+    wanted = [Condition("area", ("12.5",)), Condition("a:b", ("5*",)), Condition("a", ("x",), negate=True)]
+    assert live.where(["area:12.5", r"a:b:5\*", "a!:x"]) == wanted
+    drawn = "area:3.000000fff000ffffff"
+    assert live._drawn(drawn) and not live._drawn("area:12.5")
+    live.index.columns = ["a"]
+    assert live._drawn(drawn) and live._drawn("area:12.5"), "which is no part of the map, and told so"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 
+from lookalike.searching import Index, mapping
+from lookalike.service import create_app
+from lookalike.service.live import Live
 from lookalike.service.plane import within
+from lookalike.service.problems import Problem
+from lookalike.service.state import Service
 from tests.service.conftest import sentence
 
 API = "/api/v1"
@@ -44,6 +52,38 @@ def test_the_map_is_drawn_when_first_asked_for(client: Any, ready: Any) -> None:
     assert rows["x"].max() > 40_000 and rows["x"].min() < 25_000, "the map is filled"
 
 
+def test_the_map_that_is_shown_now(client: Any, ready: Any, made: Any, tmp_path: Path, home: Path) -> None:
+    now = client.get(f"{API}/map/now.bin")
+    assert now.content == client.get(f"{API}/map/{ready['gen']}.bin").content
+    assert now.headers["cache-control"] == "no-cache"
+    again = client.get(f"{API}/map/now.bin", headers={"If-None-Match": now.headers["etag"]})
+    assert again.status_code == 304 and not again.content
+    shutil.copytree(made[1], tmp_path / "index", ignore=shutil.ignore_patterns(mapping.FILE))
+    service = Service(Index.open(tmp_path / "index"), [])
+    none = TestClient(create_app(service)).get(f"{API}/map/now.bin")
+    assert none.status_code == 204 and none.headers["cache-control"] == "no-store"
+    service.close()
+
+
+def test_the_first_answer_finds_the_map_read(
+    made: Any, tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(made[1], tmp_path / "index")
+    with Index.open(tmp_path / "index") as index:
+        mapping.draw(index, progress=False)
+        warmed: list[str] = []
+        for damaged in (False, True):
+            if damaged:
+                (index.folder / mapping.FILE).write_bytes(b"no map")
+            live = Live(index, 0)
+            monkeypatch.setattr(live.encoder, "warm", lambda: warmed.append("model"))
+            live.warm()
+            assert (live._plane is not None and "records" in vars(live._plane)) != damaged
+            live.encoder.close()
+    assert warmed == ["model", "model"], "a damaged map keeps nothing else from answering"
+    assert [record.message for record in caplog.records] == ["the map could not be read"]
+
+
 def test_points_masks_and_places_agree(client: Any, ready: Any) -> None:
     base = f"{API}/map/{ready['gen']}"
     rows = columns(client.get(f"{base}.bin").content)
@@ -75,6 +115,25 @@ def test_tiles_show_pictures(client: Any, ready: Any) -> None:
     assert client.get(f"{API}/map/{ready['gen']}/tile/1/2/0.jpg").status_code == 404
 
 
+def test_a_tile_with_a_hole_is_not_kept(client: Any, ready: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"{API}/map/{ready['gen']}/tile/0/0/0.jpg"
+    whole = client.get(address)
+    assert "immutable" in whole.headers["cache-control"]
+    get, calls = service.live.thumbs.get, []
+
+    def busy(content: str, side: int) -> bytes:
+        calls.append(content)
+        if len(calls) == 1:
+            raise Problem(503, "Busy with large pictures.", retry_after=2)
+        return bytes(get(content, side))
+
+    monkeypatch.setattr(service.live.thumbs, "get", busy)
+    holed = client.get(address)
+    assert holed.status_code == 200 and holed.headers["cache-control"] == "no-store"
+    again = client.get(address)
+    assert "immutable" in again.headers["cache-control"] and again.content == whole.content != holed.content
+
+
 def test_a_part_of_the_map_is_a_filter(client: Any, ready: Any) -> None:
     rows = columns(client.get(f"{API}/map/{ready['gen']}.bin").content)
     x, y = rows["x"] / 65535 * 4096, rows["y"] / 65535 * 4096
@@ -88,6 +147,34 @@ def test_a_part_of_the_map_is_a_filter(client: Any, ready: Any) -> None:
     for bad, status in ((f"{ready['gen']}.zzz", 422), (f"{ready['gen']}.000", 422), ("77.000000fff000fffff", 410)):
         answer = client.get(f"{API}/items", params={"f": f"area:{bad}"})
         assert answer.status_code == status and sentence(answer)
+
+
+def test_a_part_has_few_corners(client: Any, ready: Any) -> None:
+    def ask(*corners: int) -> Any:
+        areas = [f"area:{ready['gen']}." + "000000fff000" * (count // 2) for count in corners]
+        return client.get(f"{API}/items", params={"f": areas})
+
+    assert ask(256).status_code == ask(128, 128).status_code == 200
+    for many in ((260,), (200, 200)):
+        assert ask(*many).status_code == 422 and "256 corners" in sentence(ask(*many))
+
+
+def test_the_number_is_of_one_index_and_one_state_of_it(made: Any, tmp_path: Path, home: Path) -> None:
+    """Browsers keep what they got under it for a year, also from another index on the same port."""
+    numbers = []
+    for place in ("a", "b"):
+        shutil.copytree(made[1], tmp_path / place, ignore=shutil.ignore_patterns(mapping.FILE))
+        for writes in (0, 1):
+            with Index.open(tmp_path / place) as index:
+                index.generation.writes += writes
+                mapping.draw(index, progress=False)
+                live = Live(index, 0)
+                numbers.append(live.plane.number)
+                with Index.open(tmp_path / place) as again:
+                    again.generation.writes += writes
+                    assert Live(again, 0).plane.number == numbers[-1], "the same after a restart"
+                live.encoder.close()
+    assert len(set(numbers)) == 4 and all(0 < number < 2**31 for number in numbers)
 
 
 def test_what_is_not_there(client: Any, ready: Any) -> None:
@@ -105,7 +192,7 @@ def test_drawing_again_keeps_the_shape(client: Any, ready: Any) -> None:
         if facts["gen"] != ready["gen"]:
             break
         time.sleep(0.05)
-    assert facts["gen"] > ready["gen"] and facts["n"] == 61
+    assert facts["gen"] != ready["gen"] and facts["before"] == ready["gen"] and facts["n"] == 61
     after = columns(client.get(f"{API}/map/{facts['gen']}.bin").content)
     assert sorted(before["label"]) == sorted(after["label"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from lookalike.data import decode
 from lookalike.searching import Index, index
 from lookalike.service import create_app
 from lookalike.service.state import Service
+from tests import helpers
+from tests.data.scenes import heic
 from tests.data.test_originals import silent
 from tests.data.test_thumbs import talkative
-from tests.searching.fake import FakeEmbedder
+from tests.searching.fake import FakeEmbedder, install
 from tests.service.conftest import sentence
 
 FILES = {
@@ -106,3 +109,37 @@ def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, fol
     (folder / "turned.jpg").write_bytes(b"<script>alert(1)</script>")
     answer = client.get(quoted("turned.jpg"))
     assert answer.status_code == 415 and answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.needs("pillow_heif")
+def test_a_phones_picture_can_be_indexed_seen_and_asked_by(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    folder = helpers.pictures(tmp_path / "pictures", classes=1, images=3)
+    (folder / "IMG_1.HEIC").write_bytes(heic(turn=6))
+    opened = serving(folder)
+    client = TestClient(create_app(opened))
+    files = {"picture": ("IMG_1.HEIC", heic(turn=6), "application/octet-stream")}
+    answer = client.post("/api/v1/search", files=files).json()
+    first, query = answer["hits"][0], answer["query"]
+    assert first["identical"] and first["columns"]["path"] == "IMG_1.HEIC"
+    assert query["ratio"] == pytest.approx(80 / 120, 0.01), "as it is seen"
+    for address in (f"/query/{query['id']}.jpg", f"/thumb/{first['thumb']}/96.jpg", quoted("IMG_1.HEIC")):
+        seen = client.get(address)
+        assert seen.headers["content-type"] == "image/jpeg" and silent(seen.content).height > 60
+    part = client.post("/api/v1/search?box=0,0,0.5,0.5&keep=false", files=files)
+    assert part.status_code == 200
+    cut = client.post("/api/v1/search", files={"picture": ("half.heic", heic()[:200], "image/heic")})
+    assert cut.status_code == 415 and sentence(cut).startswith("half.heic cannot be read: ")
+    opened.close()
+
+
+def test_without_the_extra_a_phones_picture_is_told_what_it_needs(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    data = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40
+    answer = TestClient(create_app(service)).post("/api/v1/search", files={"picture": ("a.heic", data, "image/heic")})
+    assert answer.status_code == 415
+    assert sentence(answer) == "a.heic cannot be read: it is HEIC, which needs `pip install 'lookalike[heif]'`."

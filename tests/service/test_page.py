@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lookalike.service import uploads
 from tests import helpers
 
 pytestmark = pytest.mark.browser
@@ -34,11 +32,8 @@ def screen(live: Any, page: Any) -> Any:
 
 
 def keep(page: Any, name: str) -> None:
-    """Keep a screenshot to look at, where one is wanted (LOOKALIKE_SHOTS)."""
-    folder = os.environ.get("LOOKALIKE_SHOTS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+    """Keep a screenshot to look at."""
+    page.screenshot(path=str(helpers.ROOT / "build" / "screens" / f"{name}.png"))  # makes the folder
 
 
 def choose(page: Any, file: Path) -> None:
@@ -65,14 +60,6 @@ def give(page: Any, file: Path, kind: str, *, name: str | None = None) -> None:
 
 def href(page: Any) -> str:
     return str(page.evaluate("location.href"))
-
-
-def until(check: Callable[[], object], seconds: float = 60.0) -> None:
-    """What the page's policy forbids Playwright to wait for."""
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def verdict(page: Any) -> str:
@@ -198,7 +185,7 @@ def test_a_file_that_is_no_picture(browser: Any, live: Any, tmp_path: Path, made
     page.locator(".grid img").first.wait_for()
     (tmp_path / "notes.pdf").write_bytes(b"%PDF-1.4")
     give(page, tmp_path / "notes.pdf", "drop")
-    page.get_by_text("notes.pdf is not a picture this server can read (JPEG, PNG, WebP, GIF, BMP, TIFF).").wait_for()
+    page.get_by_text(f"notes.pdf is not a picture this server can read ({uploads.readable()}).").wait_for()
     give(page, made[0] / "class-00" / "0.jpg", "drop")
     page.locator(".results .cell").first.wait_for()
     context.close()

@@ -76,6 +76,16 @@ def test_one_after_the_other_by_keys(desk: Any, copies: Any) -> None:
     assert files(folder) == before
 
 
+def test_what_stays_is_told_with_the_reason(desk: Any, copies: Any) -> None:
+    folder, _ = copies
+    before = files(folder)
+    for path in folder.rglob("*.jpg"):
+        path.write_bytes(path.read_bytes() + b"\0")  # edited since it was looked at
+    desk.keyboard.press("Enter")
+    desk.get_by_text("; 1 stayed: it was changed since it was looked at.").wait_for()
+    assert files(folder) == before
+
+
 def test_not_duplicates_is_remembered_and_taken_back(desk: Any) -> None:
     desk.keyboard.press("x")
     desk.get_by_text("/ 2").wait_for()

@@ -45,6 +45,33 @@ def test_folders_lead_down_and_back(screen: Any, made: Any) -> None:  # noqa: F8
     assert "f=" not in screen.url
 
 
+def test_a_value_with_a_star_and_a_column_with_a_colon(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+    """The server's part is played: what it makes of such filters is tested in tests/searching/test_filters.py."""
+    info = screen.request.get(f"{live.url}/api/v1/info").json()
+    info["index"]["columns"] += ["a:b", "area"]
+    facets = screen.request.get(f"{live.url}/api/v1/facets").json()
+    for column, value in (("a:b", "5*"), ("area", "12.5")):
+        facets["facets"].append(
+            {"column": column, "values": [{"value": value, "count": 2}, {"value": "50", "count": 1}]}
+        )
+    screen.route(re.compile(r"/api/v1/info"), lambda route: route.fulfill(json=info))
+    screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
+    screen.reload()
+    choose(screen, made[0] / "class-01" / "0.jpg")
+    answer = screen.request.get(f"{live.url}/api/v1/search?like=pictures/class-01/0.jpg").json()
+    screen.route(re.compile(r"/api/v1/search\?.*f="), lambda route: route.fulfill(json=answer))
+    screen.keyboard.press("f")
+    sheet = screen.locator("dialog.sheet")
+    for value in ("5*", "12.5"):
+        sheet.locator("label", has_text=value).click()
+        assert sheet.get_by_label(value).is_checked()
+    screen.wait_for_function(r"new URL(location).searchParams.getAll('f').join(' ') === 'a:b:5\\* area:12.5'")
+    sheet.get_by_role("button", name="Close").click()
+    screen.get_by_role("button", name="Remove filter a:b: 5*").wait_for()
+    screen.get_by_role("button", name="Remove filter area: 12.5").wait_for()
+    assert screen.get_by_text("part of the map").count() == 0
+
+
 def test_a_prototype_is_shown_by_its_middle_pictures(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     """The server's part is played: a table with such a column is tested in test_collection."""
     facets = screen.request.get(f"{live.url}/api/v1/facets").json()
@@ -56,6 +83,57 @@ def test_a_prototype_is_shown_by_its_middle_pictures(screen: Any, live: Any, mad
     screen.keyboard.press("f")
     screen.locator(".faces").nth(2).locator("img").nth(3).wait_for()
     keep(screen, "prototypes")
+
+
+def test_a_value_beyond_the_first_thousand_is_found(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+    """The server's part is played: it has 10,000 labels and 2,000 folders, and sends the first of each."""
+    facets = screen.request.get(f"{live.url}/api/v1/facets").json()
+    values = [{"value": f"{n:04d}.Gull_{n}", "count": 9} for n in range(1000)]
+    facets["facets"] = [{"column": "label", "total": 10_000, "values": values}]
+    facets["folders"] = [{"folder": f"f{n}/", "count": 9} for n in range(500)]
+    facets["folders_total"] = 2000
+    tern = {"column": "label", "total": 1, "values": [{"value": "9999.Arctic_tern", "count": 3}]}
+    folder = {"folders": [{"folder": "f1999/", "count": 3}], "total": 1}
+    screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
+    screen.route(re.compile(r"/api/v1/facets/label\?.*find=arctic"), lambda route: route.fulfill(json=tern))
+    screen.route(re.compile(r"/api/v1/folders\?.*find=1999"), lambda route: route.fulfill(json=folder))
+    choose(screen, made[0] / "class-01" / "0.jpg")
+    screen.keyboard.press("f")
+    sheet = screen.locator("dialog.sheet")
+    sheet.get_by_role("button", name="Show the first 1,000 of 10,000").wait_for()
+    assert sheet.locator(".folders button").count() == 12
+    keep(screen, "filters-many")
+    field = sheet.get_by_label("Find a value of label")
+    assert field.get_attribute("placeholder") == "Find in 10,000…"
+    field.fill("arctic")
+    sheet.locator("label", has_text="Arctic tern").wait_for()
+    assert sheet.locator("label").count() == 1
+    sheet.get_by_label("Find a value of folder").fill("1999")
+    sheet.locator(".folders button", has_text="f1999/").wait_for()
+    assert sheet.locator(".folders button").count() == 1
+
+
+def test_many_prototypes_are_asked_for_as_they_are_seen(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+    facets = screen.request.get(f"{live.url}/api/v1/facets").json()
+    facets["facets"] = [{"column": "prototype", "values": [{"value": str(n), "count": 9} for n in range(200)]}]
+    items = screen.request.get(f"{live.url}/api/v1/items?sample=4").json()
+    asked: list[str] = []
+
+    def middle(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json=items)
+
+    screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
+    screen.route(re.compile(r"/api/v1/facets/prototype/middle"), middle)
+    choose(screen, made[0] / "class-01" / "0.jpg")
+    screen.keyboard.press("f")
+    screen.get_by_role("button", name="Show all 200").click()
+    screen.locator(".faces").nth(2).scroll_into_view_if_needed()
+    screen.locator(".faces").nth(2).locator("img").nth(3).wait_for()
+    screen.wait_for_load_state("networkidle")
+    assert 3 <= len(set(asked)) < 40
+    screen.locator(".faces").nth(199).scroll_into_view_if_needed()
+    screen.locator(".faces").nth(199).locator("img").nth(3).wait_for()
 
 
 def test_filters_that_leave_nothing(screen: Any) -> None:  # noqa: F811

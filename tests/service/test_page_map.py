@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from typing import Any
 
@@ -10,7 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.service.test_page import href, keep, screen, until  # noqa: F401 (a fixture)
+from lookalike.service.app import FACTS, MAP
+from tests import helpers
+from tests.helpers import until
+from tests.service.conftest import Live, build
+from tests.service.test_page import href, keep, screen  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.browser
 
@@ -51,6 +56,43 @@ def test_the_map_shows_every_picture_and_names_places(chart: Any) -> None:
     assert "class-0" in names and "%" in names
     assert chart.locator(".place").first.get_attribute("aria-label").endswith("of them")
     keep(chart, "map")
+
+
+def test_what_the_first_points_need_is_asked_for_at_once_and_once(chart: Any, live: Any) -> None:
+    asked: list[str] = []
+    chart.on("request", lambda request: asked.append(request.url.removeprefix(live.url)))
+    chart.goto(f"{live.url}/map")
+    chart.locator(".plane[data-first]").wait_for()
+    chart.locator(".place").first.wait_for()
+    facts = [f"/api/v1/{name}" for name in FACTS]
+    modules = [f"/static/{name}.js" for name in (*MAP, "main", "map/scene")]
+    assert {asked.count(path) for path in (*facts, *modules)} == {1}
+    assert not any("views/search" in path or re.search(r"map/\d+\.bin", path) for path in asked)
+    last = max(map(asked.index, (*facts, *modules[:-1])))
+    assert last < asked.index("/static/map/scene.js"), "what comes after the points is not fetched before them"
+
+
+def test_the_nearest_to_the_middle_are_the_nearest(chart: Any) -> None:
+    wrong = chart.evaluate("""async () => {
+        const { middle, sorted } = await import("/static/map/pick.js");
+        const n = 3000;
+        const x = Uint16Array.from({ length: n }, (_, i) => (i * 48271) % 65521);
+        const y = Uint16Array.from({ length: n }, (_, i) => (i * 16807) % 65521);
+        const cloud = { n, x, y };
+        const index = sorted(cloud);
+        const wrong = [];
+        for (const [mx, my, zoom] of [[0.5, 0.5, 0.98], [0.1, 0.9, 6], [0.5, 0.5, 900]]) {
+            const eye = { x: mx, y: my, zoom };
+            const seen = { ...eye, width: 800, height: 500 };
+            const far = (i) => Math.hypot(x[i] / 65535 - eye.x, y[i] / 65535 - eye.y);
+            const all = [...x.keys()].sort((a, b) => far(a) - far(b));
+            const inside = all.filter((i) => far(i) * 500 * eye.zoom <= 960).slice(0, 20);
+            const found = middle(cloud, index, seen, 20);
+            if (JSON.stringify(found) !== JSON.stringify(inside)) wrong.push([eye, found, inside]);
+        }
+        return wrong;
+    }""")
+    assert wrong == []
 
 
 def test_a_point_opens_and_is_searched_by(chart: Any) -> None:
@@ -213,3 +255,91 @@ def test_drawing_round_pictures_searches_in_them(chart: Any) -> None:
     chart.locator(".grid .cell").first.wait_for()
     assert "f=area:" in href(chart)
     assert chart.get_by_role("button", name="Remove filter area: part of the map").count() == 1
+
+
+def test_what_the_map_cannot_have_is_told(chart: Any, live: Any) -> None:
+    """A picture that left the index since, a drawing that is refused, a column that cannot be fetched."""
+    context = chart.context.browser.new_context()
+    page = context.new_page()  # its console may show refusals
+    broken: list[str] = []
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    page.goto(f"{live.url}/map")
+    page.locator(".nearest button").first.wait_for(state="attached")
+
+    def refuse(where: str, status: int, sentence: str) -> None:
+        body = json.dumps({"error": {"status": status, "sentence": sentence}})
+        page.route(where, lambda route: route.fulfill(status=status, body=body, content_type="application/json"))
+
+    refuse("**/point/*", 404, "There is no picture `a` in the index `pictures`.")
+    page.locator(".nearest button").first.evaluate("(button) => button.click()")
+    page.locator(".mapview .banner", has_text="There is no picture `a`").wait_for()
+    assert page.locator(".card").count() == 0
+    refuse("**/map/draw", 409, "This is at work already.")
+    page.get_by_role("button", name="Draw again").click()
+    page.locator(".mapview .banner", has_text="This is at work already.").wait_for()
+    refuse("**/codes/**", 410, "The map has been drawn anew since; load it again.")
+    with page.expect_request("**/api/v1/map"):  # which is looked for at once
+        page.get_by_label("Colour by").dispatch_event("change")
+    page.locator(".mapview .banner", has_text="drawn anew").wait_for()
+    refuse("**/api/v1/map/*.bin", 503, "Busy.")
+    page.reload()
+    page.get_by_text("Busy.").wait_for()
+    page.unroute("**/api/v1/map/*.bin")
+    page.locator(".place").first.wait_for()
+    assert not broken
+    context.close()
+
+
+def test_another_index_behind_the_same_address(
+    page: Any, runs: Any, made: Any, model: Any, tmp_path: Any, home: Any
+) -> None:
+    """Maps are kept by browsers for good; what they kept of one index is not shown for another."""
+    from lookalike.searching import index
+
+    pictures = helpers.pictures(tmp_path / "others", classes=2, images=6)
+    index(folder=pictures, model=model, index=tmp_path / "index", store="exact", progress=False)
+    page.set_default_timeout(20_000)
+    server = Live(lambda: build(made[1], runs))
+    try:
+        for place, number, name in ((made[1], 61, "pictures"), (tmp_path / "index", 12, "others")):
+            until(lambda: page.request.get(f"{server.url}/api/v1/map").json()["state"] == "ready")
+            page.goto(f"{server.url}/map")
+            page.locator(".map-foot", has_text=f"{number} pictures").wait_for()
+            page.locator(".nearest button").first.wait_for(state="attached")
+            assert number * 4 < coloured(page) < number * 80
+            page.locator(".nearest button").first.evaluate("(button) => button.click()")
+            shown = page.locator(".card a").get_attribute("href")
+            assert f"like={name}/" in shown, shown
+            if place == made[1]:
+                page.goto("about:blank")
+                server.stop()
+                server.make = lambda: build(tmp_path / "index", runs)
+                server.start()
+    finally:
+        page.goto("about:blank")
+        server.stop()
+
+
+def test_what_was_answered_is_forgotten_with_the_state_it_came_from(chart: Any, live: Any) -> None:
+    """Another generation answers, or labels changed: what the page kept is asked for anew."""
+    state = chart.request.get(f"{live.url}/api/v1/state").json()
+    told = chart.request.get(f"{live.url}/api/v1/info").json()
+    told["index"]["generation"] = state["index"]["generation"] = 7
+    with chart.expect_response(re.compile(r"/api/v1/search\?like=")):
+        chart.goto(f"{live.url}/?like=pictures/class-02/1.jpg")
+        chart.locator(".results .cell").first.wait_for()
+    chart.locator("a.name").click()
+    chart.locator(".grid .cell").first.wait_for()
+    asked: list[str] = []
+    chart.on("request", lambda request: asked.append(request.url))
+    chart.go_back()
+    chart.locator(".results .cell").first.wait_for()
+    assert not [url for url in asked if "/api/v1/search" in url], "one step back is answered from memory"
+    chart.go_forward()
+    chart.locator(".grid .cell").first.wait_for()
+    chart.route("**/api/v1/info", lambda route: route.fulfill(json=told))
+    with chart.expect_response("**/api/v1/info", timeout=30_000):
+        chart.route("**/api/v1/state", lambda route: route.fulfill(json=state))
+    chart.wait_for_timeout(200)
+    with chart.expect_response(re.compile(r"/api/v1/search\?like=")):
+        chart.go_back()

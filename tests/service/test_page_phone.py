@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.service.test_page import VIOLATIONS, href, keep, until
+from tests.helpers import until
+from tests.service.test_page import VIOLATIONS, href, keep
 
 pytestmark = pytest.mark.browser
 LIKE = "like=pictures/class-01/1.jpg"

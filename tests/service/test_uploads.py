@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.scenes import endless_jpeg
 from tests.service.conftest import sentence
 from tests.service.test_guards import encoded, png, send
 
@@ -86,6 +87,8 @@ HOSTILE = {
     "a script behind a GIF's head": (b"GIF89a/*" + b"\0" * 20 + b"*/=1;alert(1)//", 415),
     "a ZIP with a picture before it": (encoded() + b"PK\x03\x04" + b"\0" * 100, 200),
     "HTML named as a picture": (b"<html><script>alert(1)</script></html>", 415),
+    "a JPEG of endless scans": (endless_jpeg("RGB"), 415),
+    "the same in four inks": (endless_jpeg("CMYK"), 415),
     "one byte": (b"\xff", 415),
     "a picture of one pixel": (b"", 200),
     "a strip 1 pixel high": (b"", 200),

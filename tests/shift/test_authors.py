@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import pickletools
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.shift import authors
+from lookalike.shift import authors, pickled
 from lookalike.shift.splitset import SplitSet
 
 
@@ -60,6 +62,14 @@ def test_online_products_are_named_by_their_files(classes, tmp_path):
     table.notes["layout"] = "sop"
     found = authors.read_splits(write(tmp_path / "sop.pkl", document([f"1110{i}" for i in range(6)])), table)
     assert found.split(2).test == ("kind 3", "kind 4", "kind 5")
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_files_written_anew_are_read_too(protocol, table, tmp_path):
+    found = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
+    (tmp_path / "new.pkl").write_bytes(pickle.dumps(found, protocol=protocol))
+    old = authors.read_splits(write(tmp_path / "old.pkl", found), table)
+    assert authors.read_splits(tmp_path / "new.pkl", table).splits == old.splits
 
 
 class Evil:
@@ -124,10 +134,6 @@ def test_what_cannot_be_read_is_said(table, tmp_path, monkeypatch):
     good = write(tmp_path / "good.pkl", document([f"{i + 1:03}.Kind_{i}" for i in range(8)]))
     with pytest.raises(LookalikeError, match="names the class"):
         authors.read_splits(good, table)
-    both = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
-    both[1]["test"][0] = both[1]["train"][0]
-    with pytest.raises(LookalikeError, match="both sides"):
-        authors.read_splits(write(tmp_path / "both.pkl", both), table)
     monkeypatch.setattr(authors, "MAX_BYTES", 10)
     with pytest.raises(LookalikeError, match="bytes"):
         authors.read_pickle(good)
@@ -139,3 +145,112 @@ def test_a_list_named_a_million_times_is_no_way_in(tmp_path, monkeypatch):
     found = {i: {"train": names, "test": names, "fid": 1.0} for i in range(1, 20)}
     with pytest.raises(LookalikeError, match="too many"):
         authors.read_pickle(write(tmp_path / "many.pkl", found))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fid": np.float64("nan")}, "has the FID nan"),
+        ({"fid": float("inf")}, "has the FID inf"),
+        ({"train": ["001.Kind_0", "002.Kind_1", "002.Kind_1"]}, "has the class `kind 1` twice in `train`"),
+        ({"test": ["004.Kind_3", "Kind 3", "006.Kind_5"]}, "has the class `kind 3` twice in `test`"),
+        ({"test": ["001.Kind_0", "005.Kind_4", "006.Kind_5"]}, "has the class `kind 0` on both sides"),
+        ({"test": ["005.Kind_4", "006.Kind_5"]}, "has 3 classes to train on and 2 to test on"),
+        ({"train": [], "test": []}, "has 0 classes to train on"),
+    ],
+)
+def test_what_no_split_may_be_is_refused(change, said, table, tmp_path):
+    found = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
+    found[2] |= {"test_episodes": {}, "split_val": [], **change}
+    with pytest.raises(LookalikeError, match=rf"Split 2 of .*{said}"):
+        authors.read_splits(write(tmp_path / "wrong.pkl", found), table)
+
+
+def test_the_official_halves_of_online_products_differ_by_two_classes(table, tmp_path):
+    row = {"train": [f"kind {i}" for i in range(4)], "test": ["kind 4", "kind 5"], "fid": 3.4}
+    path = write(tmp_path / "sop.pkl", {1: row})
+    with pytest.raises(LookalikeError, match="not equally many"):
+        authors.read_splits(path, table)
+    sop = table.with_column("path", [f"sofa_final/{i}_{i}.JPG" for i in range(len(table))])
+    sop.notes["layout"] = "sop"
+    assert len(authors.read_splits(path, sop).split(1).train) == 4
+
+
+# ---- files that mean harm ------------------------------------------------------------------------
+
+
+def text(words):
+    return b"X" + struct.pack("<I", len(words)) + words.encode()
+
+
+SCALAR, DTYPE = b"cnumpy.core.multiarray\nscalar\n", b"cnumpy\ndtype\n"
+U1000 = DTYPE + text("U1000") + b"K\x00K\x01\x87R"
+BUILT = b"N}" + text("__defaults__") + b"(NNNts\x86b"  # state for BUILD: (None, {"__defaults__": (None, None, None)})
+
+
+def test_a_memo_of_any_number_takes_no_memory(table, tmp_path):
+    """A list that is indexed by the number would take half a gigabyte."""
+    raw = write(tmp_path / "good.pkl", document([f"{i + 1:03}.Kind_{i}" for i in range(6)])).read_bytes()
+    assert raw[:5] == b"\x80\x03}q\x00"
+    (tmp_path / "bomb.pkl").write_bytes(raw[:3] + b"r" + struct.pack("<I", 30_000_000) + raw[5:])
+    tracemalloc.start()
+    try:
+        found = authors.read_splits(tmp_path / "bomb.pkl", table)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert found.splits == authors.read_splits(tmp_path / "good.pkl", table).splits
+
+
+@pytest.mark.parametrize("made", [SCALAR, DTYPE, b"}", b"]", text("a")])
+def test_a_state_is_given_to_types_alone(made, tmp_path):
+    """BUILD could otherwise set what a function of ours holds, for the whole process."""
+    before = [(f.__defaults__, f.__kwdefaults__, dict(vars(f))) for f in pickled._KNOWN.values()]
+    (tmp_path / "build.pkl").write_bytes(b"\x80\x03" + made + BUILT + b".")
+    with pytest.raises(LookalikeError, match="treated as something else"):
+        authors.read_pickle(tmp_path / "build.pkl")
+    assert [(f.__defaults__, f.__kwdefaults__, dict(vars(f))) for f in pickled._KNOWN.values()] == before
+    kind = pickled.load(b"\x80\x03" + U1000 + BUILT + b".")
+    assert kind == pickled._Kind(1000)
+    with pytest.raises(AttributeError):
+        kind.characters = 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (b"}" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"h\x00Ns", "neither a number nor a text"),
+        (U1000 + b"q\x00B" + struct.pack("<I", 4000) + b"a\0\0\0" * 1000 + b"q\x01" + SCALAR + b"q\x02"
+         + b"h\x02h\x00h\x01\x86R" * 2000, "one text many times over"),
+        (SCALAR + U1000 + b"C\x04a\0\0\0\x86R", "another length"),
+        (DTYPE + b"(" + text("f8") + b"N" * 9 + b"tR", "neither a type nor a value"),
+        (text("print") + b")R", "neither a type nor a value"),
+        (b"(" * 40, "containers in each other"),
+        (b"}\x86", "without its values"),
+        (b"](K\x01\x86e", "without its values"),
+        (b"\x96" + struct.pack("<Q", 4) + b"abcd", "BYTEARRAY8"),
+        (b"ibuiltins\nprint\n", "INST"),
+        (b"P1\n", "PERSID"),
+        (b"\x82\x01", "EXT1"),
+        (b"NN\x93", "no name"),
+        (b"}}", "damaged"),
+        (b"h\x05", "damaged"),
+        (b"c\xff\nprint\n", "damaged"),
+    ],
+)  # fmt: skip
+def test_every_other_step_is_refused(steps, said, tmp_path):
+    (tmp_path / "odd.pkl").write_bytes(b"\x80\x03" + steps + b".")
+    with pytest.raises(LookalikeError, match=f"not a split file.*{said}"):
+        authors.read_pickle(tmp_path / "odd.pkl")
+
+
+def test_steps_and_repeated_parts_are_counted(tmp_path, monkeypatch):
+    empty = {i: {} for i in range(400)}
+    found = {1: {"train": ["a"], "test": ["b"], "fid": 1.0, "test_episodes": dict.fromkeys(range(400), empty)}}
+    path = write(tmp_path / "many.pkl", found)
+    monkeypatch.setattr(authors, "MAX_TEXTS", 100_000)
+    with pytest.raises(LookalikeError, match="too many"):
+        authors.read_pickle(path)
+    monkeypatch.setattr(pickled, "MAX_STEPS", 1000)
+    with pytest.raises(LookalikeError, match="1,000 steps"):
+        authors.read_pickle(path)

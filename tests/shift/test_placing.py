@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests import helpers
@@ -11,6 +13,7 @@ from lookalike import shift
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.seeds import numpy_rng
+from lookalike.data import read_table
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
 from lookalike.shift import evidence, graded, placing
 from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
@@ -231,6 +234,22 @@ def test_small_and_far_folders_are_said_to_be(reach):
     assert "far from training" in reach.place(encode(far[:50]), far[:50]).sentence
 
 
+def test_a_folder_nearer_than_the_curve_is_taken_for_its_near_end(reach):
+    features, _ = folder_of()
+    plain = reach.place(encode(features), features)
+    best = plain.recall.low - 0.1
+    points = [replace(point, distance=point.distance + 100, recall=min(point.recall, best)) for point in reach.points]
+    far = replace(reach, points=points)
+    found = far.place(encode(features), features)
+    assert found.verdict == "placed" and "Nearer" not in plain.sentence
+    assert found.recall.low <= found.recall.value == best < plain.recall.value
+    assert found.recall.high == plain.recall.high
+    start = "Nearer to training than every folder the curve was learnt on, so the near end of the curve is taken"
+    assert found.sentence.startswith(f"{start} (split {found.seen.split} of 3); expect recall@1 {best:.2f}, between ")
+    bare = replace(far, splits=[]).place(encode(features), features)
+    assert bare.sentence.startswith(f"{start}; expect recall@1 {best:.2f}, between ")
+
+
 def test_the_curve_comes_back_from_disk_as_it_was(reach, tmp_path):
     reach.save(tmp_path / "model.curve")
     again = Reach.load(tmp_path / "model.curve")
@@ -290,8 +309,45 @@ def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_pat
 
 def test_a_curve_of_an_older_version_is_learnt_again(tmp_path, capsys):
     write_json(tmp_path / "curve.json", {"format": 1, "kind": "curve", "points": []})
-    assert placing._kept(tmp_path, None) is None
+    assert placing._kept(tmp_path, None, None, None) is None
     assert "older version; it is learnt again" in capsys.readouterr().err
+
+
+def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(placing, "LOOKS", placing.LOOKS[-1:])
+    folder = helpers.pictures(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
+    one, two = (
+        helpers.pictures(tmp_path / name, classes=6, images=40, width=40, height=40, seed=seed)
+        for name, seed in (("one", 3), ("two", 4))
+    )
+    curve = tmp_path / "curve"
+
+    def said(**asked):
+        shift.place(model=trained.path, folder=folder, curve=curve, **asked)
+        return capsys.readouterr().err
+
+    assert "learnt, once: from 240 pictures of `one`" in said(data=one)
+    first = Reach.load(curve)
+    assert first.about["seed"] == 0
+
+    def learn(model, embedder, data, *, seed):
+        about = {"data": placing._identity(data)} if data is not None else {}
+        return replace(first, about={**about, "seed": seed})
+
+    monkeypatch.setattr(placing, "learn", learn)
+    for asked in ({}, {"data": one}, {"data": one, "seed": 0}, {"seed": 0}, {"data": read_table(one)}):
+        assert "learnt" not in said(**asked)
+    assert "was learnt with seed 0; it is learnt again" in said(data=one, seed=1)
+    assert "learnt" not in said(data=one) + said(seed=1)
+    assert "was learnt from other pictures or labels; it is learnt again" in said(data=two)
+    assert Reach.load(curve).about["seed"] == 0
+    other = read_table(two)
+    other = other.with_column("label", other.column("label")[::-1])
+    assert "other pictures or labels" in said(data=other)
+    assert "was learnt with seed 0" in said(seed=2)  # such a curve does not say which pictures it was learnt from
+    assert "learnt" not in said()
+    assert "does not say which pictures it was learnt from; it is learnt again" in said(data=two)
+    assert "without `data` it changes nothing" in said(layout="folder")
 
 
 def test_copies_are_one_picture_and_a_bare_model_needs_data(trained, tiny, tmp_path):

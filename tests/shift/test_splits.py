@@ -53,7 +53,7 @@ def test_every_class_and_picture_is_accounted_for(classes, classes_there, measur
         rows = found.rows(table, split)
         assert sorted(np.concatenate(list(rows.values()))) == list(range(len(table)))
         assert split.pictures == tuple(len(own) for own in rows.values())
-        if not split.is_removal:
+        if not found.is_removal(split):
             assert len(split.removed) == classes_there % 2  # the odd one
         assert {names[c] for c in codes[rows["train"]]} == set(split.train)
     fids = [split.fid for split in found.splits]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import pytest
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
+from lookalike.searching.filters import meets
 from lookalike.store import Condition, Store, create_store, direction, remove_store, store_class, stores
+from lookalike.store.exact import ExactStore
 
 DIM = 16
 
@@ -131,6 +134,63 @@ def test_filters_return_exactly_what_they_should(store: Store) -> None:
         assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=where)} == wanted, where
         assert {record.id for part in store.scan(where=where, batch=7) for record in part} == wanted, where
         assert store.count(where) == len(wanted), where
+
+
+NASTY = [
+    "", " ", '"', "'", "\\", "\\\\", '\\"', '" or pk != "', '"] or true or $meta["x"] in ["', "a%", "a_", "a", "ab",
+    "%", "_", "\n", "\r\n", "\t", "\x00", "\x1f", "\x7f", "é", "e\u0301", "日本", "🦊", "\ufeff", "\ud7ff", "\ue000",
+    "\uffff", chr(0x10FFFF), "a" + chr(0x10FFFF), "null", "true", "1", "[0]", "{}", "$meta", "sea/IMG_0%1",
+    "sea/IMGx", "\\u0041", "\\x41", "\\n", "`", "--", "/*", "a" * 3000,
+]  # fmt: skip
+COLUMNS = [
+    "label", "path", "a.b", 'q"uote', "back\\slash", "$meta", "pk", "vector", "", "日本", "x_41", "\0x", "tab\t",
+    "c_label", "[0]",
+]  # fmt: skip
+
+
+def test_filters_by_hostile_columns_and_values(store: Store, any_store: str, place: str) -> None:
+    """Hostile values and columns, lists and plain text, whole values and beginnings, negated or not."""
+    rng = np.random.default_rng(0)
+
+    def value() -> Any:
+        kind = rng.integers(5)
+        if kind == 0:
+            return None
+        if kind == 1:
+            return [NASTY[i] for i in rng.integers(len(NASTY), size=rng.integers(1, 4))]
+        return NASTY[rng.integers(len(NASTY))]
+
+    plain = set(COLUMNS[1::2])  # these hold no lists
+    payloads = [
+        {name: v for name in COLUMNS if not isinstance(v := value(), list) or name not in plain} for _ in range(150)
+    ]
+    lines = {f"r/{i}": {k: v for k, v in line.items() if v is not None} for i, line in enumerate(payloads)}
+    store.upsert(list(lines), rows(150), payloads)
+    if not isinstance(store, ExactStore):  # which makes lists of all texts of a column that has one
+        assert {r.id: r.payload for part in store.scan() for r in part} == lines
+    conditions = [
+        Condition(column, tuple(values), prefix=prefix, negate=negate)
+        for column in COLUMNS
+        for values in ([NASTY[rng.integers(len(NASTY))]], [NASTY[i] for i in rng.integers(len(NASTY), size=3)])
+        for prefix in (False, True)
+        for negate in (False, True)
+    ]
+    conditions += [Condition("path", (v,), prefix=prefix) for v in NASTY for prefix in (False, True)]
+    for condition in conditions:
+        wanted = {name for name, line in lines.items() if meets(line, [condition])}
+        assert {r.id for part in store.scan(where=[condition]) for r in part} == wanted, condition
+    two = [conditions[3], conditions[30]]
+    assert store.count(two) == sum(meets(line, two) for line in lines.values())
+    for column in COLUMNS:
+        values = [line[column] for line in lines.values() if column in line]
+        counts = Counter(v for value in values for v in set(value if isinstance(value, list) else [value]) if v)
+        assert store.facets(column, limit=1000) == sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])), column
+    store.flush()
+    store.close()
+    again = store_class(any_store).open(place)
+    assert {r.id: r.payload for part in again.scan() for r in part}.keys() == lines.keys()
+    assert again.count([Condition('q"uote', ("",), prefix=True)]) == sum('q"uote' in line for line in lines.values())
+    again.close()
 
 
 def test_facets_count_the_filtered_rows(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,34 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, failing: int, mo
     again = ExactStore.open(str(tmp_path / "s"))
     assert again.count() == 21 and again.query(vectors(1, 5)[0], 1)[0].id == "c"
     assert again.query(vectors(10, 1)[4], 1)[0].id == "1/4"
+
+
+@pytest.mark.parametrize("which", ["vectors-1.f32", "rows-1.log"])
+def test_what_the_system_refused_is_not_written_later(tmp_path: Path, which: str) -> None:
+    """A real limit in the middle of a write: no buffer keeps what was refused until there is room again."""
+    store = filled(tmp_path / "s", 2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "s" / which).stat().st_size + 40, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            store.upsert(["a", "b"], vectors(2, 9), [{}, {}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert store.count() == 20
+    store.upsert(["c"], vectors(1, 5), [{}])
+    store.close()
+    again = ExactStore.open(str(tmp_path / "s"), write=True)
+    assert again.count() == 21 and again.query(vectors(1, 5)[0], 1)[0].id == "c"
+    assert again.query(vectors(10, 1)[4], 1)[0].id == "1/4"
+    again.close()
+
+
+def test_a_store_that_cannot_be_closed_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path / "s", 1)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="away"):
+        patch.setattr(frames.Frames, "close", lambda self: (_ for _ in ()).throw(OSError("away")))
+        store.close()
+    ExactStore.open(str(tmp_path / "s"), write=True).close()
 
 
 def test_build_drops_dead_rows_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store import Condition, create_store, milvus_terms, remove_store, store_name, widths
-from lookalike.store.exact import ExactStore
+from lookalike.store import create_store, milvus_terms, remove_store, store_name, widths
 from lookalike.store.milvus import MilvusStore
 from tests import milvus_server
 
@@ -95,72 +93,6 @@ def place(tmp_path: Path) -> Iterator[str]:
 def unit(count: int, dim: int, seed: int = 0) -> np.ndarray:
     rows = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-NASTY = [
-    "", " ", '"', "'", "\\", "\\\\", '\\"', '" or pk != "', '"] or true or $meta["x"] in ["', "a%", "a_", "a", "ab",
-    "%", "_", "\n", "\r\n", "\t", "\x00", "\x1f", "\x7f", "é", "e\u0301", "日本", "🦊", "\ufeff", "\ud7ff", "\ue000",
-    "\uffff", chr(0x10FFFF), "a" + chr(0x10FFFF), "null", "true", "1", "[0]", "{}", "$meta", "sea/IMG_0%1",
-    "sea/IMGx", "\\u0041", "\\x41", "\\n", "`", "--", "/*", "a" * 3000,
-]  # fmt: skip
-COLUMNS = [
-    "label",
-    "path",
-    "a.b",
-    'q"uote',
-    "back\\slash",
-    "$meta",
-    "pk",
-    "vector",
-    "",
-    "日本",
-    "x_41",
-    "c_label",
-    "[0]",
-]
-
-
-@needs_milvus
-def test_filters_mean_what_they_mean_to_exact_search(milvus: str, place: str, tmp_path: Path) -> None:
-    """Hostile values and columns, lists and plain text, whole values and beginnings, negated or not."""
-    rng = np.random.default_rng(0)
-
-    def value() -> Any:
-        kind = rng.integers(5)
-        if kind == 0:
-            return None
-        if kind == 1:
-            return [NASTY[i] for i in rng.integers(len(NASTY), size=rng.integers(1, 4))]
-        return NASTY[rng.integers(len(NASTY))]
-
-    plain = set(COLUMNS[1::2])  # these hold no lists
-    payloads = [
-        {name: v for name in COLUMNS if not isinstance(v := value(), list) or name not in plain} for _ in range(150)
-    ]
-    ids = [f"r/{i}" for i in range(150)]
-    theirs, ours = create_store(milvus, place, 8), ExactStore.create(str(tmp_path / "exact"), 8)
-    for store in (theirs, ours):
-        store.upsert(ids, unit(150, 8), payloads)
-    assert {r.id: r.payload for part in theirs.scan() for r in part} == {
-        name: {k: v for k, v in line.items() if v is not None} for name, line in zip(ids, payloads, strict=True)
-    }
-    conditions = [
-        Condition(column, tuple(values), prefix=prefix, negate=negate)
-        for column in COLUMNS
-        for values in ([NASTY[rng.integers(len(NASTY))]], [NASTY[i] for i in rng.integers(len(NASTY), size=3)])
-        for prefix in (False, True)
-        for negate in (False, True)
-    ]
-    conditions += [Condition("path", (v,), prefix=prefix) for v in NASTY for prefix in (False, True)]
-    for condition in conditions:
-        wanted = {r.id for part in ours.scan(where=[condition]) for r in part}
-        assert {r.id for part in theirs.scan(where=[condition]) for r in part} == wanted, condition
-    two = [conditions[3], conditions[30]]
-    assert theirs.count(two) == ours.count(two)
-    for column in COLUMNS:
-        assert theirs.facets(column, limit=1000) == ours.facets(column, limit=1000)
-    theirs.close()
-    ours.close()
 
 
 def clustered(count: int, dim: int, seed: int) -> np.ndarray:

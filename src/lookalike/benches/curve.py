@@ -55,7 +55,7 @@ def figures_of(result: dict[str, Any], wall: float, threads: int) -> tuple[dict[
     }
     return figures, [
         Bar("runs of at least 1,000 steps", len(rows), 8 * SPLITS * SEEDS),
-        Bar("minutes on these cores", max(minutes, wall / 60 if wall > 60 else 0.0), MINUTES, "lower"),
+        Bar("minutes on these cores", round(max(minutes, wall / 60 if wall > 60 else 0.0), 1), MINUTES, "lower"),
     ]
 
 

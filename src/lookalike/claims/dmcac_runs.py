@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lookalike.claims import ClaimContext, ClaimOutcome, Missing, Verdict
+from lookalike.claims.dmcac_measured import FIGURES, looked_at, readings
 from lookalike.claims.paired import Difference, difference
 from lookalike.core.settings import merge
 
 SEEDS = (0, 1, 2, 3, 4)
-QUERIES, VIEWS, STEPS = 16, 4, 150
-# DMCAC embeds its database as well, forward only: about a twelfth of a run's cost. The others take more steps for it.
-LONGER = 1.08
+QUERIES, VIEWS, STEPS, REFRESH = 16, 4, 120, 50
+BATCH = QUERIES * VIEWS  # pictures a step of every method
+DATABASE = {"cars": 784, "cub": 1177, "grocery": 527}  # pictures that DMCAC searches, by set
 NEAR = 1.0  # points of recall@1 within which nothing has changed
-SAMPLE = 1000  # unseen pictures that cosines and attention are measured on
 
 # The upper stages on cached lower ones, in nine views a picture; 96 px, batch-norm frozen.
 SMALL: dict[str, Any] = {
     "data": {"validation": 0, "near": False},
     "model": {"name": "efficientnet_lite0", "size": 96, "pooling": "avg", "batch_norm": "frozen"},
     "head": {"kind": "pca", "dim": 128},
-    "views": {"mode": "cached", "layer": "stage3", "count": 8, "augment": "rand-m9"},
+    "views": {"mode": "cached", "layer": "stage3", "count": 8, "augment": "rand-tv9"},
     "optimiser": {"rate": 1e-4, "loss_rate": 3e-3, "weight_decay": 0.01},
     "schedule": {"kind": "constant"},
     "steps": STEPS,
@@ -34,19 +34,54 @@ SMALL: dict[str, Any] = {
     "logs": {"every": 5, "tensorboard": False, "drift_every": 0},
 }
 END_TO_END: dict[str, Any] = {"views": {"mode": "end_to_end", "count": 0}, "model": {"freeze": "stage2"}}
-# What all runs of DMCAC share at small scale, and what those of another method do, at as many pictures a step.
+# Its own split has the same classes on both sides; what is asked for here is classes that were never seen.
+BY_SET: dict[str, dict[str, Any]] = {"grocery": {"data": {"split": "classes", "test": 0.5}}}
+# What all runs of DMCAC share at small scale.
 OWN: dict[str, Any] = {
-    "method": {"views": VIEWS, "maps": [5, STEPS]},
+    "method": {"views": VIEWS, "maps": [5, STEPS], "refresh": {"every": REFRESH, "unit": "steps"}},
     "sampler": {"kind": "shuffle", "batch": QUERIES},
 }
-LONG = round(LONGER * STEPS)
-OTHER: dict[str, Any] = {"sampler": {"classes": QUERIES, "images": VIEWS}, "steps": LONG, "evaluate_every": LONG}
-# At the paper's scale 256 queries in 6 views are as many pictures as 170 classes of 9 (Hyp's number of each).
-OTHER_AT_SCALE: dict[str, Any] = {"sampler": {"kind": "pk", "classes": 170, "images": 9}}
 # Every term matters; and as the paper's letter has it: heads as slow as the network, the divergence at τ = 1.
 USUAL: dict[str, Any] = {"method": {"name": "dmcac", "temperature": 0.1}, "optimiser": {"loss_rate": 3e-3}}
 COLD: dict[str, Any] = {"method": {"temperature": 1.0}}
 LETTER: dict[str, Any] = {"method": {"temperature": 1.0}, "optimiser": {"loss_rate": 3e-5}}
+
+
+class Paper(NamedTuple):
+    """A set as the paper has it: DMCAC's run, and Hyp's batch of classes × images, which all others are given."""
+
+    steps: int
+    batch: int
+    database: int
+    made: int
+    """Times that the database is embedded."""
+    classes: int
+    images: int
+
+
+PAPERS = {
+    "cub": Paper(250, 1536, 1173, 1, 100, 9),
+    "cars": Paper(600, 1536, 1611, 2, 98, 9),
+    "in_shop": Paper(2500, 1536, 5176, 3, 450, 2),
+    "sop": Paper(25_000, 768, 11_910, 5, 450, 2),
+}
+
+
+def others(data: str, scale: str) -> dict[str, Any]:
+    """What runs of another method share. They see as many pictures as DMCAC, its database counted each time that it is
+    embedded; cropped and mirrored as Hyp has it, without RandAugment."""
+    if scale == "paper":
+        paper = PAPERS[data]
+        classes, images = paper.classes, paper.images
+        spent = paper.steps * paper.batch + paper.made * paper.database
+        views = {"augment": "", "crop": "resized", "scale": [0.2, 1.0], "flip": True}
+        rates = {"optimiser": {"loss_rate": USUAL["optimiser"]["loss_rate"]}}
+    else:
+        classes, images, rates, views = QUERIES, VIEWS, {}, {"augment": ""}
+        spent = STEPS * BATCH + -(-STEPS // REFRESH) * DATABASE[data]
+    steps = round(spent / (classes * images))
+    sampler = {"kind": "pk", "classes": classes, "images": images}
+    return {"views": views, "sampler": sampler, "steps": steps, "evaluate_every": steps, **rates}
 
 
 @dataclass(frozen=True)
@@ -69,9 +104,10 @@ class Arm:
             from lookalike.training.cookbook import load
 
             recipe = load(f"dmcac_vit_{self.data}")
-            base = merge({k: v for k, v in recipe.items() if ours or k != "method"}, {} if ours else OTHER_AT_SCALE)
+            base = {name: part for name, part in recipe.items() if ours or name != "method"}
         else:
-            base = merge(SMALL, END_TO_END if self.end_to_end else {}, OWN if ours else OTHER)
+            base = merge(SMALL, BY_SET.get(self.data, {}), END_TO_END if self.end_to_end else {}, OWN if ours else {})
+        base = merge(base, {} if ours else others(self.data, scale))
         laid = merge(base, {"keep": "trained"}, dict(self.settings))
         if self.equal_views is not None:
             pictures = base["sampler"]["batch"] * base["method"]["views"]
@@ -87,6 +123,16 @@ def dmcac(name: str = "dmcac", *changes: Mapping[str, Any], weights: Sequence[fl
 
 
 DEFAULT = dmcac()
+
+
+def family(scale: str, data: str) -> Callable[..., Arm]:
+    """What makes the arms of a claim: small ones on Cars in which every term matters; at the paper's scale those of its
+    letter, on the set of its table."""
+
+    def make(name: str = "dmcac", *changes: Mapping[str, Any], **given: Any) -> Arm:
+        return dmcac(name, LETTER, *changes, data=data, **given) if scale == "paper" else dmcac(name, *changes, **given)
+
+    return make
 
 
 class Runs:
@@ -108,12 +154,16 @@ class Runs:
     def gap(self, before: Arm, after: Arm, measure: str = "recall", *, level: float = 0.95) -> Difference:
         return difference(self.values(before, measure), self.values(after, measure), level=level)
 
+    def change(self, arm: Arm, before: str, after: str) -> Difference:
+        """From one measure of an arm to another."""
+        return difference(self.values(arm, before), self.values(arm, after))
+
     def rows(self, arms: Iterable[Arm]) -> list[dict[str, Any]]:
         """The table of results: means over the seeds, and recall@1 of each."""
         out = []
         for arm in arms:
             if self.has(arm):
-                means = {name: round(statistics.fmean(self.values(arm, name)), 4) for name in MEASURES}
+                means = {name: round(statistics.fmean(self.values(arm, name)), 4) for name in FIGURES}
                 recalls = [round(value, 2) for value in self.values(arm)]
                 out.append({"data": arm.data, "arm": arm.name, **means, "by seed": recalls})
         return out
@@ -149,10 +199,11 @@ def _prepare(context: ClaimContext, arms: Sequence[Arm], jobs: Mapping[str, Mapp
     """Fill the caches once, before several processes would."""
     if context.scale != "small" or all(context.jobs.stored(key, given) is not None for key, given in jobs.items()):
         return
-    for data, whole in sorted({(arm.data, arm.end_to_end) for arm in arms}):
-        context.say(f"Preparing the pictures of {data}")
-        first = dmcac("first", {"steps": 1, "evaluate_every": 1}, data=data, end_to_end=whole)
-        trial(data=str(context.folder(data)), settings=first.laid("small"), seed=0)
+    kinds = {(arm.data, arm.end_to_end, arm.settings["method"]["name"] == "dmcac"): arm for arm in arms}
+    for (data, _, ours), arm in kinds.items():
+        context.say(f"Preparing the pictures of {data}{'' if ours else ', not augmented'}")
+        once = merge(arm.laid("small"), {"steps": 1, "evaluate_every": 1})
+        trial(data=str(context.folder(data)), settings=once, seed=0)
 
 
 def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, float]:
@@ -171,65 +222,3 @@ def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, float]
             return {**readings(run.result, run.read_log()), **looked_at(run)}
     finally:
         progress.set_level(level)
-
-
-MEASURES = (
-    "recall", "step 0", "frozen", "cosine", "share", "attention", "early share", "early attention", "diagonal",
-    "unseen share", "unseen attention", "gradient divergence", "gradient classes", "gradient attention", "seconds",
-)  # fmt: skip
-
-
-def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What is kept of a run's own figures; a mean of the gradients over the second half of the steps."""
-    recall = {name: round(100 * found["recall@1"]["value"], 3) for name, found in result["measured"].items()}
-    out = {"recall": recall["trained"], "step 0": recall["step 0"], "frozen": recall["starting model"]}
-    for name in ("divergence", "classes", "attention"):
-        values = [row[f"gradient/{name}"] for row in log if f"gradient/{name}" in row]
-        out[f"gradient {name}"] = round(statistics.fmean(values[len(values) // 2 :]), 6) if values else 0.0
-    return {**out, "seconds": result["seconds"]["train"]}
-
-
-def looked_at(run: Any) -> dict[str, float]:
-    """Mean cosine of unseen pictures; own-class share and attention, of trained classes early and late, of unseen
-    classes at the end. 0 where a method has no attention."""
-    import torch
-
-    from lookalike.core.seeds import numpy_rng
-    from lookalike.methods.dmcac_maps import diagonal
-    from lookalike.models import Embedder
-    from lookalike.training import checkpoint
-    from lookalike.training.job import load_table
-
-    table, division = load_table(run)
-    rows = numpy_rng(0, "claims", "unseen").permutation(division.test)[:SAMPLE]
-    z = torch.from_numpy(Embedder.from_pretrained(run.model).encode(table.take(rows), runtime="torch"))
-    count = len(z)
-    out = dict.fromkeys(MEASURES[4:11], 0.0)
-    out["cosine"] = float((z.double().sum(0).square().sum() - count) / (count * (count - 1)))
-    state = checkpoint.read(run.checkpoints / checkpoint.LAST)["method"]
-    maps = state.get("maps")
-    if maps is not None and bool(torch.isfinite(maps[-1]).any()):
-        (early, early_mass), (late, late_mass) = ([diagonal(m) for m in pair] for pair in (maps[0], maps[-1]))
-        out |= {"early share": early.own, "early attention": early_mass.own, "share": late.own}
-        out |= {"attention": late_mass.own, "diagonal": late_mass.rows}
-        share, mass = _unseen(z, table.take(rows).labels()[0], state)
-        out |= {"unseen share": share, "unseen attention": mass}
-    return {name: round(value, 5) for name, value in out.items()}
-
-
-def _unseen(z: Any, labels: Any, state: Mapping[str, Any]) -> tuple[float, float]:
-    """Own-class share and attention where part of the unseen pictures is searched by the rest."""
-    import torch
-
-    from lookalike.losses.dmcac import Database, Heads
-    from lookalike.methods.dmcac_maps import class_maps, diagonal
-    from lookalike.methods.dmcac_split import part
-
-    parted = part(labels, share=0.5, seed=0, tell=False)
-    codes = torch.from_numpy(labels)
-    heads = Heads(*state["heads.classes"].shape)
-    heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
-    queries, searched = (torch.from_numpy(rows) for rows in parted)
-    database = Database(z[searched], codes[searched])
-    maps = class_maps(z[queries], codes[queries], database, heads, min(12, len(searched)), int(codes.max()) + 1)
-    return diagonal(maps.share).own, diagonal(maps.attention).own

@@ -25,11 +25,12 @@ LOOK: dict[str, Any] = {"size": 160, "pooling": "gem"}
 EYES = ("efficientnet_lite0", "efficientnet_lite2")
 
 
-def settings_for(method: str, seed: int) -> Any:
+def settings_for(method: str, seed: int, name: str = SETS[0]) -> Any:
     from lookalike.shift.series import RECIPE
     from lookalike.shift.series import settings_for as resolved
 
-    return resolved(method, recipe=RECIPE, model=EYES[0], seed=seed, steps=STEPS, settings={"model": LOOK})
+    given: dict[str, Any] = {"recipe": RECIPE, "model": EYES[0], "steps": STEPS, "settings": {"model": LOOK}}
+    return resolved(method, seed=seed, layout=name, **given)
 
 
 def table_of(context: ClaimContext, name: str, part: str = "all") -> Path:
@@ -116,13 +117,13 @@ def plan(context: ClaimContext, name: str) -> Plan:
     from lookalike.shift.running import controls
 
     splits = splits_of(context, name)
-    end = max((split for split in splits.splits if not split.is_removal), key=lambda split: split.fid)
+    end = splits.end_of_swapping()
     others = {other: str(table_of(context, other, "test")) for other in SETS if other != name}
     out = {}
     for method in (*METHODS, FROZEN):
         for split in splits.splits:
             for seed in SEEDS if method != FROZEN else SEEDS[:1]:
-                settings = settings_for(method if method != FROZEN else METHODS[0], seed)
+                settings = settings_for(method if method != FROZEN else METHODS[0], seed, name)
                 about = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
                 given = {
                     "table": str(table_of(context, name)),
@@ -160,7 +161,7 @@ def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
         for split in (split for split in splits.splits if split.id in chosen):
             for seed in SEEDS:
                 about = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                given = job(table_of(context, name), split, method, settings_for(method, seed), config, "")
+                given = job(table_of(context, name), split, method, settings_for(method, seed, name), config, "")
                 plan[f"{name}-few-{method}-split{split.id}-seed{seed}"] = (given, about)
     if context.finished:
         done = whole_seeds(context, plan)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lookalike.cli import options, show
 from lookalike.cli.verb import Answer, verb
+from lookalike.core import progress
+
+if TYPE_CHECKING:
+    from lookalike.shift import SplitSet
 
 app = typer.Typer(help="How far a model can be trusted: splits of growing difficulty and what comes of them.")
 
@@ -56,20 +61,45 @@ def splits(
         authors=authors,
         progress=True,
     )
+    if authors is None:
+        _say_fewer(found, count)
     path = out or Path(f"{found.data['name']}-splits.json")
     found.save(path)
     body = []
     for split in found.splits:
         what = "the usual split" if split.id == found.default else ""
         control = next((step.random for step in found.sequence if step.name == split.step and step.random), ())
-        beside = f"{sum(control) / len(control):.1f}" if control else "–"
-        body.append((split.id, split.step, f"{split.fid:.1f}", beside, len(split.train), *split.pictures, what))
+        beside = _significant(sum(control) / len(control)) if control else "–"
+        body.append((split.id, split.step, _significant(split.fid), beside, len(split.train), *split.pictures, what))
     head = ("split", "step", "FID", "at random", "classes a side", "train", "test", "neither", "")
     lines = show.table(head, body)
     lines += show.rows(
         [("Written", show.link(path)), ("Next", f"lookalike shift run {data} --splits {show.short(path)}")]
     )
     return Answer({**found.to_json(), "path": path}, lines, asked=True)
+
+
+def _significant(value: float) -> str:
+    """Four digits, whatever the scale: that of a FID is its eye's."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
+
+
+def _say_fewer(found: SplitSet, count: int) -> None:
+    if len(found.splits) < count:
+        classes = len(found.data["classes"])
+        progress.say(
+            f"There are {len(found.splits)} splits instead of {count}: swapping and removing the {classes} classes has "
+            "no more steps of rising FID."
+        )
+
+
+def _warn_of_transfer(found: SplitSet, only: Sequence[int], others: Sequence[object]) -> None:
+    if others and only and found.default not in only:
+        names = ", ".join(f"`{Path(str(other)).name}`" for other in others)
+        progress.warn(
+            f"Nothing is measured on {names}: only the models of the usual split are, and that is split "
+            f"{found.default}, which --only leaves out; add it."
+        )
 
 
 Methods = Annotated[str, typer.Option("--methods", help="Which methods train, with commas.")]
@@ -125,13 +155,16 @@ def run(
     from lookalike import shift
     from lookalike.core.settings import parse_set
 
+    numbers = options.numbers(only, "--only") if only else None
+    if splits is not None and transfer:  # before the hours it takes
+        _warn_of_transfer(shift.SplitSet.load(splits), numbers or [], transfer)
     done = shift.run(
         data=data,
         splits=splits,
         methods=_names(methods),
         models=models or ["efficientnet_lite0"],
         count=count,
-        only=options.numbers(only, "--only") if only else None,
+        only=numbers,
         seeds=seeds,
         steps=steps,
         recipe=recipe,
@@ -144,6 +177,11 @@ def run(
         resume=resume,
         report=report,
     )
+    made = shift.SplitSet.load(done.path / "splits.json")
+    if done.config["splits"] is None:
+        _say_fewer(made, done.config["count"])
+    if splits is None:
+        _warn_of_transfer(made, done.config["only"], done.config["transfer"])
     found = done.result["ags"]
     body = []
     for name, score in found["recall@1"].items():
@@ -200,6 +238,8 @@ def fewshot(
         out=out,
         resume=resume,
     )
+    if done.config["splits"] is None:
+        _say_fewer(shift.SplitSet.load(done.path / "splits.json"), done.config["count"])
     body = []
     for row in done.result["summary"]:
         found = row["recall@1"]
@@ -225,7 +265,9 @@ def place(
         Path | None, typer.Option("--curve", help="Where the curve is kept; beside the model otherwise.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Learn the curve again.")] = False,
-    seed: options.Seed = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Start of the random numbers the curve is learnt with; 0 at first.")
+    ] = None,
     device: options.Device = "auto",
     out: options.RunOut = None,
 ) -> Answer:

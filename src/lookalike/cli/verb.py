@@ -72,12 +72,12 @@ def verb(function: Callable[..., Answer | None]) -> Callable[..., None]:
 
 
 def _print(answer: Answer, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        from lookalike.core.files import plain
+    from lookalike.core.files import plain, printable
 
-        print(json.dumps(plain(answer.document), ensure_ascii=False, indent=1))
+    if as_json:
+        print(printable(json.dumps(plain(answer.document), ensure_ascii=False, indent=1)))
     elif answer.asked or not quiet:
-        print("\n".join(answer.lines))
+        print(printable("\n".join(answer.lines)))
 
 
 @contextlib.contextmanager

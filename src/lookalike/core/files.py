@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def reserve(path: Path, count: int) -> None:
                     raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     if os.name == "nt":  # Windows cannot open a folder to sync it
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -86,7 +87,7 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
                 os.umask(mask)
                 part.chmod(0o666 & ~mask)
             part.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         finally:
             part.unlink(missing_ok=True)
 
@@ -118,14 +119,22 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
                         os.fsync(file.fileno())
                     if mask is not None:  # some libraries write files that only their owner can read
                         Path(folder, name).chmod(0o666 & ~mask)
-                _sync_folder(Path(folder))
+                sync_folder(Path(folder))
             if path.exists():
                 path.rename(old)
             part.rename(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def left_parts(path: str | Path) -> list[Path]:
+    """Folders that kills left of an `atomic_folder` for `path`; also one that is still being filled."""
+    path = Path(path)
+    mine = re.compile(re.escape(f".{path.name[:64]}.") + r"\w+\.part")
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    return [part for part in beside if mine.fullmatch(part.name) and part.is_dir()]
 
 
 def recover_folder(path: str | Path) -> None:
@@ -167,7 +176,8 @@ def plain(document: Any) -> Any:
 
 def write_json(path: str | Path, document: Any, *, private: bool = False) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False, default=to_json, allow_nan=False)
-    write_text(path, text + "\n", private=private)
+    # Bytes of file names that are not UTF-8 are half surrogates in Python: JSON's escape is what this handler writes.
+    write_bytes(path, (text + "\n").encode("utf-8", "backslashreplace"), private=private)
 
 
 def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
@@ -181,11 +191,20 @@ def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
         raise LookalikeError(f"The {what} `{path}` is damaged: it is not whole JSON. {mend}".rstrip()) from None
 
 
+def printable(text: str) -> str:
+    """Text that any stream takes: bytes of file names that are not UTF-8 (half surrogates in Python) as %XX."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join(f"%{ord(c) & 0xFF:02X}" if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text
+
+
 def hash_bytes(*parts: bytes | str) -> str:
     """A short, stable name for content: BLAKE2b, 16 bytes, as hex."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
+        raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
         digest.update(len(raw).to_bytes(8, "little"))
         digest.update(raw)
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -61,10 +62,21 @@ def touch(entry: Path) -> None:
         return  # a read-only cache still serves
 
 
+def last_used(entry: Path) -> float:
+    """When an entry was written or touched last; 0 if it is gone, as others may trim what they share with us."""
+    try:
+        return entry.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def size_of(path: Path) -> int:
-    if not path.is_dir():
-        return path.lstat().st_size if path.exists() else 0
-    return sum(Path(folder, name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+    total = 0
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+            total += file.lstat().st_size
+    return total
 
 
 def cache_entries() -> list[tuple[str, Path, int, float]]:
@@ -72,7 +84,7 @@ def cache_entries() -> list[tuple[str, Path, int, float]]:
     rows = []
     if cache_home().is_dir():
         for kind in sorted(p for p in cache_home().iterdir() if p.is_dir()):
-            rows += [(kind.name, e, size_of(e), e.stat().st_mtime) for e in kind.iterdir()]
+            rows += [(kind.name, e, size_of(e), last_used(e)) for e in kind.iterdir()]
     return sorted(rows, key=lambda row: row[3])
 
 

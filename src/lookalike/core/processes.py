@@ -246,15 +246,7 @@ def launch(
         environment = {**os.environ, "LOOKALIKE_THREADS": each, "OMP_NUM_THREADS": each}
         if sys.platform.startswith("linux"):  # all of them are on this machine; its name may not resolve
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        children = [
-            subprocess.Popen(
-                [sys.executable, "-m", "lookalike.core.processes", folder, str(number), str(count)],
-                stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches them through us alone, and once
-            )
-            for number in range(count)
-        ]
+        children = [_start(folder, number, count, environment) for number in range(count)]
         try:
             _watch(children)
         finally:
@@ -265,6 +257,15 @@ def launch(
                 if child.stdin is not None:
                     child.stdin.close()
         return _results(room, children)
+
+
+def _start(folder: str, number: int, count: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lookalike.core.processes", folder, str(number), str(count)],
+        stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches them through us alone, and once
+    )
 
 
 def _watch(children: Sequence[subprocess.Popen[bytes]]) -> None:

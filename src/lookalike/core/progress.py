@@ -31,8 +31,21 @@ def say(text: str, *, verbose: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Without warnings, in this thread: for what is done again and again, and has warned before."""
+    token = _SILENT.set(True)
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
+
+
 def warn(text: str) -> None:
-    if _LEVEL >= 1:
+    if _LEVEL >= 1 and not _SILENT.get():
         print(f"Warning: {text}", file=sys.stderr, flush=True)
 
 

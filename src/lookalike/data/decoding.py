@@ -194,8 +194,13 @@ def _load(data: Source, box: Box | None, least: float | None, of: Side = min) ->
         except UnreadableImage as error:
             raise UnreadableImage(error.reason, data) from error.__cause__
     data = bytes(data)
-    picture = _jpeg(data, box, least, of) if data[:2] == b"\xff\xd8" else None
-    return picture or _upright(open_header(data), box, least, of)
+    jpeg = data[:2] == b"\xff\xd8"
+    if jpeg and (picture := _jpeg(data, box, least, of)):
+        return picture
+    image = open_header(data)
+    if jpeg:
+        _check_scans(data, *image.size)
+    return _upright(image, box, least, of)
 
 
 @contextlib.contextmanager
@@ -231,6 +236,12 @@ def _check_size(width: int, height: int) -> None:
         raise UnreadableImage(f"it has more than {int(limit):,} pixels (LOOKALIKE_MAX_PIXELS)")
 
 
+def _check_scans(data: bytes, width: int, height: int) -> None:
+    """Hundreds of near-empty progressive scans over a large picture would take minutes, whoever decodes it."""
+    if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
+        raise UnreadableImage("it has too many scans for its size")
+
+
 def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float, float]:
     x1, y1, x2, y2 = (0, 0, width, height) if box is None else box
     x1, x2, y1, y2 = max(x1, 0), min(x2, width), max(y1, 0), min(y2, height)
@@ -251,9 +262,7 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Pictu
     if space not in ("YCbCr", "Gray", "RGB"):
         return None
     _check_size(width, height)
-    # Hundreds of near-empty progressive scans over a large picture would take minutes.
-    if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
-        raise UnreadableImage("it has too many scans for its size")
+    _check_scans(data, width, height)
     exif, icc = jpeg_blocks(data)
     turn = orientation(exif) if exif else 1
     across, down = (height, width) if turn in (5, 6, 7, 8) else (width, height)
@@ -308,13 +317,39 @@ def open_header(data: bytes) -> Image.Image:
     if _is_text(data[:1024]):
         kind = "an SVG drawing" if b"<svg" in data[:1024] else "text"
         raise UnreadableImage(f"it holds {kind}, not pixels")
-    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and b"avif" not in data[8:64]:
-        return _open_heif(data)
     with _foreign_bytes():
+        if _is_heif(data):
+            image: Image.Image = _heif(data).to_pillow()
+            return image
         return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
-def _open_heif(data: bytes) -> Image.Image:
+def format_of(data: bytes) -> str:
+    """What Pillow calls its format, by its header alone."""
+    return "HEIF" if heif_size(data) else str(open_header(data).format)
+
+
+def heif_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height of a HEIC file by its header alone; None for anything else."""
+    return _heif(data).size if _is_heif(data) else None
+
+
+def pixels_of(data: bytes) -> int:
+    """How many pixels a picture has, by its header alone."""
+    if data[:2] == b"\xff\xd8":
+        with contextlib.suppress(ValueError):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            return int(width * height)
+    width, height = heif_size(data) or open_header(data).size
+    return int(width * height)
+
+
+def _is_heif(data: bytes) -> bool:
+    return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and b"avif" not in data[8:64]
+
+
+def _heif(data: bytes) -> Any:
+    """A HEIC file with its pixels not yet decoded."""
     try:
         import pillow_heif
     except ImportError as error:
@@ -322,8 +357,7 @@ def _open_heif(data: bytes) -> Image.Image:
     with _foreign_bytes():
         file = pillow_heif.open_heif(io.BytesIO(data))
         _check_size(*file.size)
-        image: Image.Image = file.to_pillow()
-        return image
+        return file
 
 
 def _is_text(head: bytes) -> bool:

@@ -12,7 +12,7 @@ import re
 import simplejpeg
 from PIL import Image
 
-from lookalike.data.decoding import decode, jpeg_blocks, open_header, orientation
+from lookalike.data.decoding import decode, format_of, jpeg_blocks, orientation
 
 MEDIA = {
     "JPEG": "image/jpeg",
@@ -36,12 +36,12 @@ _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")  # in a scan: neither a st
 
 def media_type(data: bytes) -> str:
     """What kind of picture it is, for whoever receives it; raises `UnreadableImage` when it is none."""
-    return MEDIA.get(_kind(data), "application/octet-stream")
+    return MEDIA.get(format_of(data), "application/octet-stream")
 
 
 def without_metadata(data: bytes) -> tuple[bytes, str]:
     """The picture without EXIF, place, profile, preview or words, and its media type."""
-    kind = _kind(data)
+    kind = format_of(data)
     bare = _bare_jpeg(data) if kind == "JPEG" else _bare_png(data) if kind == "PNG" else None
     if bare is not None:
         return bare, MEDIA[kind]
@@ -52,10 +52,6 @@ def without_metadata(data: bytes) -> tuple[bytes, str]:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", compress_level=3)
     return file.getvalue(), MEDIA["PNG"]
-
-
-def _kind(data: bytes) -> str:
-    return str(open_header(data).format)
 
 
 def _bare_jpeg(data: bytes) -> bytes | None:

@@ -10,6 +10,7 @@ files take a few seconds, so a scan is simply done again instead of being cached
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import importlib.util
 import os
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookalike.core.files import printable
 from lookalike.core.progress import Progress
 
 _PICTURES = "jpg jpeg jpe jfif png apng webp avif bmp dib gif tif tiff jp2 mpo pbm pgm pnm ppm"
@@ -42,6 +44,13 @@ _JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recy
 _JUNK |= {"system volume information"}
 
 _BATCH = 65_536
+
+# What an error says of a file that is not there. All others may pass (rights, a drive that is away): no deletion.
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+
+
+def absent(error: OSError) -> bool:
+    return error.errno in _ABSENT
 
 
 @functools.cache
@@ -63,10 +72,7 @@ def readable_name(name: str) -> str:
     """A name to show, store and compare: NFC, and bytes that are not UTF-8 as %XX."""
     if name.isascii():
         return name
-    name = unicodedata.normalize("NFC", name)
-    if not any("\ud800" <= c <= "\udfff" for c in name):
-        return name
-    return "".join(f"%{ord(c) & 0xFF:02X}" if "\ud800" <= c <= "\udfff" else c for c in name)
+    return printable(unicodedata.normalize("NFC", name))
 
 
 def _distinct(names: list[str]) -> dict[str, str]:
@@ -100,7 +106,10 @@ class Folder:
 
 
 class Walk:
-    """Goes through a folder once; `skipped` counts what was passed over, by kind."""
+    """Goes through a folder once; `skipped` counts what was passed over, by kind.
+
+    `unreadable` are the folders, and links, of which is not known what is in them.
+    """
 
     def __init__(self, root: str | Path, *, follow_links: bool = True) -> None:
         self.root = os.path.realpath(root)
@@ -156,20 +165,24 @@ class Walk:
                     else:
                         try:
                             status = entry.stat(follow_symlinks=False)
-                        except OSError:  # gone since the folder was read
-                            self.skipped["vanished"] += 1
+                        except OSError as error:
+                            self._missed(shown, "vanished", error)  # gone since the folder was read, as a rule
                             continue
                         names.append(name)
                         sizes.append(status.st_size)
                         mtimes.append(changed_ns(status))
-        except OSError:
+        except OSError as error:
             if not found:
                 raise
-            self.skipped["unreadable folder"] += 1
-            self.unreadable.append(shown)
+            self._missed(shown, "unreadable folder", error)
         readable = _distinct(names + folders)
         stack += [(_join(shown, readable.get(name, name)), _join(found, name)) for name in folders]
         return Folder(shown, found, names, readable, sizes, mtimes)
+
+    def _missed(self, shown: str, kind: str, error: OSError) -> None:
+        self.skipped[kind] += 1
+        if not absent(error) and self.unreadable[-1:] != [shown]:
+            self.unreadable.append(shown)
 
     def _follow(
         self, shown: str, found: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
@@ -179,8 +192,8 @@ class Walk:
             return
         try:
             target = os.path.realpath(os.path.join(self.root, found, name), strict=True)
-        except OSError:
-            self.skipped["broken link"] += 1
+        except OSError as error:
+            self._missed(_join(shown, readable_name(name)), "broken link", error)
             return
         if target != self.root and not target.startswith(self.root.rstrip(os.sep) + os.sep):
             self.skipped["link out of the folder"] += 1
@@ -194,8 +207,8 @@ class Walk:
         parent, own = os.path.split(target)
         try:
             status, home = os.stat(target), os.stat(parent)
-        except OSError:
-            self.skipped["vanished"] += 1
+        except OSError as error:
+            self._missed(_join(shown, readable_name(name)), "vanished", error)
             return None
         if (kind := kind_of(name)) != "picture":
             self.skipped[kind] += 1

@@ -48,7 +48,7 @@ class RandomView:
     `scale` is the range of the part's area, `ratio` of its width to its height. `jitter` is the strength
     of the colour changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`; `saturation`
     is how much of it colours get (BYOL: half). `grey`, `blur`, `solarise` and `erase` are chances; `augment` is a
-    RandAugment (`rand-m9-mstd0.5`).
+    RandAugment (`rand-m9-mstd0.5`, `rand-tv9`).
     """
 
     kind: ClassVar[str] = "random"

@@ -139,8 +139,10 @@ def calibrate(
         return None, f"only {positive} pairs of the same thing are known; {FEWEST} are needed for percentages"
     if positive == int(real.sum()):
         return None, "every hit shows the same thing; percentages need wrong hits too"
-    fitted = _fit(pairs, neighbours, draws, seed)
-    return Calibration(**{**asdict(fitted), "checked": check(pairs, neighbours=neighbours, draws=draws, seed=seed)}), ""
+    checked = check(pairs, neighbours=neighbours, draws=draws, seed=seed)
+    if not checked:
+        return None, "too few classes to check percentages on: they need right and wrong hits of several"
+    return Calibration(**{**asdict(_fit(pairs, neighbours, draws, seed)), "checked": checked}), ""
 
 
 def _features(scores: Doubles, level: Doubles) -> Doubles:
@@ -232,7 +234,8 @@ def check(
 ) -> dict[str, Any]:
     """How right the percentages are on classes that did not help to fit them.
 
-    Gives `ece`, reliability `bins` with bands, and how often each verdict was wrong, for hits and for queries.
+    Gives `ece`, reliability `bins` with bands, and how often each verdict was wrong, for hits and for queries; nothing
+    where a class cannot be checked, because the others have no right or no wrong hits to fit a curve by.
     """
     p, low = np.full(pairs.scores.shape, np.nan), np.full(pairs.scores.shape, np.nan)
     names = numpy_rng(seed, "folds").permutation(np.unique(pairs.groups))
@@ -249,6 +252,8 @@ def check(
         )
         p[out], low[out] = (np.where(known, values, np.nan) for values in held[:2])
     real = np.isfinite(p)
+    if not np.array_equal(real, np.isfinite(pairs.scores)):
+        return {}
     groups = np.broadcast_to(pairs.groups[:, None], p.shape)[real]
     return {
         **_reliability(p[real], pairs.same[real], groups, bins, seed),

@@ -12,6 +12,7 @@ import pyarrow
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.run import Run
 from lookalike.data import Table
+from lookalike.evaluation import trained
 from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classifying import Classified, classify, sides, tune
@@ -77,6 +78,7 @@ def evaluate(
         )
     models = [_embedder(model, device, weights)]
     models += [_embedder(baseline, device)] if baseline is not None else []
+    given = (models[0] if weights else model, baseline)  # a file of weights says nothing of its training
     encoded = [_encode(found, table, batch_size, runtime, progress) for found in models]
     readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
     for _, failures in encoded:
@@ -102,7 +104,8 @@ def evaluate(
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
     ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
     done: list[Evaluation] = []
-    for found, vectors, classified in reversed(list(zip(models, rows, named, strict=True))):  # the baseline first
+    # The baseline first.
+    for found, told, vectors, classified in reversed(list(zip(models, given, rows, named, strict=False))):
         result = retrieval(
             vectors, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
         )
@@ -112,13 +115,14 @@ def evaluate(
                 "at least 2 pictures."
             )
         single = labels.ndim == 1
-        fitted, why = None, ""
+        fitted, why, note = None, "", ""
         if calibration and single:
             fitted, why = calibrate(vectors, labels, query=query, gallery=gallery, ids=ids, seed=seed)
+            note = trained.note(told, table.take(result.query_index))
         done.append(
             Evaluation(
                 table,
-                Measured(_name(found, done), vectors, result, fitted, why),
+                Measured(_name(found, done), vectors, result, fitted, why, note),
                 labels,
                 names,
                 mode,

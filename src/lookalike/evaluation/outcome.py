@@ -75,6 +75,7 @@ class Evaluation:
             document["per_class"] = {self.names[code]: measures for code, measures in each.items()}
         if self.model.calibration is not None:
             document["calibration"] = self.model.calibration.to_json()
+            document["calibration_note"] = self.model.note
         elif self.model.why_not:
             document["no_calibration"] = self.model.why_not
         if self.baseline is not None:

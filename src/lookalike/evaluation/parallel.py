@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from lookalike.core.device import threads
 
@@ -23,6 +25,13 @@ def in_threads(function: Callable[[T], None], items: Iterable[T]) -> None:
                 pass
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def crew() -> Iterator[ThreadPoolExecutor]:
+    """A thread a core, for functions of NumPy and SciPy: their products take one core each meanwhile."""
+    with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:
+        yield pool
 
 
 def parts(count: int, size: int) -> list[slice]:

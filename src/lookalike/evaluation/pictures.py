@@ -27,6 +27,7 @@ class Measured:
     result: Retrieval
     calibration: Calibration | None = None
     why_not: str = ""  # why there is no calibration
+    note: str = ""  # what must be said of it: the model knows the pictures
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:

@@ -185,7 +185,7 @@ def calibration_section(model: Measured) -> s.Section:
     note = (
         f"Fitted to {found.pairs:,} pairs of a query and one of its first hits, {found.positive:,} of them the same; "
         "checked on classes held out from the fit."
-    )
+    ) + f" {model.note}" * bool(model.note)
     blocks: list[s.Block] = [
         s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=_ece(checked), note=note),
         s.Grid(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.store import store_class
+from lookalike.store import create_store, remove_store
 
 BLOCK = 16_384
 MORE = 8
@@ -104,11 +104,12 @@ class Faiss:
 
 
 class Stored:
-    """A store in a folder of its own that goes with it."""
+    """A store of its own, in a folder or on a server, that goes with it."""
 
     def __init__(self, rows: Tensor, kind: str) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="lookalike-database-")
-        self.store = store_class(kind).create(f"{self.folder.name}/store", rows.shape[1])
+        self.place = f"{self.folder.name}/store"
+        self.store = create_store(kind, self.place, rows.shape[1])
         vectors = _array(rows)
         for start in range(0, len(vectors), 1000):
             part = vectors[start : start + 1000]
@@ -123,6 +124,7 @@ class Stored:
 
     def close(self) -> None:
         self.store.close()
+        remove_store(self.place)
         self.folder.cleanup()
 
 

@@ -46,6 +46,7 @@ class DiVA(Margin):
 
     name = "diva"
     Settings = DiVASettings
+    distinct_views = True  # a picture is told from others by another view of it
     suits: ClassVar = {"optimiser": {"rate": 3e-4, "loss_rate": 5e-4}, "views": {"count": 3}}
     settings: DiVASettings
     queue: Tensor

@@ -22,7 +22,7 @@ from lookalike.core.seeds import torch_rng
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retrieval import Retriever, make_retriever
 from lookalike.methods.base import Batch, Context, Method, Stored, Told
-from lookalike.methods.dmcac_maps import CLASSES, find_row, maps_of, sections, views_of
+from lookalike.methods.dmcac_maps import CLASSES, Maps, find_row, maps_of, sections, views_of
 from lookalike.methods.dmcac_settings import DMCACSettings
 from lookalike.methods.dmcac_split import Parted, part
 from lookalike.methods.taps import last_layer, tapped
@@ -39,7 +39,7 @@ class DMCAC(Method):
     suits: ClassVar = {
         "sampler": {"kind": "shuffle", "batch": 64},
         "optimiser": {"rate": 1e-4, "loss_rate": 3e-3},
-        "views": {"count": 8, "augment": "rand-m9"},
+        "views": {"count": 8, "augment": "rand-tv9"},
         "logs": {"drift_every": 20},
     }
     settings: DMCACSettings
@@ -48,6 +48,7 @@ class DMCAC(Method):
     lengths: Tensor
     made: Tensor
     maps: Tensor
+    staleness: Tensor
 
     def __init__(self, settings: DMCACSettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -61,8 +62,9 @@ class DMCAC(Method):
         self.register_buffer("rows", torch.zeros(size, context.dim))
         self.register_buffer("lengths", torch.ones(size))
         self.register_buffer("made", torch.full((2,), -1))  # step and epoch of the rows
-        shown = min(context.classes, CLASSES)
-        self.register_buffer("maps", torch.full((len(settings.maps), 2, shown, shown), torch.nan))
+        shape = len(settings.maps), len(Maps._fields), min(context.classes, CLASSES), context.classes
+        self.register_buffer("maps", torch.full(shape, torch.nan))
+        self.register_buffer("staleness", torch.tensor(torch.nan))  # mean cosine of the rows before these to them
         for name in settings.show:
             find_row(context.table, name)
         self._retriever: Retriever | None = None
@@ -81,7 +83,8 @@ class DMCAC(Method):
         if not torch.equal(state_dict["database"].to(self.database), self.database):
             raise LookalikeError("The checkpoint was made with another database than the settings draw now.")
         self._forget()
-        return super().load_state_dict(state_dict, *args, **options)
+        older = {} if "staleness" in state_dict else {"maps": self.maps, "staleness": self.staleness}
+        return super().load_state_dict({**state_dict, **older}, *args, **options)
 
     # ---- what a step sees ------------------------------------------------------------------------
 
@@ -109,16 +112,19 @@ class DMCAC(Method):
     def age(self) -> int:
         return self.context.step - int(self.made[0])
 
-    def _renew(self) -> None:
-        """Embed the database anew when it is due."""
+    def due(self) -> bool:
+        """Whether the database is old enough to be embedded anew."""
         chosen, (step, epoch) = self.settings.refresh, self.made.tolist()
         since = self.context.step - step if chosen.unit == "steps" else self.context.epoch - epoch
-        due = chosen.unit != "never" and since >= chosen.every
-        if step >= 0 and not due and self.settings.full != "gradient":
+        return chosen.unit != "never" and since >= chosen.every
+
+    def _renew(self) -> None:
+        made = int(self.made[0]) >= 0
+        if made and not self.due() and self.settings.full != "gradient":
             return
         rows, lengths = self.encode(self.parted.database)
-        if step >= 0:
-            self.context.log("database/cosine", (rows * self.rows).sum(1).mean())
+        if made:
+            self.staleness.copy_((rows * self.rows).sum(1).mean())
         self.rows.copy_(rows)
         self.lengths.copy_(lengths)
         self.made.copy_(torch.tensor([self.context.step, self.context.epoch]))
@@ -171,6 +177,8 @@ class DMCAC(Method):
         total = total + self._told("attention", weights.attention, terms.attention)
         self.context.log("attention/own", terms.mass.mean())
         self.context.log("database/age", self.age)
+        if bool(torch.isfinite(self.staleness)):
+            self.context.log("database/cosine", self.staleness)
         return total
 
     def _told(self, name: str, weight: float, values: Tensor) -> Tensor:

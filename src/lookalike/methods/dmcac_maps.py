@@ -1,7 +1,8 @@
 """What DMCAC shows in the report: attention by class at chosen steps, and what the views of a few queries found.
 
 The first is figure 3 of the paper as three maps: own-class attention follows own-class retrieval even where the
-attention has learnt nothing, so the share of what was retrieved stands beside it, and their difference.
+attention has learnt nothing, so the share of what was retrieved stands beside it, and their difference. Numbers of two
+more are told: attention over the whole database, and the cosine alone.
 """
 
 from __future__ import annotations
@@ -25,20 +26,25 @@ from lookalike.methods.base import Told
 from lookalike.methods.dmcac_settings import DMCACSettings
 from lookalike.methods.taps import last_layer, tapped
 
-CLASSES = 40  # that a map shows: the first ones
+CLASSES = 40  # whose queries a map shows: the first ones
 QUERIES = 2000  # that a map is made from, at most
-BATCH = 256
+BATCH = 64
 SHOWN, HITS = 2, 6  # queries in the report, hits of each view
 ORDER = s.CURVES + 6
 
 
 class Maps(NamedTuple):
-    """(classes, classes), a line a class of queries; NaN where a class asks nothing."""
+    """(shown classes, classes), a line a class of queries, a column a class of the database; NaN where a class asks
+    nothing."""
 
     share: Tensor
-    """Of what was retrieved, by class."""
+    """Of what was retrieved."""
     attention: Tensor
-    """On what was retrieved, by class."""
+    """On what was retrieved."""
+    whole: Tensor
+    """Attention on the whole database."""
+    cosine: Tensor
+    """Mean cosine to the rows of a class; 0 where it has none."""
 
 
 def views_of(settings: DMCACSettings, default: Any) -> list[Any]:
@@ -54,42 +60,44 @@ def class_maps(
     database: losses.Database,
     heads: losses.Heads,
     k: int | None,
-    shown: int,
+    shape: tuple[int, int],
     length: Any = 1,
 ) -> Maps:
-    """Means over the queries `z` (n, F) of each class; `k` None: over the whole database. `length` (n, 1) or 1 is what
-    the heads multiply queries by."""
+    """Means over the queries `z` (n, F) of each class, whose `labels` are below `shape[0]`; `k` None: everything is
+    retrieved. `length` (n, 1) or 1 is what the heads multiply queries by."""
+    shown, classes = shape
     asking, rows = heads.asking(z * length), database.rows
-    sums = torch.zeros(2, shown, shown, device=z.device)
+    rows_of_class = torch.bincount(database.labels, minlength=classes).clamp(min=1)
+    sums = torch.zeros(len(Maps._fields), shown, classes, device=z.device)
     for start in range(0, len(z), BATCH):
         part = slice(start, start + BATCH)
-        if k is None:
-            logits, found = asking[part] @ rows.t(), torch.arange(len(rows), device=z.device).expand(len(z[part]), -1)
-        else:
-            found = top_k(z[part], rows, k)[1]
-            logits = (asking[part, None] @ rows[found].mT)[:, 0]
+        cosines, logits = z[part] @ rows.t(), asking[part] @ rows.t()
         if database.lengths is not None:
-            logits = logits * database.lengths[found]
-        weights = torch.softmax(logits, 1)
-        columns = database.labels[found]
-        inside = columns < shown
-        for n, values in enumerate((torch.full_like(weights, 1 / weights.shape[1]), weights)):
-            by_class = torch.zeros(len(found), shown, device=z.device)
-            by_class.scatter_add_(1, columns.clamp(max=shown - 1), values * inside)
+            logits = logits * database.lengths
+        every = torch.arange(len(rows), device=z.device).expand(len(cosines), -1)
+        found = every if k is None else top_k(z[part], rows, k)[1]
+        near = torch.softmax(logits.gather(1, found), 1)
+        values = (torch.full_like(near, 1 / near.shape[1]), near, torch.softmax(logits, 1), cosines)
+        for n, (what, where) in enumerate(zip(values, (found, found, every, every), strict=True)):
+            by_class = torch.zeros(len(cosines), classes, device=z.device)
+            by_class.scatter_add_(1, database.labels[where], what)
             sums[n].index_add_(0, labels[part], by_class)
+    sums[-1] /= rows_of_class
     counts = torch.bincount(labels, minlength=shown).to(sums)
     return Maps(*(sums / torch.where(counts > 0, counts, torch.nan)[:, None]))
 
 
 def maps_of(method: Any) -> Tensor:
-    """Both maps of a method as it is now, (2, classes, classes): queries at their centre crop."""
-    shown, labels = method.maps.shape[-1], method.context.labels
+    """All maps of a method as it is now: queries at their centre crop."""
+    shape, labels = tuple(method.maps.shape[-2:]), method.context.labels
     ids = torch.from_numpy(method.parted.queries).to(labels.device)
-    ids = ids[labels[ids] < shown]
+    ids = ids[labels[ids] < shape[0]]
+    if not len(ids):
+        return torch.full_like(method.maps[0], torch.nan)
     ids = ids[:: -(-len(ids) // QUERIES)]
     z, lengths = method.encode(ids.cpu().numpy())
     k = None if method.settings.full != "no" else method.k
-    return torch.stack(class_maps(z, labels[ids], method.searched(), method.heads, k, shown, lengths[:, None]))
+    return torch.stack(class_maps(z, labels[ids], method.searched(), method.heads, k, shape, lengths[:, None]))
 
 
 class Diagonal(NamedTuple):
@@ -154,25 +162,31 @@ def _curves(told: Told) -> list[s.Block]:
 def _maps(told: Told) -> list[s.Block]:
     out: list[s.Block] = []
     rows: list[list[s.Cell]] = []
-    for step, pair in zip(told.settings.maps, told.state["maps"], strict=True):
-        share, attention = pair
-        asked = torch.nonzero(torch.isfinite(share).all(1))[:, 0]
+    kept = told.state["maps"]
+    for step, values in zip(told.settings.maps, kept, strict=True):
+        maps = Maps(*values)
+        asked = torch.nonzero(torch.isfinite(maps.share).all(1))[:, 0]
         if not len(asked):
             continue
-        panels = {
-            "share among the retrieved": share,
-            "attention": attention,
-            "lift: attention − share": attention - share,
+        panels: dict[str, Any] = {
+            "share among the retrieved": maps.share,
+            "attention": maps.attention,
+            "lift: attention − share": maps.attention - maps.share,
         }
         drawn = [s.HeatPanel(title=t, values=v[asked][:, asked].numpy().round(4)) for t, v in panels.items()]
         names = [told.names[int(code)] for code in asked]
         axes: dict[str, Any] = {"x_label": "class of the database", "y_label": "class of the queries"}
         out.append(s.Heat(title=f"Step {step}: queries to database, by class", names=names, panels=drawn, **axes))
-        for title, values in panels.items():
-            rows.append([f"step {step}, {title}", *(s.Value(value=v, digits=4) for v in diagonal(values))])
+        told_too = {"attention over the whole database": maps.whole, "mean cosine": maps.cosine}
+        for title, found in (panels | told_too).items():
+            rows.append([f"step {step}, {title}", *(s.Value(value=v, digits=4) for v in diagonal(found))])
     if rows:
         columns = ["map", "own class, mean", "other classes, mean", "lines with the most on the own class"]
-        note = f"The first {len(told.state['maps'][0, 0]):,} training classes; queries at their centre crop."
+        shown, classes = kept.shape[-2:]
+        note = f"Queries of the first {shown:,} training classes, at their centre crop"
+        note += (
+            "." if shown == classes else f"; of {classes:,} in the database the pictures show as many, the numbers all."
+        )
         out.append(s.Grid(title="The maps in numbers", columns=columns, rows=rows, note=note))
     return out
 
@@ -194,7 +208,9 @@ def _queries(told: Told) -> list[s.Block]:
         raw = settings.head_input == "raw"
         asking = z * torch.linalg.vector_norm(seen[-1].output.float().cpu(), dim=1, keepdim=True) if raw else z
         scores, found = top_k(z, state["rows"], k)
-        union = losses.union(found[None])
+        # Attention is over the union of what the views found, or over everything, as in training.
+        every = torch.arange(len(database)).expand(1, 1, -1)
+        union = losses.union(found[None] if settings.full == "no" else every)
         near = state["rows"][union.members]
         lengths = state["lengths"][union.members] if raw else None
         weights = losses.attention(heads, asking[None].detach(), near, union.mask, lengths)[0].detach()
@@ -212,10 +228,12 @@ def _queries(told: Told) -> list[s.Block]:
                 for w, hits in (("retrieved", retrieved), ("attention", attended))
             ]
             rows.append(s.HitRow(query=query, lists=lists))
-    note = (
-        f"After the last step, with the database as it was then ({len(database):,} pictures). Each view retrieves {k}; "
-        f"the first {HITS} are shown. Attention is over the union of all views, its weight in per cent."
-    )
+    note = f"After the last step, with the database as it was then ({len(database):,} pictures). "
+    if settings.full == "no":
+        note += f"Each view retrieves {k}; the first {HITS} are shown. Attention is over the union of all views"
+    else:
+        note += f"The {HITS} nearest are shown. Attention is over the whole database, as in training"
+    note += ", its weight in per cent."
     return [s.Hits(title="What the views of a query found", rows=rows, note=note)] if rows else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from lookalike.core.settings import Settings
 
@@ -55,12 +55,22 @@ class DMCACSettings(Settings):
     """How views are compared: by what they retrieve, or just by 1 − cosine."""
     head_input: Literal["unit", "raw"] = "unit"
     """What classifiers and attention are given: embeddings of length one, as the paper has it, or as long as the
-    network makes them. Their learning rate is `optimiser.loss_rate`."""
+    network makes them (not with `full: gradient`). Their learning rate is `optimiser.loss_rate`."""
     start: Literal["linear", "identity"] = "linear"
     """How the attention's matrices start."""
     first_view: Literal["crop", "centre"] = "crop"
-    """The first view: a random crop without augmentation, or the centre crop."""
+    """The first view end to end: a random crop without augmentation, or the centre crop. Cached views are all drawn
+    from one pool."""
     maps: list[PositiveInt] = [5, 100]  # noqa: RUF012 (pydantic copies it)
     """Steps at which attention by class is kept for the report."""
     show: list[str] = []  # noqa: RUF012
     """Training pictures whose retrievals the report shows (the end of their path is enough); none: a few at random."""
+
+    @field_validator("head_input")
+    @classmethod
+    def _exact(cls, value: str, info: ValidationInfo) -> str:
+        if value == "raw" and info.data.get("full") == "gradient":
+            raise ValueError(
+                "a database's lengths are constants, so `full: gradient` would not be exact; leave it at unit"
+            )
+        return value

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from lookalike.searching.archive import backup, restore
     from lookalike.searching.asking import search
     from lookalike.searching.copies import Duplicates, duplicates
-    from lookalike.searching.folder import Index, indexes
+    from lookalike.searching.folder import Index
     from lookalike.searching.generations import switch
     from lookalike.searching.hits import Hits
     from lookalike.searching.indexing import Indexed, index
+    from lookalike.searching.places import indexes
     from lookalike.searching.removing import purge
 
 __all__ = [
@@ -41,7 +42,7 @@ __getattr__, __dir__ = lazily(
         "backup": "archive",
         "duplicates": "copies",
         "index": "indexing",
-        "indexes": "folder",
+        "indexes": "places",
         "purge": "removing",
         "restore": "archive",
         "search": "asking",

@@ -11,28 +11,30 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from lookalike.core import folders
-from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_file, atomic_folder, need_space, write_bytes
+from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.files import atomic_file, atomic_folder, left_parts, need_space, write_bytes
 from lookalike.core.formats import stamp, upgrade
 from lookalike.core.locks import hold
-from lookalike.core.progress import Progress
+from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
-from lookalike.searching.folder import find, generation_folder, is_index, open_store, remove_generation, store_place
+from lookalike.searching.folder import TABLE, generation_folder, open_store, remove_generations, store_place
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.store import Record, Store, create_store, store_name
+from lookalike.searching.places import find, is_index, mark
+from lookalike.store import Record, Store, create_store, row_bytes, store_name
 
 MARK = "backup.json"
 BATCH = 1_000
-BESIDE = ("table.parquet", "calibration.json")
+BESIDE = (TABLE, "calibration.json")
 
 
 @dataclass
@@ -140,24 +142,16 @@ def restore(
             document = upgrade("backup", json.loads(_read(tar, MARK)), source)
             manifest = Manifest.model_validate(document["manifest"])
             place = _new_place(manifest, index)
-            if folder is not None:
-                manifest.source = str(Path(folder).expanduser().resolve())
-            total = sum(generation.pictures for generation in manifest.generations)
-            need_space(place, sum(g.pictures * (8 * g.dim + 3_000) for g in manifest.generations), "The index")
-            with (
-                atomic_folder(place, private=True) as part,
-                Progress("Restoring", total, shown=progress) as bar,
-            ):
+            old = Path(manifest.source)
+            manifest.source = str(old if folder is None else Path(folder).expanduser().resolve())
+            for generation in manifest.generations:
+                generation.store = store_name(store or generation.store)
+            with _alone(place):
                 try:
-                    for generation in manifest.generations:
-                        generation.store = store_name(store or generation.store)
-                        _fill(tar, part, generation, document["sums"], bar)
-                    manifest.name = place.name
-                    manifest.write(part)
-                except BaseException:
-                    for generation in manifest.generations:  # what a server already has of it
-                        remove_generation(part, generation.number)
-                    raise
+                    _clear(place)
+                except Unavailable as error:
+                    warn(f"what a stopped restore left beside `{place}` is not deleted: {error}")
+                _write(tar, document["sums"], manifest, place, old, progress)
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise LookalikeError(f"`{source}` is not a whole backup of lookalike.") from error
     return Backup(
@@ -172,6 +166,47 @@ def _new_place(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path
         raise LookalikeError(f"`{place}` is there already: choose another --index, or purge it first.")
     folders.refuse_network_drive(place, "an index")
     return place
+
+
+def _alone(place: Path) -> contextlib.AbstractContextManager[None]:
+    """One restore at a time for each place: what others left beside it is nobody's then."""
+    locks = folders.private_folder(folders.home() / "restores")
+    return hold(locks / f"{mark(place)}.lock", f"Restoring `{place.name}`")
+
+
+def leftovers(place: Path) -> list[Path]:
+    """Folders that restores to a place left when they were killed."""
+    return [part for part in left_parts(place) if (part / "generations").is_dir()]
+
+
+def clear_leftovers(place: Path) -> None:
+    with _alone(place):
+        _clear(place)
+
+
+def _clear(place: Path) -> None:
+    for part in leftovers(place):
+        remove_generations(part)
+        shutil.rmtree(part)
+
+
+def _write(
+    tar: tarfile.TarFile, sums: dict[str, str], manifest: Manifest, place: Path, old: Path, progress: bool
+) -> None:
+    """Fill a folder that takes its place when it is whole; `old` is where the pictures were."""
+    need_space(place, sum(g.pictures * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
+    total, new = sum(generation.pictures for generation in manifest.generations), Path(manifest.source)
+    with atomic_folder(place, private=True) as part, Progress("Restoring", total, shown=progress) as bar:
+        try:
+            for generation in manifest.generations:
+                _fill(tar, part, generation, sums, bar)
+                if new != old:
+                    _relocate(generation_folder(part, generation.number), generation, old, new)
+            manifest.name = place.name
+            manifest.write(part)
+        except BaseException:
+            remove_generations(part)  # what a server already has of it
+            raise
 
 
 def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[str, str], bar: Progress) -> None:
@@ -194,6 +229,24 @@ def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[s
             raise ValueError(f"{made.count()} of {generation.pictures} rows")
         generation.built = made.build()
         made.flush()
+
+
+def _relocate(folder: Path, generation: Generation, old: Path, new: Path) -> None:
+    """The pictures lie elsewhere now: the table and the manifest say where."""
+    from lookalike.data import Table
+
+    table = Table.load(folder / TABLE)
+    root = moved_root(Path(generation.root or table.root or old), old, new)
+    generation.root = str(root)
+    replace(table, root=root).save(folder / TABLE)
+
+
+def moved_root(root: Path, old: Path, new: Path) -> Path:
+    """Where the root of some pictures is after their source, a folder or a table beside them, went to `new`."""
+    base = old if root.is_relative_to(old) else old.parent
+    here = new.parent if new.is_file() else new
+    same = here / root.relative_to(base) if root.is_relative_to(base) else here
+    return here if here.is_dir() and not same.is_dir() else same
 
 
 def _put_rows(store: Store, data: bytes, dim: int) -> int:

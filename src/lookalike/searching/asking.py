@@ -15,9 +15,10 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.locks import Locked
+from lookalike.core.progress import warn
 from lookalike.searching.filters import Filters, describe, parse
 from lookalike.searching.folder import Index
-from lookalike.searching.hits import UNLIKE, Hit, Hits
+from lookalike.searching.hits import UNLIKE, WORDS, Hit, Hits
 from lookalike.searching.served import Served
 from lookalike.searching.writing import check_model
 from lookalike.store import Condition
@@ -50,40 +51,62 @@ def search(
     """What an index holds that looks like a picture, or that words describe.
 
     `query` is a path, bytes, a PIL picture or an array, or `-` for a picture on standard input; a folder asks for
-    each of its pictures in turn and gives a list. `text` asks by words, where the index's model reads
-    them. `more` and `less` are further pictures to look like and unlike; `box` is the part of the query that counts
-    (x1, y1, x2, y2 in pixels). `filters`: `label=gull`, `path=sea/*`, `domain!=sketch`. `all` shows weak hits too.
+    each of its pictures in turn and gives a list; those that cannot be read are told at the end. `text` asks by words,
+    where the index's model reads them. `more` and `less` are further pictures to look like and unlike; `box` is the
+    part of the query that counts (x1, y1, x2, y2 in pixels). `filters`: `label=gull`, `path=sea/*`, `domain!=sketch`.
+    `all` shows weak hits too.
     """
     if not 1 <= k <= MOST:
         raise LookalikeError(f"`k` is {k}; it must lie between 1 and {MOST:,}.")
     with ExitStack() as stack:
         opened = index if isinstance(index, Index) else stack.enter_context(Index.open(index, device=device))
         check_model(opened.generation.model, model)
-        where = parse(filters)
+        where = parse(filters, opened.columns)
         opened.check_columns(condition.column for condition in where)
         service = _held(opened)
         if (query is None) == (text is None):
             raise LookalikeError("Give a picture to search by, or words (`--text`), not both.")
+        options: dict[str, Any] = {"show_all": all, "more": more, "less": less, "exact": exact, "service": service}
         if text is not None:
-            found = opened.words_vector(text)[None]
-            return _answered(opened, service, found, found[:0], k, where, text, set(), all, exact, time.monotonic())
+            if box is not None:
+                raise LookalikeError("`--box` is a part of the picture that asks; words have none: leave it out.")
+            return ask(opened, None, k, where, words=text, **options)
         if isinstance(query, str) and query == "-":
             query = _standard_input()
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no picture `{query}`.")
         if path is None or not path.is_dir():
-            return ask(
-                opened, query, k, where, show_all=all, more=more, less=less, box=box, exact=exact, service=service
-            )
+            return ask(opened, query, k, where, box=box, **options)
+        if box is not None:
+            raise LookalikeError("`--box` is a part of one picture; leave it out to ask by a folder.")
         from lookalike.data import read_table
 
         table = read_table(path, layout="folder")
         if not len(table):
             raise LookalikeError(f"`{query}` holds no pictures.")
         files = [table.file(row) for row in range(len(table))]
-        options: dict[str, Any] = {"show_all": all, "more": more, "less": less, "exact": exact, "service": service}
-        return [ask(opened, file, k, where, **options) for file in files if file]
+        return _ask_each(opened, [file for file in files if file], k, where, **options)
+
+
+def _ask_each(index: Index, files: Sequence[Path], k: int, where: Sequence[Condition], **options: Any) -> list[Hits]:
+    """One answer for each picture that can be read; what cannot is told at the end, not instead."""
+    from lookalike.data import UnreadableImage
+
+    vectors_of(index, [*options["more"], *options["less"]])  # one that cannot be read would spoil every answer
+    found: list[Hits] = []
+    failed: list[UnreadableImage] = []
+    for file in files:
+        try:
+            found.append(ask(index, file, k, where, **options))
+        except UnreadableImage as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    if failed:
+        named = " ".join(str(error) for error in failed[:3]) + (" …" if len(failed) > 3 else "")
+        warn(f"{len(failed):,} of {len(files):,} pictures could not be asked by. {named}")
+    return found
 
 
 def _held(index: Index) -> Served | None:
@@ -110,32 +133,20 @@ def ask(
     box: Sequence[float] | None = None,
     exact: bool = False,
     service: Served | None = None,
+    words: str | None = None,
 ) -> Hits:
-    """Search by pictures: embed them, then `answer`, or let a running service do that."""
+    """Search by pictures, the first of which may be `words`: embed them, then `answer`, or let a running service."""
     start = time.monotonic()
-    pictures = [_loaded(picture) for picture in (query, *more, *less)]
-    names = [str(p) if isinstance(p, (str, os.PathLike)) else "" for p in (query, *more, *less)]
-    vectors = embed(index, pictures, box, names)
-    count, name = 1 + len(more), names[0] or "picture"
-    same = {hash_bytes(data) for data in pictures[:1] if isinstance(data, bytes) and box is None}
-    return _answered(index, service, vectors[:count], vectors[count:], k, where, name, same, show_all, exact, start)
-
-
-def _answered(
-    index: Index,
-    service: Served | None,
-    positive: np.ndarray,
-    negative: np.ndarray,
-    k: int,
-    where: Sequence[Condition],
-    name: str,
-    same: Collection[str],
-    show_all: bool,
-    exact: bool,
-    start: float,
-) -> Hits:
+    same: set[str] = set()
+    if words is None:
+        name, picture = _name_of(query), _loaded(query)
+        same = {hash_bytes(picture)} if isinstance(picture, bytes) and box is None else same
+        first, name = embed(index, [picture], box, [name]), name or "picture"
+    else:
+        name, first = words, index.words_vector(words)[None]
+    positive, negative = np.concatenate([first, vectors_of(index, more)]), vectors_of(index, less)
     if service is not None:
-        found = service.answer(positive, negative, k, where, same=same, exact=exact)
+        found = service.answer(positive, negative, k, where, same=same, exact=exact, words=words is not None)
         return Hits.from_json(found, name=name, index=str(index.path), show_all=show_all)
     return answer(
         index,
@@ -148,7 +159,19 @@ def _answered(
         start=start,
         show_all=show_all,
         exact=exact,
+        words=words is not None,
     )
+
+
+def vectors_of(index: Index, pictures: Sequence[Any]) -> np.ndarray:
+    """Unit vectors of examples."""
+    if not pictures:
+        return np.empty((0, index.generation.dim), np.float32)
+    return embed(index, [_loaded(picture) for picture in pictures], None, [_name_of(picture) for picture in pictures])
+
+
+def _name_of(picture: Any) -> str:
+    return str(picture) if isinstance(picture, (str, os.PathLike)) else ""
 
 
 def _standard_input() -> bytes:
@@ -162,10 +185,12 @@ def _loaded(picture: Any) -> Any:
     """The bytes of a file, so that it is read once: for its vector and for telling an identical file."""
     if not isinstance(picture, (str, os.PathLike)):
         return picture
+    from lookalike.data import UnreadableImage
+
     try:
         return Path(picture).read_bytes()
     except OSError as error:
-        raise LookalikeError(f"`{picture}` cannot be read ({error.strerror}).") from error
+        raise UnreadableImage(str(error.strerror), picture) from error
 
 
 def embed(index: Index, pictures: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
@@ -195,8 +220,12 @@ def answer(
     start: float | None = None,
     show_all: bool = False,
     exact: bool = False,
+    words: bool = False,
 ) -> Hits:
-    """Search by vectors. `same` are hashes of files that count as identical, `without` contents to leave out."""
+    """Search by vectors. `same` are hashes of files that count as identical, `without` contents to leave out.
+
+    `words`: one of the vectors is that of words; nobody has checked how such scores read, so only the order is shown.
+    """
     begin = time.monotonic() if start is None else start
     examples = np.atleast_2d(positive)
     negatives = negative if negative is not None and len(negative) else None
@@ -206,7 +235,7 @@ def answer(
     around = _folded(index, examples, negatives, 1, others, exact) if where else found
     for hit in (*found, *around):
         hit.identical = hit.payload.get("_hash") in same
-    note = _weigh(index, found, around, alone=len(examples) == 1 and negatives is None)
+    note = WORDS if words else _weigh(index, found, around, alone=len(examples) == 1 and negatives is None)
     return Hits(
         query=name,
         hits=found[:k],
@@ -249,7 +278,7 @@ def _fold(rows: Sequence[StoreHit]) -> list[Hit]:
 
 
 def _weigh(index: Index, hits: list[Hit], around: list[Hit], *, alone: bool) -> str:
-    """Give hits their probabilities, where the index has what it takes; a remark if they are only rough.
+    """Give hits their probabilities, where the index has what it takes; what must be said if they are only rough.
 
     The query itself, found again, says nothing about its neighbourhood and is left out of it.
     """
@@ -267,4 +296,4 @@ def _weigh(index: Index, hits: list[Hit], around: list[Hit], *, alone: bool) -> 
         hit.probability, hit.low, hit.high = float(p), max(float(low) - spread, 0.0), min(float(high) + spread, 1.0)
         if hit.identical:
             hit.probability = hit.low = hit.high = 1.0
-    return "" if bool(calibration.within(level)) else UNLIKE
+    return " ".join(filter(None, [index.scores.note, "" if bool(calibration.within(level)) else UNLIKE]))

@@ -11,6 +11,7 @@ import numpy as np
 from lookalike.core.files import read_json, write_json
 from lookalike.core.progress import Progress, say
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation import trained
 from lookalike.store import Store
 
 if TYPE_CHECKING:
@@ -28,33 +29,39 @@ class Scores:
     calibration: Calibration | None
     background: Background | None
     why: str = ""  # why there are no probabilities
+    note: str = ""  # what must be said beside them
 
 
-def fit(folder: Path, store: Store, *, progress: bool = True) -> bool:
-    """Fit and store `calibration.json`; whether there were enough labelled pairs for probabilities."""
+def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
+    """Fit and store `calibration.json`, on pictures that the model was not trained on where there are enough."""
     from lookalike.evaluation.calibration import background, calibrate
 
     with Progress("Checking scores", shown=progress):
-        vectors, labels, contents, held = _sample(store)
-        queries = np.flatnonzero(held & (labels >= 0))
-        if len(queries) > QUERIES:
-            queries = np.sort(numpy_rng(0, "calibration queries").choice(queries, QUERIES, replace=False))
-        found, why = None, "no picture has a label"
-        if len(queries):
-            found, why = calibrate(vectors, labels, query=queries, ids=contents)
+        seen = trained.trained_on(folder / "model")
+        vectors, labels, contents, held = _sample(store, seen)
+        doubt = trained.UNKNOWN if seen is None else ""
+        found, why, note = None, "no picture has a label", ""
+        # Where too few were held out: better checked on pictures of the training, and said so, than not at all.
+        for chosen, said in ((held, doubt), (np.ones_like(held), doubt or trained.SEEN)):
+            queries, note = _queries(labels, chosen), said
+            if len(queries):
+                found, why = calibrate(vectors, labels, query=queries, ids=contents)
+            if found is not None or chosen.all():
+                break
         random = background(vectors)
+    scores = Scores(found, random, why, note if found is not None else "")
     document = {
         "calibration": None if found is None else found.to_json(),
         "background": None if random is None else random.to_json(),
         "why": why,
+        "note": scores.note,
         "queries": len(queries),
         "gallery": len(vectors),
-        "held_out": bool(len(held)) and not held.all(),
     }
     write_json(folder / FILE, document, private=True)
     if why:
         say(f"No percentages: {why}.", verbose=True)
-    return found is not None
+    return scores
 
 
 def read(folder: Path) -> Scores:
@@ -69,17 +76,28 @@ def read(folder: Path) -> Scores:
         Calibration.from_json(found) if found else None,
         Background.from_json(random) if random else None,
         document.get("why", ""),
+        document.get("note", ""),
     )
 
 
-def _sample(store: Store) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Vectors, label codes (−1: none), content codes, and which rows the model was not trained on."""
+def _queries(labels: np.ndarray, held: np.ndarray) -> np.ndarray:
+    queries = np.flatnonzero(held & (labels >= 0))
+    if len(queries) > QUERIES:
+        queries = np.sort(numpy_rng(0, "calibration queries").choice(queries, QUERIES, replace=False))
+    return queries
+
+
+def _sample(store: Store, seen: frozenset[str] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Vectors, label codes (−1: none), content codes, and which rows the model was not trained on.
+
+    Where it is not known what it was trained on (`seen` is None), the table's own split is taken at its word.
+    """
     total = store.count()
     share = numpy_rng(0, "calibration gallery").random(total) < GALLERY / max(total, 1)
     rows: list[np.ndarray] = []
     labels: list[str | None] = []
     contents: list[str] = []
-    trained: list[bool] = []
+    held: list[bool] = []
     place = 0
     for part in store.scan(vectors=True):
         for record in part:
@@ -89,11 +107,12 @@ def _sample(store: Store) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
                 rows.append(record.vector)
                 labels.append(label if isinstance(label, str) else None)
                 contents.append(str(record.payload.get("content_id", record.id)))
-                trained.append(record.payload.get("split") == "train")
-    held = ~np.array(trained, dtype=bool)
-    if not held.any():
-        held[:] = True  # everything is called training: better checked on it than not at all
-    return np.stack(rows), _codes(labels), _codes(contents), held
+                if seen is None:
+                    held.append(record.payload.get("split") != "train")
+                else:
+                    held.append(trained.mark(record.id, record.payload.get("_size")) not in seen)
+    fresh, codes = np.array(held, dtype=bool), _codes(contents)
+    return np.stack(rows), _codes(labels), codes, fresh & ~np.isin(codes, codes[~fresh])  # a copy is known, too
 
 
 def _codes(names: list[Any]) -> np.ndarray:

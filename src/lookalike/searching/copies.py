@@ -12,15 +12,16 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import hash_bytes, human_bytes, read_json, write_json
+from lookalike.core.files import hash_bytes, human_bytes, printable, read_json, write_json
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
 from lookalike.searching import moving
-from lookalike.searching.folder import Index, is_index
-from lookalike.searching.folder import find as find_index
+from lookalike.searching.folder import Index
 from lookalike.searching.grouping import KINDS, Group, group
 from lookalike.searching.looks import Look, look_at
 from lookalike.searching.moving import Batch, Wanted
+from lookalike.searching.places import find as find_index
+from lookalike.searching.places import is_index
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -88,7 +89,7 @@ class Duplicates:
             lines.append(f"        kept: {found_group.reason}")
         if len(self.groups) > SHOWN:
             lines.append(f"and {len(self.groups) - SHOWN:,} more groups: --json lists them all")
-        return "\n".join([*lines, self._last()])
+        return printable("\n".join([*lines, self._last()]))
 
     def _last(self) -> str:
         if self.moved is None:

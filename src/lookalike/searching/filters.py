@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from lookalike.core.errors import LookalikeError
 from lookalike.store import Condition
@@ -10,12 +10,15 @@ from lookalike.store import Condition
 Filters = Mapping[str, str | Iterable[str]] | Iterable[str] | str | None
 
 
-def parse(filters: Filters) -> list[Condition]:
-    """Several values of one column mean *or*, several columns *and*; a `*` at the end means "starts with"."""
+def parse(filters: Filters, columns: Collection[str] = (), *, sign: str = "=") -> list[Condition]:
+    r"""Several values of one column mean *or*, several columns *and*; `*` at the end means "starts with", `\*` a star.
+
+    `columns` are those there are: their names may hold anything, a `=` too. `sign` stands between column and value.
+    """
     groups: dict[tuple[str, bool, bool], list[str]] = {}
-    for column, negate, value in _pairs(filters):
-        prefix = value.endswith("*")
-        groups.setdefault((column, prefix, negate), []).append(value[:-1] if prefix else value)
+    for column, negate, text in _pairs(filters, columns, sign):
+        value, prefix = _read(text)
+        groups.setdefault((column, prefix, negate), []).append(value)
     both = {column for column, prefix, negate in groups if (column, not prefix, negate) in groups and not negate}
     if both:
         raise LookalikeError(f"The filter on `{min(both)}` mixes whole values and beginnings (`*`); use one kind.")
@@ -25,19 +28,44 @@ def parse(filters: Filters) -> list[Condition]:
     ]
 
 
-def _pairs(filters: Filters) -> Iterable[tuple[str, bool, str]]:
+def _pairs(filters: Filters, columns: Collection[str], sign: str) -> Iterable[tuple[str, bool, str]]:
     if filters is None:
         return
     if isinstance(filters, Mapping):
         for column, values in filters.items():
+            negate = column not in columns and column.endswith("!")
             for value in [values] if isinstance(values, str) else values:
-                yield column.removesuffix("!"), column.endswith("!"), str(value)
+                yield column[: -1 if negate else None], negate, str(value)
         return
     for text in [filters] if isinstance(filters, str) else filters:
-        column, sign, value = text.partition("=")
-        if not sign or not column.strip("! "):
-            raise LookalikeError(f"`{text}` is not a filter: write COLUMN=VALUE, COLUMN=BEGINNING* or COLUMN!=VALUE.")
-        yield column.rstrip("!").strip(), column.endswith("!"), value.strip()
+        known = max((name for name in columns if text.startswith((name + sign, f"{name}!{sign}"))), key=len, default="")
+        column, found, value = text[len(known) :].partition(sign)
+        if not found or not known + column.strip("! "):
+            raise LookalikeError(
+                f"`{text}` is not a filter: write COLUMN{sign}VALUE, COLUMN{sign}BEGINNING* or COLUMN!{sign}VALUE."
+            )
+        yield known or column.rstrip("!").strip(), column.endswith("!"), value
+
+
+def _read(text: str) -> tuple[str, bool]:
+    """(value, whether it is a beginning) as written; bytes that are no UTF-8 as they are in a store."""
+    from lookalike.data.scan import readable_name
+
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        text = readable_name(text)
+    if text.endswith("\\*"):
+        return f"{text[:-2]}*", False
+    return text.removesuffix("*"), text.endswith("*")
+
+
+def _written(value: str, prefix: bool) -> str:
+    """What `_read` reads."""
+    return f"{value}*" if prefix else f"{value[:-1]}\\*" if value.endswith("*") else value
+
+
+def to_rule(conditions: Iterable[Condition]) -> list[str]:
+    """What `parse` reads, as it is kept."""
+    return [f"{c.column}{'!' * c.negate}={_written(value, c.prefix)}" for c in conditions for value in c.values]
 
 
 def describe(conditions: Iterable[Condition]) -> str:
@@ -47,7 +75,7 @@ def describe(conditions: Iterable[Condition]) -> str:
         if c.column == "content_id":  # named one by one: a part of the map
             parts.append("chosen on the map")
             continue
-        values = " or ".join(value + "*" * c.prefix for value in c.values)
+        values = " or ".join(_written(value, c.prefix) for value in c.values)
         parts.append(f"{c.column}: {'not ' * c.negate}{values}")
     return " and ".join(parts)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import threading
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, nearest
-from lookalike.core.files import hash_bytes
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
-from lookalike.core.run import Run
 from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
 from lookalike.searching.calibrating import Scores
 from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.places import find, place_of
 from lookalike.searching.rows import open_picture
 from lookalike.store import Record, Store, remove_store, store_class
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 UNREADABLE = "unreadable.txt"
+TABLE = "table.parquet"
 
 
 class Index:
@@ -74,9 +75,15 @@ class Index:
     def source(self) -> Path:
         return Path(self.manifest.source)
 
-    @property
+    @cached_property
     def root(self) -> Path:
-        """The folder that all paths are relative to."""
+        """The folder that all paths are relative to: not always the source (a table may name files elsewhere)."""
+        if self.generation.root is not None:
+            return Path(self.generation.root)
+        if (self.folder / TABLE).exists():  # made by an earlier version
+            kept = self._kept_table()
+            if kept.root is not None and kept.notes.get("source") == self.manifest.source:
+                return kept.root
         return self.source if self.source.is_dir() else self.source.parent
 
     @property
@@ -98,9 +105,15 @@ class Index:
                 store.close()
             raise LookalikeError(
                 f"The index `{self.name}` is damaged: it holds {have:,} of {wanted:,} pictures. "
-                f"`lookalike index {self.source}` repairs it."
+                f"{self._command} repairs it."
             )
         return store
+
+    @property
+    def _command(self) -> str:
+        """What a user types to bring this index up to date."""
+        named = "" if place_of(self.source) == self.path else f" --index {self.path}"
+        return f"`lookalike index {self.source}{named}`"
 
     def _check_decoder(self) -> None:
         """Queries are decoded by what is installed now: it must see what the pictures' decoder saw."""
@@ -109,7 +122,7 @@ class Index:
         made = self.generation.decoder
         if made in ("", DECODER):
             return
-        anew = f"`lookalike index {self.source}` embeds its pictures anew."
+        anew = f"{self._command} embeds its pictures anew."
         if made.partition("/")[0] != DECODER.partition("/")[0]:
             raise LookalikeError(
                 f"The pictures of the index `{self.name}` were decoded in another way ({made}) than queries are now "
@@ -149,10 +162,13 @@ class Index:
 
     @property
     def table(self) -> Table:
-        """What was indexed, as of the end of the last run."""
+        """What was indexed, as of the end of the last run, and where it lies now."""
+        return dataclasses.replace(self._kept_table(), root=self.root)
+
+    def _kept_table(self) -> Table:
         from lookalike.data import Table
 
-        return Table.load(self.folder / "table.parquet")
+        return Table.load(self.folder / TABLE)
 
     @property
     def columns(self) -> list[str]:
@@ -194,6 +210,12 @@ class Index:
                 new._store, self._lent = new._whole(self._store, ours=False), True
         return new
 
+    def take_back(self, new: Index) -> None:
+        """A store that `again` handed over is this index's to close again."""
+        with self._guard:
+            if new._store is self._store:
+                self._lent, new._lent = False, True
+
     def close(self) -> None:
         with self._guard:
             if self._store is not None and not self._lent:
@@ -216,6 +238,12 @@ def remove_generation(path: Path, number: int) -> None:
     shutil.rmtree(generation_folder(path, number), ignore_errors=True)
 
 
+def remove_generations(path: Path) -> None:
+    """All that lie there: a kill, or a server that was away, may have left some that the manifest does not name."""
+    for folder in path.glob("generations/[0-9]*"):
+        remove_generation(path, int(folder.name))
+
+
 def open_store(path: Path, generation: Generation, *, write: bool = False) -> Store:
     try:
         return store_class(generation.store).open(str(store_place(path, generation.number)), write=write)
@@ -230,50 +258,3 @@ def load_model(name: str | os.PathLike[str], device: str = "auto") -> Embedder:
     from lookalike.models import Embedder
 
     return Embedder.from_pretrained(name if isinstance(name, str) else Path(name), device=device)
-
-
-def default_path(source: Path) -> Path:
-    """Where the index of a folder goes when nobody says: its name, and a mark for equal names elsewhere."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in source.name).strip(".-") or "pictures"
-    return folders.indexes() / f"{safe[:40]}-{hash_bytes(str(source))[:6]}"
-
-
-def is_name(where: str | os.PathLike[str]) -> bool:
-    """Whether a user gave a name (`holiday`) and not a place (`./holiday`)."""
-    text = os.fspath(where)
-    return Path(text).name == text and text != ".."
-
-
-def is_index(path: Path) -> bool:
-    return (path / manifests.NAME).is_file()
-
-
-def indexes() -> list[Path]:
-    """All indexes under the user's folder, the last updated first."""
-    found = [path for path in folders.indexes().iterdir() if is_index(path)]
-    return sorted(found, key=lambda path: (path / manifests.NAME).stat().st_mtime, reverse=True)
-
-
-def find(where: str | os.PathLike[str] | None) -> Path:
-    """The folder of an index that a user named in one of several ways."""
-    if where is None:
-        found = indexes()
-        if not found:
-            raise LookalikeError("There is no index yet: `lookalike index FOLDER` makes one.")
-        return found[0]
-    path = Path(where).expanduser().absolute()
-    for candidate in (path, folders.indexes() / where if is_name(where) else path):
-        if is_index(candidate):
-            return candidate
-    if Run.is_run(path):
-        for candidate in (path / "index", path.with_name(f"{path.name}-index")):
-            if is_index(candidate):
-                return candidate
-        raise LookalikeError(f"The run `{where}` has no index: `lookalike index FOLDER --model {where}` makes one.")
-    for candidate in indexes():
-        if Path(manifests.read(candidate).source) == path.resolve():
-            return candidate
-    if path.exists():
-        raise LookalikeError(f"`{where}` is not an index and none was made of it: run `lookalike index {where}` first.")
-    hint = nearest(str(where), [p.name for p in indexes()]) or ": `lookalike index FOLDER` makes one."
-    raise LookalikeError(f"There is no index `{where}`{hint}")

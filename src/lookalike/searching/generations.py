@@ -13,8 +13,9 @@ from lookalike.core.locks import hold
 from lookalike.core.seeds import numpy_rng
 from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
-from lookalike.searching.folder import Index, find, generation_folder, remove_generation
+from lookalike.searching.folder import Index, generation_folder, remove_generation
 from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.places import find
 
 QUERIES = 100
 NEAR = 10

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from lookalike.core.files import printable
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word, per_cent
 from lookalike.searching.rows import public
 
@@ -14,6 +15,7 @@ from lookalike.searching.rows import public
 GROUPS = dict(zip(HIT_WORDS, ("likely", "possibly", "similar"), strict=True))
 KINDS = dict(zip(QUERY_WORDS, ("found", "possible", "none"), strict=True))
 NO_PERCENTAGES = "This index has no labelled pairs, so there are no percentages."
+WORDS = "Percentages are checked for pictures; what words find is only sorted by how well it fits them."
 UNLIKE = "This picture is unlike those the percentages were checked on. Take them as rough."
 
 
@@ -128,10 +130,10 @@ class Hits:
     def detail(self) -> str:
         """The second line, where the first does not say it all."""
         if self.kind == "uncalibrated":
-            return NO_PERCENTAGES
+            return self.note or NO_PERCENTAGES
         if self.kind == "none" and self.best is not None and self.best.probability is not None:
             sure = per_cent(self.best.probability, self.best.low, self.best.high)
-            return f"The nearest one is {sure} likely to show the same thing."
+            return f"The nearest one is {sure} likely to show the same thing. {self.note}".rstrip()
         return self.note
 
     @property
@@ -175,7 +177,7 @@ class Hits:
             lines.append(f"{hit.sureness:>10}  {hit.path:<{width}}  {hit.label:<{wide}}  {copies}".rstrip())
         hidden = len(self.hits) - len(self.shown)
         if hidden:
-            lines.append(f"{count(hidden, 'weaker hit')} not shown: lookalike search {self.query} --all")
+            lines.append(f"{count(hidden, 'weaker hit')} not shown: lookalike search {printable(self.query)} --all")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -17,8 +17,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching.calibrating import fit
 from lookalike.searching.filters import Filters
-from lookalike.searching.folder import default_path, is_index, is_name, remove_generation
-from lookalike.searching.table import without
+from lookalike.searching.folder import TABLE, remove_generations
+from lookalike.searching.places import is_index, named_place, place_of
+from lookalike.searching.table import with_unseen, without
 from lookalike.searching.updating import Indexed, Update
 from lookalike.searching.watching import Watched
 from lookalike.searching.watching import watch as follow
@@ -49,9 +50,9 @@ def index(
     """Make an index of a folder of pictures (or a table), or bring it up to date.
 
     `model` is a run, a model folder or a name; without it an existing index keeps its model, and a new one takes
-    EfficientNet-Lite0. `index` is a name or a folder; without it the place follows from the folder. `store` is
-    `qdrant` (default), `exact`, or the address of a server (`milvus://host:19530`). Nothing is written into the
-    picture folder. `watch` follows the folder until Ctrl-C. `remove` takes the pictures that meet a filter
+    EfficientNet-Lite0. `index` is a name or a folder; without it, the one that was made of the folder before, or a new
+    one. `store` is `qdrant` (default), `exact`, or the address of a server (`milvus://host:19530`). Nothing is written
+    into the picture folder. `watch` follows the folder until Ctrl-C. `remove` takes the pictures that meet a filter
     (`path=sea/*`) out of the index, and keeps them out.
     """
     source = Path(folder).expanduser()
@@ -79,9 +80,12 @@ def index(
             progress=progress,
         )
 
+    if not watch or dry_run:
+        return once()
+    watched = Watched(source, layout, split)
+    watched.acting()  # before the first run, which may take hours: what arrives meanwhile is seen after it
     done = once()
-    if watch and not dry_run:
-        follow(once, Watched(source, layout, split))
+    follow(once, watched)
     return done
 
 
@@ -119,22 +123,30 @@ def bring_up_to_date(
         try:
             with open_writer(place, source, model, store, **how) as writer:
                 try:
+                    table = with_unseen(table, writer.folder / TABLE)
                     table = without(table, writer.manifest.without)
+                    if not len(table):
+                        raise LookalikeError(
+                            f"All pictures that `{source}` still holds were removed from the index "
+                            f"`{place.name}`: `lookalike purge {place.name}` removes the index itself."
+                        )
                     update = Update(writer, table, progress=progress)
                     if dry_run:
                         return update.plan()
                     writer.manifest.layout, writer.manifest.split = layout, split
+                    writer.generation.root = None if table.root is None else str(table.root)
+                    writer.remember(model)
                     done = update.run()
                     if calibrate:
-                        done.calibrated = fit(writer.folder, writer.store, progress=progress)
+                        scores = fit(writer.folder, writer.store, progress=progress)
+                        done.calibrated, done.note = scores.calibration is not None, scores.why or scores.note
                     writer.finish(live=live)
                 finally:
                     there, kept = kept, True  # what a server that went away has of it is not known, and stays
                     kept = there or writer.store.count() > 0
         finally:
             if not kept:
-                for old in place.glob("generations/[0-9]*"):
-                    remove_generation(place, int(old.name))
+                remove_generations(place)
                 shutil.rmtree(place, ignore_errors=True)
     done.seconds = time.monotonic() - start
     return done
@@ -143,11 +155,9 @@ def bring_up_to_date(
 def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
     """Where the index is, or will be."""
     if index is None:
-        place = default_path(source)
+        place = place_of(source)
     else:
-        place = Path(index).expanduser()
-        named = is_name(index) and not is_index(place.absolute())
-        place = folders.indexes() / place if named else place.absolute()
+        place = named_place(index)
     if place.exists() and not place.is_dir():
         raise LookalikeError(f"`{place}` is a file; an index is a folder.")
     if place.is_dir() and not is_index(place) and {p.name for p in place.iterdir()} - {".lock", "generations"}:

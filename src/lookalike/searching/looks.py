@@ -130,11 +130,12 @@ def header(data: bytes, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _date(text: Any) -> str | None:
-    """EXIF's `2019:07:21 10:11:12` as ISO; None for what is none (cameras write zeros)."""
+    """EXIF's `2019:07:21 10:11:12` as ISO; None for what is none (cameras write zeros, programs the year 1)."""
     try:
-        return time.strftime("%Y-%m-%dT%H:%M:%S", time.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S"))
+        when = time.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S")
     except ValueError:
         return None
+    return time.strftime("%Y-%m-%dT%H:%M:%S", when) if when.tm_year >= 1000 else None
 
 
 def entry(table: Table) -> Path:
@@ -142,7 +143,18 @@ def entry(table: Table) -> Path:
     from lookalike.data.decoding import DECODER
 
     key = hash_bytes("looks", str(CURRENT["cache"]), DECODER, str(table.root), table.name)
-    return folders.cache("looks") / f"{key}.parquet"
+    return folders.cache("looks") / f"{_below(table.root)}-{key}.parquet"
+
+
+def entries(root: Path | None) -> list[Path]:
+    """All looks at pictures below a root, by whatever decoder; and earlier versions', which are read no more and do
+    not tell whose they are."""
+    files = folders.cache("looks").iterdir()
+    return [file for file in files if "-" not in file.name or file.name.startswith(f"{_below(root)}-")]
+
+
+def _below(root: Path | None) -> str:
+    return hash_bytes(str(root))[:16]
 
 
 class _Kept:

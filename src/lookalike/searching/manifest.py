@@ -40,6 +40,7 @@ class Generation(pydantic.BaseModel):
     updated: str
     pictures: int = 0
     complete: bool = False  # False while an indexing run is at work, or after one was killed
+    root: str | None = None  # the folder that its paths are relative to; None in indexes of earlier versions
     columns: list[str] = []  # what can be filtered by
     writes: int = 0  # finished runs: what tells two states of it apart
     words: bool = False  # the model has a text side

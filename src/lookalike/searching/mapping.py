@@ -22,6 +22,7 @@ from lookalike.core.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from lookalike.searching.folder import Index
+    from lookalike.searching.manifest import Generation
 
 FILE = "map.parquet"
 _STAMP = b"lookalike"
@@ -67,12 +68,12 @@ class Map:
         left, top, right, _ = self.bounds
         return np.clip((self.places - np.array([left, top], np.float32)) / (right - left), 0, 1)
 
-    def packed(self, codes: np.ndarray) -> bytes:
+    def packed(self, codes: np.ndarray, number: int) -> bytes:
         """As it travels, little-endian: a header of 64 bytes, then 8 bytes a picture with its label's code."""
         body = np.zeros(len(self), RECORD)
         body["x"], body["y"] = np.rint(self.unit() * 65_535).T
         body["label"], body["colour"] = codes, np.minimum(codes, COLOURS - 1)
-        return HEAD.pack(b"LKMP", 1, HEAD.size, len(self), self.number, *self.bounds, RECORD.itemsize) + body.tobytes()
+        return HEAD.pack(b"LKMP", 1, HEAD.size, len(self), number, *self.bounds, RECORD.itemsize) + body.tobytes()
 
     def save(self, folder: Path) -> None:
         import pyarrow as pa
@@ -101,25 +102,23 @@ class Map:
         return cls(arrow["id"].to_pylist(), places, kept=(narrow, wide), **{n: about[n] for n in names})
 
 
-def number_of(folder: Path) -> int | None:
-    """The number of the stored map, read from its head alone."""
-    import pyarrow.parquet as pq
-
-    path = folder / FILE
-    if not path.exists():
+def mark(folder: Path) -> tuple[int, ...] | None:
+    """What tells two stored maps apart without reading them; None where there is none."""
+    try:
+        found = (folder / FILE).stat()
+    except FileNotFoundError:
         return None
-    text = (pq.read_schema(path).metadata or {}).get(_STAMP)
-    return int(upgrade("map", json.loads(text) if text else None, path)["number"])
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def fresh(index: Index, old: Map | None) -> bool:
     """Whether a map shows the index as it is now."""
-    return old is not None and old.method == "t-SNE" and old.updated == _state(index)
+    return old is not None and old.method == "t-SNE" and old.updated == state_of(index.generation)
 
 
-def _state(index: Index) -> str:
+def state_of(generation: Generation) -> str:
     """Two runs within a second have one time: their number tells them apart."""
-    return f"{index.generation.updated} {index.generation.writes}"
+    return f"{generation.updated} {generation.writes}"
 
 
 def draw(
@@ -140,15 +139,17 @@ def draw(
     if fresh(index, old) and not again and old is not None:
         return old
     ids, rows = _vectors(index)
+    like = old if old is not None else _of_another_model(index)
     number = 1 if old is None else old.number + 1
-    state: dict[str, Any] = {"updated": _state(index)}
+    state: dict[str, Any] = {"updated": state_of(index.generation)}
     if old is not None and not again and len(ids) <= GROWTH * max(old.drawn, 1) and any(i in old.where for i in ids):
         made = _placed(old, ids, rows, number, state)
     else:
         start = principal(rows, 2)
-        known = np.array([-1 if old is None else old.where.get(name, -1) for name in ids], dtype=np.int64)
+        known = np.array([-1 if like is None else like.where.get(name, -1) for name in ids], dtype=np.int64)
         if sketch is not None and old is None:
-            sketch(ordered(Map(ids, start.astype(np.float32), number, "PCA", measure(rows, start), len(ids), **state)))
+            seen = _over(like, known, start).astype(np.float32)
+            sketch(ordered(Map(ids, seen, number, "PCA", measure(rows, start), len(ids), **state)))
             number += 1
         warm = old is not None and bool((known >= 0).mean() > 0.5)
         if warm and old is not None:
@@ -157,11 +158,7 @@ def draw(
             places = layout(
                 rows, start, warm=warm, progress=lambda share: bar.advance(max(0, round(1000 * share) - bar.done))
             )
-        if old is not None and (known >= 0).sum() > 3:
-            from lookalike.evaluation.projection import lay_over
-
-            both = known >= 0
-            places = lay_over(places, old.places[known[both]].astype(np.float64), places[both])
+        places = _over(like, known, places)
         kept = measure(rows, places)
         made = ordered(Map(ids, places.astype(np.float32), number, "t-SNE", kept, len(ids), **state))
     made.save(index.folder)
@@ -178,6 +175,27 @@ def _vectors(index: Index) -> tuple[list[str], np.ndarray]:
     rows = np.concatenate(parts) if parts else np.empty((0, index.generation.dim), np.float32)
     order = np.argsort(np.array(ids)) if ids else np.empty(0, np.int64)  # stores differ in their order
     return [ids[i] for i in order], np.ascontiguousarray(rows[order], dtype=np.float32)
+
+
+def _of_another_model(index: Index) -> Map | None:
+    """The map of the newest other generation that has one: what people know their pictures by."""
+    from lookalike.searching.folder import generation_folder
+
+    numbers = sorted(
+        (g.number for g in index.manifest.generations if g.number != index.generation.number), reverse=True
+    )
+    maps = (Map.load(generation_folder(index.path, number)) for number in numbers)
+    return next((found for found in maps if found is not None), None)
+
+
+def _over(like: Map | None, known: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Turned, mirrored and scaled to lie over another map; `known` says where in it each picture is, -1 nowhere."""
+    from lookalike.evaluation.projection import lay_over
+
+    both = known >= 0
+    if like is None or both.sum() <= 3:
+        return places
+    return lay_over(places, like.places[known[both]].astype(np.float64), places[both])
 
 
 def _starting(old: Map, known: np.ndarray, rows: np.ndarray) -> np.ndarray:

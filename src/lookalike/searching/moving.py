@@ -1,25 +1,26 @@
 """Moving files away, with a journal, and back. Nothing is ever deleted or written over.
 
 A journal `moved.jsonl` lies beside the moved files and says where each came from. A line is on disk before its file
-moves, so that after a kill the journal knows of everything that may have moved.
+moves, and the batch is known before its first line, so that after a kill everything that may have moved can come back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, hash_bytes, hash_file, read_json, write_json
+from lookalike.core.files import disk_errors, hash_bytes, hash_file, read_json, sync_folder, write_json
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress
 
@@ -78,6 +79,7 @@ def move(root: Path, wanted: Sequence[Wanted], target: Path | None = None, *, pr
     batch = Batch(f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}", _now(), str(root), str(target))
     with _history(root), disk_errors(target), Progress("Moving", len(wanted), shown=progress) as bar:
         target.mkdir(parents=True, exist_ok=True)
+        _remember(root, batch)
         for one in wanted:
             try:
                 source = _inside(root, one.path)
@@ -92,86 +94,137 @@ def move(root: Path, wanted: Sequence[Wanted], target: Path | None = None, *, pr
             except (LookalikeError, OSError) as error:
                 batch.left.append({"path": one.path, "why": getattr(error, "strerror", None) or str(error)})
             bar.advance()
-        if batch.files:
-            _remember(root, batch)
+        _remember(root, batch)
     return batch
 
 
 def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batch:
     """Move a batch back to where it came from; the newest that is not back if no name is given."""
     root = root.resolve()
-    known = [batch for batch in history(root) if batch.state != "back"]
-    batch = next((b for b in known if name in (None, b.id)), None)
-    if batch is None:
-        raise LookalikeError(
-            "Nothing is moved away from this folder." if name is None else f"There is no batch `{name}` to move back."
-        )
-    target, left, moved = Path(batch.folder), [], 0
-    lines = [line for line in _lines(target) if line["batch"] == batch.id]
-    with _history(root), disk_errors(root), Progress("Moving back", len(lines), shown=progress) as bar:
-        for line in lines:
-            here, there = target / line["to"], root / line["path"]
-            try:
-                if here.exists():
-                    if there.exists():
-                        raise LookalikeError("another file has its place now")
-                    there.parent.mkdir(parents=True, exist_ok=True)
-                    move_file(here, there)
-                    moved += 1
-            except (LookalikeError, OSError) as error:
-                left.append({"path": line["path"], "why": getattr(error, "strerror", None) or str(error)})
-            bar.advance()
-    found = next(b for b in history(root) if b.id == batch.id)
+    with _history(root), disk_errors(root):
+        known = [batch for batch in history(root) if batch.state != "back"]
+        batch = next((b for b in known if name in (None, b.id)), None)
+        if batch is None:
+            unknown = f"There is no batch `{name}` to move back."
+            raise LookalikeError("Nothing is moved away from this folder." if name is None else unknown)
+        _remember(root, batch)  # one that was cut off is counted while its files are still away
+        target, left, moved = Path(batch.folder), [], 0
+        lines = _lines(batch)
+        with Progress("Moving back", len(lines), shown=progress) as bar:
+            for line in lines:
+                try:
+                    moved += _return(root, target / line["to"], line["path"])
+                except (LookalikeError, OSError) as error:
+                    left.append({"path": line["path"], "why": getattr(error, "strerror", None) or str(error)})
+                bar.advance()
+        found = next(b for b in history(root) if b.id == batch.id)
     found.files, found.left = moved, left
     return found
 
 
+def _return(root: Path, here: Path, path: str) -> bool:
+    """Move one file back, and clear up what a kill left of it; whether there was one to move."""
+    there = root / path
+    for place in (here, there):
+        _part(place).unlink(missing_ok=True)
+    if not os.path.lexists(here):
+        return False
+    if not os.path.lexists(there):
+        move_file(here, there)
+    elif _ordinary(root, there) and _twins(here, there):
+        here.unlink()  # cut off between its arrival and its departure, on the way here or back
+    else:
+        raise LookalikeError("another file has its place now")
+    return True
+
+
 def history(root: Path) -> list[Batch]:
     """Batches that were moved away from a folder, newest first; their state as the disk shows it."""
-    path = _registry(root)
-    rows = read_json(path, "history")["batches"] if path.exists() else []
-    found = [Batch(**row) for row in reversed(rows)]
+    found = [Batch(**row) for row in reversed(_rows(_registry(root)))]
     for batch in found:
-        lines = [line for line in _lines(Path(batch.folder)) if line["batch"] == batch.id]
-        away = sum((Path(batch.folder) / line["to"]).exists() for line in lines)
-        batch.state = "back" if not away else "moved" if away >= batch.files else "partly"
-    return found
+        away = [line for line in _lines(batch) if (Path(batch.folder) / line["to"]).exists()]
+        if not batch.files:  # it was cut off before it could be counted
+            batch.files, batch.bytes = len(away), sum(line["bytes"] for line in away)
+        batch.state = "back" if not away else "moved" if len(away) >= batch.files else "partly"
+    return [batch for batch in found if batch.files]
 
 
 def move_file(source: Path, goal: Path) -> None:
-    """Move one file and never write over another."""
+    """Move one file and never write over another: after a kill it is here, there or at both places, always whole."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(source, goal, follow_symlinks=False)  # unlike a rename it fails where something lies already
+        _rename(source, goal)
     except OSError as error:
-        if error.errno == errno.EEXIST:
+        if error.errno != errno.EXDEV:
             raise
-        _copy(source, goal)
-    source.unlink()
-
-
-def _copy(source: Path, goal: Path) -> None:
-    """To another disk, or where there are no links: whole and compared before the old one goes."""
-    with goal.open("xb") as new, source.open("rb") as old:
+        part = _part(goal)
         try:
-            shutil.copyfileobj(old, new, 1 << 20)
-            new.flush()
-            os.fsync(new.fileno())
-        except BaseException:
-            goal.unlink()
-            raise
-    shutil.copystat(source, goal)
-    if hash_file(goal) != hash_file(source):
+            _copy(source, part)
+            _rename(part, goal)
+        finally:
+            part.unlink(missing_ok=True)
+        with _or_not_at_all(goal):
+            sync_folder(goal.parent)
+            source.unlink(missing_ok=True)
+
+
+def _rename(source: Path, goal: Path) -> None:
+    """On one disk. A link fails where something lies already, a rename would write over it."""
+    try:
+        os.link(source, goal, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links, or another disk
+        if os.path.lexists(goal):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(goal)) from None
+        source.rename(goal)
+    else:
+        with _or_not_at_all(goal):
+            source.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _or_not_at_all(goal: Path) -> Iterator[None]:
+    """Where the old name cannot be taken away, the new one goes again: the file stays as it was."""
+    try:
+        yield
+    except OSError:
         goal.unlink()
+        raise
+
+
+def _copy(source: Path, part: Path) -> None:
+    """To another disk, whole and compared."""
+    with part.open("wb") as new, source.open("rb") as old:
+        shutil.copyfileobj(old, new, 1 << 20)
+        new.flush()
+        os.fsync(new.fileno())
+    shutil.copystat(source, part)
+    if hash_file(part) != hash_file(source):
         raise LookalikeError("its copy differs")
 
 
+def _part(goal: Path) -> Path:
+    """Where a copy grows: hidden, so that no scan takes it for a picture, and found again by the next attempt."""
+    return goal.with_name(f".lookalike-{hash_bytes(goal.name)[:16]}.part")
+
+
+def _twins(one: Path, other: Path) -> bool:
+    """Two names of one file, or two files with the same bytes."""
+    mine, theirs = one.lstat(), other.lstat()
+    return os.path.samestat(mine, theirs) or (mine.st_size == theirs.st_size and hash_file(one) == hash_file(other))
+
+
 def _inside(root: Path, path: str) -> Path:
-    """An ordinary file below the root; links are not followed, so that what is moved is what was meant."""
     found = root / path
-    if not found.parent.resolve().is_relative_to(root) or found.is_symlink() or not found.is_file():
+    if not _ordinary(root, found):
         raise LookalikeError("it is not an ordinary file of this folder")
     return found
+
+
+def _ordinary(root: Path, found: Path) -> bool:
+    """A file below the root; links are not followed, so that what is moved is what was meant."""
+    return found.parent.resolve().is_relative_to(root) and not found.is_symlink() and found.is_file()
 
 
 def _free(goal: Path) -> Path:
@@ -183,20 +236,26 @@ def _free(goal: Path) -> Path:
     return free
 
 
-def _lines(target: Path) -> list[dict[str, Any]]:
-    path = target / JOURNAL
-    lines = []
+def _lines(batch: Batch) -> list[dict[str, Any]]:
+    """What the journal says of a batch; a place that was taken again later had become free before."""
+    path = Path(batch.folder) / JOURNAL
+    places: dict[str, dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.exists() else []:
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except ValueError:
             continue  # torn by a kill; its file had not moved yet
-    return lines
+        places[line["to"]] = line
+    return [line for line in places.values() if line["batch"] == batch.id]
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # torn by a kill
+                file.write(b"\n")
+        file.write(json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -209,10 +268,14 @@ def _history(root: Path) -> Any:
     return hold(_registry(root).with_suffix(".lock"), f"Moving in `{root}`")
 
 
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return list(read_json(path, "history")["batches"]) if path.exists() else []
+
+
 def _remember(root: Path, batch: Batch) -> None:
     path = _registry(root)
-    rows = read_json(path, "history")["batches"] if path.exists() else []
-    write_json(path, {"format": 1, "batches": [*rows, batch.to_json()]}, private=True)
+    rows = {row["id"]: row for row in _rows(path)} | {batch.id: batch.to_json()}
+    write_json(path, {"format": 1, "batches": list(rows.values())}, private=True)
 
 
 def _now() -> str:

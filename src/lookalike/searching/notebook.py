@@ -9,31 +9,30 @@ from typing import TYPE_CHECKING
 from lookalike.core.errors import LookalikeError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lookalike.searching.hits import Hit, Hits
 
 CELL = "display:inline-block;margin:4px;vertical-align:top;font:12px system-ui,sans-serif;max-width:160px"
 
 
 def cells(hits: Hits) -> str:
-    from lookalike.searching.folder import find
-    from lookalike.searching.manifest import read
+    from lookalike.searching.folder import Index
+    from lookalike.searching.places import find
 
     try:
-        source = read(find(hits.index)).source if hits.index else None
+        root = Index(find(hits.index)).root if hits.index else None
     except LookalikeError:
-        source = None  # the index is gone; the words still say what was found
-    return "".join(_cell(hit, source) for hit in hits.shown)
+        root = None  # the index is gone; the words still say what was found
+    return "".join(_cell(hit, root) for hit in hits.shown)
 
 
-def _cell(hit: Hit, source: str | None) -> str:
-    from pathlib import Path
-
+def _cell(hit: Hit, root: Path | None) -> str:
     from lookalike.data import thumbnail
     from lookalike.searching.rows import box_of, open_picture
 
     picture = ""
-    if source:
-        root = Path(source) if Path(source).is_dir() else Path(source).parent
+    if root is not None:
         try:
             jpeg = thumbnail(open_picture(root, hit.payload), 160, box=box_of(hit.payload))
             text = base64.b64encode(jpeg).decode()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,46 +13,103 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_json
-from lookalike.core.locks import hold
+from lookalike.core.locks import Locked, hold
 from lookalike.searching import manifest as manifests
-from lookalike.searching.filters import Filters, parse
-from lookalike.searching.folder import Index, find, remove_generation
-from lookalike.searching.writing import open_writer
+from lookalike.searching.archive import clear_leftovers, leftovers
+from lookalike.searching.filters import Filters, parse, to_rule
+from lookalike.searching.folder import TABLE, Index, generation_folder, open_store, remove_generations
+from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.places import find, mark, named_place
+from lookalike.searching.rows import PROTOTYPE
+from lookalike.store import Condition, Store
 
 
 def remove_rows(index: Index, rows: Sequence[str]) -> int:
-    """Take rows out of the live generation, its table and its count; how many were there."""
-    with (
-        hold(index.path / ".lock", f"The index `{index.path.name}`"),
-        open_writer(index.path, index.source, None, None, explicit=False, opened=index.store) as writer,
-    ):
-        there = [record.id for record in writer.store.get(list(rows)) if record is not None]
-        writer.begin()
-        writer.store.delete(there)
-        table = index.table
-        kept = [name not in set(there) for name in table.column("row_id")]
-        table.take(kept).save(writer.folder / "table.parquet")
-        writer.finish(live=False)
-    return len(there)
+    """Take rows, whose files are gone, out of the generation that answers; how many were there."""
+    return _take_out(index, lambda _, store: _among(store, rows), every=False)
 
 
 def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: bool = False) -> int:
     """Take pictures that meet a filter out of an index, and keep them out; the files stay. How many there were."""
-    where = parse(filters)
-    if not where:
-        raise LookalikeError("Say which pictures to remove, as in `path=sea/*`; `lookalike purge` removes an index.")
-    with Index.open(index) as opened:
-        opened.check_columns(condition.column for condition in where)
-        rows = [record.id for part in opened.store.scan(where=where) for record in part]
+    with Index(find(index)) as opened:  # whatever decoder it was made with: nothing is decoded
+        where = parse(filters, opened.columns)
+        if not where:
+            raise LookalikeError("Say which pictures to remove, as in `path=sea/*`; `lookalike purge` removes all.")
+        columns = {condition.column for condition in where}
+        opened.check_columns(columns)
+        if PROTOTYPE in columns and not opened.table.has(PROTOTYPE):
+            raise LookalikeError(
+                f"`{PROTOTYPE}` is what the model makes of a picture and nothing that could keep it out: "
+                "remove by another column, as in `path=sea/*`."
+            )
+        rows = _matching(opened.store, where)
         if rows and len(rows) == opened.store.count():
             raise LookalikeError("This would remove every picture; `lookalike purge` removes a whole index.")
-        if not dry_run:
-            remove_rows(opened, rows)
-            manifest = manifests.read(opened.path)
-            rule = [f"{c.column}{'!' * c.negate}={value}{'*' * c.prefix}" for c in where for value in c.values]
-            manifest.without = [*(old for old in manifest.without if old != rule), rule]
-            manifest.write(opened.path)
-    return len(rows)
+        if dry_run:
+            return len(rows)
+
+        def wanted(generation: Generation, store: Store) -> set[str]:
+            """Also what only an older generation has; not by columns it does not know."""
+            own = _matching(store, where) if columns <= set(generation.columns) else set()
+            return own | _among(store, rows)
+
+        return _take_out(opened, wanted, every=True, rule=to_rule(where))
+
+
+def _matching(store: Store, where: Sequence[Condition]) -> set[str]:
+    return {record.id for part in store.scan(where=where) for record in part}
+
+
+def _among(store: Store, rows: Collection[str]) -> set[str]:
+    return {record.id for record in store.get(list(rows)) if record is not None}
+
+
+def _take_out(
+    index: Index, wanted: Callable[[Generation, Store], set[str]], *, every: bool, rule: Sequence[str] = ()
+) -> int:
+    """Take rows out of one or every generation, its table and its count; how many of the one that answers.
+
+    The rule that keeps them out is written first: the next indexing run ends what a kill left half done.
+    """
+    from lookalike.data import Table
+
+    removed = 0
+    with hold(index.path / ".lock", f"The index `{index.path.name}`"), contextlib.ExitStack() as held:
+        manifest = manifests.read(index.path)
+        chosen = manifest.generations if every else [manifest.generation()]
+        # All are opened before one is changed: a store in use, or a server that is away, leaves all as they were.
+        stores = [_writable(index, generation, held) for generation in chosen]
+        if rule:
+            manifest.without = [*(old for old in manifest.without if old != rule), list(rule)]
+        for generation, store in zip(chosen, stores, strict=True):
+            names, whole = wanted(generation, store), generation.complete
+            generation.complete = False
+            manifest.write(index.path)
+            store.delete(sorted(names))
+            store.flush()
+            file = generation_folder(index.path, generation.number) / TABLE
+            if file.exists():
+                table = Table.load(file)
+                table.take([name not in names for name in table.column("row_id")]).save(file)
+            generation.pictures, generation.updated = store.count(), manifests.now()
+            generation.complete = whole and generation.pictures > 0  # nobody switches to one that is empty
+            generation.writes += 1
+            manifest.write(index.path)
+            if generation.number == manifest.live:
+                removed = len(names)
+    return removed
+
+
+def _writable(index: Index, generation: Generation, held: contextlib.ExitStack) -> Store:
+    """The store of a generation; the one that is open already where it cannot be opened twice."""
+    try:
+        store = open_store(index.path, generation, write=True)
+    except Locked:
+        if generation.number != index.generation.number:
+            raise
+        return index.store
+    held.callback(store.close)
+    return store
 
 
 @dataclass
@@ -71,53 +129,58 @@ class Purged:
 def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
     """Delete an index with all that was made from its pictures: vectors, model copies, calibration, map, thumbnails,
     kept uploads, and what caches hold of them. The pictures themselves are not touched."""
-    path = find(index)
+    try:
+        named = find(index)
+    except LookalikeError:
+        path = named_place(index)
+        parts = leftovers(path)
+        if not parts:
+            raise
+        made = Purged(path.name, 0, sum(map(folders.size_of, parts)), 0, 0)
+        if not dry_run:
+            clear_leftovers(path)
+        return made
+    path = named.resolve()
     manifest = manifests.read(path)
     with hold(path / ".lock", f"The index `{path.name}`"):
-        contents = _contents(path)
-        thumbs = [file for file in _thumbnails(contents) if file.exists()]
-        queries = folders.home() / "queries" / hash_bytes(str(path))[:12]
-        caches = _caches(path)
+        parts, thumbs, caches = leftovers(path), _thumbnails(path), _caches(path, manifest)
+        uploads = [folders.home() / "queries" / name for name in {mark(path), hash_bytes(str(named))[:12]}]
         made = Purged(
             manifest.name,
             max((g.pictures for g in manifest.generations), default=0),
-            sum(folders.size_of(place) for place in (path, queries, *caches)) + sum(f.stat().st_size for f in thumbs),
+            sum(folders.size_of(place) for place in (path, *parts, *uploads, *caches, *thumbs)),
             len(thumbs),
-            len(list(queries.glob("u.*.json"))) if queries.is_dir() else 0,
+            sum(len(list(folder.glob("u.*.json"))) for folder in uploads),
         )
         if dry_run:
             return made
-        for generation in manifest.generations:
-            remove_generation(path, generation.number)
+        if parts:
+            clear_leftovers(path)
+        remove_generations(path)
         for file in (*thumbs, *caches):
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-        shutil.rmtree(queries, ignore_errors=True)
+        for folder in (*uploads, folders.cache("thumbs") / mark(path)):
+            shutil.rmtree(folder, ignore_errors=True)
         (path / manifests.NAME).unlink()  # from here on it is no index any more
     shutil.rmtree(path)
     return made
 
 
-def _contents(path: Path) -> set[str]:
-    """Every content that a generation's table speaks of."""
-    from lookalike.data import Table
-
-    tables = list(path.glob("generations/*/table.parquet"))
-    return {str(name) for file in tables for name in Table.load(file).column("content_id") if name}
-
-
-def _thumbnails(contents: set[str]) -> list[Path]:
+def _thumbnails(path: Path) -> list[Path]:
+    """Small pictures of an index; and those of earlier versions, which do not tell whose they are and are not used."""
     folder = folders.cache("thumbs")
-    return [file for content in contents for file in (folder / content[:2]).glob(f"{content}-*.jpg")]
+    return [*folder.glob(f"{mark(path)}/*/*.jpg"), *folder.glob("[0-9a-f][0-9a-f]/*.jpg")]
 
 
-def _caches(path: Path) -> list[Path]:
+def _caches(path: Path, manifest: Manifest) -> list[Path]:
     """What caches hold of the pictures of an index: looks, features and pixels of its tables."""
     from lookalike.data import Table
-    from lookalike.searching.looks import entry
+    from lookalike.searching.looks import entries
 
-    tables = [Table.load(file) for file in path.glob("generations/*/table.parquet")]
+    tables = [Table.load(file) for file in path.glob(f"generations/*/{TABLE}")]
     marks = {table.fingerprint() for table in tables}
-    found = {file for table in tables if (file := entry(table)).exists()}
+    roots = {Index(path, generation.number).root for generation in manifest.generations}
+    found = {file for root in roots | {table.root for table in tables} for file in entries(root)}
     for about in (*folders.cache("features").glob("*/info.json"), *folders.cache("pixels").glob("*/about.json")):
         document = read_json(about, "cache entry")
         if document.get("table", document.get("about", {}).get("table")) in marks:

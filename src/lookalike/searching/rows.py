@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,38 @@ from lookalike.core.files import hash_bytes
 
 # Columns that say how to open a picture or how it was found: carried for us, nothing to filter by.
 _OWN = ("found", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
+_IDS = ("row_id", "content_id")
 PROTOTYPE = "prototype"
 """The facet that a model with prototypes gives every picture."""
 _STAT = ("_size", "_mtime_ns")
 
 
+@lru_cache(maxsize=16)
+def names_of(columns: tuple[str, ...]) -> dict[str, str]:
+    """What the columns of a table are called in a store, without ours: names with a `_` in front are not a user's
+    there, and no two columns become one."""
+    free = [name for name in columns if name not in (*_OWN, *_IDS)]
+    out = {name: name for name in free if name and not name.startswith("_")}
+    for name in free:
+        if name not in out:
+            key = name.lstrip("_") or "column"
+            while key in out.values() or key in _IDS:
+                key += "_"
+            out[name] = key
+    return out
+
+
 def payload_of(row: dict[str, Any]) -> dict[str, Any]:
     """What the store carries for a row of the table; every other column becomes text that can be filtered by."""
     out: dict[str, Any] = {}
+    names = names_of(tuple(row))
     for name, value in row.items():
-        if value is None or name in ("row_id", "content_id"):
+        if value is None or name in _IDS:
             continue
         if name in _OWN:
             out[f"_{name}"] = value.hex() if isinstance(value, bytes) else value
         else:
-            out[name.lstrip("_").replace('"', "'") or "column"] = _text(value)
+            out[names[name]] = _text(value)
     out["_row"] = hash_bytes(json.dumps({k: v for k, v in out.items() if k not in _STAT}, sort_keys=True))[:12]
     return out
 

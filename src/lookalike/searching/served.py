@@ -81,6 +81,7 @@ class Served:
         *,
         same: Collection[str],
         exact: bool,
+        words: bool = False,
     ) -> dict[str, Any]:
         """The hits of a question in vectors, as the service's JSON."""
         question = {
@@ -90,6 +91,7 @@ class Served:
             "where": [asdict(condition) for condition in where],
             "same": sorted(same),
             "exact": exact,
+            "words": words,
         }
         return self._call("POST", "/api/v1/nearest", json.dumps(question))
 

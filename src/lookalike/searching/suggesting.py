@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from lookalike.searching.looks import Look
@@ -37,11 +38,10 @@ def _marks(look: Look, prefer: str) -> dict[str, float]:
 
 def _when(look: Look) -> float:
     """When it was taken, else when the file was written."""
-    if look.date:
-        import time
-
-        return time.mktime(time.strptime(look.date, "%Y-%m-%dT%H:%M:%S"))
-    return look.mtime
+    try:
+        return time.mktime(time.strptime(look.date or "", "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):  # none, or one that older versions kept (`1-01-01`)
+        return look.mtime
 
 
 def _has(look: Look) -> str:

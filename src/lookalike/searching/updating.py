@@ -18,16 +18,15 @@ from lookalike.core.files import need_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
 from lookalike.searching.embedding import Batch, batches
-from lookalike.searching.folder import UNREADABLE
-from lookalike.searching.rows import PROTOTYPE, payload_of
+from lookalike.searching.folder import TABLE, UNREADABLE
+from lookalike.searching.rows import PROTOTYPE, names_of, payload_of
 from lookalike.searching.table import finished
+from lookalike.store import row_bytes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
     from lookalike.searching.writing import Writer
 
-# What one row takes beside its vector: payload, its indexes, the write-ahead log.
-ROW_BYTES = 3_000
 SLICE = 10_000
 
 
@@ -51,6 +50,7 @@ class Indexed:
     build_seconds: float = 0.0  # of these, for the store's graph
     rate: float = 0.0  # pictures embedded a second
     calibrated: bool = False
+    note: str = ""  # why there are no percentages, or what must be said of them
     generation: int = 1
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,9 @@ class Indexed:
         if len(self.unreadable) > 3:
             lines.append(f"           and {len(self.unreadable) - 3:,} more: {self.unreadable_file}")
         if not self.calibrated:
-            lines.append("Scores     similarities, no percentages: too few labelled pairs to check them on")
+            lines.append(f"Scores     similarities, no percentages: {self.note or 'they were not asked for'}")
+        elif self.note:
+            lines.append(f"Scores     {self.note}")
         return "\n".join([*lines, f"Search     lookalike search PICTURE --index {self.name}"])
 
 
@@ -110,8 +112,8 @@ class Update:
     def run(self) -> Indexed:
         writer, done = self.writer, self.done
         count = len(self.changes.fresh) + len(self.changes.touched)
-        size = count * (8 * writer.generation.dim + ROW_BYTES)
-        need_space(writer.path, size, f"Indexing {count:,} more pictures")
+        size = row_bytes(writer.generation.store, writer.generation.dim)
+        need_space(writer.path, count * size, f"Indexing {count:,} more pictures")
         writer.begin()
         self._relabel()
         start = time.monotonic()
@@ -128,9 +130,8 @@ class Update:
             path, reason = done.unreadable[0]
             raise LookalikeError(f"None of the {len(self.table):,} pictures could be read; `{path}`: {reason}.")
         self._note_unreadable()
-        finished(self.table, contents).save(writer.folder / "table.parquet")
-        own = {name for row in self.table.arrow.slice(0, 1).to_pylist() for name in row if self.table.has(name)}
-        columns = {n for n in payload_of(dict.fromkeys(own, "")) if not n.startswith("_")}
+        finished(self.table, contents).save(writer.folder / TABLE)
+        columns = {key for name, key in names_of(tuple(self.table.names)).items() if self.table.has(name)}
         if self.tagged or PROTOTYPE in writer.generation.columns:
             columns.add(PROTOTYPE)
         writer.generation.columns = sorted(columns)

@@ -13,20 +13,22 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import write_json
 from lookalike.core.locks import Locked
 from lookalike.core.progress import say
 from lookalike.core.run import Run
+from lookalike.evaluation import trained
 from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
 from lookalike.searching.folder import (
     generation_folder,
-    is_index,
     load_model,
     open_store,
     remove_generation,
     store_place,
 )
 from lookalike.searching.manifest import Generation, Manifest, ModelMark
+from lookalike.searching.places import is_index
 from lookalike.searching.rows import PROTOTYPE
 from lookalike.store import Record, Store, create_store, store_name
 
@@ -71,6 +73,16 @@ class Writer:
             payloads = [{**{n: r.payload[n] for n in facts if n in r.payload}, **line} for _, line, r in rows]
             vectors = np.stack([record.vector for _, _, record in rows if record.vector is not None])
             self.store.upsert([name for name, _, _ in rows], vectors, payloads)
+
+    def remember(self, model: str | os.PathLike[str] | Embedder | None) -> None:
+        """Keep with the copy of the model what it was trained on: its run may not be there the next time."""
+        mark = self.generation.model.fingerprint
+        same = [g.number for g in self.manifest.generations if g.model.fingerprint == mark]
+        sources = (model, *(generation_folder(self.path, number) / "model" for number in same))
+        told = [trained.trained_on(source) for source in sources]
+        found = next(filter(None, told), None if None in told else frozenset())
+        document = {"marks": None if found is None else sorted(found)}
+        write_json(self.folder / "model" / trained.FILE, document, private=True)
 
     def begin(self) -> None:
         """From here on a kill leaves an index that says it is not complete."""

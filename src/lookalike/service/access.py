@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import cookie_parser
 
 from lookalike.service.keys import Keys
 
@@ -31,11 +33,17 @@ def decide(keys: Keys, headers: dict[bytes, bytes]) -> tuple[str, str]:
 
 
 def _cookie(headers: dict[bytes, bytes]) -> str:
+    host, jar = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"cookie"))
+    return cookie_parser(jar).get(cookie_of(host), "")
+
+
+def cookie_of(host: str) -> str:
+    """The name of a server's cookie: browsers send the cookies of all ports of a host to each of them."""
     try:
-        jar: SimpleCookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-    except CookieError:
-        return ""
-    return jar[COOKIE].value if COOKIE in jar else ""
+        port = urlsplit(f"//{host}").port
+    except ValueError:
+        port = None
+    return f"{COOKIE}_{port}" if port else COOKIE
 
 
 def needed(method: str, path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
@@ -25,6 +27,11 @@ from lookalike.service.problems import Problem
 from lookalike.service.state import Service
 
 STATIC = Path(__file__).parent / "static"
+HEALTH = 3.0  # seconds: whatever watches over the server waits for little longer
+# What each first view is made of is fetched beside the page's own modules, not after them.
+SEARCH = ("parts/grid", "parts/score", "views/search")
+MAP = ("views/map", "map/buffer", "map/paint-cpu", "map/stage", "map/tiles")
+FACTS = ("info", "map", "map/now.bin")  # and what the map's first points are drawn from
 IMMUTABLE = "private, max-age=31536000, immutable"
 
 
@@ -47,9 +54,13 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
     _pictures(app, service)
     _page(app)
 
-    @app.get("/health", include_in_schema=False)
-    def health() -> dict[str, Any]:
-        return {"status": "ok", "pictures": service.index.store.count()}
+    @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
+    async def health() -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(HEALTH):
+                return {"status": "ok", "pictures": await service.health.run(lambda: service.index.store.count())}
+        except TimeoutError:
+            raise Problem(503, "The index does not answer. Try again in 5 s.", retry_after=5) from None
 
     @app.get("/metrics", include_in_schema=False)
     def prometheus() -> Response:
@@ -67,12 +78,15 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
 
 def _pictures(app: FastAPI, service: Service) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
-    def thumb(request: Request, live: Answering, content: str, side: int) -> Response:
+    async def thumb(request: Request, live: Answering, content: str, side: int) -> Response:
         mark = f'"{content}-{side}"'
         headers = {"Cache-Control": IMMUTABLE, "ETag": mark}
         if request.headers.get("if-none-match") == mark:
             return Response(status_code=304, headers=headers)
-        return Response(live.thumbs.get(content, side), media_type="image/jpeg", headers=headers)
+        jpeg = await run_in_threadpool(live.thumbs.kept, content, side)
+        if jpeg is None:
+            jpeg = await service.showing.run(live.thumbs.get, content, side)
+        return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     @app.get("/query/{name}.jpg", include_in_schema=False)
     def query(live: Answering, name: str) -> Response:
@@ -80,10 +94,10 @@ def _pictures(app: FastAPI, service: Service) -> None:
         return Response(live.queries.picture(name), media_type="image/jpeg", headers=headers)
 
     @app.get("/original/{name:path}", include_in_schema=False)
-    def whole(request: Request, live: Answering, name: str) -> Response:
+    async def whole(request: Request, live: Answering, name: str) -> Response:
         if not service.originals and rights_of(request.scope) != "write":
             raise Problem(403, "Originals are not given out to keys that only read.")
-        return original(request, live.index, live.record(name), keep_metadata=service.keep_metadata)
+        return await service.showing.run(original, request, live, name, keep_metadata=service.keep_metadata)
 
 
 def _page(app: FastAPI) -> None:
@@ -92,8 +106,12 @@ def _page(app: FastAPI) -> None:
     app.mount("/static", _Static(directory=STATIC), name="static")
 
 
-def _index() -> FileResponse:
-    return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+def _index(request: Request) -> Response:
+    of_map = request.url.path == "/map"
+    early = [f'<link rel="preload" as="fetch" crossorigin href="/api/v1/{name}">' for name in FACTS if of_map]
+    early += [f'<link rel="modulepreload" href="/static/{name}.js">' for name in (MAP if of_map else SEARCH)]
+    text = (STATIC / "index.html").read_text(encoding="utf-8").replace("<!-- first view -->", "\n".join(early))
+    return Response(text, media_type="text/html", headers={"Cache-Control": "no-cache"})
 
 
 class _Static(StaticFiles):

@@ -87,8 +87,9 @@ class Desk:
             for name, rows in picked:
                 if name not in groups:
                     raise Problem(404, f"There is no group `{name}` any more.")
-                mine = [look for look in groups[name].files if look.id in rows]
-                if len(mine) != len(set(rows)):
+                names = set(rows)
+                mine = [look for look in groups[name].files if look.id in names]
+                if len(mine) != len(names):
                     raise Problem(422, "A picture that is to be moved does not belong to its group.")
                 if len(mine) == len(groups[name].files):
                     raise Problem(422, "At least one picture of every group stays.")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lookalike.models.squares import Squares
     from lookalike.searching import Index
 
-WAITING = 64  # more would wait for longer than people do: they are told to come back
 Job = tuple[np.ndarray, "Future[np.ndarray]"]
 
 
@@ -33,9 +32,10 @@ class Encoder:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._squares: Squares | None = None
-        self._queue: queue.Queue[Job | None] = queue.Queue(maxsize=WAITING)
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._closed = False
         self.done = self.batches = 0
-        self._guard, self._alone = threading.Lock(), threading.Lock()
+        self._guard, self._alone, self._door = threading.Lock(), threading.Lock(), threading.Lock()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads() + 1)]
         for thread in self._threads:
             thread.start()
@@ -49,20 +49,18 @@ class Encoder:
             return self._squares
 
     def encode(self, picture: Any, timeout: float = 60.0, *, pixels: int = 0) -> np.ndarray:
-        """The vector of one picture; `Problem` 503 when too many wait, what decoding raises when it is none.
+        """The vector of one picture; `Problem` 503 when it takes too long, what decoding raises when it is none.
 
         `pixels` is how many it has, for the budget of what is decoded at once.
         """
         deadline = time.monotonic() + timeout
-        if self._queue.full():
-            raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
         with BUDGET.take(pixels):
             square = self.model().square(picture)
         answer: Future[np.ndarray] = Future()
-        try:
-            self._queue.put_nowait((square, answer))
-        except queue.Full:
-            raise Problem(503, "Busy. Try again in 2 s.", retry_after=2) from None
+        with self._door:
+            if self._closed:  # nobody would ever answer
+                raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
+            self._queue.put((square, answer))
         try:
             row = answer.result(max(deadline - time.monotonic(), 0.001))
         except TimeoutError:
@@ -81,7 +79,9 @@ class Encoder:
         self.encode(np.zeros((32, 32, 3), np.uint8), timeout=600)
 
     def close(self) -> None:
-        self._queue.put(None)
+        with self._door:
+            self._closed = True
+            self._queue.put(None)
         for thread in self._threads:
             thread.join(timeout=10)
 

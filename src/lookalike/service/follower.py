@@ -13,6 +13,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.service.live import Live
 
 if TYPE_CHECKING:
+    from lookalike.service.jobs import Job
     from lookalike.service.state import Service
 
 EVERY = 1.0
@@ -28,6 +29,7 @@ class Follower:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._looked = time.monotonic()
+        self._job: Job | None = None  # what the watched folder asked for
 
     def start(self) -> None:
         if self._thread is None:
@@ -69,8 +71,13 @@ class Follower:
                 new = index.again()
             except Locked:
                 return False  # whoever made it has not closed it yet
-            live = Live(new, self.service.keep_days)
-            live.encoder.warm()
+            live = Live(new, self.service.keep_days, self.service.live.shown)
+            try:
+                live.warm()
+            except BaseException:  # nothing of it stays: its store could not be opened a second time
+                index.take_back(new)
+                live.close()
+                raise
             self.service.changing.change(live)
             log.info("another state of the index answers", extra={"generation": wanted.number})
             return True
@@ -93,7 +100,10 @@ class Follower:
         if not service.watch or service.jobs.running() or time.monotonic() - self._looked < service.watch:
             return
         begin = time.monotonic()
+        if self._job is not None:
+            service.watched.acted(well=self._job.state != "failed")
+            self._job = None
         if service.watched.changed():
-            service.jobs.start("index", "Bringing the index up to date", update(service))
+            self._job = service.jobs.start("index", "Bringing the index up to date", update(service))
         # A large folder is not looked through all the time.
         self._looked = time.monotonic() + 9 * (time.monotonic() - begin)

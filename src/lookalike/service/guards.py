@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
-from lookalike.core.files import human_bytes
 from lookalike.service.access import decide, needed
-from lookalike.service.limits import Buckets
-from lookalike.service.problems import problem
+from lookalike.service.bodies import Body, Receive, too_large
+from lookalike.service.limits import Buckets, cost
+from lookalike.service.problems import Problem, problem
 
 if TYPE_CHECKING:
     from lookalike.service.state import Service
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 UPLOAD = "/api/v1/search"
+MOVE = "/api/v1/duplicates/move"
 RANK = {"none": 0, "read": 1, "write": 2}
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -55,7 +55,7 @@ def host_of(authority: str) -> str:
 
 
 class Guard:
-    """Whom we answer and how much we read; a request that passes keeps one generation of the index to its end.
+    """Whom we answer and how much we read; `scope["ending"]` holds what a request has until it is answered.
 
     A page of another site can make a browser send requests here, and a name it owns can be made to point at this
     machine: so the Host must be ours on loopback, and whatever changes something must come from our own page or from
@@ -71,8 +71,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         limit = self.body_limit(scope["path"])
-
-        read, over = 0, False
+        body = Body(receive, limit)
 
         async def add_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -81,43 +80,32 @@ class Guard:
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
-        async def bounded_receive() -> MutableMapping[str, Any]:
-            nonlocal read, over
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > limit:
-                over = True
-                raise HTTPException(413)
-            return message
-
         async def guarded_send(message: MutableMapping[str, Any]) -> None:
-            # Whatever the layers between make of the refusal above, the client is told the true reason.
-            if not over:
+            # Whatever the layers between make of a refused body, the client is told the true reason.
+            if body.refusal is None:
                 await add_headers(message)
             elif message["type"] == "http.response.start":
-                await problem(413, too_large(None, limit))(scope, receive, add_headers)
+                await body.refusal(scope, receive, add_headers)
 
-        refusal = self._refusal(scope, limit)
-        if refusal is not None:
-            await self._listen_to_the_end(receive)
-            await refusal(scope, receive, add_headers)
-            return
-        with self.service.changing.lease() as scope["live"]:
-            await self.app(scope, bounded_receive, guarded_send)
-
-    async def _listen_to_the_end(self, receive: Receive) -> None:
-        """Whoever is refused while still sending may see a broken connection in place of the sentence: what is small
-        is read before it is refused, and the connection stays."""
-        left, more = self.service.limits.document, True
-        while more and left > 0:
-            message = await receive()
-            left -= len(message.get("body", b""))
-            more = message.get("more_body", False)
+        with contextlib.ExitStack() as scope["ending"]:
+            refusal, most = self._refusal(scope, limit), self.service.limits.document
+            if refusal is None and scope["method"] == "POST" and scope["path"] == UPLOAD:
+                try:
+                    scope["ending"].enter_context(self.service.asking.place())
+                except Problem as busy:
+                    refusal, most = problem(busy.status, str(busy), retry_after=busy.retry_after), limit
+            if refusal is None:
+                await self.app(scope, body, guarded_send)
+                return
+        # Whoever is refused while still sending may see a broken connection in place of the sentence: what is small
+        # is read before it is refused, and so is a picture that may come again; the connection stays.
+        await body.listen(most)
+        await refusal(scope, receive, add_headers)
 
     def body_limit(self, path: str) -> int:
-        """A multipart body is a little larger than the file in it."""
+        """A multipart body is a little larger than the file in it; a thousand groups with long names are no less."""
         limits = self.service.limits
-        return limits.upload + 100_000 if path == UPLOAD else limits.document
+        return limits.upload + 100_000 if path in (UPLOAD, MOVE) else limits.document
 
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
         headers = dict(scope["headers"])
@@ -125,18 +113,20 @@ class Guard:
         if self.hosts is not None and host_of(host) not in self.hosts:
             return problem(421, "This server answers only to its own name on this machine.")
         scope["rights"], scope["key"] = decide(self.service.keys, headers)
-        client = scope["key"] or (scope.get("client") or ("",))[0]
-        wait = self.buckets.wait(client)
+        # A key may be a family's: each of them has a rate of their own.
+        client = f"{scope['key']} {(scope.get('client') or ('',))[0]}"
+        wait = self.buckets.wait(client, cost(scope["path"]))
         if wait:
             seconds = max(1, round(wait))
             return problem(429, f"Too many requests at once. Try again in {seconds} s.", retry_after=seconds)
-        if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
-            foreign = origin is not None and _netloc(origin) != host
-            if foreign or site not in (None, b"same-origin", b"none"):
-                return problem(403, "Requests from other sites are refused.")
-            if scope["path"] != UPLOAD and headers.get(b"x-lookalike") != b"1":
-                return problem(403, "This request needs the header X-Lookalike: 1.")
+        changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        foreign = (origin is not None and _netloc(origin) != host) or site not in (None, b"same-origin", b"none")
+        # A link from elsewhere may lead to a screen or a picture, but nobody else's page makes us work.
+        if foreign and (changes or scope["path"].startswith("/api/")):
+            return problem(403, "Requests from other sites are refused.")
+        if changes and scope["path"] != UPLOAD and headers.get(b"x-lookalike") != b"1":
+            return problem(403, "This request needs the header X-Lookalike: 1.")
         wanted = needed(scope["method"], scope["path"])
         if RANK[wanted] > RANK[scope["rights"]]:
             if scope["rights"] == "none":
@@ -153,8 +143,3 @@ def _netloc(origin: bytes) -> str:
         return urlsplit(origin.decode("latin-1")).netloc
     except ValueError:
         return ""
-
-
-def too_large(size: int | None, limit: int) -> str:
-    what = f"This request has {human_bytes(size)}" if size else "This request is too large"
-    return f"{what}; the limit here is {human_bytes(limit)}."

@@ -8,12 +8,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lookalike.service.problems import Problem
 
+if TYPE_CHECKING:
+    from lookalike.searching import Index
+    from lookalike.store import Record
+
 PIXELS = 120_000_000  # decoded at once, by all requests together, at about 4 bytes each: one large picture at a time
-SOME = 20_000_000  # what a picture of unknown size is counted as
-PATIENCE = 30.0  # seconds
+LARGEST = 100_000_000  # what one picture may take of it: those of some pixels need not wait for one of many
+LONG = 20_000_000  # bytes of a file that is not even read beside others
+PATIENCE = 5.0  # seconds
 CLIENTS = 10_000  # remembered at once; the longest unseen is forgotten first
 
 
@@ -24,18 +30,18 @@ class Limits:
     hits: int = 600
     examples: int = 20
     rate: float = 0.0  # requests a second that one client may keep up; 0: no limit
-    burst: int = 200  # and how many at once: a page of thumbnails
+    burst: int = 200  # and how many at once
 
 
 class Buckets:
-    """A bucket of tokens for each client: a request takes one, time brings them back."""
+    """A bucket of tokens for each client: requests take from it, time brings them back."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
         self._guard = threading.Lock()
         self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, client: str, now: float | None = None) -> float:
+    def wait(self, client: str, cost: float = 1.0, now: float | None = None) -> float:
         """0 if the client may go on, else the seconds after which it may."""
         if self.rate <= 0:
             return 0.0
@@ -43,11 +49,19 @@ class Buckets:
         with self._guard:
             level, before = self._level.pop(client, (float(self.burst), now))
             level = min(level + (now - before) * self.rate, self.burst)
-            allowed = level >= 1
-            self._level[client] = (level - 1 if allowed else level, now)
+            allowed = level >= cost
+            self._level[client] = (level - cost if allowed else level, now)
             while len(self._level) > CLIENTS:
                 self._level.popitem(last=False)
-        return 0.0 if allowed else (1 - level) / self.rate
+        return 0.0 if allowed else (cost - level) / self.rate
+
+
+def cost(path: str) -> float:
+    """What a request takes of a client's rate: a page has hundreds of small pictures, and some files."""
+    if path == "/health":
+        return 0.0
+    tile = path.startswith("/api/v1/map/") and path.endswith(".jpg")
+    return 0.05 if tile or path.startswith(("/static/", "/thumb/", "/query/")) else 1.0
 
 
 class Budget:
@@ -59,7 +73,7 @@ class Budget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        wanted = min(pixels, self.whole)
+        wanted = min(pixels, self.whole, LARGEST)
         with self._change:
             if not self._change.wait_for(lambda: self.left >= wanted, PATIENCE):
                 raise Problem(503, "Busy with large pictures. Try again in 10 s.", retry_after=10)
@@ -73,3 +87,17 @@ class Budget:
 
 
 BUDGET = Budget()
+
+
+@contextlib.contextmanager
+def opened(index: Index, record: Record) -> Iterator[bytes]:
+    """The file of an indexed picture, with room for its pixels until the block ends."""
+    from lookalike.data.decoding import pixels_of
+
+    if int(record.payload.get("_length") or record.payload.get("_size") or 0) > LONG:
+        with BUDGET.take(LARGEST):
+            yield index.open_bytes(record)
+        return
+    data = index.open_bytes(record)
+    with BUDGET.take(pixels_of(data)):
+        yield data

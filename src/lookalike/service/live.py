@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import threading
 from collections.abc import Iterator
 
 from lookalike.core import folders
-from lookalike.core.files import hash_bytes
 from lookalike.searching import Index, mapping
+from lookalike.searching.places import mark
 from lookalike.service.encoder import Encoder
-from lookalike.service.plane import Plane
+from lookalike.service.plane import CORNERS, Before, Plane
 from lookalike.service.problems import Problem
 from lookalike.service.queries import Queries
 from lookalike.service.thumbs import Thumbs
 from lookalike.store import Condition, Record
 
+AREA = re.compile(r"area:\d+\.([0-9a-fA-F]{6}){3,}")
+log = logging.getLogger("lookalike.service")
+
 
 class Live:
     """An opened generation with what answers need of it."""
 
-    def __init__(self, index: Index, keep_days: float) -> None:
+    def __init__(self, index: Index, keep_days: float, shown: Before | None = None) -> None:
         self.index = index
         self.encoder = Encoder(index)
         self.thumbs = Thumbs(index)
-        kept = folders.home() / "queries" / hash_bytes(str(index.path))[:12]
+        kept = folders.home() / "queries" / mark(index.path)
         self.queries = Queries(kept, days=keep_days, model=index.generation.model.fingerprint, encoder=self.encoder)
         self.users = 0
+        self.shown = shown  # the last map on people's screens, of another state or model
         self._plane: Plane | None = None
+        self._mark: tuple[int, ...] | None = None
+        self._drawing = threading.Lock()
 
     @property
     def side(self) -> float:
@@ -49,28 +57,58 @@ class Live:
         """`label:gull`, `label!:gull`, `path:sea/*` as the page writes them."""
         from lookalike.searching.filters import parse
 
-        areas = [text.removeprefix("area:") for text in filters if text.startswith("area:")]
-        conditions = parse([text.replace(":", "=", 1) for text in filters if not text.startswith("area:")])
+        drawn = [self._drawn(text) for text in filters]
+        areas = [text.removeprefix("area:") for text, it in zip(filters, drawn, strict=True) if it]
+        others = [text for text, it in zip(filters, drawn, strict=True) if not it]
+        conditions = parse(others, self.index.columns, sign=":")
         self.index.check_columns(condition.column for condition in conditions)
-        if areas and self.plane is None:
+        if not areas:
+            return conditions
+        plane = self.plane
+        if plane is None:
             raise Problem(410, "There is no map of this index yet.")
-        return conditions + [self.plane.area(text) for text in areas if self.plane is not None]
+        if sum(map(len, areas)) > 6 * CORNERS + 11 * len(areas):  # six digits a corner, after the number and a dot
+            raise Problem(422, f"Parts of the map have at most {CORNERS} corners in all; choose a simpler one.")
+        return conditions + [plane.area(text) for text in areas]
+
+    def _drawn(self, text: str) -> bool:
+        """Whether a filter is a part of the map: a column may be called `area`, too."""
+        return text.startswith("area:") and ("area" not in self.index.columns or bool(AREA.fullmatch(text)))
 
     @property
     def plane(self) -> Plane | None:
         """The map as it is stored now, or what stands in until it is drawn."""
-        number = mapping.number_of(self.index.folder)
-        if number is not None and (self._plane is None or self._plane.number != number):
-            stored = mapping.Map.load(self.index.folder)
-            self._plane = Plane(stored, self, self._plane) if stored is not None else None
-        return self._plane
+        with self._drawing:
+            mark = mapping.mark(self.index.folder)
+            if mark is not None and mark != self._mark:
+                stored = mapping.Map.load(self.index.folder)
+                self._mark = mark
+                if stored is not None:
+                    self._show(stored)
+            return self._plane
 
     @property
     def map_is_fresh(self) -> bool:
-        return mapping.fresh(self.index, self.plane.map if self.plane else None)
+        plane = self.plane
+        return mapping.fresh(self.index, plane.map if plane else None)
 
     def show_sketch(self, sketch: mapping.Map) -> None:
-        self._plane = Plane(sketch, self)
+        with self._drawing:
+            self._show(sketch)
+
+    def _show(self, map_: mapping.Map) -> None:
+        self._plane = Plane(map_, self, self.shown)
+        self.shown = (self._plane.number, map_)
+
+    def warm(self) -> None:
+        """What the first answers need: the map as it travels, and the model."""
+        try:
+            plane = self.plane
+            if plane is not None:
+                plane.records  # noqa: B018
+        except Exception:  # the map alone is missing then, and whoever asks for it is told
+            log.exception("the map could not be read")
+        self.encoder.warm()
 
     def close(self) -> None:
         self.encoder.close()

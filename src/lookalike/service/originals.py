@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
@@ -10,30 +9,32 @@ from fastapi import Request, Response
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
-from lookalike.searching import Index
+from lookalike.service.limits import opened
+from lookalike.service.live import Live
 from lookalike.service.problems import Problem
 from lookalike.store import Record
 
 ENDINGS = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
-_ROOM = threading.BoundedSemaphore(2)  # a large picture decoded whole takes hundreds of megabytes
 
 
-def original(request: Request, index: Index, record: Record, *, keep_metadata: bool) -> Response:
+def original(request: Request, live: Live, name: str, *, keep_metadata: bool) -> Response:
+    from lookalike.data import UnreadableImage
     from lookalike.data.originals import media_type, without_metadata
 
+    record, as_it_is = live.record(name), "whole" if keep_metadata else "bare"
     try:
-        data = index.open_bytes(record)
+        with opened(live.index, record) as data:
+            mark = f'"{hash_bytes(data)}-{as_it_is}"'
+            headers = {"Cache-Control": "private, no-cache", "ETag": mark}
+            if request.headers.get("if-none-match") == mark:
+                return Response(status_code=304, headers=headers)
+            body, media = (data, media_type(data)) if keep_metadata else without_metadata(data)
+    except Problem:
+        raise
+    except UnreadableImage as error:
+        raise Problem(415, str(error)) from error
     except LookalikeError as error:
         raise Problem(404, str(error)) from error
-    mark = f'"{hash_bytes(data)}-{"whole" if keep_metadata else "bare"}"'
-    headers = {"Cache-Control": "private, no-cache", "ETag": mark}
-    if request.headers.get("if-none-match") == mark:
-        return Response(status_code=304, headers=headers)
-    try:
-        with _ROOM:
-            body, media = (data, media_type(data)) if keep_metadata else without_metadata(data)
-    except LookalikeError as error:
-        raise Problem(415, str(error)) from error
     headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(_name(record, media), safe='')}"
     return Response(body, media_type=media, headers=headers)
 

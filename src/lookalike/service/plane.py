@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lookalike.core.files import hash_bytes
 from lookalike.searching.mapping import Map
 from lookalike.service.problems import Problem
 from lookalike.store import Condition
@@ -19,22 +20,20 @@ if TYPE_CHECKING:
 NONE = 65_535
 SIDE, CELLS = 64, 8  # a tile's cells
 DEEPEST = 14
+Before = tuple[int, Map]  # the number and the map that were shown
 MOST = 5_000  # pictures that a part of the map may hold to be searched in
+CORNERS = 256  # that such parts may have in all: each is a pass over all points
 SQUARE = 4_096  # corners of a part are given on a grid of this many
 
 
 class Plane:
     """One state of the map; nothing in it changes."""
 
-    def __init__(self, map_: Map, live: Live, before: Plane | None = None) -> None:
-        self.map, self.live = map_, live
-        self.before = before.number if before else None
-        where = before.map.where if before else {}
+    def __init__(self, map_: Map, live: Live, before: Before | None = None) -> None:
+        self.map, self.live, self.number = map_, live, _number(map_, live)
+        self.before = before[0] if before else None
+        where: dict[str, int] = before[1].where if before else {}
         self.was = np.array([where.get(name, -1) for name in map_.ids], "<i4")  # the place of each in the map before
-
-    @property
-    def number(self) -> int:
-        return self.map.number
 
     @cached_property
     def unit(self) -> np.ndarray:
@@ -65,7 +64,7 @@ class Plane:
 
     @cached_property
     def records(self) -> bytes:
-        return self.map.packed(self.codes("label")[0])
+        return self.map.packed(self.codes("label")[0], self.number)
 
     def mask(self, filters: list[str]) -> bytes:
         """A bit for each point, least significant first: whether it meets the filters."""
@@ -98,8 +97,8 @@ class Plane:
         contents = {str(r.payload.get("content_id", "")) for r in records if r is not None}
         return Condition("content_id", tuple(sorted(contents)) or ("-",))
 
-    def tile(self, z: int, x: int, y: int) -> bytes:
-        """8 × 8 small pictures: in each cell of the tile the first point that lies in it."""
+    def tile(self, z: int, x: int, y: int) -> tuple[bytes, bool]:
+        """8 × 8 small pictures, in each cell the first point that lies in it; and whether none is missing."""
         from PIL import Image, ImageOps
 
         if not (0 <= z <= DEEPEST and 0 <= x < 2**z and 0 <= y < 2**z):
@@ -110,12 +109,14 @@ class Plane:
         _, first = np.unique(cell[inside, 1] * CELLS + cell[inside, 0], return_index=True)
         chosen = inside[first]
         sheet = Image.new("RGB", (SIDE * CELLS, SIDE * CELLS), (128, 128, 128))
+        whole = True
         for point, record in zip(chosen, self.live.index.store.get([self.map.ids[i] for i in chosen]), strict=True):
             if record is None:
                 continue
             try:
                 data = self.live.thumbs.get(str(record.payload.get("content_id", "")), 96)
-            except Problem:
+            except Problem:  # busy, or the drive is away: another time it may be there
+                whole = False
                 continue
             with Image.open(io.BytesIO(data)) as picture:
                 small = ImageOps.fit(picture.convert("RGB"), (SIDE, SIDE))
@@ -123,7 +124,14 @@ class Plane:
             sheet.paste(small, (column * SIDE, row * SIDE))
         out = io.BytesIO()
         sheet.save(out, "JPEG", quality=78)
-        return out.getvalue()
+        return out.getvalue(), whole
+
+
+def _number(map_: Map, live: Live) -> int:
+    """A number of this state alone, over all indexes and generations: browsers keep what they got under it."""
+    index, generation = live.index, live.index.generation
+    state = f"{index.path} {generation.number} {generation.created} {generation.writes} {map_.number}"
+    return int(hash_bytes(state, map_.places.tobytes())[:8], 16) % (2**31 - 1) + 1
 
 
 def within(points: np.ndarray, corners: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.files import printable
 
 
 class Problem(LookalikeError):
@@ -22,7 +23,7 @@ class Problem(LookalikeError):
 
 def problem(status: int, sentence: str, *, retry_after: int | None = None) -> JSONResponse:
     headers = {"Cache-Control": "no-store"}
-    sentence = " ".join(sentence.split())  # a name from outside may hold anything
+    sentence = printable(" ".join(sentence.split()))  # a name from outside may hold anything
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
     return JSONResponse({"error": {"status": status, "sentence": sentence}}, status, headers)

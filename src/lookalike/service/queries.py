@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_bytes, write_json
-from lookalike.core.folders import private_folder
+from lookalike.core.folders import last_used, private_folder
 from lookalike.service.problems import Problem
 
 if TYPE_CHECKING:
     from lookalike.service.encoder import Encoder
 
 NAME = re.compile(r"u\.[0-9a-f]{16}")
-MOST = 1_000
+MOST = 1_000  # kept at once, and as many more as come between two looks
+EVERY, PAUSE = 20, 60.0  # uploads, or seconds, from one look at what is too old or too many to the next
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Queries:
 
     def __init__(self, folder: Path, *, days: float, model: str, encoder: Encoder) -> None:
         self.folder, self.days, self.model, self.encoder = folder, days, model, encoder
+        self._guard, self._count, self._looked = threading.Lock(), 0, -PAUSE
         if days > 0:
             private_folder(folder)
 
@@ -50,11 +54,17 @@ class Queries:
         return name
 
     def get(self, name: str) -> Query:
-        gone = f"The picture behind this link was kept for {self.days:g} days and is gone. Drop it again to search."
+        words = f"The picture behind this link was kept for up to {self.days:g} days and is gone."
+        if self.days <= 0:
+            words = "This server keeps no pictures it is asked by."
+        gone = Problem(410, f"{words} Drop it again to search.")
         path = self._path(name, ".json")
-        if path is None or not path.exists() or self._old(path):
-            raise Problem(410, gone)
-        document: dict[str, Any] = read_json(path, "query")
+        if path is None or self._old(path):
+            raise gone
+        try:
+            document: dict[str, Any] = read_json(path, "query")
+        except LookalikeError:  # it went this very moment
+            raise gone from None
         if document["model"] == self.model:
             vector = np.array(document["vector"], dtype=np.float32)
         else:  # another model answers now; the small picture asks it
@@ -63,9 +73,12 @@ class Queries:
 
     def picture(self, name: str) -> bytes:
         path = self._path(name, ".jpg")
-        if path is None or not path.exists() or self._old(path):
-            raise Problem(404, "This picture is no longer kept.")
-        return path.read_bytes()
+        try:
+            if path is not None and not self._old(path):
+                return path.read_bytes()
+        except FileNotFoundError:
+            pass  # it went this very moment
+        raise Problem(404, "This picture is no longer kept.")
 
     def forget(self, name: str) -> None:
         for ending in (".json", ".jpg"):
@@ -77,9 +90,15 @@ class Queries:
         return self.folder / f"{name}{ending}" if NAME.fullmatch(name) else None
 
     def _old(self, path: Path) -> bool:
-        return time.time() - path.stat().st_mtime > self.days * 86_400
+        return time.time() - last_used(path) > self.days * 86_400  # also what is not there
 
     def _trim(self) -> None:
-        files = sorted(self.folder.glob("u.*.json"), key=lambda path: path.stat().st_mtime)
+        """Now and then, forget what is too old or too many; several threads, and servers, may do so at once."""
+        with self._guard:
+            self._count += 1
+            if self._count < EVERY and time.monotonic() < self._looked + PAUSE:
+                return
+            self._count, self._looked = 0, time.monotonic()
+        files = sorted(self.folder.glob("u.*.jpg"), key=last_used)
         for path in [p for p in files if self._old(p)] + files[: max(0, len(files) - MOST + 1)]:
             self.forget(path.stem)

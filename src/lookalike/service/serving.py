@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from lookalike.core import folders
 from lookalike.core.device import resolve
@@ -22,9 +18,6 @@ from lookalike.core.run import Run, find_run
 from lookalike.searching import Index
 from lookalike.searching.served import announced
 from lookalike.searching.watching import EVERY
-
-if TYPE_CHECKING:
-    import uvicorn
 
 RATE = 50.0
 
@@ -54,9 +47,8 @@ def serve(
     how many requests a second one client may keep up (default: 50 for others, no limit on this machine). `watch`
     follows the picture folder.
     """
-    import uvicorn
-
     from lookalike.service.app import create_app
+    from lookalike.service.connections import Server
     from lookalike.service.guards import LOOPBACK
     from lookalike.service.keys import Keys
     from lookalike.service.logs import install
@@ -88,7 +80,7 @@ def serve(
         keep_metadata=keep_metadata,
         watch=EVERY if watch else 0.0,
     )
-    app = create_app(service, hosts=LOOPBACK if local else None)
+    app = create_app(service, hosts=LOOPBACK | {host.lower()} if local else None)
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
     say(f"Index     {opened.name}: {opened.store.count():,} pictures")
@@ -99,8 +91,7 @@ def serve(
         warn(f"everybody who reaches {host} can search and change this index; nobody is asked for a key.")
     # The threads that feed the model must not wait long for those that read requests and write answers.
     sys.setswitchinterval(0.0005)
-    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=15)
-    server = _server(config)
+    server = Server(app)
     try:
         with announced(opened.path, host, listener.getsockname()[1], service.keys.house):
             server.run(sockets=[listener])
@@ -110,33 +101,6 @@ def serve(
         raise KeyboardInterrupt
     if server.struck is not None:
         signal.raise_signal(server.struck)
-
-
-def _server(config: uvicorn.Config) -> Any:
-    """uvicorn's server, but it does not send itself the signal again that ended it: to whoever counts Ctrl-Cs
-    (cli/interrupt.py) that was a second one, and the process ended before anything was tidied up."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        struck: int | None = None
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            if threading.current_thread() is not threading.main_thread():
-                yield
-                return
-            before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-            try:
-                yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            self.struck = sig
-            super().handle_exit(sig, frame)
-
-    return Server(config)
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,6 +12,7 @@ from lookalike.searching import Index
 from lookalike.searching.removing import remove_rows
 from lookalike.searching.rows import public
 from lookalike.searching.watching import Watched
+from lookalike.service.crew import Crew
 from lookalike.service.desk import Desk
 from lookalike.service.encoder import Encoder
 from lookalike.service.follower import Follower
@@ -43,6 +44,10 @@ class Service:
         self.desk = Desk()
         self.watched = Watched(self.first.source, self.first.manifest.layout, self.first.manifest.split)
         self.follower = Follower(self)
+        # Uploads hold a thread until the model has answered: as many as fill its batches while others are decoded.
+        self.asking = Crew(threads=32, places=64)
+        self.showing = Crew(threads=4, places=64)  # thumbnails, tiles, originals
+        self.health = Crew(threads=1, places=16)
 
     @property
     def live(self) -> Live:
@@ -57,8 +62,8 @@ class Service:
         return self.live.encoder
 
     def start(self) -> None:
-        """Load the model beside the first requests, so that the first search does not wait; follow the index."""
-        threading.Thread(target=self.encoder.warm, name="lookalike-warm", daemon=True).start()
+        """Load map and model beside the first requests, so that the first search does not wait; follow the index."""
+        threading.Thread(target=self.live.warm, name="lookalike-warm", daemon=True).start()
         self.follower.start()
 
     def leave(self, rows: list[str]) -> None:
@@ -71,10 +76,12 @@ class Service:
             self.follower.look()
 
     def close(self) -> None:
+        self.keys.note_used()
         self.follower.stop()
         self.jobs.close()
+        for crew in (self.asking, self.showing, self.health):
+            crew.close()
         self.live.close()
-        self.keys.note_used()
 
 
 def card(record: Record) -> dict[str, Any]:

@@ -64,8 +64,10 @@ def switch(service: Service, model: str) -> Work:
             with Index.open(index.path, generation=done.generation) as new:
                 found = agreement(index, new)
             make_live(index.path, done.generation)
-            service.follower.follow()
+            answers = service.follower.follow()
         job.sentence = f"Switched to {done.model}. The old index is kept."
+        if not answers:
+            job.sentence = f"{done.model} answers as soon as its index, which is still in use, is free."
         return {"generation": done.generation, "before": index.generation.number, **found}
 
     return work

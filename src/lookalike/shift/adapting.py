@@ -19,7 +19,7 @@ from lookalike.training.settings import resolve
 
 KIND = "fewshot"
 MEASURES = ("recall@1", "map@1000")
-# Only the head moves, by Margin at its start's β: what the authors adapt with, ten times the rate of the training.
+# Only the head moves, by Margin at its start's β, which is what the authors adapt with (docs/decisions/0122).
 ADAPT = {"method": {"name": "margin"}, "data": {"validation": 0.0}}
 STILL = 1e-12  # a rate at which β stays what it was
 
@@ -82,7 +82,8 @@ def _run(series: Series, processes: int | None) -> Run:
 
     def settings(method: str, seed: int) -> Any:
         keys = ("recipe", "model", "steps", "settings")
-        return settings_for(method, seed=seed, **{key: config[key] for key in keys})
+        own = {key: config[key] for key in keys}
+        return settings_for(method, seed=seed, layout=table.notes.get("layout", ""), **own)
 
     first = settings(config["methods"][0], 0)
 
@@ -117,7 +118,9 @@ def job(
     steps = {
         str(k): config["adapt_steps"] if k == least else round(1.5 * config["adapt_steps"]) for k in config["shots"]
     }
+    own = {"held": split.validation, "supports": split.episodes} if split.episodes else {}  # of the authors' files
     return {
+        **own,
         "table": str(table),
         "train": split.train,
         "test": split.test,
@@ -131,14 +134,19 @@ def job(
 
 
 def summarise(rows: curve.Rows) -> list[dict[str, Any]]:
-    """Zero- and few-shot of every method, split and number of shots; the gain with its t interval over episodes."""
+    """Zero- and few-shot of every method, split and number of shots; the gain with its t interval over episodes, each
+    the mean over the seeds, which share them."""
     out = []
     keys = sorted({(row["fid"], row["split"], row["method"], row["shots"]) for row in rows})
     for fid, split, method, shots in keys:
         mine = [r for r in rows if (r["split"], r["method"], r["shots"]) == (split, method, shots)]
+        episodes = sorted({row["episode"] for row in mine})
         found: dict[str, Any] = {"split": split, "fid": fid, "method": method, "shots": shots, "episodes": len(mine)}
         for measure in MEASURES:
-            zero, few = (np.array([r[side][measure] for r in mine]) for side in ("zero", "few"))
+            zero, few = (
+                np.array([np.mean([r[side][measure] for r in mine if r["episode"] == e]) for e in episodes])
+                for side in ("zero", "few")
+            )
             found[measure] = {
                 "zero": float(zero.mean()),
                 "few": float(few.mean()),

@@ -1,76 +1,36 @@
-"""The split files of the paper's authors. They are pickles, so they are read by a reader that can build only
-numbers, texts, lists, dicts, and the two NumPy things these files hold, as stand-ins that do nothing."""
+"""The split files of the paper's authors: read without unpickling (`pickled`), checked, and matched with a table."""
 
 from __future__ import annotations
 
-import io
-
-# Only its parser is used, with every global refused but two of ours.
-import pickle  # nosec B403
+import math
 import re
 import struct
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.table import Table
+from lookalike.shift.pickled import RefusedError, load, shown
 from lookalike.shift.splitset import Split, SplitSet, data_facts
 
 MAX_BYTES = 64 << 20
 MAX_TEXTS = 5_000_000  # one list may be named from many places, so the size of the file is no bound
 EYE = {"name": "resnet50 of the authors", "weights": "authors"}
-
-
-class _Kind:
-    """Stands for `numpy.dtype`: a double or a text of fixed length."""
-
-    def __init__(self, name: object, *flags: object) -> None:
-        if not isinstance(name, str) or not re.fullmatch(r"[<=|]?(f8|U\d{1,6})", name):
-            raise pickle.UnpicklingError(f"values of type {name!r}")
-        self.number = "f8" in name
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and sizes are fixed by the format; nothing is taken over."""
-
-
-def _scalar(kind: object, data: object) -> float | str:
-    """Stands for NumPy's `scalar`."""
-    if not isinstance(kind, _Kind) or not isinstance(data, bytes):
-        raise pickle.UnpicklingError("a value without a type")
-    if kind.number:
-        return float(struct.unpack("<d", data)[0])
-    return data.decode("utf-32-le").rstrip("\0")
-
-
-_KNOWN = {
-    ("numpy", "dtype"): _Kind,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy._core.multiarray", "scalar"): _scalar,  # the same in files written with NumPy 2
-}
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _KNOWN:
-            raise pickle.UnpicklingError(f"a reference to {module}.{name}, which a split file has no use for")
-        return _KNOWN[module, name]
-
-    def persistent_load(self, reference: Any) -> Any:
-        raise pickle.UnpicklingError("a reference to something outside of the file")
+UNEVEN = {"sop": 2}  # classes that one side may have more: the official halves of SOP have 11,318 and 11,316
 
 
 def read_pickle(path: Path) -> dict[int, dict[str, Any]]:
     """The file's content, checked: split number → train, test, fid, split_train, split_val, test_episodes."""
-    try:
-        size = path.stat().st_size
-    except OSError:
-        raise LookalikeError(f"There is no split file at `{path}`.") from None
-    if size > MAX_BYTES:
+    if not path.is_file():
+        raise LookalikeError(f"There is no split file at `{path}`.")
+    if (size := path.stat().st_size) > MAX_BYTES:
         raise LookalikeError(f"`{path}` has {size:,} bytes; a split file has less than {MAX_BYTES:,}.")
     try:
-        return _Checker().document(_Reader(io.BytesIO(path.read_bytes())).load())
-    except Exception as error:  # a damaged pickle raises almost anything
-        words = str(error) or type(error).__name__
+        return _Checker().document(load(path.read_bytes()))
+    except (ValueError, LookupError, TypeError, struct.error) as error:  # what a damaged pickle raises
+        words = str(error) if isinstance(error, RefusedError) else "damaged data"
         raise LookalikeError(f"`{path}` is not a split file of the paper's authors: it holds {words}.") from error
 
 
@@ -78,15 +38,19 @@ class _Checker:
     """Takes the parts of the document over one by one, and nothing it does not expect."""
 
     def __init__(self) -> None:
-        self.texts = 0
+        self.seen = 0
 
     def document(self, found: Any) -> dict[int, dict[str, Any]]:
         out: dict[int, dict[str, Any]] = {}
         for number, split in self.mapping(found).items():
             if type(number) is not int or not 0 < number < 1000:
-                raise ValueError(f"the split number {number!r}")
+                raise RefusedError(f"{shown(number)} as the number of a split")
             parts = self.mapping(split)
+            if missing := [name for name in ("train", "test", "fid") if name not in parts]:
+                raise RefusedError(f"a split {number} without `{missing[0]}`")
             row: dict[str, Any] = {name: self.names(parts[name]) for name in ("train", "test")}
+            if type(parts["fid"]) not in (int, float):
+                raise RefusedError(f"a {type(parts['fid']).__name__} as the FID of split {number}")
             row["fid"] = float(parts["fid"])
             for name in ("split_train", "split_val"):
                 row[name] = self.names(parts.get(name, []))
@@ -99,24 +63,30 @@ class _Checker:
             }
             out[number] = row
         if not out:
-            raise ValueError("no splits")
+            raise RefusedError("no splits")
         return out
 
     def mapping(self, found: Any) -> dict[Any, Any]:
-        if not isinstance(found, dict) or len(found) > MAX_TEXTS:
-            raise ValueError(f"a {type(found).__name__} where a dict should be")
+        if not isinstance(found, dict):
+            raise RefusedError(f"a {type(found).__name__} where a dict should be")
+        self.count(len(found))
         return found
 
     def names(self, found: Any) -> list[str]:
         if not isinstance(found, (list, tuple)):
-            raise ValueError(f"a {type(found).__name__} where a list of names should be")
+            raise RefusedError(f"a {type(found).__name__} where a list of names should be")
+        self.count(len(found))
         return [self.text(name) for name in found]
 
     def text(self, found: Any) -> str:
-        self.texts += 1
-        if not isinstance(found, str) or self.texts > MAX_TEXTS:
-            raise ValueError("too many names" if isinstance(found, str) else f"a {type(found).__name__} as a name")
+        if not isinstance(found, str):
+            raise RefusedError(f"a {type(found).__name__} as a name")
         return found
+
+    def count(self, more: int) -> None:
+        self.seen += more
+        if self.seen > MAX_TEXTS:
+            raise RefusedError("too many names")
 
 
 def read_splits(path: Path, table: Table) -> SplitSet:
@@ -139,8 +109,8 @@ def read_splits(path: Path, table: Table) -> SplitSet:
     splits = []
     for number, row in sorted(document.items()):
         train, test = ours(row["train"]), ours(row["test"])
-        if both := set(train) & set(test):
-            raise LookalikeError(f"Split {number} of `{path}` has the class `{min(both)}` on both sides.")
+        if wrong := _wrong(train, test, row["fid"], UNEVEN.get(table.notes.get("layout", ""), 0)):
+            raise LookalikeError(f"Split {number} of `{path}` {wrong}: it is not one that the authors made.")
         removed = tuple(name for name in facts["classes"] if name not in {*train, *test})
         counts = [sum(facts["classes"][name] for name in side) for side in (train, test)]
         episodes = {
@@ -164,6 +134,20 @@ def read_splits(path: Path, table: Table) -> SplitSet:
     halves = _default(table)
     default = next((s.id for s in splits if halves and set(s.train) == halves), first.id)
     return SplitSet(facts, EYE, "authors", tuple(splits), default, settings={"file": path.name})
+
+
+def _wrong(train: Sequence[str], test: Sequence[str], fid: float, uneven: int) -> str | None:
+    """What no split may be."""
+    if not math.isfinite(fid):
+        return f"has the FID {fid}, which is no number"
+    for side, names in (("train", train), ("test", test)):
+        if len(set(names)) < len(names):
+            return f"has the class `{Counter(names).most_common(1)[0][0]}` twice in `{side}`"
+    if both := set(train) & set(test):
+        return f"has the class `{min(both)}` on both sides"
+    if not train or not test or abs(len(train) - len(test)) > uneven:
+        return f"has {len(train)} classes to train on and {len(test)} to test on, not equally many"
+    return None
 
 
 def _default(table: Table) -> set[str]:

@@ -6,14 +6,14 @@ import functools
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from lookalike.core.device import threads
+from lookalike.evaluation.parallel import crew
 from lookalike.shift import fid
 from lookalike.shift.fid import Floats, Moments
 from lookalike.shift.ordering import Side
@@ -54,7 +54,7 @@ class ClassDistances:
         if not steps:
             return []
         size = self.means.shape[1]
-        with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:
+        with crew() as pool:
             if any(sum(len(self._rows[code]) for code in side) <= size for sides in steps for side in sides):
                 return list(pool.map(lambda sides: self.one(*sides), steps))
             waiting: deque[Future[float]] = deque()

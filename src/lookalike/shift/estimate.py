@@ -9,16 +9,14 @@ every look counts the same, since new pictures may come in one that was never se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from lookalike.core.device import threads
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
+from lookalike.evaluation.parallel import crew
 from lookalike.shift.conformal import cv_plus, over_groups
 
 PLAIN = "plain"
@@ -104,7 +102,7 @@ class Estimator:
             own = mask[owner]
             return logistic(x[own], y[own], weights[own], whole, MORE)
 
-        with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:  # a fit a core
+        with crew() as pool:  # a fit a core
             fits = np.array(list(pool.map(fit, masks))).reshape(len(masks), x.shape[1])
         levels = np.array([truth[mask].mean() for mask in masks])
         said = [

@@ -7,15 +7,13 @@ retrained on splits of growing difficulty, each on its own test side.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.parallel import crew
 from lookalike.shift.conformal import halvings
 from lookalike.shift.estimate import PLAIN, Graded, Point
 from lookalike.shift.evidence import class_means, evidence
@@ -112,7 +110,7 @@ def points_of(
         point = Point(distance, value, int(asked.sum()), look, tuple(classes.tolist()))
         return Graded(point, evidence(own, features, kinds), found, asked)
 
-    with threadpool_limits(1), ThreadPoolExecutor(threads()) as pool:  # small matrices: a folder a core
+    with crew() as pool:  # small matrices: a folder a core
         return list(pool.map(lambda one: measured(*one), drawn)), reference, kinds
 
 

@@ -105,7 +105,8 @@ class _SharedAssembly(Assembly):
     def make_source(self, method: Method) -> Source:
         count = len(method.views(None))
         random = None if self.views is None else Rows(self.views)
-        return CachedSource("pooled", Rows(self.features), random, views=count, seed=self.settings.seed)
+        distinct, seed = method.distinct_views, self.settings.seed
+        return CachedSource("pooled", Rows(self.features), random, views=count, distinct=distinct, seed=seed)
 
 
 def assemble(

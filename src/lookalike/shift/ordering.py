@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.shift.fid import Floats
 
 Side = tuple[int, ...]
+Name = TypeVar("Name", int, str)
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,9 @@ def authors_removals(
     return out
 
 
-def random_orders(train: Side, test: Side, *, draws: int, seed: int) -> list[tuple[Side, Side]]:
+def random_orders(
+    train: tuple[Name, ...], test: tuple[Name, ...], *, draws: int, seed: int
+) -> list[tuple[tuple[Name, ...], tuple[Name, ...]]]:
     """In which order random removals take the classes of each side, a pair of orders a draw."""
     out = []
     for draw in range(draws):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from torch import nn
 from lookalike.core import folders, progress
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json
+from lookalike.core.files import hash_bytes, read_json
 from lookalike.core.formats import CURRENT
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng
@@ -64,7 +65,7 @@ def place(
     level: float = 0.9,
     curve: str | Path | None = None,
     fresh: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     device: str = "auto",
     out: str | Path | None = None,
 ) -> Placement:
@@ -72,16 +73,20 @@ def place(
 
     `model` is a run or a model folder. The curve is learnt once, from pictures the model was not trained on (those of
     the run, or `data`: classes it has not seen, or a table with a split), and kept beside the model (`curve` puts it
-    elsewhere); `fresh` learns it again. The figure is about finding pictures of the same class within the folder. `out`
-    makes a run folder with the sections of a report.
+    elsewhere). It is learnt again with `fresh`, and when another `data` or `seed` (0 at first) is asked for than it was
+    learnt with. The figure is about finding pictures of the same class within the folder. `out` makes a run folder with
+    the sections of a report.
     """
     if not 0.5 <= level < 1:
         raise LookalikeError(f"The level of an interval is {level:g}; it must be at least 0.5 and below 1.")
     embedder = Embedder.from_pretrained(model, device=device)
     path = Path(curve) if curve is not None else curve_folder(model, embedder)
-    known = None if fresh else _kept(path, embedder)
+    if data is None and layout != "auto":
+        progress.warn("`layout` is that of the labelled pictures; without `data` it changes nothing.")
+    labelled = read_table(data, layout=layout, progress=True) if isinstance(data, (str, Path)) else data
+    known = None if fresh else _kept(path, embedder, labelled, seed)
     if known is None:
-        known = learn(model, embedder, data, layout=layout, seed=seed)
+        known = learn(model, embedder, labelled, seed=seed or 0)
         known.save(path)
     table = folder if isinstance(folder, Table) else read_table(folder, progress=True)
     found = audit(table, near=False, progress=True)
@@ -111,18 +116,33 @@ def curve_folder(model: str | Path, embedder: Embedder) -> Path:
     return found.with_name(f"{found.name}.curve")
 
 
-def _kept(path: Path, embedder: Embedder) -> Reach | None:
-    """The curve that was learnt before, if it is this model's and of today's kind."""
+def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) -> Reach | None:
+    """The curve that was learnt before, if it is this model's, of today's kind, and of what is asked for."""
     if not (path / CURVE).is_file():
         return None
     if read_json(path / CURVE, "model's curve").get("format") in range(CURRENT["curve"]):
         progress.warn(f"The curve `{path}` was learnt by an older version; it is learnt again.")
         return None
     known = Reach.load(path)
+    why = ""
     if known.model != embedder.fingerprint():
-        progress.warn(f"The curve `{path}` belongs to another model; it is learnt again.")
-        return None
-    return known
+        why = "belongs to another model"
+    elif data is not None and "data" not in known.about:
+        why = "does not say which pictures it was learnt from"
+    elif data is not None and known.about["data"] != _identity(data):
+        why = "was learnt from other pictures or labels"
+    elif seed is not None and known.about.get("seed") != seed:
+        why = f"was learnt with seed {known.about.get('seed')}"
+    if why:
+        progress.warn(f"The curve `{path}` {why}; it is learnt again.")
+    return None if why else known
+
+
+def _identity(table: Table) -> str:
+    """A name for labelled pictures: what they are, their classes, and who was trained on."""
+    codes, names = table.labels()
+    split = table.column("split") if table.has("split") else ()
+    return hash_bytes(table.fingerprint(), codes.tobytes(), json.dumps([names, [str(side) for side in split]]))
 
 
 def encoder(top: Top) -> Any:
@@ -138,17 +158,16 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
 # ---- learning ------------------------------------------------------------------------------------
 
 
-def learn(
-    model: str | Path, embedder: Embedder, data: str | Path | Table | None, *, layout: str = "auto", seed: int = 0
-) -> Reach:
+def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: int = 0) -> Reach:
     """Learn a model's curve from labelled pictures: those it was trained on, and those it was not."""
     torch.set_num_threads(threads())
-    table, settings = _labelled(model, embedder, data, layout)
+    given, settings = _labelled(model, data)
+    table = given if data is None else audit(given, near=False, progress=True).table  # a run's was looked at before
     labels, names = table.labels()
     train, held = _sides(table, labels)
     progress.say(
-        f"The model's curve is learnt, once: from {min(STYLED, len(held)):,} pictures it was not trained on, each in "
-        f"{len(LOOKS)} other looks. That takes some minutes."
+        f"The model's curve is learnt, once: from {min(STYLED, len(held)):,} pictures of `{table.name}` it was not "
+        f"trained on, each in {len(LOOKS)} other looks. That takes some minutes."
     )
     centre = [CentreView(embedder.preprocess)]
     features = unit_rows(features_for(embedder, table, views=centre, progress=True)[0])
@@ -169,6 +188,7 @@ def learn(
         "folders": len(graded),
         "looks": list(pictures.looks),
         "method": None if settings is None else settings.method.name,
+        "data": _identity(given),
         "seed": seed,
     }
     far = far_limit(pictures, held, reference)
@@ -178,19 +198,16 @@ def learn(
     )
 
 
-def _labelled(
-    model: str | Path, embedder: Embedder, data: str | Path | Table | None, layout: str
-) -> tuple[Table, TrainSettings | None]:
+def _labelled(model: str | Path, data: Table | None) -> tuple[Table, TrainSettings | None]:
     """The labelled pictures, and the recipe where the model comes from a run."""
     run = next((Run(p) for p in (Path(model), folders.runs() / Path(model), Path(model).parent) if Run.is_run(p)), None)
     settings = resolve(run.config) if run is not None and "method" in run.config else None
     if data is not None:
-        table = data if isinstance(data, Table) else read_table(data, layout=layout, progress=True)
-        return audit(table, near=False, progress=True).table, settings
+        return data, settings
     if run is None or not (run.path / "table.parquet").exists():
         raise LookalikeError(
-            f"`{model}` has no curve yet, and it is not a run whose pictures are known: give labelled pictures with "
-            "--data, of classes the model was not trained on or with a split."
+            f"There is nothing to learn the curve of `{model}` from, since it is not a run whose pictures are known: "
+            "give labelled pictures with --data, of classes the model was not trained on or with a split."
         )
     return Table.load(run.path / "table.parquet"), settings
 

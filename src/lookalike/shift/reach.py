@@ -138,9 +138,15 @@ class Reach:
                 f"{found.low:.2f} and {found.high:.2f}; nothing measured stands behind that."
             )
             return Placement(recall=found, verdict="beyond", sentence=sentence, **about)
-        where = "Expect"
-        if seen.split is not None:
-            where = f"As far from training as split {seen.split} of {len(self.splits)}; expect"
+        on = "" if seen.split is None else f"split {seen.split} of {len(self.splits)}"
+        where = f"As far from training as {on}; expect" if on else "Expect"
+        if length(seen.distance) < min(point.distance for point in self.points):
+            best = max(point.recall for point in self.points)  # nothing measured stands behind more
+            found = Interval(min(found.value, best), min(found.low, best), found.high)
+            where = (
+                "Nearer to training than every folder the curve was learnt on, so the near end of the curve is taken"
+            )
+            where += f" ({on}); expect" if on else "; expect"
         sentence = f"{where} recall@1 {found.value:.2f}, between {found.low:.2f} and {found.high:.2f}."
         return Placement(recall=found, verdict="placed", sentence=sentence, **about)
 

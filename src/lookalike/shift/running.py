@@ -10,11 +10,13 @@ from lookalike.core import progress
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import read_json
 from lookalike.core.run import Run
+from lookalike.data.table import Table
 from lookalike.shift import curve
 from lookalike.shift import material as shared
 from lookalike.shift.series import METHODS, RECIPE, TABLE, Series, chosen_splits, settings_for
 from lookalike.shift.splitset import Split, SplitSet
 from lookalike.shift.trials import FROZEN, trial
+from lookalike.training.settings import TrainSettings
 
 KIND = "shift"
 
@@ -79,15 +81,15 @@ def run(
 def _run(series: Series, processes: int | None, *, report: bool) -> Run:
     config = series.config
     table = series.table(TABLE, config["data"], config["layout"])
-    first = settings_of(config, config["methods"][0], config["models"][0], 0)
+    first = settings_of(config, table, config["methods"][0], config["models"][0], 0)
     found = series.splits(table, first)
-    others = {Path(path).name: path for path in config["transfer"]}
+    others = dict(zip(short_names(config["transfer"]), config["transfer"], strict=True))
     for name, path in others.items():
         series.table(f"transfer-{name}.parquet", path)
     jobs, about = plan(series, table, found, list(others))
     for model in config["models"]:  # once, before several processes ask for them
         for name in (TABLE, *[f"transfer-{name}.parquet" for name in others]):
-            shared.load(series.path(name), settings_of(config, config["methods"][0], model, 0), progress=True)
+            shared.load(series.path(name), settings_of(config, table, config["methods"][0], model, 0), progress=True)
     rows = [{**about[key], **result} for key, result in series.work(jobs, trial, "Runs", processes)]
     facts = summary(rows, config)
     series.run.write_result(finished=True, rows=rows, **facts)
@@ -102,29 +104,39 @@ def _run(series: Series, processes: int | None, *, report: bool) -> Run:
     return series.run
 
 
-def settings_of(config: Mapping[str, Any], method: str, model: str, seed: int) -> Any:
-    return settings_for(
-        method, recipe=config["recipe"], model=model, seed=seed, steps=config["steps"], settings=config["settings"]
-    )
+def settings_of(config: Mapping[str, Any], table: Table, method: str, model: str, seed: int) -> TrainSettings:
+    own = {key: config[key] for key in ("recipe", "steps", "settings")}
+    return settings_for(method, model=model, seed=seed, layout=table.notes.get("layout", ""), **own)
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The last part of each path, with a number behind it where several end alike."""
+    ends = [Path(path).name for path in paths]
+    return [end if ends.count(end) == 1 else f"{end} {place}" for place, end in enumerate(ends, 1)]
 
 
 def plan(
-    series: Series, table: Any, splits: SplitSet, others: Sequence[str]
+    series: Series, table: Table, splits: SplitSet, others: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """(arguments, what it is) of every run by name, the longest methods first; the frozen model once a split."""
     config = series.config
     chosen = chosen_splits(config["only"], splits)
     if len(chosen) < 2:
         raise LookalikeError("A curve needs at least 2 splits.")
-    end = max((s for s in splits.splits if not s.is_removal), key=lambda s: s.fid)  # where removal starts from
+    check_sides(splits, chosen)
+    end, beside = splits.end_of_swapping(), controls(splits, chosen)
+    if beside and end not in chosen:
+        more = f"add split {end.id}" if end else "make more splits"
+        progress.warn(f"Removals are shown without random ones of their size: those start from the last swap ({more}).")
     fingerprint = table.fingerprint()
     jobs, about = {}, {}
     for method in (*config["methods"], FROZEN):
-        for model in config["models"]:
+        for model, short in zip(config["models"], short_names(config["models"]), strict=True):
             for split in chosen:
                 for seed in range(config["seeds"] if method != FROZEN else 1):
-                    settings = settings_of(config, method if method != FROZEN else config["methods"][0], model, seed)
-                    key = f"{method} {Path(model).name} split {split.id} seed {seed}"
+                    own = method if method != FROZEN else config["methods"][0]
+                    settings = settings_of(config, table, own, model, seed)
+                    key = f"{method} {short} split {split.id} seed {seed}"
                     about[key] = {
                         "method": method,
                         "model": model,
@@ -140,7 +152,7 @@ def plan(
                         "settings": settings.model_dump(mode="json"),
                         "select": config["select"],
                         "held": split.validation,
-                        "controls": controls(splits, chosen) if split is end else {},
+                        "controls": beside if split is end else {},
                         "transfer": {name: str(series.path(f"transfer-{name}.parquet")) for name in others}
                         if split.id == splits.default
                         else {},
@@ -151,11 +163,23 @@ def plan(
 
 def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[str]]]:
     """Test classes that random removals of the same size would leave, by the id of the removal they stand beside."""
-    removals = [split for split in chosen if split.is_removal and splits.random]
     return {
-        str(split.id): [list(splits.random_split(split, draw).test) for draw in range(len(splits.random))]
-        for split in removals
+        str(split.id): [list(test[len(test) - len(split.test) :]) for _, test in splits.random]
+        for split in chosen
+        if splits.is_removal(split)
     }
+
+
+def check_sides(splits: SplitSet, chosen: Sequence[Split]) -> None:
+    """Refuse, before anything is trained, splits on which nothing could be learnt or measured."""
+    pictures = splits.data["classes"]
+    for split in chosen:
+        for name, side in (("train", split.train), ("test", split.test)):
+            if sum(pictures[one] >= 2 for one in side) < 2:
+                raise LookalikeError(
+                    f"Split {split.id} has fewer than two classes with two pictures or more on its {name} side: "
+                    "leave classes of one picture out, or pick other splits with `--only`."
+                )
 
 
 def summary(rows: curve.Rows, config: Mapping[str, Any]) -> dict[str, Any]:

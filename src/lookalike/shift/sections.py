@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -128,8 +129,10 @@ def progression_section(splits: Any) -> s.Section:
         x_label="steps of swapping and removal", y_label=f"FID ({splits.measure})", series=series, marks=marks
     )
     columns = ["split", "step", "FID", "classes a side", "removed"]
+    largest = max(p.fid for p in splits.splits)
+    digits = min(8, max(1, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1  # eyes differ in scale
     cells: list[list[s.Cell]] = [
-        [p.id, str(p.step), s.Value(value=p.fid, digits=1), len(p.test), len(p.removed)] for p in splits.splits
+        [p.id, str(p.step), s.Value(value=p.fid, digits=digits), len(p.test), len(p.removed)] for p in splits.splits
     ]
     table = s.Grid(columns=columns, rows=cells)
     blocks: list[s.Block] = [lines, table] if series else [table]  # a file of the authors has no sequence

@@ -11,7 +11,7 @@ import numpy as np
 from lookalike.shift import ordering
 from lookalike.shift.distances import ClassDistances
 from lookalike.shift.ordering import Side, State
-from lookalike.shift.splitset import Step
+from lookalike.shift.splitset import DRAWS, Step
 
 STEPS, EASIER_STEPS = 30, 15
 HISTORY, EASIER_HISTORY = 5, 30
@@ -41,7 +41,7 @@ def sequence(
     sides: tuple[Side, Side],
     *,
     removal: str = "pure",
-    draws: int = 5,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Whole:
     """Swap to the easier and to the harder side, then remove from where FID is greatest. `names` are by code."""

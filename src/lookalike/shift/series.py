@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lookalike import methods
 from lookalike.core import progress
 from lookalike.core.device import resolve as resolve_device
 from lookalike.core.device import threads
@@ -24,8 +25,20 @@ TABLE, SPLITS = "table.parquet", "splits.json"
 RECIPE = "shift"
 METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")
 
-# The papers' constants where the method's own defaults are others.
-CONSTANTS: dict[str, dict[str, Any]] = {"ms": {"beta": 40.0, "epsilon": 0.1, "average": "active"}}
+# The authors' constants where the method's own defaults are others: for all pictures, and by layout.
+CONSTANTS: dict[str, dict[str, Any]] = {
+    "ms": {"method": {"beta": 40.0, "epsilon": 0.1, "average": "active"}},
+    "proxy_anchor": {"method": {"std": 0.125}, "optimiser": {"loss_rate": 0.02}},
+}
+BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
+    "cars": {"r_margin": {"apart": 0.35}, "s2sd": {"apart": 0.3}, "diva": {"alpha": 0.15, "decorrelation": 100.0}},
+    "sop": {
+        "r_margin": {"beta": 0.9, "apart": 0.15},
+        "uniform_prior": {"weight": 0.02, "hidden": 50, "every": 200},
+        "diva": {"alpha": 0.2, "decorrelation": 150.0, "queue": 7560},
+        "s2sd": {"beta": 0.9, "apart": 0.0, "weight": 5.0, "features": 5.0, "features_from": 1000},
+    },
+}
 
 
 class Series:
@@ -63,7 +76,7 @@ class Series:
         path, given = self.path(SPLITS), self.config["splits"]
         if not path.exists():
             if given is not None:
-                found = SplitSet.load(Path(given))
+                found = SplitSet.load(Path(given)).with_chance()
                 found.check(table)
             else:
                 model = starting_model(settings, resolve_device(settings.device))
@@ -83,15 +96,26 @@ class Series:
 
 
 def settings_for(
-    method: str, *, recipe: str | Path, model: str, seed: int, steps: int | None, settings: Mapping[str, Any]
+    method: str,
+    *,
+    recipe: str | Path,
+    model: str,
+    seed: int,
+    steps: int | None,
+    settings: Mapping[str, Any],
+    layout: str = "",
 ) -> TrainSettings:
-    """The settings of one run: the paper's method, the recipe (the same batches and rates for all), the user's."""
+    """The settings of one run: the recipe (the same batches for all), the authors' constants of the method for these
+    pictures, the user's. What the user gives under a method's name (`s2sd.features=0`) is for that method alone."""
+    own = {"method": {"name": method, **BY_LAYOUT.get(layout, {}).get(method, {})}}
+    common = {key: value for key, value in settings.items() if key not in methods.names()}
+    asked = {"method": settings[method]} if method in settings else {}
     name, _, weights = model.partition("=")
     base = {key: value for key, value in cookbook.load(recipe).items() if key != "method"}
     given: dict[str, Any] = {"model": {"name": name, **({"weights": weights} if weights else {})}, "seed": seed}
     if steps is not None:
         given |= {"steps": steps, "evaluate_every": max(1, steps // 2)}
-    return resolve({"method": {"name": method, **CONSTANTS.get(method, {})}}, base, settings, given)
+    return resolve(own, CONSTANTS.get(method, {}), base, common, asked, given)
 
 
 def chosen_splits(wanted: Sequence[int] | None, splits: SplitSet) -> list[Split]:

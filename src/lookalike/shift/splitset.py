@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_json, write_json
 from lookalike.core.formats import stamp, upgrade
 from lookalike.data.table import Table
+from lookalike.shift.ordering import random_orders
 
 Names = tuple[str, ...]
+DRAWS = 5  # random removals beside every targeted one
 MEASURES = ("samples", "means", "authors")  # what the FIDs of a file were measured on; of the authors' it is not stated
 
 
@@ -57,10 +59,6 @@ class Split:
     episodes: Mapping[str, Any] = field(default_factory=dict)
     """Support files of the authors' few-shot episodes: shots → episode → class → file names."""
 
-    @property
-    def is_removal(self) -> bool:
-        return self.step.startswith("R")
-
 
 @dataclass(frozen=True)
 class SplitSet:
@@ -86,6 +84,24 @@ class SplitSet:
             if found.id == number:
                 return found
         raise LookalikeError(f"There is no split {number}: there are {', '.join(str(s.id) for s in self.splits)}.")
+
+    def with_chance(self) -> SplitSet:
+        """The same with orders of random removal where the file has none, as the authors' have: from the hardest of the
+        splits with the most classes."""
+        if self.random:
+            return self
+        most = max(len(split.test) for split in self.splits)
+        last = max((split for split in self.splits if len(split.test) == most), key=lambda split: split.fid)
+        return replace(self, random=tuple(random_orders(last.train, last.test, draws=DRAWS, seed=0)))
+
+    def end_of_swapping(self) -> Split | None:
+        """The split whose classes random removals start from, if it was kept."""
+        whole = set(self.random[0][1]) if self.random else set()
+        return next((split for split in self.splits if set(split.test) == whole), None)
+
+    def is_removal(self, split: Split) -> bool:
+        """Whether it has fewer classes than random removals start from."""
+        return bool(self.random) and len(split.test) < len(self.random[0][1])
 
     def random_split(self, split: Split, draw: int) -> Split:
         """A removal's control: as many classes removed at random, from the same state. Its FID is that of the step."""

@@ -20,6 +20,7 @@ from lookalike.core import progress
 from lookalike.core.device import threads
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
+from lookalike.data.table import Table
 from lookalike.evaluation.neighbours import top_k
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.shift import material as shared
@@ -99,7 +100,8 @@ def divide(
     share = settings.data.validation
     if not held and share and len(train) >= 4:
         order = numpy_rng(settings.data.split_seed, "shift validation").permutation(sorted(train)).tolist()
-        held = order[: max(2, round(share * len(order)))]
+        wanted = max(2, round(share * len(order)))
+        held = [name for name in order if len(found.rows_of([name])) >= 2][:wanted]  # one picture finds no other
     kept = [name for name in train if name not in set(held)]
     return Division(found.rows_of(kept), found.rows_of(held), found.rows_of(test), "shift")
 
@@ -131,7 +133,7 @@ def fit(parts: Assembly, run: Run) -> tuple[Any, Progressed]:
 def measure(found: Material, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
     """Recall@1 and mAP@1000, corrected and as the authors have it, by the protocol of the table."""
     table = found.table.take(rows)
-    how = protocol(table)
+    how = parted(table, found.labels[rows])
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
     result = retrieval(vectors, found.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **how)
     means = result.mean()
@@ -142,8 +144,17 @@ def measure(found: Material, rows: np.ndarray, vectors: np.ndarray) -> dict[str,
 def _among(found: Material, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
     """Recall@1 among the rows of some of the classes, by the same protocol."""
     kept = np.isin(rows, found.rows_of(classes))
-    how = protocol(found.table.take(rows[kept]))
-    return retrieval(vectors[kept], found.labels[rows[kept]], recall_at=(1,), top=1, **how).mean()["recall@1"]
+    labels = found.labels[rows[kept]]
+    how = parted(found.table.take(rows[kept]), labels)
+    return retrieval(vectors[kept], labels, recall_at=(1,), top=1, **how).mean()["recall@1"]
+
+
+def parted(table: Table, labels: np.ndarray) -> dict[str, Any]:
+    """Query and gallery where the table has them for every class; else none, and each picture asks all others. After
+    swapping, classes that were for training are tested, and some data sets part only the others."""
+    how = protocol(table)
+    marked = np.unique(labels[how["query"] | how["gallery"]]) if how else labels[:0]
+    return how if np.isin(labels, marked).all() else {}
 
 
 def recall(vectors: np.ndarray, labels: np.ndarray) -> float:

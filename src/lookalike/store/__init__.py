@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lookalike.store.protocol import Condition, Hit, Record, Store, Value, Where, direction
-from lookalike.store.registry import create_store, remove_store, store_class, store_name, stores
+from lookalike.store.registry import create_store, remove_store, row_bytes, store_class, store_name, stores
 
 __all__ = [
     "Condition",
@@ -15,6 +15,7 @@ __all__ = [
     "create_store",
     "direction",
     "remove_store",
+    "row_bytes",
     "store_class",
     "store_name",
     "stores",

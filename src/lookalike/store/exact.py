@@ -151,11 +151,10 @@ class ExactStore:
         """Nothing waits: every write is on disk when it returns."""
 
     def close(self) -> None:
-        with self._guard:
+        with self._guard, self._held:
             if self._frames is not None:
                 self._frames.close()
                 self._frames = None
-            self._held.close()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -197,7 +196,8 @@ class ExactStore:
             return []
         values = table[column].take(pa.array(self._selected(where)))
         if pa.types.is_list(values.type):
-            values = pc.list_flatten(values)
+            each = {"row": pc.list_parent_indices(values), "value": pc.list_flatten(values)}
+            values = pa.table(each).group_by(["row", "value"]).aggregate([])["value"]  # a picture counts once
         if not pa.types.is_string(values.type):
             return []
         counts = [(row["values"], row["counts"]) for row in pc.value_counts(values).to_pylist() if row["values"]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -53,14 +53,15 @@ class Frames:
         self._paths = (place / f"vectors-{number}.f32", place / f"rows-{number}.log")
         self._kept: list[tuple[str, pa.Table]] = []
         self._log_end = 0
-        self._files: tuple[BinaryIO, BinaryIO] | None = None
+        self._files: tuple[io.FileIO, io.FileIO] | None = None
         self._map: Vectors | None = None
         if anew:
             self.remove()
         self._read()
         if write:
             with disk_errors(place):
-                self._files = (self._paths[0].open("ab+"), self._paths[1].open("ab+"))
+                # Without buffers: what a full disk refused would wait in them, and be written later all the same.
+                self._files = (self._paths[0].open("ab+", buffering=0), self._paths[1].open("ab+", buffering=0))
                 for path in self._paths:
                     path.chmod(0o600)
                 self._cut()
@@ -142,7 +143,8 @@ class Frames:
             path.unlink(missing_ok=True)
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
-    file.flush()
+def _write(file: io.FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]  # the last of a full disk takes a part
     os.fsync(file.fileno())

@@ -223,7 +223,7 @@ class MilvusStore:
         for rows in self._pages(where, [key], PAGE) if not column.startswith("_") else ():
             for row in rows:
                 value = row.get(key)
-                counts.update(value if isinstance(value, list) else [value] if isinstance(value, str) else [])
+                counts.update(set(value) if isinstance(value, list) else [value] if isinstance(value, str) else [])
         return sorted(((value, n) for value, n in counts.items() if value), key=lambda pair: (-pair[1], pair[0]))[
             :limit
         ]

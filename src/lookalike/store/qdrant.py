@@ -93,7 +93,7 @@ class QdrantStore:
             return
         need_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more pictures")
         points = [
-            q.Point(point_id(name), row, {**line, "_id": name})
+            q.Point(point_id(name), row, {**{_key(n): v for n, v in line.items()}, "_id": name})
             for name, row, line in zip(names, rows.tolist(), lines, strict=True)
         ]
         with _explained(self.place):
@@ -230,9 +230,10 @@ class QdrantStore:
 
         if column not in self._columns:
             return []
-        request = q.FacetRequest(_quote(column), limit=limit, exact=True, filter=_filter(where))
+        request = q.FacetRequest(_quote(column), limit=limit + 1, exact=True, filter=_filter(where))
         pairs = [(str(hit.value), int(hit.count)) for hit in self._shard.facet(request)]
-        return sorted((pair for pair in pairs if pair[1]), key=lambda pair: (-pair[1], pair[0]))
+        found = (pair for pair in pairs if pair[0] and pair[1])  # an empty text is no value to choose
+        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:limit]
 
     def count(self, where: Where = ()) -> int:
         """Every answer says how many were searched, and Qdrant counts one by one: the whole is counted once a write."""
@@ -247,13 +248,26 @@ class QdrantStore:
         return found
 
 
+_CODED = "\0"  # in front of a name that is written as hexadecimal digits
+
+
+def _key(column: str) -> str:
+    """The name of a column inside Qdrant, which cannot speak of one with a quotation mark or a backslash in it."""
+    coded = column.startswith(_CODED) or '"' in column or "\\" in column
+    return f"{_CODED}{column.encode().hex()}" if coded else column
+
+
+def _column(key: str) -> str:
+    return bytes.fromhex(key[1:]).decode() if key.startswith(_CODED) else key
+
+
 def _quote(column: str) -> str:
     """Qdrant reads `a.b` as a path; quoted, a column's name is only a name."""
-    return f'"{column}"'
+    return f'"{_key(column)}"'
 
 
 def _unquote(key: str) -> str:
-    return key[1:-1] if key.startswith('"') else key
+    return _column(key[1:-1] if key.startswith('"') else key)
 
 
 def _filter(where: Where) -> Any:
@@ -276,9 +290,7 @@ def _filter(where: Where) -> Any:
 def _payload(point: Any) -> tuple[str, dict[str, Any]]:
     payload: dict[str, Any] = point.payload  # made anew at every access
     name = payload.pop("_id")
-    if None in payload.values():
-        payload = {column: value for column, value in payload.items() if value is not None}
-    return name, payload
+    return name, {_column(key): value for key, value in payload.items() if value is not None}
 
 
 def _record(point: Any) -> Record:

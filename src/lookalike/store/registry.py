@@ -47,6 +47,11 @@ def store_name(text: str) -> str:
     return cast(type[ServerStore], kind).address(text)
 
 
+def row_bytes(name: str, dim: int) -> int:
+    """What a row takes of this machine's disk, amply: of a server's store, only its line in the table is here."""
+    return 300 if _on_server(store_class(name)) else 8 * dim + 3_000  # vector and graph; payload, indexes, log
+
+
 def create_store(name: str, place: str | Path, dim: int) -> Store:
     """A new, empty store."""
     kind = store_class(name)

@@ -173,7 +173,7 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     frozen = freeze(model, settings)
     if any(p.requires_grad for p in model.backbone.parameters()):
         model.prototypes = None  # they belong to the backbone as it was
-    if settings.views.mode == "end_to_end":
+    if settings.views.mode == "end_to_end" or settings.views.layer != "pooled":  # convolutions are trained: faster so
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     starts = (first_head, first_norm, start_norm)
     return Assembly(settings, table, division, labels, model, device, parent, features, *starts, frozen)

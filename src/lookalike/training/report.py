@@ -14,6 +14,7 @@ from lookalike.core import sections as s
 from lookalike.core.proof import versions
 from lookalike.core.run import Run
 from lookalike.evaluation import sections as measured
+from lookalike.evaluation import trained
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.pictures import Measured, Subject
 from lookalike.evaluation.retrieval import retrieval
@@ -54,7 +55,8 @@ def write_sections(
     subject = Subject(table, run, labels, names, gallery)
     frozen, after, kept = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.kept))
     found, why = calibrate(kept.rows, labels, query=result.query_index, gallery=gallery)
-    kept = Measured(kept.name, kept.rows, kept.result, found, why)
+    note = trained.note(parts.settings.model.name, table.take(result.query_index))  # a run may go on from another
+    kept = Measured(kept.name, kept.rows, kept.result, found, why, note)
     if outcome.kept == TRAINED:
         after = kept
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"

@@ -100,7 +100,7 @@ class ViewSettings(Settings):
     blur: float = Field(default=0.0, ge=0.0, le=1.0)
     """Chance of a blurred view."""
     augment: str = ""
-    """RandAugment, as `rand-m9-mstd0.5`; empty: none."""
+    """RandAugment: as timm has it (`rand-m9-mstd0.5`) or torchvision (`rand-tv9`); empty: none."""
     erase: float = Field(default=0.0, ge=0.0, le=1.0)
     """Chance that a random box of the view is painted over."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.methods.base import PIXELS
 
@@ -55,6 +56,10 @@ class CachedSource:
     def __init__(
         self, layer: str, centre: Rows, random: Rows | None, *, views: int = 1, distinct: bool = False, seed: int = 0
     ) -> None:
+        if distinct and random is None and views > 1:
+            raise LookalikeError(
+                "The method compares views of a picture; with `views.count` 0 they are all the same: give it 1 or more."
+            )
         self.layer, self.count, self.distinct, self.seed = layer, views, distinct, seed
         self._centre, self._random = centre, random
 

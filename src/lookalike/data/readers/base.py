@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.scan import changed_ns, readable_name, scan
+from lookalike.data.scan import absent, changed_ns, readable_name, scan
 from lookalike.data.table import BOX, Table
 
 Columns = dict[str, Any]
@@ -99,6 +99,7 @@ class Finder:
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
+        self.unreadable: list[str] = []  # what may be there, but could not be looked at
         self._folders: dict[str, dict[str, str]] = {}
 
     def __call__(self, path: str) -> tuple[str, os.stat_result] | None:
@@ -106,7 +107,10 @@ class Finder:
         try:
             status = os.stat(os.path.join(self.root, path))
             return (path, status) if stat.S_ISREG(status.st_mode) else None
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not absent(error):
+                self.unreadable.append(readable_name(path))
+                return None
             if path.isascii():
                 return None
         found = ""
@@ -152,7 +156,7 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
             continue
         found.append(os.fsencode(hit[0]) if hit[0] != name else None)
         sizes[i], mtimes[i] = hit[1].st_size, changed_ns(hit[1])
-    notes: dict[str, Any] = {}
+    notes: dict[str, Any] = {"unreadable": finder.unreadable} if finder.unreadable else {}
     lost = np.flatnonzero(~here)
     if len(lost):
         first = ", ".join(f"`{shown[i]}`" for i in lost[:3])
@@ -200,6 +204,8 @@ def unique_rows(table: Table) -> Table:
 def scanned(root: Path, *under: str) -> Columns:
     """The pictures of some folders below a root, for layouts whose folders are the list."""
     parts = [scan(root / place) for place in under]
+    if missed := [f"{place}/{name}" for place, part in zip(under, parts, strict=True) for name in part.unreadable]:
+        raise LookalikeError(f"`{root / missed[0]}` cannot be read; a known data set is taken whole or not at all.")
     columns: Columns = {}
     for name in ("path", "found", "size", "mtime_ns"):
         arrays = []

@@ -21,7 +21,7 @@ def read_folder(
     """Columns and notes of a folder; with `domains` the first subfolder is the domain, the second the label."""
     try:
         result = scan(root, follow_links=follow_links, progress=progress)
-    except PermissionError as error:
+    except OSError as error:
         raise LookalikeError(f"`{source}` cannot be read ({error.strerror}).") from None
     skipped = result.skipped
     if not len(result.columns["path"]):
@@ -31,6 +31,8 @@ def read_folder(
         if any(value is not None for value in values):
             columns[name] = pa.array(values, pa.string()).take(pa.array(result.folder))
     notes: dict[str, Any] = {"skipped": skipped, "sentences": _sentences(source, skipped, result.unreadable)}
+    if result.unreadable:
+        notes["unreadable"] = result.unreadable
     return columns, notes
 
 
@@ -73,6 +75,6 @@ def _sentences(source: str, skipped: dict[str, int], unreadable: list[str]) -> l
         out.append(f"{count:,} {verb} out of `{source}`, which is not followed.")
     if unreadable:
         noun = "folder is" if len(unreadable) == 1 else "folders are"
-        names = ", ".join(f"`{name}`" for name in unreadable[:3]) + (", …" if len(unreadable) > 3 else "")
+        names = ", ".join(f"`{name or source}`" for name in unreadable[:3]) + (", …" if len(unreadable) > 3 else "")
         out.append(f"{len(unreadable):,} {noun} not readable and left out: {names}.")
     return out

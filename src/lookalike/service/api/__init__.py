@@ -1,8 +1,8 @@
 """The JSON API, version 1: everything under `/api/v1`. Described for programs at /openapi.json.
 
-Every refusal is `{"error": {"status", "sentence"}}`; 503 and 429 carry `Retry-After`. Whatever changes something
-(all but GET and `POST /search`) needs the header `X-Lookalike: 1`. Lists that are polled carry an `ETag`; asked for
-again with `If-None-Match` they are answered by an empty 304.
+Every refusal is `{"error": {"status", "sentence"}}`; 503 and 429 carry `Retry-After`. Whatever changes something (all
+but GET and `POST /search`) needs the header `X-Lookalike: 1`; pages of other sites are refused. Lists that are polled
+carry an `ETag`; asked for again with `If-None-Match` they are answered by an empty 304.
 
 A **card** is one picture: `{id, columns: {path, label, …}, thumb, ratio, colour}`; its pictures are at
 `/thumb/{thumb}/{96|256|512|1024}.jpg`, the original (without its metadata) at `/original/{id}`.
@@ -12,7 +12,7 @@ ended. One job runs at a time; the next one waits (409 with a sentence if it is 
 
 Search (`api/search.py`)
     GET    /info                       index, model, columns, limits, what this caller may do (`rights`), `words`
-    POST   /search                     by an upload (multipart `picture`); `?f=&k=&box=x1,y1,x2,y2&keep=`
+    POST   /search                     by an upload (multipart `picture`); `?f=&k=&box=x1,y1,x2,y2&more=&less=&keep=`
     GET    /search                     by reference: `like=ID`, `q=u.…`, `text=WORDS`, `more=ID`, `less=ID`, `box=`
     POST   /nearest                    by vectors of the index's model: `{positive, negative, k, where, same, exact}`
     GET    /items, /items/{id}         a mosaic of cards; one card
@@ -21,10 +21,13 @@ Search (`api/search.py`)
 `box` is a part of the picture, as shares of its width and height between 0 and 1.
 
 Filters (`api/facets.py`)
-    GET    /facets                     every column's values with counts under the other columns' filters (`f=`), and
-                                       the folders one step down; with a question (as GET /search) each value also says
-                                       how many of the nearest pictures have it, and those come first
-    GET    /facets/{column}            one column alone; /facets/{column}/middle?value= four pictures typical of a value
+    GET    /facets                     the first values of every column with counts under the other columns' filters
+                                       (`f=`), how many there are (`total`), and the folders one step down; with a
+                                       question (as GET /search) each value also says how many of the nearest pictures
+                                       have it, and those come first
+    GET    /facets/{column}?find=      one column alone, or its values that are called so
+    GET    /facets/{column}/middle?value=      four pictures typical of a value
+    GET    /folders?under=&find=       folders one step down with how many pictures each holds
 
 State and jobs (`api/jobs.py`)
     GET    /state                      what moves: `{index: {…}, job, jobs, map, generation}`; ETag
@@ -49,6 +52,7 @@ Map (`api/map.py`)
                                        before, labels, columns}`; draws it in the background where it must be; ETag
     POST   /map/draw                   draw it again; a job
     GET    /map/{gen}.bin              64-byte header `LKMP`, then n records of 8 bytes (see `service/plane.py`)
+    GET    /map/now.bin                the same of the map that is shown now; 204 where there is none; ETag
     GET    /map/{gen}/from/{old}.bin   one i32 a point: where it was in the map before, -1 where it was not
     GET    /map/{gen}/codes/{column}   names of a column's values; with `.bin` one u16 a point into them
     GET    /map/{gen}/mask?f=          n bits, least significant first: which points meet the filters
@@ -62,7 +66,8 @@ Runs (`api/runs.py`)
 
 Settings (`api/settings.py`)
     GET    /generations                `{live, generations: [...], models: [...]}`: what answers, what could; ETag
-    POST   /switch                     `{model}`: embed beside, compare, switch; a job. `{generation}`: switch (back)
+    POST   /switch                     `{model}`: embed beside, compare, switch; a job. `{generation}`: switch (back);
+                                       409 while that one is still in use, and it answers as soon as it is free
     DELETE /generations/{number}       delete a generation that does not answer
     GET    /session, POST, DELETE      `{rights, locked}`; trade a key (`{key}`) for a cookie; end it
     GET    /keys, POST /keys           `{keys: [{id, name, rights, created, used}]}`; `{name, rights}` → and `key`, once

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import numpy as np
 from fastapi import Depends, Query
+from fastapi.concurrency import run_in_threadpool
 
 from lookalike.searching import Hits
 from lookalike.searching.asking import MOST, answer
 from lookalike.searching.rows import box_of
 from lookalike.service import uploads
 from lookalike.service.api.common import Names, parse_box
-from lookalike.service.limits import BUDGET, SOME
+from lookalike.service.limits import opened
 from lookalike.service.live import Live
 from lookalike.service.problems import Problem
 from lookalike.service.state import Service, card
 from lookalike.store import Condition, Record
 
 Box = Annotated[str | None, Query(max_length=100, description="x1,y1,x2,y2 as shares from 0 to 1")]
+P = ParamSpec("P")
+T = TypeVar("T")
 Words = Annotated[str | None, Query(max_length=500, description="Words, where `info.words` says that they are read")]
+# What is kept of an upload is small: a part that had enough pixels when it was chosen has fewer there.
+KEPT_LEAST = 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Asked:
             same=self.same,
             without=self.shown,
             start=self.start,
+            words=self.query["kind"] == "words",
         )
 
 
@@ -64,6 +71,11 @@ class Reference:
     q: str | None = None
     text: Words = None
     box: Box = None
+
+    async def run(self, service: Service, do: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """In a thread: of those for pictures, where the model is needed."""
+        threads = service.asking.run if self.box or self.q or self.text else run_in_threadpool
+        return await threads(do, *args, **named)
 
     def asked(self, live: Live) -> Asked:
         """What the parameters mean; `box` is the part of `like` or `q` that counts."""
@@ -80,20 +92,26 @@ class Reference:
                 vectors.insert(0, kept.vector)
                 same.add(kept.hash)
             else:
-                vectors.insert(0, live.encoder.encode(uploads.cut(live.queries.picture(self.q), region, live.side)))
+                part = uploads.cut(live.queries.picture(self.q), region, live.side, least=KEPT_LEAST)
+                vectors.insert(0, live.encoder.encode(part))
             query = {"kind": "upload", "id": self.q, "ratio": kept.ratio}
         elif self.like:
             query = {"kind": "item", **card(examples[0])}
             if region is not None:
                 own = box_of(examples[0].payload)
-                with BUDGET.take(SOME):
-                    part = uploads.cut(live.index.open_bytes(examples[0]), region, live.side, within=own)
+                with opened(live.index, examples[0]) as data:
+                    part = uploads.cut(data, region, live.side, within=own)
                 vectors[0] = live.encoder.encode(part)
         elif self.text and self.text.strip():
             vectors.insert(0, live.index.words_vector(self.text))
             query = {"kind": "words", "id": None, "text": self.text}
-        shown = [str(r.payload.get("content_id")) for r in (*examples, *against) if r.payload.get("content_id")]
-        return Asked(query, vectors, examples[1:] if self.like else examples, against, same, shown, start)
+        more = examples[1:] if self.like else examples
+        return Asked(query, vectors, more, against, same, shown(examples + against), start)
+
+
+def shown(records: list[Record]) -> list[str]:
+    """The contents of pictures that are asked by: their copies are no hits."""
+    return [str(record.payload["content_id"]) for record in records if record.payload.get("content_id")]
 
 
 Asking = Annotated[Reference, Depends()]

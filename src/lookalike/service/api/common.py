@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pydantic
 from fastapi import Depends, Query, Request, Response
 
-from lookalike.core.files import hash_bytes, plain
+from lookalike.core.files import hash_bytes, plain, printable
 from lookalike.service.live import Live
 from lookalike.service.problems import Problem
 from lookalike.service.state import Service
@@ -40,8 +40,9 @@ async def service_of(request: Request) -> Service:
 
 
 async def live_of(request: Request) -> Live:
-    """The generation this request began with (`app.Lease`)."""
-    live: Live = request.scope["live"]
+    """The generation that answers this request to its end: taken when the body is there, not while a client sends."""
+    service: Service = request.app.state.service
+    live: Live = request.scope["ending"].enter_context(service.changing.lease())
     return live
 
 
@@ -51,7 +52,7 @@ Answering = Annotated[Live, Depends(live_of)]
 
 def tagged(request: Request, document: Any) -> Response:
     """A document with an ETag; nothing but 304 if the caller has it already."""
-    body = json.dumps(plain(document), ensure_ascii=False).encode()
+    body = printable(json.dumps(plain(document), ensure_ascii=False)).encode()
     mark = f'"{hash_bytes(body)}"'
     headers = {"ETag": mark, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == mark:

@@ -8,6 +8,7 @@ import pydantic
 from fastapi import APIRouter, Query, Request, Response
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import printable
 from lookalike.searching import moving
 from lookalike.searching.copies import file_json
 from lookalike.searching.grouping import Group
@@ -131,13 +132,15 @@ def back(service: Serving, live: Answering, name: str) -> dict[str, Any]:
         raise Problem(404, str(error)) from None
     if not service.jobs.running("index"):
         service.jobs.start("index", "Bringing the index up to date", work.update(service))
-    return {"moved": batch.files, "left": batch.left}
+    return {"moved": batch.files, "left": _left(batch)}
 
 
 def _batch(batch: moving.Batch) -> dict[str, Any]:
     document = batch.to_json()
     del document["root"]  # a path of this machine; so is the folder, of which its end says enough
-    for line in document["left"]:  # names that are not UTF-8 cannot be sent as they are
-        line["path"] = line["path"].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    document["folder"] = "/".join(batch.folder.replace("\\", "/").rsplit("/", 3)[-3:])
-    return document
+    document["folder"] = printable("/".join(batch.folder.replace("\\", "/").rsplit("/", 3)[-3:]))
+    return document | {"left": _left(batch)}
+
+
+def _left(batch: moving.Batch) -> list[dict[str, str]]:
+    return [{name: printable(text) for name, text in line.items()} for line in batch.left]

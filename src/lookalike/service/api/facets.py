@@ -9,57 +9,82 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Query
 
-from lookalike.service.api.asked import Asking
+from lookalike.service.api.asked import Asked, Asking, Reference
 from lookalike.service.api.common import Answering, Filters, Serving
 from lookalike.service.live import Live
 from lookalike.service.problems import Problem
-from lookalike.service.state import card
+from lookalike.service.state import Service, card
 from lookalike.store import Condition
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Under = Annotated[str, Query(max_length=1000, description="A folder with its slash, `sea/`; empty: the uppermost")]
-FOLDERS = 100  # shown at most
+Find = Annotated[str, Query(max_length=200, description="Only what is called so, or in part")]
+Payloads = Sequence[dict[str, Any]]
+EVERY, FOLDERS = 100_000, 500  # values of a column and folders that are counted
 MIDDLE, SAMPLE = 4, 1000  # pictures that stand for a value, and of how many they are the middle
 
 
 @router.get("/facets")
-def all_facets(
+async def all_facets(
     service: Serving, live: Answering, reference: Asking, f: Filters, limit: Limit = 12, under: Under = ""
 ) -> dict[str, Any]:
-    """Every column with its values, each under the filters of the other columns, and the folders below `under`.
+    """Every column with its first values, each under the filters of the other columns, and the folders below `under`.
 
-    With a question (`like`, `q`, … as of a search) values also say how many of the nearest pictures have them
-    (`near`, of `nearest` in all), and those of most come first.
+    `total` is how many values there are. With a question (`like`, `q`, … as of a search) values also say how many of
+    the nearest pictures have them (`near`, of `nearest` in all), and those of most come first.
     """
-    where, asked = live.where(f), reference.asked(live)
-    found: dict[tuple[Condition, ...], Sequence[dict[str, Any]]] = {}
+    return await reference.run(service, _all_facets, service, live, reference, f, limit, under)
 
-    def nearest(conditions: Sequence[Condition]) -> Sequence[dict[str, Any]]:
-        """Payloads of the best hits; columns without a filter of their own share them."""
+
+def _all_facets(
+    service: Service, live: Live, reference: Reference, f: list[str], limit: int, under: str
+) -> dict[str, Any]:
+    where, asked = live.where(f), reference.asked(live)
+    found: dict[tuple[Condition, ...], Payloads | None] = {}
+
+    def nearest(conditions: Sequence[Condition]) -> Payloads | None:
+        """Columns without a filter of their own share them."""
         key = tuple(conditions)
         if key not in found:
-            found[key] = [hit.payload for hit in asked.answer(service, live, service.limits.hits, list(key))]
+            found[key] = _nearest(service, live, asked, key)
         return found[key]
 
-    columns = []
-    for column in (name for name in live.index.columns if name != "path"):
-        others = _without(column, where)
-        near = Counter(v for row in nearest(others) for v in _texts(row.get(column))) if asked.vectors else None
-        columns.append(_facet(live, column, others, limit, near))
+    names = [name for name in live.index.columns if name != "path"]
+    columns = [_facet(live, name, where, limit, nearest(_without(name, where))) for name in names]
+    folders, total = _folders(live, under, where, limit)
+    near = nearest(where)
     return {
         "pictures": live.index.store.count(where),
-        "nearest": len(nearest(where)) if asked.vectors else None,
+        "nearest": None if near is None else len(near),
         "facets": columns,
-        "folders": _folders(live, under, _without("path", where)),
+        "folders": folders,
+        "folders_total": total,
     }
 
 
 @router.get("/facets/{column}")
-def facets(live: Answering, column: str, f: Filters, limit: Limit = 200) -> dict[str, Any]:
-    """The values of a column with how many pictures have each, under the other columns' filters."""
+async def facets(
+    service: Serving, live: Answering, reference: Asking, column: str, f: Filters, limit: Limit = 200, find: Find = ""
+) -> dict[str, Any]:
+    """The values of a column, as `/facets` has them; with `find` those that are called so, of all there are."""
+    return await reference.run(service, _facets, service, live, reference, column, f, limit, find)
+
+
+def _facets(
+    service: Service, live: Live, reference: Reference, column: str, f: list[str], limit: int, find: str
+) -> dict[str, Any]:
     live.index.check_columns([column])
-    return _facet(live, column, _without(column, live.where(f)), limit, None)
+    where = live.where(f)
+    near = _nearest(service, live, reference.asked(live), _without(column, where))
+    return _facet(live, column, where, limit, near, find)
+
+
+@router.get("/folders")
+def folders(live: Answering, f: Filters, limit: Limit = 200, under: Under = "", find: Find = "") -> dict[str, Any]:
+    """The folders one step below `under` with how many pictures each holds; with `find` those that are called so."""
+    rows, total = _folders(live, under, live.where(f), limit, find)
+    return {"folders": rows, "total": total}
 
 
 @router.get("/facets/{column}/middle")
@@ -81,29 +106,51 @@ def _without(column: str, where: Sequence[Condition]) -> list[Condition]:
     return [condition for condition in where if condition.column != column]
 
 
+def _nearest(service: Service, live: Live, asked: Asked, where: Sequence[Condition]) -> Payloads | None:
+    """Payloads of the best hits, where something is asked."""
+    if not asked.vectors:
+        return None
+    return [hit.payload for hit in asked.answer(service, live, service.limits.hits, list(where))]
+
+
 def _facet(
-    live: Live, column: str, where: Sequence[Condition], limit: int, near: Counter[str] | None
+    live: Live, column: str, where: Sequence[Condition], limit: int, nearest: Payloads | None, find: str = ""
 ) -> dict[str, Any]:
-    pairs = live.index.store.facets(column, where=where, limit=limit)
-    if near is None:
-        return {"column": column, "values": [{"value": value, "count": count} for value, count in pairs]}
-    pairs = sorted(pairs, key=lambda pair: -near[pair[0]])
-    return {"column": column, "values": [{"value": v, "count": count, "near": near[v]} for v, count in pairs]}
+    """Values with their counts: those of most of the nearest first, then the most frequent, then what is chosen."""
+    counts = dict(live.index.store.facets(column, where=_without(column, where), limit=EVERY))
+    near = Counter(value for row in nearest or () for value in _texts(row.get(column)))
+    named = [value for value in counts if _has(value, find)]
+    values = sorted(named, key=lambda value: -near[value])[:limit]
+    if not find:  # what is chosen can be taken back, however rare it is
+        own = [c for c in where if c.column == column and not c.prefix and not c.negate]
+        values += dict.fromkeys(value for c in own for value in c.values if value not in values)
+    rows = [{"value": v, "count": counts.get(v, 0)} | ({} if nearest is None else {"near": near[v]}) for v in values]
+    return {"column": column, "total": max(len(named), len(rows)), "values": rows}
+
+
+def _has(text: str, find: str) -> bool:
+    """Names of folders are often written with underscores, and seldom looked for with them."""
+    return find.casefold() in text.casefold() or find.casefold() in text.casefold().replace("_", " ")
 
 
 def _texts(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-def _folders(live: Live, under: str, where: Sequence[Condition]) -> list[dict[str, Any]]:
-    """The folders one step below `under` (which ends with a slash, or is empty), with how many pictures each holds."""
+def _folders(
+    live: Live, under: str, where: Sequence[Condition], limit: int, find: str = ""
+) -> tuple[list[dict[str, Any]], int]:
+    """The folders one step below `under` (which ends with a slash, or is empty) with how many pictures each holds.
+
+    And how many folders there are, where these are only the first by name.
+    """
     if "path" not in live.index.columns:
-        return []
-    start = len(under)
+        return [], 0
+    start, others = len(under), _without("path", where)
     paths = live.index.table.column("path").tolist()
     below = {path[start : path.find("/", start) + 1] for path in paths if path.startswith(under)} - {""}
-    rows = []
-    for name in sorted(below)[:FOLDERS]:
-        count = live.index.store.count([*where, Condition("path", (under + name,), prefix=True)])
-        rows.append({"folder": under + name, "count": count})
-    return [row for row in rows if row["count"]]
+    names = sorted(name for name in below if _has(name, find))
+    first = names[: min(limit, FOLDERS)]
+    counts = [live.index.store.count([*others, Condition("path", (under + name,), prefix=True)]) for name in first]
+    rows = [{"folder": under + name, "count": count} for name, count in zip(first, counts, strict=True) if count]
+    return rows, len(names) if len(names) > len(first) else len(rows)

@@ -33,7 +33,7 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
         names = plane.codes("label")[1]
         document |= {
             "state": "ready" if shown.method == "t-SNE" else "drawing",
-            "gen": shown.number,
+            "gen": plane.number,
             "before": plane.before,
             "n": len(shown),
             "method": shown.method,
@@ -59,6 +59,18 @@ def plane_of(live: Live, gen: int) -> Plane:
     if plane is None or plane.number != gen:
         raise Problem(410, "The map has been drawn anew since; load it again.")
     return plane
+
+
+@router.get("/map/now.bin")
+def now(request: Request, live: Answering) -> Response:
+    """The points of the map that is shown now, whatever its number; 204 where there is none."""
+    plane = live.plane
+    if plane is None:
+        return Response(status_code=204, headers={"Cache-Control": "no-store"})
+    headers = {"ETag": f'"{plane.number}"', "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(plane.records, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/map/{gen}.bin")
@@ -124,6 +136,11 @@ def where(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002
 
 
 @router.get("/map/{gen}/tile/{z}/{x}/{y}.jpg")
-def tile(live: Answering, gen: int, z: int, x: int, y: int) -> Response:
+async def tile(service: Serving, live: Answering, gen: int, z: int, x: int, y: int) -> Response:
     """8 × 8 small pictures of a part of the map."""
-    return Response(plane_of(live, gen).tile(z, x, y), media_type="image/jpeg", headers=IMMUTABLE)
+    return await service.showing.run(_tile, live, gen, z, x, y)
+
+
+def _tile(live: Live, gen: int, z: int, x: int, y: int) -> Response:
+    data, whole = plane_of(live, gen).tile(z, x, y)
+    return Response(data, media_type="image/jpeg", headers=IMMUTABLE if whole else {"Cache-Control": "no-store"})

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, File, Query, Request, Response, UploadFile
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field, FiniteFloat
 
 from lookalike._version import __version__
@@ -17,8 +16,8 @@ from lookalike.searching import Hits
 from lookalike.searching.asking import MOST, answer
 from lookalike.service import uploads
 from lookalike.service.access import rights_of
-from lookalike.service.api.asked import Asking, Box
-from lookalike.service.api.common import Answering, Count, Filters, Serving, parse_box
+from lookalike.service.api.asked import Asked, Asking, Box, Reference, shown
+from lookalike.service.api.common import Answering, Count, Filters, Names, Serving, parse_box
 from lookalike.service.limits import BUDGET
 from lookalike.service.live import Live
 from lookalike.service.mosaic import mosaic
@@ -49,6 +48,7 @@ def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
         "scores": {
             "calibrated": calibration is not None,
             "why": index.scores.why,
+            "note": index.scores.note,
             "error": calibration.checked.get("ece") if calibration else None,
             "pairs": calibration.positive if calibration else 0,
         },
@@ -66,23 +66,37 @@ async def search_by_upload(
     live: Answering,
     picture: Annotated[UploadFile, File()],
     f: Filters,
+    more: Names,
+    less: Names,
     k: Count = 60,
     box: Box = None,
     keep: bool = True,
 ) -> Response:
-    """Search by an uploaded picture; `query.id` can be asked by again for a few days, unless `keep` is false."""
-    data, name = await picture.read(), picture.filename or ""
-    return await run_in_threadpool(_by_upload, service, live, data, name, f, k, box, keep)
+    """Search by an uploaded picture, and by others of the index (`more`, `less`).
+
+    `query.id` can be asked by again for a few days, unless `keep` is false.
+    """
+    return await service.asking.work(_by_upload, service, live, picture, f, more, less, k, box, keep)
 
 
 def _by_upload(
-    service: Service, live: Live, data: bytes, name: str, f: list[str], k: int, box: str | None, keep: bool
+    service: Service,
+    live: Live,
+    picture: UploadFile,
+    f: list[str],
+    more: list[str],
+    less: list[str],
+    k: int,
+    box: str | None,
+    keep: bool,
 ) -> Response:
     from lookalike.data import UnreadableImage, thumbnail
     from lookalike.data.decoding import shrink
 
-    start = time.monotonic()
+    start, name = time.monotonic(), picture.filename or ""
+    data = picture.file.read()  # what waits for its turn lies on the disk
     where, region = live.where(f), parse_box(box)
+    examples, against = ([live.record(name) for name in names] for names in (more, less))
     width, height = uploads.check(data, name, limit=service.limits.upload)
     try:
         if region is None:
@@ -100,18 +114,29 @@ def _by_upload(
     except UnreadableImage:
         raise uploads.unreadable(name) from None
     same = {hash_bytes(data)} if region is None else set()
-    hits = answer(live.index, vector[None], min(k, service.limits.hits, MOST), where, same=same, start=start)
-    return _answer(hits, {"kind": "upload", "id": kept, "ratio": round(width / height, 4)})
+    query = {"kind": "upload", "id": kept, "ratio": round(width / height, 4)}
+    vectors = [vector, *(record.vector for record in examples if record.vector is not None)]
+    asked = Asked(query, vectors, examples, against, same, shown(examples + against), start)
+    return _asked(asked, service, live, k, where)
 
 
 @router.get("/search")
-def search_by_reference(service: Serving, live: Answering, reference: Asking, f: Filters, k: Count = 60) -> Response:
+async def search_by_reference(
+    service: Serving, live: Answering, reference: Asking, f: Filters, k: Count = 60
+) -> Response:
     """Search by pictures of the index (`like`, `more`, `less`), by an upload that is still kept (`q`), or by words.
 
     `box` is the part of `like` or `q` that counts.
     """
-    asked = reference.asked(live)
-    hits = asked.answer(service, live, k, live.where(f))
+    return await reference.run(service, _by_reference, service, live, reference, f, k)
+
+
+def _by_reference(service: Service, live: Live, reference: Reference, f: list[str], k: int) -> Response:
+    return _asked(reference.asked(live), service, live, k, live.where(f))
+
+
+def _asked(asked: Asked, service: Service, live: Live, k: int, where: list[Condition]) -> Response:
+    hits = asked.answer(service, live, k, where)
     trays = {"more": [card(record) for record in asked.more], "less": [card(record) for record in asked.less]}
     return _answer(hits, asked.query, trays)
 
@@ -126,7 +151,8 @@ class Rule(BaseModel):
 
 
 class Question(BaseModel):
-    """Vectors of the index's model to look like and unlike; `same` are hashes of files that count as identical."""
+    """Vectors of the index's model to look like and unlike; `same` are hashes of files that count as identical, `words`
+    says that a vector is that of words."""
 
     positive: list[list[FiniteFloat]] = Field(min_length=1, max_length=20)
     negative: list[list[FiniteFloat]] = Field(default=[], max_length=20)
@@ -134,6 +160,7 @@ class Question(BaseModel):
     where: list[Rule] = Field(default=[], max_length=50)
     same: list[str] = Field(default=[], max_length=20)
     exact: bool = False
+    words: bool = False
 
 
 @router.post("/nearest")
@@ -143,7 +170,14 @@ def nearest(live: Answering, question: Question) -> Response:
     live.index.check_columns(condition.column for condition in where)
     positive, negative = (_matrix(rows, live) for rows in (question.positive, question.negative))
     hits = answer(
-        live.index, positive, question.k, where, negative=negative, same=set(question.same), exact=question.exact
+        live.index,
+        positive,
+        question.k,
+        where,
+        negative=negative,
+        same=set(question.same),
+        exact=question.exact,
+        words=question.words,
     )
     return _answer(hits, {"kind": "vectors", "id": None})
 

@@ -11,7 +11,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import work
-from lookalike.service.access import COOKIE, rights_of
+from lookalike.service.access import cookie_of, rights_of
 from lookalike.service.api.common import Answering, Body, Serving, tagged
 from lookalike.service.problems import Problem
 
@@ -65,7 +65,10 @@ def switch(service: Serving, live: Answering, wanted: Switch) -> dict[str, Any]:
         path = service.reports.model(wanted.model)
         return service.jobs.start("switch", f"Switching to {wanted.model}", work.switch(service, path)).to_json()
     generations.switch(index=live.index.path, to=wanted.generation)
-    service.follower.follow()
+    if not service.follower.follow():
+        raise Problem(
+            409, f"Generation {wanted.generation} is still in use; it answers as soon as it is free.", retry_after=5
+        )
     return {"live": service.index.generation.number}
 
 
@@ -91,15 +94,17 @@ def open_session(request: Request, response: Response, service: Serving, wanted:
         raise Problem(401, "This key is not known here, or was revoked.")
     secure = request.url.scheme == "https"
     token = service.keys.open_session(key)
-    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
+    name = cookie_of(request.headers.get("host", ""))
+    response.set_cookie(name, token, httponly=True, samesite="strict", secure=secure, path="/")
     return {"rights": key.rights, "locked": False, "keys": service.keys.required}
 
 
 @router.delete("/session")
 def close_session(request: Request, response: Response, service: Serving) -> dict[str, Any]:
     """End the session of this browser."""
-    service.keys.close_session(request.cookies.get(COOKIE, ""))
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict", path="/")
+    name = cookie_of(request.headers.get("host", ""))
+    service.keys.close_session(request.cookies.get(name, ""))
+    response.delete_cookie(name, httponly=True, samesite="strict", path="/")
     return {"rights": "none" if service.keys.required else "write", "locked": service.keys.required}
 
 

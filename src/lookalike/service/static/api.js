@@ -1,4 +1,4 @@
-// Everything that is asked of the server. Errors come back as sentences a person can act on.
+// Everything that is asked of the server, by addresses below `/api/v1/`. Errors come back as sentences a person can act on.
 
 export class ApiError extends Error {
   constructor(sentence, status, retry = 0) {
@@ -31,7 +31,7 @@ export function whenLocked(act) {
 async function fetched(address, options) {
   let response;
   try {
-    response = await fetch(address, { credentials: "same-origin", ...options });
+    response = await fetch(address[0] === "/" ? address : `/api/v1/${address}`, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(GONE, 0, 4);
@@ -39,7 +39,7 @@ async function fetched(address, options) {
   if (response.ok || response.status === 304) return response;
   const body = await response.json().catch(() => null);
   const retry = Number(response.headers.get("Retry-After")) || 0;
-  if (response.status === 401 && !address.endsWith("/session")) locked();
+  if (response.status === 401 && address !== "session") locked();
   const busy = response.status === 503 || response.status === 429;
   throw new ApiError(busy ? BUSY : body?.error?.sentence ?? GONE, response.status, busy ? retry || 2 : retry);
 }
@@ -48,10 +48,10 @@ async function call(address, options) {
   return (await fetched(address, options)).json();
 }
 
-/** @param {string} address @param {AbortSignal} [signal] */
-export async function get(address, signal) {
+/** @param {string} address @param {AbortSignal} [signal] @param {() => Promise<any>} [other] how to ask, if not by the address */
+export async function get(address, signal, other) {
   if (cache.has(address)) return cache.get(address);
-  const answer = await call(address, { signal });
+  const answer = await (other?.() ?? call(address, { signal }));
   remember(address, answer);
   return answer;
 }
@@ -79,7 +79,7 @@ export function forgetAnswers() {
   cache.clear();
 }
 
-/** @param {string} address @param {Blob} picture @param {AbortSignal} signal */
+/** @param {string} address @param {Blob} picture @param {AbortSignal} [signal] */
 export function upload(address, picture, signal) {
   const form = new FormData();
   form.append("picture", picture, picture instanceof File ? picture.name : "picture");

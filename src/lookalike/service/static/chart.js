@@ -39,7 +39,7 @@ export function lines({ title, series, levels = [] }) {
   const [width, height, left, bottom] = [640, 240, 48, 28];
   const xs = series.flatMap((one) => one.x);
   const ys = [...series.flatMap((one) => one.y), ...levels.map((level) => level.value)].filter(Number.isFinite);
-  if (!ys.length) return h("p", { class: "empty" }, "Nothing was logged yet.");
+  if (!ys.length) return h("p.empty", "Nothing was logged yet.");
   const [x0, x1] = [Math.min(...xs, 0), Math.max(...xs, 1)];
   const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || Math.abs(ys[0]) * 0.05 || 0.05;
   const [y0, y1] = [Math.min(...ys) - pad, Math.max(...ys) + pad];
@@ -58,6 +58,6 @@ export function lines({ title, series, levels = [] }) {
     if (last) svg.append(s("circle", { cx: px(last[0]), cy: py(last[1]), r: 3.5, class: `tip c${k % 4}` }));
   });
   const rows = series[0].x.map((x, at) => [String(x), ...series.map((one) => one.y[at]?.toPrecision(4) ?? "")]);
-  return h("figure", { class: "charted" }, h("figcaption", null, h("strong", null, title), series.length > 1 ? series.map((one, k) => h("span", { class: `key c${k % 4}` }, one.name)) : null), svg,
-    h("details", null, h("summary", null, "Numbers"), table(`Numbers of ${title}`, ["step", ...series.map((one) => one.name)], rows)));
+  return h("figure.charted", h("figcaption", h("strong", title), series.length > 1 ? series.map((one, k) => h("span", { class: `key c${k % 4}` }, one.name)) : null), svg,
+    h("details", h("summary", "Numbers"), table(`Numbers of ${title}`, ["step", ...series.map((one) => one.name)], rows)));
 }

@@ -7,8 +7,8 @@
 
 const SCREENS = ["map", "duplicates", "reports", "runs", "settings", "api"];
 
-/** @param {URL | Location} url @returns {State} */
-export function read(url) {
+/** @param {URL | Location} [url] @returns {State} */
+export function read(url = location) {
   const query = new URLSearchParams(url.search);
   const one = (name) => query.get(name) ?? "";
   const [first, ...rest] = url.pathname.split("/").filter(Boolean);
@@ -46,7 +46,7 @@ export function asked(state, others = {}) {
 }
 
 /** What is asked of the server for a state. @param {State} state @param {number} k */
-export const question = (state, k) => `/api/v1/search?${asked(state, { k })}`;
+export const question = (state, k) => `search?${asked(state, { k })}`;
 
 /** @param {State} state */
 export const asks = (state) => Boolean(state.like || state.q || state.text || state.more.length);
@@ -57,10 +57,10 @@ let listener = () => {};
 export function start(render) {
   listener = render;
   history.scrollRestoration = "manual";
-  addEventListener("popstate", () => render(read(location), "back"));
+  addEventListener("popstate", () => render(read(), "back"));
   // A plain click on one of our links changes the state; with a modifier the browser does what it always does.
   document.addEventListener("click", (event) => {
-    const link = event.target instanceof Element ? event.target.closest("a[data-link]") : null;
+    const link = event.target instanceof Element ? event.target.closest("a[href^='/']:not([target])") : null;
     if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     go(link.getAttribute("href") ?? "/");
@@ -69,7 +69,7 @@ export function start(render) {
     clearTimeout(scrolled);
     scrolled = setTimeout(() => history.replaceState({ ...history.state, scroll: scrollY }, ""), 120);
   }, { passive: true });
-  render(read(location), "back");
+  render(read(), "back");
 }
 let scrolled = 0;
 
@@ -78,7 +78,7 @@ export function go(to, { replace = false, step } = {}) {
   clearTimeout(scrolled);
   if (!replace) history.replaceState({ ...history.state, scroll: scrollY }, "");
   history[replace ? "replaceState" : "pushState"]({ depth: depth() + (replace ? 0 : 1), trail: step ? [...trail(), step] : asks(read(new URL(to, location.href))) ? trail() : [] }, "", to);
-  listener(read(location), replace ? "replace" : "push");
+  listener(read(), replace ? "replace" : "push");
 }
 
 /** Note where one is without drawing anything anew (a moved map). @param {string} to */

@@ -6,6 +6,9 @@ const listeners = new Map();
 /** @param {string} key */
 export const value = (key) => state[key];
 
+/** Whether this reader may change something; what may not be done is not offered. */
+export const writes = () => state.info?.rights === "write";
+
 /** @param {Record<string, any>} patch */
 export function set(patch) {
   for (const [key, next] of Object.entries(patch)) {

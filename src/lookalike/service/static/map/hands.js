@@ -84,7 +84,7 @@ export function hands(stage, act) {
   };
 }
 
-/** A drawn line with few corners, as a filter. @param {number} gen @param {number[][]} line */
+/** A drawn line with few corners, as a filter. */
 export function area(gen, line) {
   const every = Math.max(1, Math.ceil(line.length / 40));
   const corners = line.filter((_, k) => k % every === 0);

@@ -5,10 +5,7 @@ import { NONE, toMap, toScreen } from "./buffer.js";
 const SIDE = 128;
 const MOST = 14;
 
-/**
- * @param {import("./buffer.js").Cloud} cloud @param {import("./buffer.js").Eye} eye
- * @returns {Record<string, number>[]} `edge` is where its points begin, from above
- */
+/** @returns {Record<string, number>[]} `edge` is where its points begin, from above */
 export function places(cloud, eye) {
   const [left, top] = toMap(eye, 0, 0);
   const [right, bottom] = toMap(eye, eye.width, eye.height);
@@ -16,8 +13,10 @@ export function places(cloud, eye) {
   const grid = new Float32Array(SIDE * SIDE);
   const cells = new Int32Array(cloud.n).fill(-1);
   let seen = 0;
+  const [ox, oy] = [left * 65535 * sx, top * 65535 * sy];
   for (let i = 0; i < cloud.n; i++) {
-    const [cx, cy] = [Math.floor(cloud.x[i] * sx - left * 65535 * sx), Math.floor(cloud.y[i] * sy - top * 65535 * sy)];
+    const cx = Math.floor(cloud.x[i] * sx - ox);
+    const cy = Math.floor(cloud.y[i] * sy - oy);
     if (cx < 0 || cy < 0 || cx >= SIDE || cy >= SIDE) continue;
     cells[i] = cy * SIDE + cx;
     grid[cells[i]]++;
@@ -25,25 +24,15 @@ export function places(cloud, eye) {
   }
   const smooth = blur(blur(grid));
   const peaks = [];
-  for (let cy = 1; cy < SIDE - 1; cy++) {
-    for (let cx = 1; cx < SIDE - 1; cx++) {
-      const at = cy * SIDE + cx;
-      const height = smooth[at];
-      if (height <= 0) continue;
-      let top_ = true;
-      for (let dy = -2; dy <= 2 && top_; dy++) {
-        for (let dx = -2; dx <= 2; dx++) {
-          const other = smooth[at + dy * SIDE + dx];
-          if (other > height || (other === height && dy * SIDE + dx < 0)) { top_ = false; break; }
-        }
-      }
-      if (top_) peaks.push({ cell: at, height });
-    }
+  const around = [-2, -1, 0, 1, 2].flatMap((dy) => [-2, -1, 0, 1, 2].map((dx) => dy * SIDE + dx));
+  for (let at = SIDE; at < SIDE * (SIDE - 1); at++) {
+    const height = smooth[at];
+    if (height > 0 && !around.some((by) => smooth[at + by] > height || (smooth[at + by] === height && by < 0))) peaks.push(at);
   }
-  peaks.sort((a, b) => b.height - a.height);
+  peaks.sort((a, b) => smooth[b] - smooth[a]);
   const reach = 9;
   const out = [];
-  for (const { cell } of peaks) {
+  for (const cell of peaks) {
     const [cx, cy] = [cell % SIDE, Math.floor(cell / SIDE)];
     const [px, py] = [((cx + 0.5) * eye.width) / SIDE, ((cy + 0.5) * eye.height) / SIDE];
     if (px < 70 || py < 24 || px > eye.width - 70 || py > eye.height - 24) continue;
@@ -72,7 +61,7 @@ export function places(cloud, eye) {
     totals[k]++;
     tops[k] = Math.min(tops[k], cloud.y[i]);
     if (cloud.codes[i] !== NONE) counts[k].set(cloud.codes[i], (counts[k].get(cloud.codes[i]) ?? 0) + 1);
-    const far = Math.hypot(cloud.x[i] / 65535 - out[k].x, cloud.y[i] / 65535 - out[k].y);
+    const far = (cloud.x[i] / 65535 - out[k].x) ** 2 + (cloud.y[i] / 65535 - out[k].y) ** 2;
     if (far < middles[k].far) middles[k] = { i, far };
   }
   return out.map((place, k) => {

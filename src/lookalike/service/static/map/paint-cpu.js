@@ -13,10 +13,7 @@ export function painter(canvas) {
   const palette = Uint32Array.from(COLOURS, packed);
   let image = null;
 
-  /**
-   * @param {import("./buffer.js").Cloud} cloud @param {import("./buffer.js").Eye} eye
-   * @param {{count: number, ratio: number, dim: string, size: number}} how the first `count` points, `ratio` pixels a CSS pixel
-   */
+  /** The first `count` points, `ratio` pixels a CSS pixel. */
   function paint(cloud, eye, { count, ratio, dim, size }) {
     const width = Math.max(1, Math.round(eye.width * ratio));
     const height = Math.max(1, Math.round(eye.height * ratio));

@@ -2,8 +2,6 @@
 
 import { COLOURS, span } from "./buffer.js";
 
-/** @typedef {import("./buffer.js").Cloud} Cloud */
-
 const VERTEX = `#version 300 es
 in vec2 place; in uint code; in float bright;
 uniform vec4 frame; uniform float size; uniform vec3 palette[12]; uniform vec3 dim; uniform float side;
@@ -25,7 +23,7 @@ void main() {
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
 
-/** @param {HTMLCanvasElement} canvas @param {Cloud} cloud @returns {any} null where it cannot be had */
+/** @param {HTMLCanvasElement} canvas @returns {any} null where it cannot be had */
 export function painter(canvas, cloud) {
   const gl = canvas.getContext("webgl2", { antialias: false, failIfMajorPerformanceCaveat: true });
   if (!gl) return null;
@@ -65,7 +63,8 @@ export function painter(canvas, cloud) {
     }
     if (shown.codes !== now.codes) fill("code", now.codes, (place) => gl.vertexAttribIPointer(place, 1, gl.UNSIGNED_SHORT, 0, 0));
     if (shown.mask !== now.mask || shown.n !== now.n) {
-      const bright = Uint8Array.from({ length: now.n }, (_, i) => (!now.mask || now.mask[i >> 3] & (1 << (i & 7)) ? 255 : 0));
+      const bright = new Uint8Array(now.n).fill(255);
+      for (let i = 0; now.mask && i < now.n; i++) if (!(now.mask[i >> 3] & (1 << (i & 7)))) bright[i] = 0;
       fill("bright", bright, (place) => gl.vertexAttribPointer(place, 1, gl.UNSIGNED_BYTE, true, 0, 0));
     }
     shown = now;
@@ -82,16 +81,18 @@ export function painter(canvas, cloud) {
     }
   }
 
-  /** A frame of at most 50,000 points must be there within 20 ms. */
-  function quick(eye) {
-    const how = { count: Math.min(cloud.n, 50000), dim: "#888888", size: 3 };
-    paint(cloud, eye, how); // the first one compiles
-    const pixel = new Uint8Array(4);
-    gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, pixel);
-    const start = performance.now();
-    paint(cloud, eye, how);
-    gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, pixel);
-    return performance.now() - start <= 20;
+  /** A frame of at most 50,000 points must be there within 20 ms; a slow card is found out by fewer, in a shorter task. */
+  async function quick(eye) {
+    for (const [most, ms] of [[1, Infinity], [5000, 5], [50000, 20]]) { // the first one compiles
+      await new Promise((next) => setTimeout(next));
+      const n = Math.min(cloud.n, most);
+      const [x, y, codes] = [cloud.x, cloud.y, cloud.codes].map((column) => column.subarray(0, n));
+      const began = performance.now();
+      paint({ ...cloud, n, x, y, codes }, eye, { count: n, dim: "#888888", size: 3 });
+      gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, new Uint8Array(4));
+      if (performance.now() - began > ms) return false;
+    }
+    return true;
   }
   return { paint, quick, kind: "gl" };
 }

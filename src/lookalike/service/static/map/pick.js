@@ -2,12 +2,8 @@
 
 import { span, toMap } from "./buffer.js";
 
-/** @typedef {import("./buffer.js").Cloud} Cloud */
-/** @typedef {import("./buffer.js").Eye} Eye */
-
 const SIDE = 256;
 
-/** @param {Cloud} cloud */
 export function sorted(cloud) {
   const starts = new Uint32Array(SIDE * SIDE + 1);
   const cell = (i) => (cloud.y[i] >> 8) * SIDE + (cloud.x[i] >> 8);
@@ -19,11 +15,7 @@ export function sorted(cloud) {
   return { starts, order };
 }
 
-/**
- * Points within some pixels of a place, the nearest first.
- * @param {Cloud} cloud @param {{starts: Uint32Array, order: Uint32Array}} index
- * @param {Eye} eye @param {number} px @param {number} py @param {number} radius
- */
+/** Points within some pixels of a place, the nearest first. */
 export function near(cloud, index, eye, px, py, radius) {
   const [mx, my] = toMap(eye, px, py);
   const reach = radius / span(eye);
@@ -39,21 +31,18 @@ export function near(cloud, index, eye, px, py, radius) {
   return found.sort((a, b) => a.far - b.far).map(({ i }) => i);
 }
 
-/** @param {Cloud} cloud @param {Eye} eye @param {number} px @param {number} py @param {number} [radius] */
-export const pick = (cloud, index, eye, px, py, radius = 14) => near(cloud, index, eye, px, py, radius)[0] ?? -1;
-
-/** Points in view, at most some, in the map's order. @param {Cloud} cloud @param {Eye} eye @param {number} most */
-export function inView(cloud, eye, most) {
-  const [left, top] = toMap(eye, 0, 0).map((v) => v * 65535);
-  const [right, bottom] = toMap(eye, eye.width, eye.height).map((v) => v * 65535);
-  const found = [];
-  for (let i = 0; i < cloud.n && found.length < most; i++) {
-    if (cloud.x[i] >= left && cloud.x[i] <= right && cloud.y[i] >= top && cloud.y[i] <= bottom) found.push(i);
+/** So many points, the nearest to the middle first; those of the whole are not sorted for it. */
+export function middle(cloud, index, eye, most) {
+  let found = [];
+  for (let radius = 60; found.length < most && radius < 2 * Math.max(eye.width, eye.height); radius *= 2) {
+    found = near(cloud, index, eye, eye.width / 2, eye.height / 2, radius);
   }
-  return found;
+  return found.slice(0, most);
 }
 
-/** Points inside a drawn line. @param {Cloud} cloud @param {number[][]} line corners from 0 to 1 */
+export const pick = (cloud, index, eye, px, py, radius = 14) => near(cloud, index, eye, px, py, radius)[0] ?? -1;
+
+/** Points inside a drawn line. @param {number[][]} line corners from 0 to 1 */
 export function inside(cloud, line) {
   let count = 0;
   for (let i = 0; i < cloud.n; i++) {

@@ -2,28 +2,26 @@
 
 import { h } from "../dom.js";
 import { calm } from "../store.js";
-import { hold, span, toScreen } from "./buffer.js";
+import { hold, span, toMap, toScreen } from "./buffer.js";
 import * as cpu from "./paint-cpu.js";
-import { inView } from "./pick.js";
-import { tiles } from "./tiles.js";
-
-/** @typedef {import("./buffer.js").Cloud} Cloud */
+import { inView, tiles } from "./tiles.js";
 
 const BUDGET = 12; // ms a frame may take while moving
 const FEW = 400; // points in view that become pictures
 
-/** @param {Cloud} first @param {() => void} rested called when the picture stands still */
-export function stage(first, rested) {
+export function stage(first) {
   let cloud = first;
-  const canvas = h("canvas", { class: "points", "aria-hidden": "true" });
-  const above = h("canvas", { class: "above", "aria-hidden": "true" });
-  const node = h("div", { class: "plane", tabindex: 0, role: "application", "aria-label": "Map of all pictures" }, canvas, above);
+  const canvas = h("canvas.points", { "aria-hidden": "true" });
+  const above = h("canvas.above", { "aria-hidden": "true" });
+  const node = h("div.plane", { tabindex: 0, role: "application", "aria-label": "Map of all pictures" }, canvas, above);
   const eye = { x: 0.5, y: 0.5, zoom: 1, width: 1, height: 1 };
   let painter = cpu.painter(canvas);
   let shelf = tiles(cloud.gen, () => redraw());
   let drawn = cloud.n;
   let waiting = 0;
   let resting = 0;
+  let settling = 0;
+  let rested = () => {};
   let last = 0;
   const marks = { rings: [], line: [] };
   /** Times between frames while moving, for whoever measures. @type {number[]} */
@@ -45,7 +43,7 @@ export function stage(first, rested) {
     if (moving) drawn = Math.round(Math.min(Math.max((drawn * BUDGET) / Math.max(took, 1), 5000), cloud.n));
     canvas.dataset.painter = painter.kind;
     shelf.size = 0;
-    node.dataset.first ??= String(began + took);
+    if (!node.dataset.first) requestAnimationFrame((now) => { node.dataset.first ??= String(now); }); // on the screen by then
     over(few ? points : []);
   }
 
@@ -93,35 +91,40 @@ export function stage(first, rested) {
     if (box.width < 2 || box.height < 2) return;
     [eye.width, eye.height] = [box.width, box.height];
     paint(false);
-    rested();
+    clearTimeout(settling);
+    settling = setTimeout(() => rested(), 50); // the points first
   });
   watch.observe(node);
 
+  function place(x, y, zoom) {
+    Object.assign(eye, { x, y, zoom });
+    hold(eye);
+  }
+
   return {
-    node, eye, marks, redraw,
+    node, eye, marks, redraw, place,
     get cloud() { return cloud; },
+    /** Called whenever the picture stands still. @param {() => void} act */
+    whenRested(act) {
+      rested = act;
+      clearTimeout(settling);
+      settling = setTimeout(act);
+    },
     /** How large the small pictures are, 0 while there are points. */
     get side() { return shelf.size; },
     look(x, y, zoom) {
-      Object.assign(eye, { x, y, zoom });
-      hold(eye);
+      place(x, y, zoom);
       redraw(true);
     },
     zoom(factor, px = eye.width / 2, py = eye.height / 2) {
-      const before = [(px - eye.width / 2) / span(eye), (py - eye.height / 2) / span(eye)];
-      const [x, y] = [eye.x + before[0], eye.y + before[1]];
+      const [x, y] = toMap(eye, px, py);
       eye.zoom *= factor;
       hold(eye);
-      eye.x = x - (px - eye.width / 2) / span(eye);
-      eye.y = y - (py - eye.height / 2) / span(eye);
-      hold(eye);
-      redraw(true);
+      const [nx, ny] = toMap(eye, px, py);
+      this.look(eye.x + x - nx, eye.y + y - ny, eye.zoom);
     },
     pan(dx, dy) {
-      eye.x -= dx / span(eye);
-      eye.y -= dy / span(eye);
-      hold(eye);
-      redraw(true);
+      this.look(eye.x - dx / span(eye), eye.y - dy / span(eye), eye.zoom);
     },
     /** Points go to their new places; `was` says which point of the old cloud each was. */
     async glide(next, was) {
@@ -146,14 +149,14 @@ export function stage(first, rested) {
     /** Round points where the graphics card is quick at it. */
     async upgrade() {
       const gl = await import("./paint-gl.js");
-      const trial = h("canvas", { class: "points", "aria-hidden": "true" });
+      const trial = h("canvas.points", { "aria-hidden": "true" });
       const found = gl.painter(trial, cloud);
-      if (!found || !found.quick(eye)) return;
+      if (!found || !(await found.quick(eye)) || !node.isConnected) return;
       trial.addEventListener("webglcontextlost", () => { painter = cpu.painter(canvas); trial.replaceWith(canvas); redraw(); });
       canvas.replaceWith(trial);
       painter = { kind: "gl", paint: (c, e, how) => { trial.dataset.painter = "gl"; return found.paint(c, e, { ...how, count: c.n }); } };
       redraw();
     },
-    close: () => { watch.disconnect(); clearTimeout(resting); cancelAnimationFrame(waiting); },
+    close: () => { watch.disconnect(); clearTimeout(resting); clearTimeout(settling); cancelAnimationFrame(waiting); },
   };
 }

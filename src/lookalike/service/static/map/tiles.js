@@ -1,15 +1,23 @@
 // Small pictures in place of points, once few enough are in view: tiles of 8 × 8 cells, the oldest dropped.
 
-import { span, toScreen } from "./buffer.js";
-
-/** @typedef {import("./buffer.js").Cloud} Cloud */
+import { span, toMap, toScreen } from "./buffer.js";
 
 const CELLS = 8;
 const SIDE = 64;
 const KEPT = 12;
 const DEEPEST = 14;
 
-/** @param {number} gen @param {() => void} arrived */
+/** Points in view, at most some, in the map's order. */
+export function inView(cloud, eye, most) {
+  const [left, top] = toMap(eye, 0, 0).map((v) => v * 65535);
+  const [right, bottom] = toMap(eye, eye.width, eye.height).map((v) => v * 65535);
+  const found = [];
+  for (let i = 0; i < cloud.n && found.length < most; i++) {
+    if (cloud.x[i] >= left && cloud.x[i] <= right && cloud.y[i] >= top && cloud.y[i] <= bottom) found.push(i);
+  }
+  return found;
+}
+
 export function tiles(gen, arrived) {
   const kept = new Map();
 
@@ -18,9 +26,9 @@ export function tiles(gen, arrived) {
     let found = kept.get(address);
     if (!found) {
       const image = new Image();
-      found = { image, since: 0 };
-      const mine = found;
+      const mine = (found = { image, since: 0 });
       image.onload = () => { mine.since = performance.now(); arrived(); };
+      image.onerror = () => setTimeout(() => { kept.delete(address); arrived(); }, 4000); // asked for again
       image.src = address;
     }
     kept.delete(address);
@@ -41,11 +49,7 @@ export function tiles(gen, arrived) {
     return { places: [...found.values()], tiles: held.size };
   }
 
-  /**
-   * @param {CanvasRenderingContext2D} context in CSS pixels @param {Cloud} cloud
-   * @param {import("./buffer.js").Eye} eye @param {number[]} points those in view @param {boolean} still without fading
-   * @returns {boolean} whether something is still fading in
-   */
+  /** In CSS pixels, the points in view, `still` without fading; whether something is still fading in. */
   function draw(context, cloud, eye, points, still) {
     let z = Math.min(Math.max(Math.round(Math.log2(span(eye) / (CELLS * SIDE))), 0), DEEPEST);
     let shown = cells(cloud, points, z);

@@ -1,28 +1,30 @@
 // An answer, drawn: the verdict with the question beside it, then the groups of hits.
 
 import * as api from "../api.js";
-import { count, digits, fill, h, icon, press, readable, toast } from "../dom.js";
+import { action, count, digits, fill, h, icon, press, readable, toast } from "../dom.js";
 import { address, go, read } from "../router.js";
 import { on, value } from "../store.js";
 import { crop } from "./crop.js";
 import * as facets from "./facets.js";
 import { cell, grid } from "./grid.js";
+import { hand } from "./intake.js";
 import { copyLink } from "./share.js";
 import { howToCalibrate, nothing, weak } from "./states.js";
 import { GROUPS, title } from "./score.js";
 import { trays, way } from "./trays.js";
 
 export { failure } from "./states.js";
-export const shown = (src, alt) => h("div", { class: "shown" }, h("img", { src, alt }));
+export const shown = (src, alt) => h("div.shown", h("img", { src, alt }));
 
 export function chips(state) {
-  return h("div", { class: "row centre" }, facets.chips(state.f, (f) => go(address({ ...read(location), f, open: "" }))));
+  return h("div.row.centre", facets.chips(state.f, (f) => go(address({ ...read(), f, open: "" }))));
 }
 
-function source(query) {
+/** The picture that is asked by, where there is one. */
+export function source(query, state) {
   const ratio = query.ratio || 1;
   if (query.kind === "item") return { src: api.thumb(query.thumb, 1024), alt: title(query), ratio };
-  const src = query.preview ?? (query.id ? api.queryPicture(query.id) : "");
+  const src = hand.get(state.q)?.preview ?? (query.id ? api.queryPicture(query.id) : "");
   return src ? { src, alt: "Your picture", ratio } : null;
 }
 
@@ -37,23 +39,23 @@ export const leaveCrop = () => Boolean(cropping?.isConnected) && (toggle(), true
 export function head(place, answer, state, act) {
   const info = value("info");
   const { query } = answer;
-  const from = source(query);
-  const change = (f) => go(address({ ...read(location), f, open: "" }));
-  const filter = h("button", { id: "filters", onclick: () => facets.open(read(location), change) }, icon("filter"), "Filter");
+  const from = source(query, state);
+  const change = (f) => go(address({ ...read(), f, open: "" }));
+  const filter = h("button", { id: "filters", onclick: () => facets.open(read(), change) }, icon("filter"), "Filter");
   const orders = [["match", "match"], ...(answer.hits.some((hit) => hit.columns.date) ? [["date", "date"]] : []), ["label", "label"], ["name", "name"]];
   const sort = h("select", { "aria-label": "Sort", onchange: (e) => go(address({ ...state, sort: e.target.value }), { replace: true }) },
     orders.map(([key, name]) => h("option", { value: key, selected: state.sort === key }, `Sort: ${name}`)));
   const cut = from ? h("button", { id: "crop", onclick: () => toggle() }, icon("crop"), state.box ? "Cropped" : "Crop") : null;
   // The same frame stays where it is, under the hand that moves it, while the answers beside it follow.
   const keep = cropping && from && cropping.source === from.src && place.contains(cropping) ? cropping : null;
-  const picture = keep ? keep.parentElement : h("div", { class: "asked" }, from ? small(from, state) : null);
+  const picture = keep ? keep.parentElement : h("div.asked", from ? small(from, state) : null);
   toggle = () => {
     if (cropping) {
       cropping = null;
-      fill(picture, from ? small(from, read(location)) : null);
+      fill(picture, from ? small(from, read()) : null);
       cut?.focus({ preventScroll: true });
     } else if (from) {
-      cropping = crop({ ...from, box: read(location).box, change: (box) => go(address({ ...read(location), box, open: "" }), { replace: true }), close: leaveCrop });
+      cropping = crop({ ...from, box: read().box, change: (box) => go(address({ ...read(), box, open: "" }), { replace: true }), close: leaveCrop });
       fill(picture, cropping);
       cropping.enter();
     }
@@ -63,14 +65,14 @@ export function head(place, answer, state, act) {
   cropping = keep;
   place.classList.toggle("cropping", Boolean(keep));
   cut?.setAttribute("aria-expanded", String(Boolean(keep)));
-  const words = h("div", { class: "words" },
+  const words = h("div.words",
     way(query), verdict(answer, state, act),
-    query.kind === "item" ? h("p", null, `Like ${title(query)} · `, h("bdi", null, query.columns.path)) : null,
+    query.kind === "item" ? h("p", `Like ${title(query)} · `, h("bdi", query.columns.path)) : null,
     query.kind === "words" || (info.words && query.kind === "none") ? act.describe(state) : null,
     trays(answer, state),
-    h("div", { class: "row tools" }, facets.chips(state.f, change), info.index.columns.length ? filter : null, cut, sort,
-      h("button", { class: "quiet", title: "Copy the link (y)", onclick: copyLink }, icon("link"), h("span", { class: "wide" }, "Link")),
-      h("button", { "aria-label": "Another picture", onclick: act.choose }, icon("picture"), h("span", { class: "wide" }, "Another picture"))),
+    h("div.row.tools", facets.chips(state.f, change), info.index.columns.length ? filter : null, cut, sort,
+      h("button.quiet", { title: "Copy the link (y)", onclick: copyLink }, icon("link"), h("span.wide", "Link")),
+      h("button", { "aria-label": "Another picture", onclick: act.choose }, icon("picture"), h("span.wide", "Another picture"))),
     kept(query));
   if (keep) place.querySelector(".words")?.replaceWith(words);
   else fill(place, from ? picture : null, words);
@@ -80,19 +82,19 @@ function small(from, state) {
   const node = shown(from.src, from.alt);
   if (!state.box) return node;
   const [x1, y1, x2, y2] = state.box.split(",").map(Number);
-  node.append(h("i", { class: "cut", "aria-hidden": "true", "--l": `${100 * x1}%`, "--t": `${100 * y1}%`, "--w": `${100 * (x2 - x1)}%`, "--h": `${100 * (y2 - y1)}%` }));
+  node.append(h("i.cut", { "aria-hidden": "true", "--l": `${100 * x1}%`, "--t": `${100 * y1}%`, "--w": `${100 * (x2 - x1)}%`, "--h": `${100 * (y2 - y1)}%` }));
   return node;
 }
 
 /** The sentence, the time, and what else must be known. */
 function verdict(answer, state, act) {
   const { kind, sentence, detail, note } = answer.verdict;
-  const time = h("small", null, ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
+  const time = h("small", ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
   const words = state.box ? sentence.replace(/ in [\d,]+ pictures?$/, " for the cropped part") : sentence;
   if (!answer.hits.length) return h("h1", { tabindex: -1 }, "Nothing is left", time);
   if (kind === "uncalibrated") {
     return [h("h1", { tabindex: -1 }, "Sorted by similarity.", time),
-      h("p", null, "This index has no labelled pairs, so there are no percentages. ", h("button", { class: "linkish", onclick: howToCalibrate }, "How to calibrate")), indexing()];
+      note ? h("p", note) : h("p", "This index has no labelled pairs, so there are no percentages. ", action("How to calibrate", howToCalibrate, ".linkish")), indexing()];
   }
   return [h("h1", { tabindex: -1 }, words, kind === "none" ? "." : "", time), detail ? h("p", { class: note ? "rough" : null }, detail) : null,
     indexing(), kind === "none" ? weak(state, act) : null];
@@ -100,7 +102,7 @@ function verdict(answer, state, act) {
 
 /** While pictures still arrive. */
 function indexing() {
-  const line = h("p", { class: "arriving" });
+  const line = h("p.arriving");
   const tell = (moving) => {
     const job = moving?.job?.kind === "index" && moving.job.total ? moving.job : null;
     const left = job?.seconds_left ? `; the rest arrive in about ${job.seconds_left} s.` : "; the rest arrive soon.";
@@ -116,13 +118,13 @@ function kept(query) {
   if (query.kind !== "upload" || !query.id) return null;
   const days = value("info").limits.keep_days;
   const forget = async () => {
-    await api.send(`/api/v1/queries/${query.id}`, null, "DELETE");
+    await api.send(`queries/${query.id}`, null, "DELETE");
     api.forgetAnswers();
     toast("Forgotten. The link no longer works.");
     go("/");
   };
-  return h("p", { class: "kept" }, `Kept on this server for ${days} days so that the link works. `,
-    h("button", { class: "quiet", onclick: forget }, "Forget now"));
+  return h("p.kept", `Kept on this server for up to ${days} days so that the link works. `,
+    action("Forget now", forget, ".quiet"));
 }
 
 export function groups(answer, state, act) {
@@ -132,11 +134,11 @@ export function groups(answer, state, act) {
     tools: [["like", "More like this (m)", act.like], ["plus", "More like this too (+)", act.more], ["minus", "Less like this (−)", act.less]]
       .map(([symbol, name, what]) => press(symbol, name, () => what(hit.id), { tabindex: -1 })),
   });
-  if (answer.hits[0].group === null) return h("section", { class: "group" }, grid(sorted(answer.hits, state.sort).map(make), { label: "Hits" }));
+  if (answer.hits[0].group === null) return h("section.group", grid(sorted(answer.hits, state.sort).map(make), { label: "Hits" }));
   return GROUPS.map(([name, words]) => {
     const hits = answer.hits.filter((hit) => hit.group === name);
     if (!hits.length) return null;
-    return h("section", { class: `group ${name}` }, h("h2", null, h("b", null, words), h("span", null, String(hits.length))),
+    return h("section", { class: `group ${name}` }, h("h2", h("b", words), h("span", String(hits.length))),
       grid(sorted(hits, state.sort).map(make), { label: words, weak: name === "similar" }));
   });
 }
@@ -151,11 +153,11 @@ function sorted(hits, sort) {
 /** Sixty more, by button or by scrolling there. @param {number} k */
 export function more(answer, k, act) {
   const most = value("info").limits.hits;
-  if (answer.hits.length >= most) return h("p", { class: "empty" }, `The first ${most} of ${digits(answer.pictures)}, best first. Filter to see others.`);
+  if (answer.hits.length >= most) return h("p.empty", `The first ${most} of ${digits(answer.pictures)}, best first. Filter to see others.`);
   if (answer.hits.length < k) return null;
-  const button = h("button", { onclick: () => { watch.disconnect(); act.further(); } }, "Show 60 more");
+  const button = action("Show 60 more", () => { button.disabled = true; watch.disconnect(); act.further(); });
   const watch = new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && button.click(), { rootMargin: "200px" });
-  const row = h("div", { class: "row centre" }, button, h("small", { class: "kept" }, `${count(answer.hits.length, "hit")} of all ${digits(answer.pictures)}`));
+  const row = h("div.row.centre", button, h("small.kept", `${count(answer.hits.length, "hit")} of all ${digits(answer.pictures)}`));
   addEventListener("scroll", () => row.isConnected && watch.observe(button), { once: true, passive: true });
   return row;
 }

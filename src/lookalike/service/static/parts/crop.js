@@ -29,11 +29,11 @@ export function crop({ src, alt, ratio, box: text, change, close }) {
   let box = parse(text);
   let timer = 0;
   const image = h("img", { src, alt, draggable: "false" });
-  const frame = h("div", { class: "crop-frame", tabindex: 0, role: "group",
+  const frame = h("div.crop-frame", { tabindex: 0, role: "group",
     "aria-label": "The part that is searched by. Arrows move it, Shift and arrows change its size, r shows the whole." });
-  const area = h("div", { class: "crop-area", "--ar": ratio }, image, frame);
+  const area = h("div.crop-area", { "--ar": ratio }, image, frame);
   const words = h("span", { role: "status", "aria-live": "polite" });
-  const reset = h("button", { onclick: () => set([0, 0, 1, 1]) }, "Reset ", h("kbd", null, "r"));
+  const reset = h("button", { onclick: () => set([0, 0, 1, 1]) }, "Reset ", h("kbd", "r"));
   const done = press("close", "Close the crop", () => close(), { class: "quiet icon" });
   const node = h("div", { class: touch() ? "crop fingers" : "crop" }, area, row(words, reset, done));
 
@@ -46,7 +46,7 @@ export function crop({ src, alt, ratio, box: text, change, close }) {
     const styles = { "--l": `${100 * box[0]}%`, "--t": `${100 * box[1]}%`, "--w": `${100 * wide}%`, "--h": `${100 * high}%`,
       "--px": middle(box[0], wide), "--py": middle(box[1], high), "--k": String(scale * FRAME) };
     for (const [name, value] of Object.entries(styles)) area.style.setProperty(name, value);
-    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box)} %` : touch() ? "Pinch and move the picture" : "Whole picture";
+    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box) || "under 1"} %` : touch() ? "Pinch and move the picture" : "Whole picture";
   }
 
   function set(next) {

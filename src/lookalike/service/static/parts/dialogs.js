@@ -1,7 +1,7 @@
 // Dialogs: one frame for all of them, the keys of each view, and the key of a locked server.
 
 import { said, send } from "../api.js";
-import { fill, h, press } from "../dom.js";
+import { action, fill, h, press } from "../dom.js";
 import { choice, choose } from "../store.js";
 
 /** @param {string} title @param {...any} content @returns {any} */
@@ -9,7 +9,7 @@ export function dialog(title, ...content) {
   const close = press("close", "Close", () => node.close(), { class: "quiet icon" });
   const before = document.activeElement;
   const node = h("dialog", { "aria-label": title, onclose: () => { node.remove(); if (before instanceof HTMLElement) before.focus({ preventScroll: true }); } },
-    h("div", { class: "inside" }, h("div", { class: "head" }, h("h2", null, title), close), content));
+    h("div.inside", h("div.head", h("h2", title), close), content));
   node.addEventListener("click", (event) => event.target === node && node.close());
   document.body.append(node);
   node.showModal();
@@ -28,16 +28,16 @@ const KEYS = {
 /** @param {string} screen */
 export function help(screen) {
   const box = h("input", { type: "checkbox", checked: choice("letter-keys") !== "off", onchange: (event) => choose("letter-keys", event.target.checked ? "on" : "off") });
-  const table = (rows) => h("div", { class: "keys" }, rows.map(([key, what]) => [h("kbd", null, key), h("span", null, what)]));
-  dialog("Keys", KEYS[screen] ? table(KEYS[screen]) : null, h("h3", null, "Everywhere"), table(EVERYWHERE), h("label", { class: "row" }, box, "Letter keys"));
+  const table = (rows) => h("div.keys", rows.map(([key, what]) => [h("kbd", key), h("span", what)]));
+  dialog("Keys", KEYS[screen] ? table(KEYS[screen]) : null, h("h3", "Everywhere"), table(EVERYWHERE), h("label.row", box, "Letter keys"));
 }
 
 /** A question with two answers. @param {string} title @param {string} yes @returns {Promise<boolean>} */
 export function confirm(title, words, yes) {
   return new Promise((answer) => {
-    const node = dialog(title, h("p", null, words), h("div", { class: "row" },
-      h("button", { class: "main", onclick: () => { answer(true); node.close(); } }, yes),
-      h("button", { onclick: () => node.close() }, "Cancel")));
+    const node = dialog(title, h("p", words), h("div.row",
+      h("button.main", { onclick: () => { answer(true); node.close(); } }, yes),
+      action("Cancel", () => node.close())));
     node.addEventListener("close", () => answer(false));
   });
 }
@@ -47,17 +47,17 @@ let asking = false;
 export function askForKey() {
   if (asking) return;
   asking = true;
-  const said = h("p", { class: "bad", role: "alert" });
+  const refused = h("p.bad", { role: "alert" });
   const field = h("input", { type: "password", autocomplete: "off", "aria-label": "Key", required: true, autofocus: true });
-  const form = h("form", { class: "row", onsubmit: async (event) => {
+  const form = h("form.row", { onsubmit: async (event) => {
     event.preventDefault();
     try {
-      await send("/api/v1/session", { key: field.value.trim() });
+      await send("session", { key: field.value.trim() });
       location.reload();
     } catch (error) {
-      fill(said, said(error));
+      fill(refused, said(error));
     }
   } }, field, h("button", { type: "submit", class: "main" }, "Unlock"));
-  const node = dialog("Locked", h("p", null, "This server asks for a key. It is kept until you close the browser."), form, said);
+  const node = dialog("Locked", h("p", "This server asks for a key. It is kept until you close the browser."), form, refused);
   node.addEventListener("close", () => (asking = false));
 }

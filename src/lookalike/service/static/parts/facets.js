@@ -1,25 +1,32 @@
 // Filters: values of one column mean "or", columns mean "and".
 
 import { get, said, thumb } from "../api.js";
-import { count, digits, fill, h, icon, press, readable } from "../dom.js";
+import { action, count, digits, fill, h, icon, readable } from "../dom.js";
 import { asked } from "../router.js";
+import { value as known } from "../store.js";
+import { dialog } from "./dialogs.js";
 
 const FIRST = 12;
 
-/** @param {string} filter `label:gull` */
+/** A column's name may hold a colon, or be `area` as a part of the map is. @param {string} filter `label:gull` */
 export function parts(filter) {
-  const place = filter.indexOf(":");
-  return { column: filter.slice(0, place), value: filter.slice(place + 1) };
+  const names = (known("info")?.index.columns ?? []).flatMap((name) => [name, `${name}!`]).filter((name) => filter.startsWith(`${name}:`));
+  const column = names.length ? names.reduce((a, b) => (b.length > a.length ? b : a)) : filter.slice(0, filter.indexOf(":"));
+  const value = filter.slice(column.length + 1).replace(/\\\*$/, "*");
+  return { column, value, drawn: /^area:\d+\.([\da-f]{6}){3,}$/i.test(filter) };
 }
+
+/** The filter for one whole value: a star at its end must not read as "starts with". */
+const exactly = (column, value) => `${column}:${value.replace(/\*$/, "\\*")}`;
 
 /** @param {string[]} filters @param {(filters: string[]) => void} change */
 export function chips(filters, change) {
   return filters.map((filter) => {
-    const { column, value } = parts(filter);
-    const name = column === "area" ? "part of the map" : column === "label" ? readable(value) : value;
+    const { column, value, drawn } = parts(filter);
+    const name = drawn ? "part of the map" : column === "label" ? readable(value) : value;
     const drop = () => change(filters.filter((f) => f !== filter));
-    return h("button", { class: "chip", onclick: drop, "aria-label": `Remove filter ${column}: ${name}` },
-      h("bdi", null, column === "area" ? name : `${column === "path" ? "folder" : column.replace("!", " not")}: ${name}`), icon("close"));
+    return h("button.chip", { onclick: drop, "aria-label": `Remove filter ${column}: ${name}` },
+      h("bdi", drawn ? name : `${column === "path" ? "folder" : column.replace("!", " not")}: ${name}`), icon("close"));
   });
 }
 
@@ -30,14 +37,15 @@ export function chips(filters, change) {
 export function open(state, change) {
   let chosen = [...state.f];
   let round = 0;
-  const note = h("p", { class: "kept" });
-  const body = h("div", { class: "facets" });
-  const done = h("button", { class: "main", onclick: () => sheet.close() }, "Show results");
-  const clear = h("button", { onclick: () => set([]) }, "Clear");
-  const close = press("close", "Close", () => sheet.close(), { class: "quiet icon" });
-  const sheet = h("dialog", { class: "sheet", "aria-label": "Filters", onclose: () => { sheet.remove(); document.getElementById("filters")?.focus({ preventScroll: true }); }, onclick: (event) => event.target === sheet && sheet.close() },
-    h("div", { class: "inside" }, h("div", { class: "head" }, h("h2", null, "Filters"), close), note, body), h("div", { class: "foot" }, clear, done));
-  const columns = new Map();
+  const note = h("p.kept");
+  const body = h("div.facets");
+  const done = action("Show results", () => sheet.close(), ".main");
+  const clear = action("Clear", () => set([]));
+  const lists = new Map();
+  const about = (others) => asked({ ...state, f: chosen, q: state.q.startsWith("here.") ? "" : state.q }, { limit: 1000, ...others });
+  const flip = (filter) => set(chosen.includes(filter) ? chosen.filter((f) => f !== filter) : [...chosen, filter]);
+  const enter = (folder) => set([...chosen.filter((f) => !f.startsWith("path:")), ...(folder ? [`path:${folder}*`] : [])]);
+  let inside = null;
 
   function set(next) {
     chosen = next;
@@ -46,74 +54,96 @@ export function open(state, change) {
   }
 
   async function refresh() {
-    const mine = ++round;
+    const now = ++round;
     const under = parts(chosen.find((f) => f.startsWith("path:")) ?? "path:").value.replace(/\*$/, "");
-    const answer = await get(`/api/v1/facets?${asked({ ...state, f: chosen }, { limit: 1000, under })}`).catch((error) => { note.textContent = said(error); });
-    if (mine !== round || !answer) return;
+    const answer = await get(`facets?${about({ under })}`).catch((error) => { note.textContent = said(error); });
+    if (now !== round || !answer) return;
     done.textContent = `Show ${count(answer.pictures, "result")}`;
     note.textContent = answer.nearest === null ? "" : `Counts: among the ${digits(answer.nearest)} nearest, and of all.`;
-    for (const { column, values } of answer.facets) {
-      if (!columns.has(column)) columns.set(column, facet(column, () => chosen, set));
-      columns.get(column)?.draw(values);
+    for (const { column, values, total } of answer.facets) {
+      const own = (v) => chosen.includes(exactly(column, v.value));
+      if (!lists.has(column)) {
+        const find = (words) => get(`facets/${encodeURIComponent(column)}?${about({ find: words })}`);
+        lists.set(column, list(column, find, (v, most) => option(column, v, most, own(v), flip), own));
+      }
+      lists.get(column).draw(values, total);
     }
-    fill(body, [...columns.values()].map((one) => one.node), folders(under, answer.folders, () => chosen, set));
+    if (inside?.under !== under) inside = folders(under, about, enter);
+    inside.draw(named(answer.folders), answer.folders_total);
+    fill(body, [...lists.values()].map((one) => one.node), under || answer.folders.length > 1 ? inside.node : null);
   }
-  document.body.append(sheet);
-  sheet.showModal();
+  const sheet = dialog("Filters", note, body);
+  sheet.classList.add("sheet");
+  sheet.append(h("div.foot", clear, done));
+  sheet.addEventListener("close", () => document.getElementById("filters")?.focus({ preventScroll: true }));
   return refresh();
 }
 
+const named = (rows) => rows.map((row) => ({ value: row.folder, count: row.count }));
 /** Everything below a folder: the way down to it, then the folders in it. */
-function folders(under, rows, chosen, set) {
-  if (!under && rows.length < 2) return null;
-  const to = (folder) => () => set([...chosen().filter((f) => !f.startsWith("path:")), ...(folder ? [`path:${folder}*`] : [])]);
-  const steps = under.split("/").filter(Boolean).map((name, k, all) => [name, `${all.slice(0, k + 1).join("/")}/`]);
-  const link = (name, folder) => h("button", { class: "linkish", onclick: to(folder) }, h("bdi", null, name));
-  return h("section", { class: "facet" }, h("h3", null, "folder"),
-    steps.length ? h("p", { class: "row" }, link("all", ""), steps.map(([name, folder]) => ["›", link(name, folder)])) : null,
-    h("div", { class: "folders" }, rows.map(({ folder, count: held }) => h("button", { class: "quiet", onclick: to(folder) },
-      h("bdi", null, folder.slice(under.length)), h("small", null, digits(held))))));
+function folders(under, about, go) {
+  const find = (words) => get(`folders?${about({ under, find: words })}`).then(({ folders: rows, total }) => ({ values: named(rows), total }));
+  const link = (name, folder) => h("button.linkish", { onclick: () => go(folder) }, h("bdi", name));
+  const line = (v) => h("button.quiet", { onclick: () => go(v.value) }, h("bdi", v.value.slice(under.length)), h("small", digits(v.count)));
+  const steps = under.split("/").filter(Boolean).map((name, k, all) => ["›", link(name, `${all.slice(0, k + 1).join("/")}/`)]);
+  const made = list("folder", find, line, () => false);
+  if (under) made.node.firstChild.after(h("p.row", link("all", ""), steps));
+  return { ...made, under };
 }
 
-function facet(column, chosen, set) {
-  const list = h("div");
+/**
+ * Values with a field to find some of them; the server looks among those that are not here.
+ * @param {string} name @param {(words: string) => Promise<{values: any[], total: number}>} ask
+ * @param {(v: any, most: number) => any} line @param {(v: any) => boolean} own whether it is chosen
+ */
+function list(name, ask, line, own) {
+  const place = h(name === "folder" ? "div.folders" : "div");
   const note = h("small");
-  const find = h("input", { type: "search", "aria-label": `Find a value of ${column}`, oninput: () => draw(values) });
-  const node = h("section", { class: "facet" }, h("h3", null, column), find, list, note);
-  let values = [];
-  let everything = false;
+  const find = h("input", { type: "search", "aria-label": `Find a value of ${name}`, oninput: () => look() });
+  const node = h("section.facet", h("h3", name), find, place, note);
+  let [values, total, everything, timer] = [[], 0, false, 0];
 
-  function draw(next) {
-    values = next;
-    const wanted = find.value.toLowerCase();
-    const mine = chosen().map(parts).filter((p) => p.column === column).map((p) => p.value);
-    const hits = values.filter((v) => !wanted || readable(v.value).toLowerCase().includes(wanted));
-    const first = everything || wanted ? hits : hits.slice(0, FIRST);
-    const extra = values.filter((v) => mine.includes(v.value) && !first.includes(v));
-    const most = Math.max(...values.map((v) => v.near ?? v.count), 1);
-    fill(list, [...extra, ...first].map((v) => option(v, mine.includes(v.value), most)));
-    const all = h("button", { class: "quiet", onclick: () => { everything = true; draw(values); } }, `Show all ${values.length}`);
-    fill(note, hits.length > first.length ? all : hits.length ? null : "Nothing is called that.");
-    find.placeholder = `Find in ${digits(values.length)}…`;
-    find.hidden = values.length <= FIRST;
-    node.hidden = values.length < 2 && !mine.length;
+  function look() {
+    const wanted = find.value.trim().toLowerCase();
+    clearTimeout(timer);
+    if (!wanted || total <= values.length) return show(values.filter((v) => readable(v.value).toLowerCase().includes(wanted)), wanted);
+    const mine = timer = setTimeout(() => ask(wanted).then((found) => mine === timer && show(found.values, wanted, found.total)).catch((error) => { note.textContent = said(error); }), 200);
   }
 
-  function option(v, on, most) {
-    const filter = `${column}:${v.value}`;
-    const change = () => set(on ? chosen().filter((f) => f !== filter) : [...chosen(), filter]);
-    const all = digits(v.count);
-    return h("label", { "--p": ((v.near ?? v.count) / most).toFixed(3) }, h("input", { type: "checkbox", checked: on, onchange: change }),
-      h("span", null, column === "prototype" ? faces(column, v.value) : null, h("bdi", { title: v.value }, readable(v.value))),
-      h("small", null, v.near === undefined ? all : `${digits(v.near)} of ${all}`));
+  function show(hits, wanted, all = wanted ? hits.length : total) {
+    const first = everything || wanted ? hits : hits.slice(0, FIRST);
+    const extra = values.filter((v) => own(v) && !first.some((one) => one.value === v.value));
+    const most = Math.max(...values.map((v) => v.near ?? v.count), 1);
+    const range = all > hits.length ? `the first ${digits(hits.length)} of ${digits(all)}` : `all ${digits(all)}`;
+    fill(place, [...extra, ...first].map((v) => line(v, most)));
+    fill(note, hits.length > first.length ? action(`Show ${range}`, () => { everything = true; look(); }, ".quiet")
+      : all > hits.length ? `These are ${range}.` : hits.length || !wanted ? null : "Nothing is called that.");
+  }
+
+  function draw(next, all) {
+    [values, total] = [next, all ?? next.length];
+    find.placeholder = `Find in ${digits(total)}…`;
+    find.hidden = total <= FIRST;
+    node.hidden = name !== "folder" && total < 2 && !values.some(own);
+    look();
   }
   return { node, draw };
 }
 
-/** A value by the pictures in its middle: a number alone says nothing. */
+function option(column, v, most, on, flip) {
+  const all = digits(v.count);
+  return h("label", { "--p": ((v.near ?? v.count) / most).toFixed(3) }, h("input", { type: "checkbox", checked: on, onchange: () => flip(exactly(column, v.value)) }),
+    h("span", column === "prototype" ? faces(column, v.value) : null, h("bdi", { title: v.value }, readable(v.value))),
+    h("small", v.near === undefined ? all : `${digits(v.near)} of ${all}`));
+}
+
+/** A value by the pictures in its middle, asked for when it is seen: a number alone says nothing. */
 function faces(column, value) {
-  const place = h("span", { class: "faces" });
-  get(`/api/v1/facets/${encodeURIComponent(column)}/middle?${new URLSearchParams({ value })}`).then(({ items }) =>
-    fill(place, items.map((item) => h("img", { src: thumb(item.thumb, 96), alt: "" }))));
+  const place = h("span.faces");
+  const ask = () => get(`facets/${encodeURIComponent(column)}/middle?${new URLSearchParams({ value })}`).then(({ items }) =>
+    fill(place, items.map((item) => h("img", { src: thumb(item.thumb, 96), alt: "" })))).catch((error) => { said(error); if (error.retry) setTimeout(watch, 1000 * error.retry); });
+  const seen = new IntersectionObserver(([{ isIntersecting }]) => { if (isIntersecting) { seen.disconnect(); ask(); } });
+  const watch = () => seen.observe(place);
+  watch();
   return place;
 }

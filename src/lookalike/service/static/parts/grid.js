@@ -21,13 +21,13 @@ export function cell(item, { href, tools = [], eager = false, plain = false, rou
     fetchpriority: eager ? "high" : null,
     decoding: "async",
   });
-  const shot = h("a", { class: "shot", href, "data-link": true, "data-id": item.id, tabindex: -1 }, image);
-  if (item.copies?.length) shot.append(h("span", { class: "copies" }, `+${item.copies.length}`));
+  const shot = h("a.shot", { href, "data-id": item.id, tabindex: -1 }, image);
+  if (item.copies?.length) shot.append(h("span.copies", `+${item.copies.length}`));
   return h(
     "li",
     { class: `cell ${item.group ?? ""}${rough ? " rough" : ""}`, "--ar": ratio, "--mean": item.colour },
     shot,
-    tools.length ? h("div", { class: "tools" }, tools) : null,
+    tools.length ? h("div.tools", tools) : null,
     plain ? null : caption(item),
   );
 }

@@ -18,8 +18,8 @@ export function caption(hit) {
   return [
     share === null || share === undefined
       ? null
-      : h("div", { class: "meter", "aria-hidden": "true" }, h("i", { "--p": share.toFixed(3) })),
-    h("div", { class: "caption" }, h("b", null, sure ?? ""), h("bdi", { title: hit.columns.path }, name)),
+      : h("div.meter", { "aria-hidden": "true" }, h("i", { "--p": share.toFixed(3) })),
+    h("div.caption", h("b", sure ?? ""), h("bdi", { title: hit.columns.path }, name)),
   ];
 }
 

@@ -12,6 +12,6 @@ export async function copyLink() {
     toast("Link copied.");
   } catch {
     // No clipboard here (it needs https or this machine): it can be copied by hand.
-    dialog("Link", h("p", { class: "secret" }, h("code", null, link)));
+    dialog("Link", h("p.secret", h("code", link)));
   }
 }

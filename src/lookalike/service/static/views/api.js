@@ -6,10 +6,9 @@ import { ticked } from "../parts/states.js";
 import { more } from "./runs.js";
 
 export async function render(main) {
-  document.title = "API · lookalike";
-  const body = h("div", { class: "api" });
-  fill(main, h("div", { class: "screen narrow" }, more("api"), h("h1", null, "API"), h("p", null, "For programs: described at ", h("a", { href: "/openapi.json" }, "/openapi.json"),
-    ". A key goes into the header ", h("code", null, "Authorization: Bearer KEY"), "; what changes something needs ", h("code", null, "X-Lookalike: 1"), "."), body));
+  const body = h("div.api");
+  fill(main, h("div.screen.narrow", more("api"), h("h1", "API"), h("p", "For programs: described at ", h("a", { href: "/openapi.json", target: "_self" }, "/openapi.json"),
+    ". A key goes into the header ", h("code", "Authorization: Bearer KEY"), "; what changes something needs ", h("code", "X-Lookalike: 1"), "."), body));
   const document_ = await get("/openapi.json");
   const groups = new Map();
   for (const [path, methods] of Object.entries(document_.paths)) {
@@ -18,14 +17,14 @@ export async function render(main) {
       groups.set(tag, [...(groups.get(tag) ?? []), { path, method, about }]);
     }
   }
-  fill(body, [...groups].map(([tag, rows]) => h("section", null, h("h2", null, tag), rows.map(({ path, method, about }) => entry(path, method, about, document_)))));
+  fill(body, [...groups].map(([tag, rows]) => h("section", h("h2", tag), rows.map(({ path, method, about }) => entry(path, method, about, document_)))));
 }
 
 function entry(path, method, about, whole) {
   const fields = [...(about.parameters ?? []).map((p) => [p.name, p.in, kind(p.schema), p.required, p.description ?? p.schema?.description ?? ""]), ...bodyFields(about.requestBody, whole)];
-  return h("details", { class: "endpoint" }, h("summary", null, h("b", { class: `method ${method}` }, method.toUpperCase()), " ", h("code", null, path), " ", h("span", null, ticked((about.description ?? "").split(/[.\n;:]/)[0]))),
-    h("p", null, ticked(about.description ?? "")),
-    fields.length ? table(`Fields of ${path}`, ["Name", "Where", "Kind", "Meaning"], fields.map(([name, where, type, needed, words]) => [h("code", null, name), where, type, `${needed ? "needed. " : ""}${words}`])) : null);
+  return h("details.endpoint", h("summary", h("b", { class: `method ${method}` }, method.toUpperCase()), " ", h("code", path), " ", h("span", ticked((about.description ?? "").split(/[.\n;:]/)[0]))),
+    h("p", ticked(about.description ?? "")),
+    fields.length ? table(`Fields of ${path}`, ["Name", "Where", "Kind", "Meaning"], fields.map(([name, where, type, needed, words]) => [h("code", name), where, type, `${needed ? "needed. " : ""}${words}`])) : null);
 }
 
 function kind(schema) {

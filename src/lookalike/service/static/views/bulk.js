@@ -1,9 +1,10 @@
 // Many groups at once: first an overview of what stays and what goes, then one question, then a receipt.
 
 import * as api from "../api.js";
-import { count, fill, h, minute, row, toast } from "../dom.js";
+import { action, count, fill, h, minute, row, toast } from "../dom.js";
 import { confirm, dialog } from "../parts/dialogs.js";
 import { read } from "../router.js";
+import { writes } from "../store.js";
 
 /** @param {number} bytes */
 export function size(bytes) {
@@ -14,8 +15,8 @@ export function size(bytes) {
 
 /** Some groups of a kind, under the address's filters. @param {string} kind @param {number} offset @param {number} limit @param {string} prefer */
 export function some(kind, offset, limit, prefer) {
-  const query = new URLSearchParams([["kind", kind], ["offset", String(offset)], ["limit", String(limit)], ["prefer", prefer], ...read(location).f.map((f) => ["f", f])]);
-  return api.fresh(`/api/v1/duplicates/groups?${query}`);
+  const query = new URLSearchParams([["kind", kind], ["offset", String(offset)], ["limit", String(limit)], ["prefer", prefer], ...read().f.map((f) => ["f", f])]);
+  return api.fresh(`duplicates/groups?${query}`);
 }
 
 /** @param {string} kind @param {string} prefer @param {() => void} after */
@@ -29,7 +30,7 @@ export async function bulk(kind, prefer, facts, after) {
     if (!answer.groups.length) break;
   }
   const goes = new Set(groups.flatMap((group) => group.files.filter((file) => !file.keep).map((file) => file.id)));
-  const button = h("button", { class: "main", onclick: () => move() });
+  const button = action("", () => move(), ".main");
   const chosen = () => groups.map((group) => ({ id: group.id, move: group.files.filter((f) => goes.has(f.id)).map((f) => f.id) })).filter((group) => group.move.length);
   const weight = () => groups.flatMap((group) => group.files).filter((file) => goes.has(file.id)).reduce((sum, file) => sum + (file.bytes ?? 0), 0);
   const tell = () => { button.textContent = `Move ${count(goes.size, "file")} (${size(weight())})`; button.toggleAttribute("disabled", !goes.size); };
@@ -41,52 +42,51 @@ export async function bulk(kind, prefer, facts, after) {
     node.setAttribute("aria-pressed", String(!goes.has(file.id)));
     tell();
   };
-  const rows = groups.map((group) => h("li", null, group.files.map((file) => {
+  const rows = groups.map((group) => h("li", group.files.map((file) => {
     const node = h("button", { class: goes.has(file.id) ? "move" : "keep", "aria-pressed": String(!goes.has(file.id)), title: file.columns.path,
       "aria-label": `Keep ${file.columns.path}`, onclick: () => flip(group, file, node) }, h("img", { src: api.thumb(file.thumb, 96), alt: "", loading: "lazy" }));
     return node;
-  }), h("small", null, group.reason)));
-  const node = dialog("What stays and what goes", h("p", null, "Bright pictures stay, crossed ones go. A click turns one over.", total > groups.length ? ` The first ${groups.length} of ${total} groups.` : ""),
-    h("ul", { class: "overview" }, rows), row(button, h("button", { onclick: () => node.close() }, "Cancel")));
+  }), h("small", group.reason)));
+  const node = dialog("What stays and what goes", h("p", "Bright pictures stay, crossed ones go. A click turns one over.", total > groups.length ? ` The first ${groups.length} of ${total} groups.` : ""),
+    h("ul.overview", rows), row(button, action("Cancel", () => node.close())));
   node.classList.add("large");
   tell();
 
   async function move() {
     const number = count(goes.size, "file");
-    if (!await confirm("Move files", [`Move ${number} (${size(weight())}) to `, h("code", null, facts.folder), "? Nothing is deleted."], `Move ${number}`)) return;
-    try {
-      const batch = await api.send("/api/v1/duplicates/move", { groups: chosen() });
-      node.close();
-      receipt(batch, after);
-      after();
-    } catch (error) {
-      toast(api.said(error));
-    }
+    if (!await confirm("Move files", [`Move ${number} (${size(weight())}) to `, h("code", facts.folder), "? Nothing is deleted."], `Move ${number}`)) return;
+    const batch = await api.send("duplicates/move", { groups: chosen() });
+    node.close();
+    receipt(batch, after);
+    await after();
   }
 }
 
+/** What was not moved, and why. */
+export const stayed = ({ left }) => (left?.length ? `; ${left.length} stayed: ${left[0].why}` : "");
+
 function receipt(batch, after) {
   const place = document.getElementById("toasts");
-  const note = h("div", { class: "toast" }, `Moved ${count(batch.files, "file")}. `, h("button", { onclick: async () => {
-    note.remove();
+  const note = h("div.toast", `Moved ${count(batch.files, "file")}${stayed(batch)}. `, action("Move back", async () => {
     await back(batch.id);
-    after();
-  } }, "Move back"), h("button", { "aria-label": "Close", onclick: () => note.remove() }, "×"));
+    note.remove();
+    await after();
+  }), h("button", { "aria-label": "Close", onclick: () => note.remove() }, "×"));
   place?.append(note);
 }
 
 async function back(id) {
-  const answer = await api.send(`/api/v1/duplicates/history/${encodeURIComponent(id)}/back`);
-  toast(answer.left?.length ? `Moved back ${count(answer.moved, "file")}; ${answer.left.length} stayed: ${answer.left[0].why}` : `Moved back ${count(answer.moved, "file")}.`);
+  const answer = await api.send(`duplicates/history/${encodeURIComponent(id)}/back`);
+  toast(`Moved back ${count(answer.moved, "file")}${stayed(answer)}.`);
 }
 
 /** All moves so far. @param {() => void} after */
 export async function history(after) {
-  const list = h("ul", { class: "rows" });
+  const { batches } = await api.fresh("duplicates/history");
+  const list = h("ul.rows");
   const node = dialog("History", list);
-  const { batches } = await api.fresh("/api/v1/duplicates/history");
-  fill(list, batches.length ? batches.map((batch) => h("li", { class: "row" },
-    h("span", null, `${minute(batch.when)} · ${count(batch.files, "file")} (${size(batch.bytes ?? 0)}) → `, h("bdi", null, batch.folder)), h("span", { class: "grow" }),
-    batch.state === "back" ? h("span", null, "moved back") : h("button", { onclick: async () => { await back(batch.id); node.close(); after(); } }, "Move back")))
-    : h("li", null, "Nothing was moved yet."));
+  fill(list, batches.length ? batches.map((batch) => h("li.row",
+    h("span", `${minute(batch.when)} · ${count(batch.files, "file")} (${size(batch.bytes ?? 0)}) → `, h("bdi", batch.folder)), h("span.grow"),
+    batch.state === "back" ? h("span", "moved back") : writes() ? action("Move back", async () => { await back(batch.id); node.close(); await after(); }) : null))
+    : h("li", "Nothing was moved yet."));
 }

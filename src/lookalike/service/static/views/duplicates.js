@@ -1,12 +1,12 @@
 // Duplicates: group by group, pictures large, a suggestion with its reason, steps taken back.
 
 import * as api from "../api.js";
-import { count, digits, fill, h, icon, press, row, text, toast } from "../dom.js";
+import { action, count, digits, fill, guarded, h, icon, press, row, text, toast } from "../dom.js";
 import { address, note, read } from "../router.js";
-import { value } from "../store.js";
+import { value, writes } from "../store.js";
 import { chips } from "../parts/answer.js";
 import { failure } from "../parts/states.js";
-import { bulk, history as movedBefore, size, some } from "./bulk.js";
+import { bulk, history as movedBefore, size, some, stayed } from "./bulk.js";
 
 const KINDS = [["identical", "Identical"], ["same", "Same"], ["near", "Near"]];
 const PAGE = 50;
@@ -18,13 +18,12 @@ export function leave() {
 }
 
 export async function render(main, info, state) {
-  document.title = "Duplicates · lookalike";
   view.main = main;
   const kind = KINDS.some(([name]) => name === state.rest) ? state.rest : "identical";
   if (!view.stop) {
     view.facts = null;
-    fill(main, h("div", { class: "screen" }, h("h1", null, "Duplicates"), h("p", { class: "empty" }, "Looking…")));
-    view.stop = api.poll("/api/v1/duplicates", (facts) => {
+    fill(main, h("div.screen", h("h1", "Duplicates"), h("p.empty", "Looking…")));
+    view.stop = api.poll("duplicates", (facts) => {
       const before = view.facts;
       view.facts = facts;
       if (!before || before.state !== facts.state || before.when !== facts.when || facts.state !== "ready") { view.groups.clear(); show(); }
@@ -39,34 +38,34 @@ export async function render(main, info, state) {
 
 async function show() {
   const { facts } = view;
-  const state = read(location);
+  const state = read();
   if (state.screen !== "duplicates") return;
-  const find = h("button", { class: facts.when ? "" : "main", disabled: value("info").rights === "read", onclick: async () => {
-    await api.send("/api/v1/duplicates/find");
+  const find = writes() ? action(facts.when ? "Look again" : "Look for duplicates", async () => {
+    await api.send("duplicates/find");
     view.stop?.();
     view.stop = null;
     render(view.main, value("info"), state);
-  } }, facts.when ? "Look again" : "Look for duplicates");
-  const title = h("h1", null, "Duplicates");
+  }, facts.when ? "" : ".main") : facts.when ? null : "Nobody has looked yet, and this key may only read.";
+  const title = h("h1", "Duplicates");
   if (facts.state === "running") {
     const job = facts.job;
     const left = job?.seconds_left ? `: about ${job.seconds_left} s.` : "…";
-    return fill(view.main, h("div", { class: "screen" }, title, h("p", { class: "empty", role: "status" }, `${job?.phase || "Looking for duplicates"}${left}`),
+    return fill(view.main, h("div.screen", title, h("p.empty", { role: "status" }, `${job?.phase || "Looking for duplicates"}${left}`),
       job?.total ? h("progress", { max: job.total, value: job.done, "aria-label": "Progress" }) : null));
   }
   if (facts.state !== "ready") {
-    return fill(view.main, h("div", { class: "screen" }, title, h("div", { class: "empty" },
-      h("p", null, "Finds identical files, the same picture in several sizes, and pictures taken right after each other."), h("p", { class: "row centre" }, find), h("p", null, "Nothing is moved by looking."))));
+    return fill(view.main, h("div.screen", title, h("div.empty",
+      h("p", "Finds identical files, the same picture in several sizes, and pictures taken right after each other."), h("p.row.centre", find), h("p", "Nothing is moved by looking."))));
   }
   const all = KINDS.reduce((sum, [kind]) => sum + (facts.counts?.[kind]?.groups ?? 0), 0);
-  const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Kinds of duplicates" }, KINDS.map(([kind, name]) =>
-    h("a", { role: "tab", href: address({ screen: "duplicates", rest: kind, f: state.f }), "data-link": true, "aria-selected": String(kind === view.kind), tabindex: kind === view.kind ? 0 : -1 },
-      `${name} `, h("b", null, digits(facts.counts?.[kind]?.groups ?? 0)))));
-  const past = h("button", { class: "quiet", onclick: () => movedBefore(after) }, icon("back"), "History");
-  const place = h("div", { class: "group-place" });
-  fill(view.main, h("div", { class: "screen duplicates" }, row(title, h("span", { class: "grow" }), past, all ? find : null), all ? tabs : null,
-    state.f.length ? chips(state) : null, facts.can_move ? null : h("div", { class: "banner" }, facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
-  if (!all) return fill(place, h("div", { class: "empty" }, h("p", null, `No duplicates among ${count(facts.pictures, "picture")}.`), h("p", { class: "row centre" }, find)));
+  const tabs = h("div.tabs", { role: "tablist", "aria-label": "Kinds of duplicates" }, KINDS.map(([kind, name]) =>
+    h("a", { role: "tab", href: address({ screen: "duplicates", rest: kind, f: state.f }), "aria-selected": String(kind === view.kind), tabindex: kind === view.kind ? 0 : -1 },
+      `${name} `, h("b", digits(facts.counts?.[kind]?.groups ?? 0)))));
+  const past = action([icon("back"), "History"], () => movedBefore(after), ".quiet");
+  const place = h("div.group-place");
+  fill(view.main, h("div.screen.duplicates", row(title, h("span.grow"), past, all ? find : null), all ? tabs : null,
+    state.f.length ? chips(state) : null, facts.can_move && writes() ? null : h("div.banner", !writes() ? "This key may only read: duplicates are listed, moving is off." : facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
+  if (!all) return fill(place, h("div.empty", h("p", `No duplicates among ${count(facts.pictures, "picture")}.`), h("p.row.centre", find)));
   view.place = place;
   await step(state.g || 1);
 }
@@ -86,9 +85,9 @@ async function step(number) {
   try {
     let one = await group(Math.max(1, number));
     if (!one && view.total) one = await group((number = number > view.total ? 1 : view.total));
-    if (!one) return fill(view.place, h("p", { class: "empty" }, "All groups of this kind are solved."));
+    if (!one) return fill(view.place, h("p.empty", "All groups of this kind are solved."));
     view.number = Math.max(1, number);
-    note(address({ ...read(location), rest: view.kind, g: view.number }));
+    note(address({ ...read(), rest: view.kind, g: view.number }));
     view.one = one;
     view.keep = new Set(one.files.filter((file) => file.keep).map((file) => file.id));
     draw();
@@ -100,7 +99,7 @@ async function step(number) {
 function draw() {
   const { one, keep, facts } = view;
   const moves = one.files.filter((file) => !keep.has(file.id));
-  const may = facts.can_move && value("info").rights !== "read";
+  const may = facts.can_move && writes();
   const words = moves.length ? `Keep ${keep.size}, move ${moves.length}` : "Keep all";
   const tiles = one.files.map((file, k) => tile(file, k));
   const stage = h("div", { class: `pictures n${Math.min(one.files.length, 4)}` }, tiles);
@@ -112,11 +111,11 @@ function draw() {
   fill(view.place, row(press("left", "Previous group", () => step(view.number - 1 || view.total)),
     h("span", { "aria-live": "polite" }, `${digits(view.number)} / ${digits(view.total)}`),
     press("right", "Next group", () => step((view.number % view.total) + 1)),
-    h("span", { class: "grow" }), fold, may ? h("button", { onclick: () => bulk(view.kind, view.prefer, facts, after) }, `Move suggested (${digits(view.total)} groups)`) : null),
-    stage, h("p", { class: "reason" }, one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
-    h("div", { class: "row accept" }, h("button", { class: "main", disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", null, "Enter")),
-      h("button", { onclick: apart }, "Not duplicates ", h("kbd", null, "x")),
-      h("button", { disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", null, "u"))));
+    h("span.grow"), fold, may ? action(`Move suggested (${digits(view.total)} groups)`, () => bulk(view.kind, view.prefer, facts, after)) : null),
+    stage, h("p.reason", one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
+    writes() ? h("div.row.accept", h("button.main", { disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", "Enter")),
+      h("button", { onclick: apart }, "Not duplicates ", h("kbd", "x")),
+      h("button", { disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", "u"))) : null);
   if (view.zoom) zoomed();
 }
 
@@ -124,10 +123,10 @@ function tile(file, k) {
   const kept = view.keep.has(file.id);
   const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.place ? "has a place" : ""].filter(Boolean).join(" · ");
   return h("figure", { class: kept ? "keep" : "move", "data-k": k },
-    h("button", { class: "flip", "aria-pressed": String(kept), "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`, onclick: () => flip(k) },
+    h("button.flip", { "aria-pressed": String(kept), disabled: !writes(), "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`, onclick: () => flip(k) },
       h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.colour }),
-      h("span", { class: "tag" }, h("b", null, String(k + 1)), kept ? " KEEP" : " move")),
-    h("figcaption", null, h("bdi", null, file.columns.path), h("small", null, facts)));
+      h("span.tag", h("b", String(k + 1)), kept ? " KEEP" : " move")),
+    h("figcaption", h("bdi", file.columns.path), h("small", facts)));
 }
 
 function flip(k) {
@@ -142,41 +141,43 @@ function flip(k) {
   draw();
 }
 
-async function accept() {
+const accept = guarded(async () => {
   const { one } = view;
   const move = one.files.filter((file) => !view.keep.has(file.id)).map((file) => file.id);
   if (!move.length) return apart();
-  try {
-    const batch = await api.send("/api/v1/duplicates/move", { groups: [{ id: one.id, move }] });
-    view.undo.push({ kind: "move", batch: batch.id });
-    toast(`Moved ${count(batch.files ?? move.length, "file")} to ${batch.folder}.`);
-    after();
-  } catch (error) {
-    toast(api.said(error));
-  }
-}
+  const batch = await api.send("duplicates/move", { groups: [{ id: one.id, move }] });
+  view.undo.push({ kind: "move", batch: batch.id });
+  toast(`Moved ${count(batch.files ?? move.length, "file")} to ${batch.folder}${stayed(batch)}.`);
+  await after();
+});
 
-async function apart() {
-  await api.send("/api/v1/duplicates/dismiss", { group: view.one.id });
+const apart = guarded(async () => {
+  await api.send("duplicates/dismiss", { group: view.one.id });
   view.undo.push({ kind: "apart", group: view.one.id });
   toast("Remembered: these are not duplicates.");
-  after();
-}
+  await after();
+});
 
-async function undo() {
+const undo = guarded(async () => {
   const last = view.undo.pop();
   if (!last) return toast("There is nothing to undo.");
-  if (last.kind === "apart") await api.send("/api/v1/duplicates/dismiss", { group: last.group, undo: true });
-  else await api.send(`/api/v1/duplicates/history/${encodeURIComponent(last.batch)}/back`);
-  toast(last.kind === "apart" ? "Taken back." : "Moved back.");
-  after();
-}
+  let answer;
+  try {
+    answer = last.kind === "apart" ? await api.send("duplicates/dismiss", { group: last.group, undo: true })
+      : await api.send(`duplicates/history/${encodeURIComponent(last.batch)}/back`);
+  } catch (error) {
+    view.undo.push(last);
+    throw error;
+  }
+  toast(last.kind === "apart" ? "Taken back." : `Moved back${stayed(answer)}.`);
+  await after();
+});
 
 /** Something changed: the numbers and the group that is now in this place. */
 async function after() {
   view.groups.clear();
-  view.facts = await api.fresh("/api/v1/duplicates");
-  if (read(location).screen === "duplicates") await show();
+  view.facts = await api.fresh("duplicates");
+  if (read().screen === "duplicates") await show();
 }
 
 /** All pictures at the same spot; there the arrows change the picture. */
@@ -184,13 +185,13 @@ function zoomed() {
   const files = view.one.files;
   const file = files[view.zoom.k % files.length];
   const image = h("img", { src: api.thumb(file.thumb, 1024), alt: file.columns.path, draggable: "false" });
-  const stage = h("div", { class: "magnified", "--ox": `${view.zoom.x}%`, "--oy": `${view.zoom.y}%`, onpointermove: (event) => {
+  const stage = h("div.magnified", { "--ox": `${view.zoom.x}%`, "--oy": `${view.zoom.y}%`, onpointermove: (event) => {
     const box = stage.getBoundingClientRect();
     view.zoom.x = (100 * (event.clientX - box.left)) / box.width;
     view.zoom.y = (100 * (event.clientY - box.top)) / box.height;
     stage.style.setProperty("--ox", `${view.zoom.x}%`);
     stage.style.setProperty("--oy", `${view.zoom.y}%`);
-  } }, image, h("span", { class: "tag" }, `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", null, file.columns.path)));
+  } }, image, h("span.tag", `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", file.columns.path)));
   fill(view.place.querySelector(".pictures"), stage);
 }
 
@@ -198,10 +199,11 @@ function zoomed() {
 export function key(event) {
   if (!view.one || !view.place?.isConnected) return false;
   const zoom = view.zoom;
-  if (/^[1-9]$/.test(event.key)) flip(Number(event.key) - 1);
-  else if (event.key === "Enter" && !(event.target instanceof HTMLButtonElement || event.target instanceof HTMLAnchorElement)) accept();
-  else if (event.key === "x") apart();
-  else if (event.key === "u" || (event.ctrlKey && event.key === "z")) undo();
+  const may = writes();
+  if (may && /^[1-9]$/.test(event.key)) flip(Number(event.key) - 1);
+  else if (may && event.key === "Enter" && !(event.target instanceof HTMLButtonElement || event.target instanceof HTMLAnchorElement)) accept();
+  else if (may && event.key === "x") apart();
+  else if (may && (event.key === "u" || (event.ctrlKey && event.key === "z"))) undo();
   else if (event.key === "z") { view.zoom = zoom ? null : { k: 0, x: 50, y: 50 }; draw(); }
   else if (event.key === "Escape" && zoom) { view.zoom = null; draw(); }
   else if (event.key === "ArrowRight") zoom ? (zoom.k++, zoomed()) : step((view.number % view.total) + 1);

@@ -1,7 +1,8 @@
 // A hit beside the question: two whole pictures under one zoom.
 
-import { original, queryPicture, thumb } from "../api.js";
+import { original, thumb } from "../api.js";
 import { count, fill, h, icon, press, readable, text } from "../dom.js";
+import { source } from "../parts/answer.js";
 import { hold } from "../parts/grid.js";
 import { pinch } from "../parts/pinch.js";
 import { story, title } from "../parts/score.js";
@@ -14,8 +15,8 @@ export function pair(answer, state, act) {
   const hit = answer.hits[place];
   if (!hit) return null;
   const view = { x: 0, y: 0, z: 1 };
-  const stage = h("div", { class: "stage" });
-  const asked = question(answer);
+  const stage = h("div.stage");
+  const asked = source(answer.query, state);
   const frames = [asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), touch() && asked ? "This hit (hold to see yours)" : "This hit")];
   fill(stage, frames);
   zooming(stage, view);
@@ -24,26 +25,26 @@ export function pair(answer, state, act) {
     if (next) act.show(next.id);
   };
   const button = (symbol, name, go, off = false) => press(symbol, name, go, { class: "quiet icon", disabled: off });
-  const dialog = h("dialog", { class: "pair", "aria-label": title(hit), "data-open": id, tabindex: -1 }, h("div", { class: "inside" },
-    h("div", { class: "head" },
+  const dialog = h("dialog.pair", { "aria-label": title(hit), "data-open": id, tabindex: -1 }, h("div.inside",
+    h("div.head",
       button("left", "Previous (←)", () => step(-1), place === 0),
-      h("span", { class: "kept" }, `${place + 1} of ${answer.hits.length}`),
+      h("span.kept", `${place + 1} of ${answer.hits.length}`),
       button("right", "Next (→)", () => step(1), place === answer.hits.length - 1),
-      h("span", { class: "grow" }),
+      h("span.grow"),
       asked && button("swap", "Swap the two (Space)", () => dialog.classList.toggle("swapped")),
       button("close", "Close (Esc)", act.close)),
     stage,
     h("div", { class: `about ${hit.group ?? ""}` },
       h("div", null,
-        h("strong", null, `${hit.identical ? "Identical" : hit.sureness} · ${title(hit)}`),
-        h("p", null, story(hit)),
-        h("p", null, h("bdi", null, text(hit.columns.path)), copies(hit), others(hit))),
-      h("div", { class: "row" },
-        h("button", { class: "main", onclick: () => act.like(id) }, icon("like"), "More like this"),
+        h("strong", `${hit.identical ? "Identical" : hit.sureness} · ${title(hit)}`),
+        h("p", story(hit)),
+        h("p", h("bdi", text(hit.columns.path)), copies(hit), others(hit))),
+      h("div.row",
+        h("button.main", { onclick: () => act.like(id) }, icon("like"), "More like this"),
         h("button", { onclick: () => act.more(id), title: "More like this too (+)", "aria-label": "More like this too" }, icon("plus")),
         h("button", { onclick: () => act.less(id), title: "Less like this (−)", "aria-label": "Less like this" }, icon("minus")),
-        h("button", { onclick: () => act.map(id) }, icon("map"), h("span", { class: "wide" }, "On the map")),
-        value("info")?.originals ? h("a", { class: "button", href: original(id), target: "_blank", rel: "noopener", title: value("info").metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, "Original") : null))));
+        h("button", { onclick: () => act.map(id) }, icon("map"), h("span.wide", "On the map")),
+        value("info")?.originals ? h("a.button", { href: original(id), target: "_blank", rel: "noopener", title: value("info").metadata ? "Contains place and camera data, if the file has them" : "Without place and camera data" }, "Original") : null))));
   dialog.addEventListener("cancel", (event) => {
     event.preventDefault();
     act.close();
@@ -60,15 +61,8 @@ export function pair(answer, state, act) {
   return dialog;
 }
 
-function question(answer) {
-  const { query } = answer;
-  if (query.kind === "item") return { src: thumb(query.thumb, 1024), alt: title(query) };
-  if (query.preview) return { src: query.preview, alt: "Your picture" };
-  return query.id ? { src: queryPicture(query.id), alt: "Your picture" } : null;
-}
-
 function frame(src, alt, name) {
-  return h("figure", null, h("div", { class: "frame" }, h("img", { src, alt, draggable: "false" })), h("figcaption", null, name));
+  return h("figure", h("div.frame", h("img", { src, alt, draggable: "false" })), h("figcaption", name));
 }
 
 function copies(hit) {

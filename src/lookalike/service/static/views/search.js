@@ -1,16 +1,16 @@
 // The search screen: a question above, answers below.
 
 import * as api from "../api.js";
-import { count, fill, h, icon, toast } from "../dom.js";
+import { action, count, fill, h, icon, toast } from "../dom.js";
 import { cell, grid, roving } from "../parts/grid.js";
-import { choose } from "../parts/intake.js";
+import { call, choose, hand, hold } from "../parts/intake.js";
 import { GROUPS, title } from "../parts/score.js";
 import { address, asks, depth, go, question, read, savedScroll } from "../router.js";
 import { calm, touch, value } from "../store.js";
 
 
 const PAGE = 60;
-const view = { drawn: "", main: document.getElementById("main"), answer: null, key: "", k: PAGE, sequence: 0, abort: null, preview: "", kept: "", dialog: null };
+const view = { drawn: "", main: document.getElementById("main"), answer: null, key: "", k: PAGE, sequence: 0, abort: null, dialog: null };
 
 /** What draws answers, fetched when the first view is there and nothing else is to be done. @type {any} */
 let answers = null;
@@ -21,7 +21,6 @@ async function ready() {
 
 export async function render(main, info, state, how) {
   view.main = main;
-  document.title = "lookalike";
   if (!asks(state)) {
     closePair();
     view.abort?.abort();
@@ -37,7 +36,7 @@ export async function render(main, info, state, how) {
   if (key === view.key && view.answer) {
     if (view.drawn !== key + state.sort || !main.querySelector(".screen.search")) draw(state);
   } else {
-    if (!await load(state, () => api.get(question(state, view.k), view.abort?.signal))) return;
+    if (!await load(state, (signal) => ask(state, view.k, signal))) return;
     view.key = key;
     draw(state);
     announce();
@@ -65,16 +64,16 @@ export async function take(file) {
   } catch (error) {
     return toast(api.said(error));
   }
-  if (view.preview) URL.revokeObjectURL(view.preview);
-  view.preview = URL.createObjectURL(file);
+  hold(file);
   closePair();
-  const state = { ...read(location), screen: "search", rest: "", like: "", q: "pending", text: "", box: "", at: "", g: 0, more: [], less: [], open: "" };
-  const query = new URLSearchParams([["k", String(PAGE)], ...state.f.map((f) => ["f", f])]);
-  const answer = await load(state, () => api.upload(`/api/v1/search?${query}`, file, view.abort?.signal ?? new AbortController().signal));
+  await upload(file, { ...read(), screen: "search", rest: "", like: "", q: "pending", text: "", box: "", at: "", g: 0, more: [], less: [], open: "" });
+}
+
+async function upload(file, state) {
+  const answer = await load(state, (signal) => api.upload(question({ ...state, q: "" }, PAGE), file, signal), () => upload(file, state));
   if (!answer) return;
-  answer.query.preview = view.preview;
-  view.kept = answer.query.id ?? "";
-  state.q = answer.query.id ?? "here";
+  state.q = answer.query.id ?? `here.${Date.now().toString(36)}`;
+  call(state.q);
   view.k = PAGE;
   view.key = question(state, 0);
   api.remember(question(state, PAGE), answer);
@@ -84,15 +83,26 @@ export async function take(file) {
   scrollTo(0, 0);
 }
 
+/** By the address; a picture in hand goes itself where the server keeps too little of it: nothing, or a small copy to cut a part from. */
+export function ask(state, k, signal) {
+  const held = hand.get(state.q);
+  const kept = state.q.startsWith("u.");
+  return api.get(question(state, k), signal, held && (state.box || !kept) ? async () => {
+    const answer = await api.upload(`${question({ ...state, q: "" }, k)}&keep=false`, held.file, signal);
+    if (kept) answer.query.id = state.q;
+    return answer;
+  } : undefined);
+}
+
 /** Fetch an answer while the old one stays; late answers are dropped. */
-async function load(state, ask) {
+async function load(state, fetching, again = () => render(view.main, value("info"), read(), "push")) {
   const mine = ++view.sequence;
   view.abort?.abort();
   view.abort = new AbortController();
   const head = frameOf(view.main);
   const results = head.results;
-  if (state.q === "pending") fill(head.question, answers.shown(view.preview, "Your picture"), h("div", { class: "words" }, h("h1", null, "Looking…")));
-  else if (!view.answer) fill(head.question, h("div", { class: "words" }, h("h1", null, "Looking…")));
+  if (state.q === "pending") fill(head.question, answers.shown(hand.get("pending").preview, "Your picture"), h("div.words", h("h1", "Looking…")));
+  else if (!view.answer) fill(head.question, h("div.words", h("h1", "Looking…")));
   const say = (words) => {
     const h1 = head.question.querySelector("h1");
     if (h1 && mine === view.sequence) h1.textContent = words;
@@ -103,16 +113,14 @@ async function load(state, ask) {
     setTimeout(() => say("Still searching. The first search after a start loads the model."), 4000),
   ];
   try {
-    const answer = await ask();
+    const answer = await fetching(view.abort.signal);
     if (mine !== view.sequence) return null;
     view.answer = answer;
-    // What was uploaded from here stays as it is on the screen, however it is asked by.
-    if (view.kept && answer.query?.id === view.kept) answer.query.preview = view.preview;
     return answer;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") return null;
     api.said(error);
-    if (mine === view.sequence) failed(head, error, () => load(state, ask).then((a) => a && render(view.main, value("info"), read(location), "push")));
+    if (mine === view.sequence) failed(head, error, again);
     return null;
   } finally {
     for (const timer of timers) clearTimeout(timer);
@@ -121,8 +129,8 @@ async function load(state, ask) {
 }
 
 function failed(head, error, again) {
-  const other = h("button", { onclick: () => choose(take) }, "Choose another picture");
-  fill(head.question, h("div", { class: "words" }, h("h1", null, "That did not work"), answers.failure(error, again, other)));
+  const other = action("Choose another picture", () => choose(take));
+  fill(head.question, h("div.words", h("h1", "That did not work"), answers.failure(error, again, other)));
   fill(head.results);
   view.key = "";
   view.answer = null;
@@ -132,29 +140,29 @@ function failed(head, error, again) {
 function frameOf(main) {
   let screen = main.querySelector(".screen.search");
   if (!screen) {
-    screen = h("div", { class: "screen search" }, h("section", { class: "question", "aria-label": "Your question" }), h("div", { class: "results" }));
+    screen = h("div.screen.search", h("section.question", { "aria-label": "Your question" }), h("div.results"));
     fill(main, screen);
   }
   return { question: screen.children[0], results: screen.children[1] };
 }
 
-const bones = () => h("div", { class: "bones", "aria-hidden": "true" }, Array.from({ length: 8 }, () => h("i")));
+const bones = () => h("div.bones", { "aria-hidden": "true" }, Array.from({ length: 8 }, () => h("i")));
 
 async function mosaic(main, info, state) {
   if (state.f.length) await ready();
-  const pictures = h("div", null, bones());
-  const drop = h("button", { class: "ask", onclick: () => choose(take) }, icon("picture"),
-    h("span", null, h("strong", null, touch() ? "Choose a picture or take one" : "Drop a picture, paste it or choose one"),
-      h("span", null, `to find its lookalikes among ${count(info.index.pictures, "picture")}`)));
+  const pictures = h("div", bones());
+  const drop = h("button.ask", { onclick: () => choose(take) }, icon("picture"),
+    h("span", h("strong", touch() ? "Choose a picture or take one" : "Drop a picture, paste it or choose one"),
+      h("span", `to find its lookalikes among ${count(info.index.pictures, "picture")}`)));
   const words = info.words ? describe(state) : null;
-  const heading = h("h1", { class: "lead" }, state.f.length ? "or start from one of those that were chosen" : "or start from one of these");
-  fill(main, h("div", { class: "screen" }, drop, words, state.f.length ? answers.chips(state) : null, heading, pictures));
+  const heading = h("h1.lead", state.f.length ? "or start from one of those that were chosen" : "or start from one of these");
+  fill(main, h("div.screen", drop, words, state.f.length ? answers.chips(state) : null, heading, pictures));
   const query = new URLSearchParams([["sample", "24"], ...state.f.map((f) => ["f", f])]);
-  const { items } = await api.get(`/api/v1/items?${query}`);
-  if (asks(read(location)) || read(location).screen !== "search") return;
+  const { items } = await api.get(`items?${query}`);
+  if (asks(read()) || read().screen !== "search") return;
   fill(pictures, items.length ? grid(items.map((item, n) =>
     cell(item, { href: address({ like: item.id, f: state.f }), eager: n < 8, plain: true })), { label: "Pictures to start from", weak: true })
-    : h("p", { class: "empty" }, state.f.length ? "No picture is left by these filters." : "There are no pictures here yet."));
+    : h("p.empty", state.f.length ? "No picture is left by these filters." : "There are no pictures here yet."));
   roving(pictures);
   ready().catch(api.said);
 }
@@ -162,7 +170,7 @@ async function mosaic(main, info, state) {
 /** Words, where the model reads them. @param {State} state */
 export function describe(state) {
   const field = h("input", { type: "search", value: state.text, placeholder: "or describe it", "aria-label": "Describe what you look for" });
-  return h("form", { class: "describe", role: "search", onsubmit: (event) => {
+  return h("form.describe", { role: "search", onsubmit: (event) => {
     event.preventDefault();
     if (field.value.trim()) go(address({ text: field.value.trim(), f: state.f, sort: state.sort }));
   } }, field, h("button", { type: "submit" }, "Search"));
@@ -171,7 +179,7 @@ export function describe(state) {
 function draw(state) {
   const head = frameOf(view.main);
   view.drawn = question(state, 0) + state.sort;
-  const act = { ...actions(state), choose: () => choose(take), further: () => further(state), describe };
+  const act = { ...actions(state), choose: () => choose(take), further: () => further(state), describe, ask };
   answers.head(head.question, view.answer, state, act);
   fill(head.results, answers.groups(view.answer, state, act), answers.more(view.answer, view.k, act));
   roving(head.results);
@@ -179,7 +187,7 @@ function draw(state) {
 
 async function further(state) {
   view.k = Math.min(view.k + PAGE, value("info").limits.hits);
-  if (await load(state, () => api.get(question(state, view.k), view.abort?.signal))) draw(state);
+  if (await load(state, (signal) => ask(state, view.k, signal))) draw(state);
 }
 
 // A phone's question shrinks to a strip while one scrolls; two marks against flicker.
@@ -217,7 +225,7 @@ export function actions(state) {
 
 function showPair(state) {
   const before = view.dialog;
-  if (!state.open || !view.answer) return before && grow(before.querySelector("figure:last-child img"), () => read(location).open || closePair(true));
+  if (!state.open || !view.answer) return before && grow(before.querySelector("figure:last-child img"), () => read().open || closePair(true));
   const show = (id) => go(address({ ...state, open: id }), { replace: true });
   const close = () => (depth() ? history.back() : go(address({ ...state, open: "" }), { replace: true }));
   const dialog = pairs.pair(view.answer, state, { ...actions(state), show, close });
@@ -225,7 +233,7 @@ function showPair(state) {
   if (before?.classList.contains("swapped")) dialog.classList.add("swapped");
   const open = () => {
     closePair();
-    if (read(location).open !== state.open) return;
+    if (read().open !== state.open) return;
     view.dialog = dialog;
     document.body.append(dialog);
     dialog.showModal();

@@ -1,0 +1,300 @@
+"""Moving away and back: killed anywhere, between disks, and where something is refused, no file is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lookalike
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json
+from lookalike.searching import moving
+from tests import helpers
+
+CHANGES = ("link", "unlink", "rename", "replace", "fsync")
+
+
+@pytest.fixture
+def photos(tmp_path: Path, home: Path) -> Path:
+    """Three pictures, two of them twice."""
+    folder = helpers.pictures(tmp_path / "photos", classes=1, images=3)
+    (folder / "b").mkdir()
+    for number in range(2):
+        shutil.copy(folder / "class-00" / f"{number}.jpg", folder / "b" / f"copy {number}.jpg")
+        os.utime(folder / "b" / f"copy {number}.jpg", (2_000_000_000, 2_000_000_000))
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "away"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def wanted(root: Path, *paths: str) -> list[moving.Wanted]:
+    return [moving.Wanted(path, (s := (root / path).stat()).st_size, s.st_mtime) for path in paths]
+
+
+def all_back(root: Path) -> int:
+    """Batch after batch until none is away; how many files came back."""
+    count = 0
+    for _ in range(5):
+        try:
+            done = moving.back(root)
+        except LookalikeError as error:
+            assert str(error) == "Nothing is moved away from this folder."
+            return count
+        assert not done.left
+        count += done.files
+    raise AssertionError("it never ends")
+
+
+@contextlib.contextmanager
+def disk(root: Path | None = None, strike: int | None = None) -> Iterator[list[int]]:
+    """What lies below `root` is a disk of its own; the process is killed before its `strike`-th change of a disk.
+
+    Gives the number of changes. What was not yet synced when the kill came is torn.
+    """
+    done = [0]
+
+    def step(file: int | None = None) -> None:
+        done[0] += 1
+        if done[0] == strike:
+            if file is not None and stat.S_ISREG(os.fstat(file).st_mode):
+                os.ftruncate(file, max(os.fstat(file).st_size - 5, 0))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def changing(name: str) -> Any:
+        real = getattr(os, name)
+
+        def call(*places: Any, **options: Any) -> Any:
+            if name in ("link", "rename") and root and len({Path(p).is_relative_to(root) for p in places}) == 2:
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+            step(places[0] if name == "fsync" else None)
+            return real(*places, **options)
+
+        return call
+
+    def copy(old: Any, new: Any, length: int = 0) -> None:
+        data = old.read()
+        new.write(data[: len(data) // 2])
+        new.flush()
+        step()
+        new.write(data[len(data) // 2 :])
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGES:
+            patch.setattr(os, name, changing(name))
+        patch.setattr(shutil, "copyfileobj", copy)
+        yield done
+
+
+def killed(strike: int, act: Callable[[], object], between: Path | None = None) -> bool:
+    """`act` in a copy of this process that is killed before that change; False if it ended before."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException), disk(between, strike):
+            act()
+            os._exit(0)
+        os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["on one disk", "between disks"])
+@pytest.mark.parametrize("back", [False, True], ids=["away", "back"])
+def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool, between: bool) -> None:
+    before, strike = contents(photos), 1
+
+    def away() -> None:
+        here = [path for path in ("b/copy 0.jpg", "b/copy 1.jpg") if (photos / path).exists()]
+        moving.move(photos, wanted(photos, *here), target)
+
+    def act() -> object:
+        if back:
+            away()
+        return killed(strike, (lambda: moving.back(photos)) if back else away, photos if between else None)
+
+    while act():
+        left, gone = contents(photos), contents(target)
+        assert all(data == before[name] for name, data in left.items() if not Path(name).name.startswith("."))
+        assert all(name in left or data in gone.values() for name, data in before.items())
+        if not back and strike % 2:
+            away()  # the rest, in a batch of its own on the same journal
+        all_back(photos)
+        assert contents(photos) == before, strike
+        visible = {name for name in contents(target) if not Path(name).name.startswith(".lookalike-")}
+        assert visible <= {moving.JOURNAL}, strike
+        assert {batch.state for batch in moving.history(photos)} <= {"back"}
+        strike += 1
+    assert strike > 10
+    all_back(photos)
+    assert contents(photos) == before
+
+
+def test_a_killed_move_is_in_the_history_with_what_it_moved(photos: Path, target: Path) -> None:
+    files, strike = wanted(photos, "b/copy 0.jpg", "b/copy 1.jpg"), 1
+    while True:
+        assert killed(strike, lambda: moving.move(photos, files, target))
+        if (target / "b" / "copy 1.jpg").exists():
+            break
+        all_back(photos)
+        strike += 1
+    batch = moving.history(photos)[0]
+    assert (batch.files, batch.bytes, batch.state) == (2, sum(one.size for one in files), "moved")
+    assert (photos / "b" / "copy 1.jpg").exists()  # it has arrived and not left
+    assert moving.back(photos, batch.id).files == 2
+    batch = moving.history(photos)[0]
+    assert (batch.files, batch.state) == (2, "back")
+
+
+def struck(words: list[str], strike: int) -> None:
+    from lookalike.cli.start import run
+
+    with disk(strike=strike):
+        run(words)
+
+
+def test_the_command_is_killed_and_repeated(photos: Path, home: Path, cli: Any) -> None:
+    """As a user sees it: `--move`, killed in the middle; `--back last`, killed in the middle; and once more."""
+    before = contents(photos)
+    cli("duplicates", photos)  # what is remembered of the pictures is written
+    away = helpers.apart(struck, ["duplicates", str(photos), "--move", "--yes"], 8)
+    assert away.code == -signal.SIGKILL, away.err
+    assert len(contents(photos)) == 4
+    again = cli("duplicates", photos, "--move", "--yes")
+    assert again.code == 0 and "Moved 1 files" in again.out and len(contents(photos)) == 3
+    back = helpers.apart(struck, ["duplicates", str(photos), "--back", "last"], 6)
+    assert back.code == -signal.SIGKILL, back.err
+    for _ in range(2):
+        cli("duplicates", photos, "--back", "last")
+    assert contents(photos) == before
+    nothing = cli("duplicates", photos, "--back", "last")
+    assert nothing.code == 2 and "Nothing is moved away" in nothing.err
+
+
+def test_a_torn_line_does_not_swallow_the_next(photos: Path, target: Path) -> None:
+    first = wanted(photos, "b/copy 0.jpg")
+    moving.move(photos, first, target)
+    with (target / moving.JOURNAL).open("a") as journal:
+        journal.write('{"batch": "20260101-000000-abcd", "pa')
+    moving.move(photos, wanted(photos, "b/copy 1.jpg"), target)
+    lines = (target / moving.JOURNAL).read_text().splitlines()
+    assert len(lines) == 3 and json.loads(lines[2])["path"] == "b/copy 1.jpg"
+    assert all_back(photos) == 2 and len(contents(photos)) == 5
+
+
+def test_a_batch_that_is_back_stays_back_when_its_files_move_again(photos: Path, target: Path) -> None:
+    for _ in range(2):
+        moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+        newest, *older = moving.history(photos)
+        assert newest.state == "moved" and all(batch.state == "back" for batch in older)
+        moving.back(photos)
+
+
+def test_moving_back_an_older_batch_does_not_make_it_the_newest(photos: Path, target: Path) -> None:
+    names = [moving.move(photos, wanted(photos, f"b/copy {n}.jpg"), target).id for n in range(2)]
+    (photos / "b" / "copy 0.jpg").write_bytes(b"another")
+    assert moving.back(photos, names[0]).left == [{"path": "b/copy 0.jpg", "why": "another file has its place now"}]
+    assert [batch.id for batch in moving.history(photos)] == names[::-1]
+
+
+def test_where_the_old_name_cannot_go_the_file_stays(
+    photos: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be written to: a link can be made of its files, but they cannot leave it."""
+    before, real = contents(photos), os.unlink
+
+    def refuse(place: Any, **options: Any) -> None:
+        if Path(place).parent == photos / "b":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        real(place, **options)
+
+    for between in (None, photos):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", refuse)
+            with disk(between):
+                batch = moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+        assert batch.left == [{"path": "b/copy 0.jpg", "why": "Permission denied"}]
+        assert contents(photos) == before and set(contents(target)) <= {moving.JOURNAL}
+        assert not moving.history(photos)
+
+
+def test_a_link_to_the_moved_file_is_not_taken_for_it(photos: Path, target: Path) -> None:
+    """Somebody put a link where the file was: to take that for the file would be to delete it."""
+    moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+    (photos / "b" / "copy 0.jpg").symlink_to(target / "b" / "copy 0.jpg")
+    assert moving.back(photos).left[0]["why"] == "another file has its place now"
+    assert (target / "b" / "copy 0.jpg").exists()
+
+
+def test_without_links_a_file_is_renamed_and_never_over_another(photos: Path, tmp_path: Path) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        (tmp_path / "there").mkdir()
+        (tmp_path / "there" / "taken.jpg").write_bytes(b"first")
+        source = photos / "b" / "copy 0.jpg"
+        data = source.read_bytes()
+        with pytest.raises(FileExistsError):
+            moving.move_file(source, tmp_path / "there" / "taken.jpg")
+        assert source.read_bytes() == data and (tmp_path / "there" / "taken.jpg").read_bytes() == b"first"
+        moving.move_file(source, tmp_path / "there" / "free.jpg")
+    assert not source.exists() and (tmp_path / "there" / "free.jpg").read_bytes() == data
+
+
+def test_to_another_disk_a_file_is_copied_whole_and_never_over_another(photos: Path, tmp_path: Path) -> None:
+    source, goal = photos / "b" / "copy 0.jpg", tmp_path / "there" / "0.jpg"
+    data, when = source.read_bytes(), source.stat().st_mtime
+    with disk(photos):
+        moving.move_file(source, goal)
+        assert goal.read_bytes() == data and goal.stat().st_mtime == when and not source.exists()
+        with pytest.raises(FileExistsError):
+            moving.move_file(photos / "b" / "copy 1.jpg", goal)
+    assert goal.read_bytes() == data and (photos / "b" / "copy 1.jpg").exists()
+    assert list(goal.parent.iterdir()) == [goal]
+
+
+def test_between_two_real_disks_and_back(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == photos.stat().st_dev:
+        pytest.skip("there is no second disk here")
+    before = contents(photos)
+    times = {path: (photos / path).stat().st_mtime for path in before}
+    target = memory / f"lookalike-{tmp_path_factory.getbasetemp().name}-{os.getpid()}"
+    try:
+        done = lookalike.duplicates(source=photos, move_to=target, progress=False).moved
+        assert done is not None and done.files == 2 and not done.left and len(contents(photos)) == 3
+        assert set(contents(target)) == {moving.JOURNAL, "b/copy 0.jpg", "b/copy 1.jpg"}
+        (photos / "b" / "copy 1.jpg").write_bytes(before["b/copy 1.jpg"][:100])  # a copy that was cut off once
+        back = lookalike.duplicates(source=photos, back="last", progress=False).moved
+        assert back is not None and back.files == 1 and back.left[0]["path"] == "b/copy 1.jpg"
+        (photos / "b" / "copy 1.jpg").unlink()
+        assert moving.back(photos).files == 1
+        assert contents(photos) == before and set(contents(target)) == {moving.JOURNAL}
+        assert {path: (photos / path).stat().st_mtime for path in before} == times
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def test_a_list_of_batches_of_an_older_version_is_read(photos: Path, target: Path) -> None:
+    batch = moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+    path = moving._registry(photos)
+    assert read_json(path)["batches"] == [batch.to_json()] and read_json(path)["format"] == 1
+    assert moving.back(photos).files == 1

@@ -1,0 +1,106 @@
+"""What is decoded at once is bounded by how much it is, whoever asks for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookalike.service import limits
+from tests.service.conftest import sentence
+
+API = "/api/v1"
+AREA = 64 * 48  # pixels of every indexed picture
+
+
+class Watched(limits.Budget):
+    """Remembers what was taken, and how much of it at once."""
+
+    def __init__(self, pixels: int) -> None:
+        super().__init__(pixels)
+        self.taken: list[int] = []
+
+    def take(self, pixels: int) -> Any:
+        self.taken.append(pixels)
+        return super().take(pixels)
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched(AREA + AREA // 2)
+    monkeypatch.setattr(limits, "BUDGET", watched)
+    return watched
+
+
+def addresses(client: Any, count: int) -> dict[str, list[str]]:
+    cards = client.get(f"{API}/items?sample={count}").json()["items"]
+    return {
+        "thumbnails": [f"/thumb/{card['thumb']}/256.jpg" for card in cards],
+        "crops": [f"{API}/search?like={card['id']}&box=0,0,0.9,0.9&k=3" for card in cards],
+        "originals": [f"/original/{card['id']}" for card in cards],
+    }
+
+
+@pytest.mark.parametrize("kind", ["thumbnails", "crops", "originals"])
+def test_pictures_of_the_index_take_what_they_have(
+    client: Any, home: Path, budget: Watched, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look at a folder of scans: as many at once as there is room for, the rest one after the other."""
+    import lookalike.data
+    from lookalike.data import originals
+    from lookalike.service import uploads
+
+    now, most, guard = 0, 0, threading.Lock()
+
+    def counted(real: Any) -> Any:
+        def work(*args: Any, **options: Any) -> Any:
+            nonlocal now, most
+            with guard:
+                now += 1
+                most = max(most, now)
+            time.sleep(0.02)
+            with guard:
+                now -= 1
+            return real(*args, **options)
+
+        return work
+
+    monkeypatch.setattr(lookalike.data, "thumbnail", counted(lookalike.data.thumbnail))
+    monkeypatch.setattr(uploads, "cut", counted(uploads.cut))
+    monkeypatch.setattr(originals, "without_metadata", counted(originals.without_metadata))
+    asked = addresses(client, 6)[kind]
+    codes: list[int] = []
+    threads = [threading.Thread(target=lambda a=a: codes.append(client.get(a).status_code)) for a in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [200] * 6 and most == 1
+    assert [pixels for pixels in budget.taken if pixels] == [AREA] * 6 and budget.left == budget.whole
+
+
+def test_a_long_file_is_not_read_beside_others(
+    client: Any, service: Any, home: Path, budget: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LONG", 100)
+    monkeypatch.setattr(limits, "LARGEST", AREA)
+    monkeypatch.setattr(limits, "PATIENCE", 0.05)
+    read: list[str] = []
+    real = service.index.open_bytes
+    monkeypatch.setattr(service.index, "open_bytes", lambda record: (read.append(record.id), real(record))[1])
+    every = [part[0] for part in addresses(client, 1).values()]
+    with budget.take(AREA):
+        for address in every:
+            answer = client.get(address)
+            assert answer.status_code == 503 and "large pictures" in sentence(answer)
+    assert read == []
+    assert [client.get(address).status_code for address in every] == [200] * 3 and len(read) == 3
+
+
+def test_a_large_picture_leaves_room_for_small_ones() -> None:
+    budget = limits.Budget()
+    with budget.take(10 * limits.PIXELS), budget.take(limits.PIXELS - limits.LARGEST):
+        assert budget.left == 0

@@ -1,0 +1,334 @@
+"""More clients than the server has places for, slow and silent ones: over real HTTP, with the real limits."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import shutil
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookalike.searching import Index, index
+from lookalike.searching import manifest as manifests
+from lookalike.service import bodies, connections, limits
+from tests import helpers
+from tests.searching import fake
+from tests.service.conftest import Live
+from tests.service.test_guards import encoded
+
+API = "/api/v1"
+SILENT = "POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Lookalike: 1\r\nContent-Length: 10\r\n\r\n"
+FORM = {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def form(data: bytes) -> bytes:
+    head = b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\n\r\n'
+    return head + data + b"\r\n--x--\r\n"
+
+
+def ask(port: int, method: str, address: str, body: bytes | None = None, headers: Any = None) -> tuple[int, Any, bytes]:
+    """Status, headers and body of one request on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, address, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def told(port: int, method: str, address: str, document: Any = None) -> tuple[int, Any]:
+    """Status and JSON."""
+    body = None if document is None else json.dumps(document).encode()
+    headers = {"X-Lookalike": "1"} | ({"Content-Type": "application/json"} if body else {})
+    code, _, text = ask(port, method, address, body, headers)
+    return code, json.loads(text)
+
+
+class Uploads:
+    """Uploads at once, each from a client of its own; what they were answered so far."""
+
+    def __init__(self, port: int, count: int, *, keep: bool = False) -> None:
+        self.answers: list[tuple[int, Any, bytes]] = []
+        address = f"{API}/search?k=3&keep={str(keep).lower()}"
+
+        def one() -> None:
+            self.answers.append(ask(port, "POST", address, form(encoded()), FORM))
+
+        self.threads = [threading.Thread(target=one, daemon=True) for _ in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    @property
+    def codes(self) -> Counter[int]:
+        return Counter(code for code, _, _ in self.answers)
+
+    def join(self) -> Counter[int]:
+        for thread in self.threads:
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+        return self.codes
+
+
+class Gate:
+    """Holds a model's work until it is opened."""
+
+    def __init__(self, encoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.sizes: list[int] = []
+        model = encoder.model()
+        real = model.rows
+
+        def rows(squares: Any) -> Any:
+            self.sizes.append(len(squares))
+            assert self.open.wait(60)
+            return real(squares)
+
+        monkeypatch.setattr(model, "rows", rows)
+
+
+@pytest.fixture
+def place(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index of 12 pictures by a model that needs no torch; a run `better` beside it has another."""
+    from lookalike.core.run import Run
+
+    fake.install(monkeypatch)
+    fake.FakeEmbedder(0).save_pretrained(tmp_path / "first")
+    run = Run.create("supcon", {}, path=tmp_path / "runs" / "better")
+    fake.FakeEmbedder(1).save_pretrained(run.path / "model")
+    pictures = helpers.pictures(tmp_path / "pictures", classes=3, images=4)
+    index(folder=pictures, model=tmp_path / "first", index=tmp_path / "index", store=store, progress=False)
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def store() -> str:
+    return "exact"
+
+
+@pytest.fixture
+def served(place: Path, home: Path) -> Iterator[Any]:
+    """(server, service) of it."""
+    from lookalike.service.state import Service
+
+    service = Service(Index.open(place), [place.parent / "runs"])
+    server = Live(lambda: service)
+    yield server, service
+    server.stop()
+    assert not server.thread.is_alive()
+
+
+def light(port: int) -> None:
+    """All that needs no picture decoded is answered at once."""
+    start = time.monotonic()
+    assert told(port, "GET", "/health") == (200, {"status": "ok", "pictures": 12})
+    assert ask(port, "HEAD", "/health")[::2] == (200, b"")
+    card = told(port, "GET", f"{API}/items?sample=1")[1]["items"][0]
+    for address in ("/", "/static/main.js", f"{API}/session", f"{API}/state", f"{API}/search?like={card['id']}&k=3"):
+        assert ask(port, "GET", address)[0] == 200, address
+    assert ask(port, "GET", f"/thumb/{card['thumb']}/96.jpg")[0] == 200
+    assert time.monotonic() - start < 30  # nobody waited for a model that does not come
+
+
+def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, service = served
+    gate = Gate(service.encoder, monkeypatch)
+    crowd = Uploads(server.port, service.asking.places + 10)
+    helpers.until(lambda: len(crowd.answers) == 10)
+    assert crowd.codes == {503: 10} and service.asking.taken == service.asking.places == 64
+    for _, headers, text in crowd.answers:
+        assert headers["Retry-After"] == "2" and json.loads(text)["error"]["sentence"] == "Busy. Try again in 2 s."
+    light(server.port)
+    like = told(server.port, "GET", f"{API}/items?sample=1")[1]["items"][0]["id"]
+    for address in ("search", "facets", "facets/label"):
+        assert told(server.port, "GET", f"{API}/{address}?like={like}&box=0,0,0.9,0.9")[0] == 503
+    gate.open.set()
+    assert crowd.join() == {503: 10, 200: 64}
+    helpers.until(lambda: service.asking.taken == 0)
+    assert max(gate.sizes) > 1, "what waited went through the model together"
+    assert Uploads(server.port, 3, keep=True).join() == {200: 3}
+
+
+def test_large_pictures_hold_up_nothing_else(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, service = served
+    monkeypatch.setattr(limits, "PATIENCE", 3.0)
+    light(server.port)  # so that the thumbnail is there
+    with limits.BUDGET.take(limits.LARGEST), limits.BUDGET.take(limits.PIXELS - limits.LARGEST):
+        crowd = Uploads(server.port, 50)
+        helpers.until(lambda: service.asking.taken == 50)
+        light(server.port)
+        assert crowd.join() == {503: 50}
+    assert all(headers["Retry-After"] == "10" for _, headers, _ in crowd.answers)
+    assert Uploads(server.port, 3).join() == {200: 3}
+
+
+def silent(port: int, text: str = SILENT) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(text.encode())
+    return connection
+
+
+def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, service = served
+    monkeypatch.setattr(bodies, "PATIENCE", 0.3)
+    upload = f"POST {API}/search HTTP/1.1\r\nHost: 127.0.0.1\r\n" + "Content-Type: multipart/form-data; boundary=x\r\n"
+    for text in (SILENT, f"{upload}Content-Length: 1000\r\n\r\n--x\r\n"):
+        with silent(server.port, text) as connection:
+            head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ") and b"connection: close" in head.lower()
+        assert json.loads(body)["error"] == {
+            "status": 408,
+            "sentence": "The rest of this request did not come in time.",
+        }
+    refused = SILENT.replace("X-Lookalike: 1\r\n", "")  # also whoever is refused for another reason
+    with silent(server.port, refused) as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 403 ")
+    helpers.until(lambda: service.asking.taken == 0)
+
+
+def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "PATIENCE", 0.2)
+
+    async def read(size: int) -> tuple[int, int | None]:
+        left = 10
+
+        async def receive() -> dict[str, Any]:
+            nonlocal left
+            left -= 1
+            await asyncio.sleep(0.05)
+            return {"type": "http.request", "body": bytes(size), "more_body": left > 0}
+
+        body = bodies.Body(receive, 1_000_000)
+        await body.listen(1_000_000)
+        return body.read, body.refusal and body.refusal.status_code
+
+    received, status = asyncio.run(read(10))
+    assert status == 408 and received < 100, "a byte now and then does not keep a place"
+    assert asyncio.run(read(20_000)) == (200_000, None)
+
+
+def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _service = served
+    monkeypatch.setattr(connections, "HEAD", 0.3)
+    for before in ("", "HEAD /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+        for text in ("", "GET /hea") if not before else ("GET /hea",):
+            with silent(server.port, before) as connection:
+                if before:
+                    assert connection.recv(10_000).startswith(b"HTTP/1.1 200 ")
+                connection.sendall(text.encode())
+                connection.settimeout(10)
+                assert connection.recv(100) == b"", "the end of the connection"
+    monkeypatch.setattr(connections, "HEAD", 30.0)
+    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+    held = [silent(server.port, "") for _ in range(5)]
+    helpers.until(lambda: len(server.server.server_state.connections) == 5)
+    with silent(server.port, "") as one_more:
+        assert one_more.recv(10) == b""
+    for connection in held:
+        connection.close()
+    helpers.until(lambda: not server.server.server_state.connections)
+    assert told(server.port, "GET", "/health")[0] == 200
+
+
+def job(port: int, document: dict[str, Any]) -> Any:
+    code, started = told(port, "POST", f"{API}/switch", document)
+    assert code == 202, started
+    found: list[Any] = []
+
+    def over() -> bool:
+        found[:] = [j for j in told(port, "GET", f"{API}/state")[1]["jobs"] if j["id"] == started["id"]]
+        return bool(found[0]["state"] != "running")
+
+    helpers.until(over)
+    return found[0]
+
+
+@pytest.mark.parametrize("store", ["exact", "qdrant"])
+def test_a_silent_client_holds_up_neither_a_switch_nor_the_end(served: Any, place: Path) -> None:
+    server, service = served
+    with silent(server.port), silent(server.port, SILENT.replace(f"{API}/session", f"{API}/nearest")):
+        assert job(server.port, {"model": "better"})["state"] == "finished"
+        old = service.changing.now
+        assert told(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
+        assert told(server.port, "POST", f"{API}/switch", {"generation": 2}) == (202, {"live": 2})
+        helpers.until(lambda: old.users == 0)
+        start = time.monotonic()
+        server.stop()
+        assert not server.thread.is_alive() and time.monotonic() - start < 15
+    assert service.index._store is None, "it was closed"
+
+
+@pytest.mark.parametrize("store", ["exact", "qdrant"])
+def test_switching_with_a_held_request_is_honest(
+    served: Any, place: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, service = served
+    first = service.live
+    gate = Gate(first.encoder, monkeypatch)
+    held = Uploads(server.port, 1)
+    helpers.until(lambda: first.users == 1)
+    done = job(server.port, {"model": "better"})
+    assert done["state"] == "finished" and done["sentence"].startswith("Switched to ")
+    assert told(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
+    assert Uploads(server.port, 4).join() == {200: 4} and held.answers == []
+    real = service.follower.follow
+    monkeypatch.setattr(service.follower, "follow", lambda: real(patience=0.2))
+    code, answer = told(server.port, "POST", f"{API}/switch", {"generation": 1})
+    if store == "qdrant":  # only one may open it, and the held request still has it
+        assert code == 409 and "still in use" in answer["error"]["sentence"]
+        assert told(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
+    else:
+        assert (code, answer) == (202, {"live": 1})
+    gate.open.set()
+    assert held.join() == {200: 1}
+    helpers.until(lambda: service.index.generation.number == 1)  # by itself, as soon as it can
+    assert told(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
+    assert Uploads(server.port, 4).join() == {200: 4}
+
+
+@pytest.mark.parametrize("store", ["exact", "qdrant"])
+@pytest.mark.parametrize("change", ["model", "rows"])
+def test_a_change_that_fails_leaves_nothing_behind(
+    served: Any, place: Path, store: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.searching.generations import make_live
+    from lookalike.searching.indexing import bring_up_to_date
+    from lookalike.service.encoder import Encoder
+
+    server, service = served
+    service.follower.stop()
+    pictures = place.parent / "pictures"
+    if change == "model":
+        model = place.parent / "runs" / "better" / "model"
+        bring_up_to_date(pictures, place, model=model, store=store, live=False, progress=False)
+    else:
+        shutil.copy(pictures / "class-00" / "0.jpg", pictures / "class-00" / "new.jpg")
+        bring_up_to_date(pictures, place, opened=service.index.store, progress=False)
+    before, begun = service.live, threading.active_count()
+
+    def fails(self: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Encoder, "warm", fails)
+        if change == "model":
+            make_live(place, 2)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                service.follower.look()
+    assert service.live is before and Uploads(server.port, 2).join() == {200: 2}
+    helpers.until(lambda: threading.active_count() <= begun + service.asking.threads)
+    assert service.follower.look() and service.live is not before
+    helpers.until(lambda: before.index._store is None)
+    wanted = 12 if change == "model" else 13
+    assert told(server.port, "GET", "/health")[1]["pictures"] == wanted
+    assert service.index.generation.number == manifests.read(place).live
+    assert Uploads(server.port, 2).join() == {200: 2}

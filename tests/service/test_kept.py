@@ -1,0 +1,113 @@
+"""Folders that several threads, and servers, fill and trim at once: kept uploads and small pictures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.service import queries
+from lookalike.service.problems import Problem
+from lookalike.service.queries import Queries
+from lookalike.service.thumbs import Thumbs
+
+
+def kept(folder: Path) -> Queries:
+    return Queries(folder, days=7, model="m", encoder=None)  # type: ignore[arg-type]
+
+
+def keep(questions: Queries) -> str:
+    name = questions.keep(np.zeros(4, np.float32), "hash", 1.0, b"jpeg")
+    assert name is not None
+    return name
+
+
+def with_ghosts(patch: pytest.MonkeyPatch, *ghosts: Path) -> None:
+    """Every list of files begins with some that another thread deletes the moment they were listed."""
+    real = Path.glob
+    patch.setattr(Path, "glob", lambda self, pattern: iter([*ghosts, *real(self, pattern)]))
+
+
+def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MOST", 3)
+    monkeypatch.setattr(queries, "EVERY", 1)
+    with_ghosts(monkeypatch, tmp_path / "u.0123456789abcdef.jpg")
+    questions = kept(tmp_path)
+    names = [keep(questions) for _ in range(6)]
+    assert questions.get(names[-1]).hash == "hash" and questions.picture(names[-1]) == b"jpeg"
+
+
+def test_a_link_whose_picture_goes_this_moment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = kept(tmp_path)
+    name, old = keep(questions), Queries._old
+
+    def goes(self: Queries, path: Path) -> bool:
+        found = old(self, path)
+        path.unlink()
+        return found
+
+    monkeypatch.setattr(Queries, "_old", goes)
+    with pytest.raises(Problem, match="up to 7 days and is gone") as told:
+        questions.get(name)
+    assert told.value.status == 410
+    with pytest.raises(Problem, match="no longer kept") as told:
+        questions.picture(name)
+    assert told.value.status == 404
+
+
+def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MOST", 10)
+    monkeypatch.setattr(queries, "EVERY", 2)
+    servers, failed = [kept(tmp_path), kept(tmp_path)], []
+
+    def work(number: int) -> None:
+        questions = servers[number % 2]
+        try:
+            for _ in range(25):
+                name = keep(questions)
+                try:
+                    assert questions.get(name).id == name and questions.picture(name) == b"jpeg"
+                except Problem as gone:
+                    assert gone.status in (404, 410)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed and len(list(tmp_path.glob("u.*.jpg"))) <= 10 + 2 * 8
+    for _ in range(2):
+        keep(servers[0])
+    assert len(list(tmp_path.glob("u.*.jpg"))) in (10, 11)
+
+
+def test_half_of_a_kept_upload_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the picture and its vector leaves the picture, which nothing would ever ask for."""
+    monkeypatch.setattr(queries, "MOST", 2)
+    (tmp_path / "u.0123456789abcdef.jpg").write_bytes(b"half")
+    keep(kept(tmp_path))
+    keep(kept(tmp_path))
+    assert not (tmp_path / "u.0123456789abcdef.jpg").exists()
+
+
+@pytest.fixture
+def thumbs(made: Any, home: Path) -> Iterator[Thumbs]:
+    from lookalike.searching import Index
+
+    with Index.open(made[1]) as index:
+        yield Thumbs(index, limit=4_000)
+
+
+def test_small_pictures_that_others_trimmed_are_no_error(thumbs: Thumbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_ghosts(monkeypatch, thumbs.folder / "00" / "gone-96.jpg")
+    contents = [r.payload["content_id"] for part in thumbs.index.store.scan() for r in part]
+    for content in contents[:12]:
+        assert thumbs.get(content, 96).startswith(b"\xff\xd8")
+    monkeypatch.undo()
+    assert 0 < sum(file.stat().st_size for file in thumbs.folder.glob("*/*.jpg")) <= 4_000

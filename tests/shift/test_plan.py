@@ -1,0 +1,200 @@
+"""What the runs of a curve are given: constants, names, sides, controls and protocols."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.shift.conftest import SMALL, make_classes
+
+from lookalike import shift
+from lookalike.core.errors import LookalikeError
+from lookalike.data import Table
+from lookalike.methods.diva import DiVA
+from lookalike.shift import adapting, episodes, running, series, trials
+from lookalike.shift.splitset import Split, SplitSet
+from lookalike.shift.splitting import split_features
+from lookalike.training.source import CachedSource, Rows
+
+EYE = {"name": "made up", "weights": "0", "preprocess": {}}
+
+
+def resolved(method, layout="", **settings):
+    given = {"recipe": series.RECIPE, "model": "efficientnet_lite0", "seed": 0, "steps": 4}
+    return series.settings_for(method, layout=layout, settings=settings, **given)
+
+
+@pytest.mark.parametrize(
+    ("method", "layout", "wanted"),
+    [
+        ("ms", "", {"alpha": 2.0, "beta": 40.0, "epsilon": 0.1}),
+        ("proxy_anchor", "cars", {"margin": 0.1, "alpha": 32.0, "std": 0.125}),
+        ("r_margin", "cub", {"beta": 0.6, "apart": 0.4}),
+        ("r_margin", "cars", {"beta": 0.6, "apart": 0.35}),
+        ("r_margin", "sop", {"beta": 0.9, "apart": 0.15}),
+        ("uniform_prior", "cars", {"weight": 0.2, "hidden": 100, "every": 10}),
+        ("uniform_prior", "sop", {"weight": 0.02, "hidden": 50, "every": 200}),
+        ("diva", "", {"alpha": 0.3, "decorrelation": 1500.0, "queue": 30 * 108}),
+        ("diva", "cars", {"alpha": 0.15, "decorrelation": 100.0}),
+        ("diva", "sop", {"alpha": 0.2, "decorrelation": 150.0, "queue": 70 * 108}),
+        ("s2sd", "cub", {"beta": 0.6, "apart": 0.4, "weight": 50.0, "features": 50.0, "features_from": 0}),
+        ("s2sd", "cars", {"apart": 0.3, "weight": 50.0}),
+        ("s2sd", "sop", {"beta": 0.9, "apart": 0.0, "weight": 5.0, "features_from": 1000}),
+    ],
+)
+def test_constants_are_those_of_the_authors_for_these_pictures(method, layout, wanted):
+    own = resolved(method, layout).method.own()
+    assert {name: own[name] for name in wanted} == wanted
+
+
+def test_proxies_turn_at_the_authors_rate_and_the_user_has_the_last_word():
+    assert resolved("proxy_anchor").optimiser.loss_rate == 0.02
+    assert resolved("proxy_anchor", optimiser={"loss_rate": 0.1}).optimiser.loss_rate == 0.1
+    assert resolved("s2sd", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.9
+    assert resolved("r_margin", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.35  # not meant
+
+
+def test_both_views_of_diva_differ():
+    assert DiVA.distinct_views
+    random = np.arange(2 * 9, dtype=np.float32).reshape(2, 9, 1)
+    source = CachedSource("pooled", Rows(random[0] - 100), Rows(random), views=2, distinct=True)
+    first, second = source.views(np.arange(9), slice(None), 3)
+    assert (first != second).all()
+
+
+def test_models_and_data_sets_that_end_alike_are_told_apart(pictures, tiny, tmp_path):
+    assert running.short_names(["a/x", "b/y", "c/x"]) == ["x 1", "y", "x 3"]
+    twin = tmp_path / "twin" / tiny.name
+    twin.parent.mkdir()
+    twin.symlink_to(tiny)
+    chosen = {"methods": ["ms"], "seeds": 1, "steps": 2, "count": 3, "only": [1, 2], "processes": 1, "report": False}
+    done = shift.run(data=pictures, models=[str(tiny), str(twin)], out=tmp_path / "run", settings=SMALL, **chosen)
+    assert {row["model"] for row in done.result["rows"]} == {str(tiny), str(twin)}
+    assert set(done.result["models"]) == {str(tiny), str(twin)}
+
+
+def found_splits(**options) -> SplitSet:
+    table, features = make_classes(40)
+    return split_features(table, features, EYE, **options)
+
+
+def test_controls_are_classes_of_the_split_they_are_measured_on():
+    found = found_splits(count=6)
+    end, beside = found.end_of_swapping(), running.controls(found, found.splits)
+    assert end is not None and beside and not found.is_removal(end)
+    for number, draws in beside.items():
+        removal = found.split(int(number))
+        assert found.is_removal(removal) and len(draws) == 5
+        for draw, test in enumerate(draws):
+            assert set(test) < set(end.test) and len(test) == len(removal.test)
+            assert set(test) == set(found.random_split(removal, draw).test)
+
+
+def test_a_removal_without_its_start_has_no_controls_and_that_is_said(capfd, pictures, tiny, tmp_path):
+    options = {"methods": ["ms"], "seeds": 1, "steps": 2, "processes": 1, "report": False, "settings": SMALL}
+    done = shift.run(data=pictures, models=[str(tiny)], out=tmp_path / "run", count=2, **options)
+    splits = SplitSet.load(done.path / "splits.json")
+    assert splits.end_of_swapping() is None and any(map(splits.is_removal, splits.splits))
+    assert not any(row["controls"] for row in done.result["rows"])
+    assert "without random ones" in capfd.readouterr().err
+
+
+def test_files_without_random_removals_get_them():
+    """As the authors' have none."""
+    whole = found_splits(count=6)
+    bare = SplitSet(whole.data, whole.eye, "authors", whole.splits, whole.default)
+    assert not running.controls(bare, bare.splits)
+    found = bare.with_chance()
+    end = found.end_of_swapping()
+    assert end is not None and len(end.test) == 20 and end.fid == max(s.fid for s in found.splits if len(s.test) == 20)
+    assert set(running.controls(found, found.splits)) == {str(s.id) for s in found.splits if len(s.test) < 20}
+    assert whole.with_chance() is whole
+
+
+def test_sides_without_pairs_are_refused_before_training():
+    split = Split(1, "0", 1.0, ("a", "b"), ("c", "d"))
+    splits = SplitSet({"classes": {"a": 2, "b": 3, "c": 1, "d": 4}}, {}, "samples", (split,), 1)
+    with pytest.raises(LookalikeError, match=r"Split 1 has fewer than two classes .* test side"):
+        running.check_sides(splits, splits.splits)
+
+
+def marked(query, gallery) -> Table:
+    columns = {"path": [f"{i}.jpg" for i in range(len(query))], "is_query": query, "is_gallery": gallery}
+    return Table.from_columns(columns, name="parted")
+
+
+def test_queries_and_gallery_only_where_every_class_has_them():
+    labels = np.array([0, 0, 1, 1])
+    whole = marked([True, False, True, False], [False, True, False, True])
+    assert trials.parted(whole, labels)["query"].tolist() == [True, False, True, False]
+    half = marked([True, False, False, False], [False, True, False, False])  # class 1 was for training
+    assert trials.parted(half, labels) == {}
+
+
+def test_supports_come_from_the_gallery():
+    labels = np.repeat(np.arange(4), 12)
+    rows = np.arange(len(labels))
+    gallery = rows % 12 < 7
+    gallery[labels == 3] = rows[labels == 3] % 12 < 5  # none would be left
+    found = episodes.episode(labels, rows, (2, 5), 0, gallery)
+    assert gallery[found["5"]].all() and set(found["2"]) < set(found["5"])
+    assert set(labels[found["queries"]]) == {0, 1, 2}
+    for code in range(3):
+        left = found["queries"][labels[found["queries"]] == code]
+        assert gallery[left].sum() == 2 and (~gallery[left]).sum() == 5
+
+
+def test_an_authors_file_brings_its_episodes_and_validation_classes():
+    labels = np.repeat(np.arange(2), 6)
+    names = ["crow", "wren"]
+    paths = [f"{names[code]}/{i}.jpg" for i, code in enumerate(labels)]
+    material = SimpleNamespace(table=Table.from_columns({"path": paths}, name="birds"), labels=labels, names=names)
+    supports = {
+        "2": {"0": {"crow": ["crow/0.jpg", "crow/1.jpg"], "wren": ["7.jpg", "6.jpg"]}},
+        "3": {"0": {"crow": ["1.jpg", "2.jpg", "3.jpg"], "wren": ["6.jpg", "8.jpg", "9.jpg"]}},
+    }
+    found = episodes.stored_episode(material, np.arange(12), supports, [2, 3], 0)
+    assert found["2"].tolist() == [0, 1, 6, 7] and found["3"].tolist() == [1, 2, 3, 6, 8, 9]
+    assert found["queries"].tolist() == [4, 5, 10, 11]
+    with pytest.raises(LookalikeError, match="Episode 1 with 2 shots"):
+        episodes.stored_episode(material, np.arange(12), supports, [2, 3], 1)
+    split = Split(1, "", 1.0, ("a", "b"), ("crow", "wren"), validation=("a",), episodes=supports)
+    config = {"shots": [2, 3], "episodes": 1, "adapt_steps": 3}
+    given = adapting.job("table", split, "ms", resolved("ms"), config, "")
+    assert given["held"] == ("a",) and given["supports"] == supports
+
+
+def test_the_gain_is_judged_over_episodes_not_over_seeds():
+    """Seeds share their episodes: copies of one seed must not make the interval narrower."""
+    base = {"fid": 1.0, "split": 1, "method": "ms", "shots": 2}
+    values = [0.1, 0.3, 0.2]
+    row = [
+        {
+            **base,
+            "episode": e,
+            "zero": dict.fromkeys(adapting.MEASURES, 0.0),
+            "few": dict.fromkeys(adapting.MEASURES, v),
+        }
+        for e, v in enumerate(values)
+    ]
+    assert adapting.summarise(row)[0]["recall@1"] == adapting.summarise([*row, *row])[0]["recall@1"]
+
+
+def test_queries_are_answered_from_the_gallery_alone():
+    """Grocery's protocol: a query's near-duplicate among the queries is no answer."""
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    query = np.array([True, True, False, True, True, False])
+    columns = {"path": [f"{i}.jpg" for i in range(6)], "is_query": query, "is_gallery": ~query}
+    material = SimpleNamespace(table=Table.from_columns(columns, name="parted"), labels=labels)
+    # Queries 0, 1 and 3, 4 are copies of each other; in the gallery the first class's picture is nearest to all.
+    vectors = np.array([[1, 0], [1, 0], [0.6, 0.8], [0, 1], [0, 1], [-1, 0]], np.float32)
+    found = trials.measure(material, np.arange(6), vectors)
+    assert found["queries"] == 4 and found["recall@1"] == 0.5
+
+
+def test_runs_end_to_end(pictures, tiny, tmp_path):
+    settings = {**SMALL, "views": {"mode": "end_to_end"}}
+    chosen = {"methods": ["ms"], "seeds": 1, "steps": 2, "count": 3, "only": [1, 2], "processes": 1, "report": False}
+    done = shift.run(data=pictures, models=[str(tiny)], out=tmp_path / "run", settings=settings, **chosen)
+    assert {row["steps"] for row in done.result["rows"] if row["method"] == "ms"} == {2}
