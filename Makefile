@@ -3,6 +3,9 @@ BIN := .venv/bin
 # Three test processes of one thread each (tests/conftest.py): docs/decisions/0080.
 JOBS ?= 3
 TESTS ?= tests
+PYTEST = $(BIN)/python -m pytest $(if $(NOTHING_MISSING),--nothing-missing)
+# AGAIN=1: what failed beside other tests is run once more by itself, and counts only if it fails then too.
+ALONE = || { [ $$? = 1 ] && echo "Once more, alone:" && $(PYTEST) --last-failed --last-failed-no-failures none $(TESTS); }
 
 .PHONY: help setup demo test test-all soak check bench wheel pins clean
 .DEFAULT_GOAL := help
@@ -21,13 +24,13 @@ demo: ## from pictures to a trained, measured search; IMAGES=folder takes your o
 test: ## the test suite
 	@tools/setup dev
 	@tools/chromium
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal $(TESTS) $(if $(AGAIN),$(ALONE))
 
 test-all: ## the test suite with the long forms
 	@tools/setup dev
 	@tools/setup bench
 	@tools/chromium
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --slow $(if $(NOTHING_MISSING),--nothing-missing) $(TESTS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal --slow $(TESTS) $(if $(AGAIN),$(ALONE))
 
 soak: ## crashes, full disks, two writers, and 64 clients for 5 minutes (about 25 minutes)
 	@tools/setup dev

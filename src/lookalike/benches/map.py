@@ -113,19 +113,19 @@ def panning(places: np.ndarray, seconds: float) -> dict[str, Any]:
         middle_x, middle_y = WINDOW["width"] / 2, WINDOW["height"] / 2
         page.mouse.move(middle_x, middle_y)
         page.mouse.down()
-        start, step, gaps = time.monotonic(), 0, "document.querySelector('.plane').gaps"
+        start, step, frames = time.monotonic(), 0, "document.querySelector('.plane').frames"
+        page.evaluate(f"{frames}.length = 0")
 
         def going() -> bool:
             """For so many seconds, and where the machine is busy until there are a few frames."""
             passed = time.monotonic() - start
-            return passed < seconds or (passed < LONGEST and page.evaluate(f"{gaps}.length") < FEW)
+            return passed < seconds or (passed < LONGEST and page.evaluate(f"{frames}.length") <= FEW)
 
         while going():
             step += 1
-            # In small steps: two that are further apart than a rest is long make no gap between frames.
             page.mouse.move(middle_x + 200 * np.sin(step / 9), middle_y + 120 * np.cos(step / 7), steps=5)
         page.mouse.up()
-        found = page.evaluate(gaps)
+        found = np.diff(page.evaluate(frames)).tolist()
         painter = page.evaluate("document.querySelector('canvas.points').dataset.painter")
         browser.close()
     if not found:

@@ -22,19 +22,17 @@ export function stage(first) {
   let resting = 0;
   let settling = 0;
   let rested = () => {};
-  let last = 0;
   const marks = { rings: [], line: [] };
-  /** Times between frames while moving, for whoever measures. @type {number[]} */
-  const gaps = [];
-  node.gaps = gaps;
+  /** When frames of a moving map were painted, for whoever measures. @type {number[]} */
+  const frames = [];
+  node.frames = frames;
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function paint(moving) {
     const began = performance.now();
-    if (moving && last) gaps.push(began - last);
-    if (gaps.length > 600) gaps.shift();
-    last = moving ? began : 0;
+    if (moving) frames.push(began);
+    if (frames.length > 600) frames.shift();
     const points = moving ? [] : inView(cloud, eye, FEW);
     const few = !moving && points.length < FEW && span(eye) > 1.5 * Math.min(eye.width, eye.height);
     const size = Math.min(Math.max(2 + Math.log2(eye.zoom) / 3, 2), 4) + (cloud.n < 3000 ? 2 : 0);
