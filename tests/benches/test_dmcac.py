@@ -15,7 +15,7 @@ from lookalike.memory.retrieval import top_k
 
 @pytest.fixture
 def small(monkeypatch):
-    for name, value in {"QUERIES": 5, "VIEWS": 3, "DIM": 16, "K": 4, "CLASSES": 6, "ROWS": 300, "ROUNDS": 1}.items():
+    for name, value in {"QUERIES": 5, "VIEWS": 3, "DIM": 16, "K": 4, "CLASSES": 6, "ROWS": 300, "ROUNDS": 1, "STEPS": 1}.items():
         monkeypatch.setattr(bench, name, value)
 
 

@@ -28,7 +28,7 @@ from lookalike.core import seeds
 
 QUERIES, VIEWS, ROWS, DIM, K, CLASSES = 64, 6, 100_000, 384, 12, 100
 TEMPERATURE = 0.1
-ROUNDS = 7
+ROUNDS, STEPS = 7, 60
 PICTURES, TIMES = 320, 5  # that a refresh embeds: about as many as the database of Cars has
 BARE, LOOP, MEMORY, REFRESH = 1.5, 10.0, 0.2, 0.9
 
@@ -78,13 +78,15 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
     found = top_k(flat, rows, K)[1].view(*z.shape[:2], K)
     heads = dmcac.Heads(CLASSES, DIM, seeds.torch_rng(0, "bench", "heads"))
     database = dmcac.Database(rows, there)
-    turns: dict[str, Callable[[], object]] = {
+    searches: dict[str, Callable[[], object]] = {
         "retrieval": lambda: top_k(flat, rows, K),
         "product and top-k": lambda: (flat @ rows.t()).topk(K, dim=1),
+    }
+    steps: dict[str, Callable[[], object]] = {
         "terms": lambda: _step(ours, z, labels, database, found, heads),
         "loop over queries": lambda: _step(loop, z, labels, database, found, heads),
     }
-    times = in_turns(turns, ROUNDS)
+    times = {**in_turns(searches, ROUNDS), **in_turns(steps, STEPS)}
     bare = ratio(times["retrieval"], times["product and top-k"])
     faster = ratio(times["loop over queries"], times["terms"])
     figures = {

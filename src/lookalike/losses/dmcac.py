@@ -115,9 +115,8 @@ class _OverUnion(torch.autograd.Function):
         logits = torch.cat([z, asking], 1) @ near.mT
         ctx.temperature, ctx.scale = temperature, z.shape[2] ** -0.5
         _to_logits(logits, views, lengths, ctx)
-        log_p, both = shares(logits, mask)
-        p, weights = both[:, :views], both[:, views:]
-        found = apart(log_p[:, :views], p)
+        both = shares(logits, mask)
+        weights, found = both[:, views:], apart(both[:, :views])
         ctx.save_for_backward(near, lengths, both, *found)
         ctx.mark_non_differentiable(weights)
         return found.frob, _times(weights, lengths) @ near, weights

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lookalike.losses.divergence import excess, logs_to_middle, norm_of, pair_weights, pairs, slope
+from lookalike.losses.divergence import logs_to_middle, norm_of, pair_weights, pairs, slope
 
 
 class Whole(NamedTuple):
@@ -71,15 +71,14 @@ class _Whole(torch.autograd.Function):
             top = higher
         mixture = mixture / total
         i, j = pairs(views, z.device)
-        js, kl_i, kl_j = (torch.zeros(queries, len(i), dtype=z.dtype, device=z.device) for _ in range(3))
+        kl_i, kl_j = (torch.zeros(queries, len(i), dtype=z.dtype, device=z.device) for _ in range(2))
         for _, near, _ in _blocks(rows, lengths, block):
-            log_p = (flat @ near.t() / temperature - norm).view(queries, views, -1)
-            p = log_p.exp()
-            d = log_p[:, i] - log_p[:, j]
-            js += 0.25 * ((p[:, i] + p[:, j]) * excess(d)).sum(2)
-            ell_i, ell_j = logs_to_middle(d)
-            kl_i += (p[:, i] * ell_i).sum(2)
-            kl_j += (p[:, j] * ell_j).sum(2)
+            p = _shares(flat, near, temperature, norm, queries)
+            p_i, p_j = p[:, i], p[:, j]
+            ell_i, ell_j = logs_to_middle(p_i, p_j)
+            kl_i += p_i.mul_(ell_i).sum(2)
+            kl_j += p_j.mul_(ell_j).sum(2)
+        js = 0.5 * (kl_i + kl_j)
         frob = norm_of(js)
         ctx.save_for_backward(z, asking, rows, lengths, norm, top + total.log(), mixture, js, kl_i, kl_j, frob)
         ctx.temperature, ctx.block = temperature, block
@@ -100,13 +99,12 @@ class _Whole(torch.autograd.Function):
         d_rows = torch.zeros_like(rows) if ctx.needs_input_grad[2] else None
         i, j = pairs(views, z.device)
         for part, near, length in _blocks(rows, lengths, ctx.block):
-            log_p = (flat @ near.t() / ctx.temperature - norm).view(queries, views, -1)
-            p = log_p.exp()
-            d = log_p[:, i] - log_p[:, j]
+            p = _shares(flat, near, ctx.temperature, norm, queries)
+            p_i, p_j = p[:, i], p[:, j]
             d_logits = torch.zeros_like(p)
-            for places, kl, ell in zip((i, j), (kl_i, kl_j), logs_to_middle(d), strict=True):
-                inner = slope(p[:, places], ell, kl[:, :, None])
-                d_logits.index_add_(1, places, weight * inner)
+            sides = (i, p_i, kl_i), (j, p_j, kl_j)
+            for (places, side, kl), ell in zip(sides, logs_to_middle(p_i, p_j), strict=True):
+                d_logits.index_add_(1, places, slope(side, ell, kl[:, :, None]).mul_(weight))
             d_logits = d_logits.view(len(flat), -1)
             d_z += d_logits @ near
             a = torch.exp(_times(ask @ near.t(), length) - attended)
@@ -115,6 +113,11 @@ class _Whole(torch.autograd.Function):
             if d_rows is not None:
                 d_rows[part] = d_logits.t() @ flat + d_ask_logits.t() @ ask + _times(a, length).t() @ g_mix
         return d_z.view_as(z), d_ask.view_as(z), d_rows, None, None, None, None, None
+
+
+def _shares(flat: Tensor, near: Tensor, temperature: float, norm: Tensor, queries: int) -> Tensor:
+    """(B, A, rows): what these rows have of the views' softmax over all."""
+    return (flat @ near.t()).div_(temperature).sub_(norm).exp_().view(queries, -1, len(near))
 
 
 def _blocks(rows: Tensor, lengths: Tensor | None, block: int) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
