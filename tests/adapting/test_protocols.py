@@ -90,7 +90,8 @@ def test_visda_counts_every_class_the_same(
     assert by_class["columns"] == ["method", "class-00", "class-01", "class-02", "mean"]
     assert found["protocol-curves"]["blocks"][0]["x_label"] == "share of the target"
     monkeypatch.setattr(protocols, "trial", None)  # what is finished is not done again
-    again = la.protocol(**asked, out=tmp_path / "again")
+    twice = {**asked, "method": ["source", "bn", "source"], "fraction": [0.5, 1, 1.0]}  # and what is asked twice, once
+    again = la.protocol(**twice, out=tmp_path / "again")
     assert again.result["rows"] == rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tests.adapting.conftest import small
 
 from lookalike.adapting import bed
+from lookalike.adapting.gate import Thresholds
 from lookalike.benches import gate, t3ar
 
 
@@ -43,6 +45,7 @@ def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
 
 def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
     plain = {"divergence": 0.0, "information": 0.1, "kappa": 0.1, "lost": 0.0, "pictures": 500, "alarm": None}
+    plain |= {"beyond_anchor": 0.1, "anchor_information": 0.1, "anchor_kappa": 0.1}
     named = {"source": "photo", "target": "sketch", "recipe": "x", "seed": 0}
     return {**plain, **named, "gain": gain, "agreement": agreement, **more}
 
@@ -58,6 +61,26 @@ def test_thresholds_are_chosen_on_one_half_and_judged_on_the_other() -> None:
     assert found["harmful"]["count"] == 41 and found["harmful"]["promoted"] == pytest.approx(1 / 41, abs=1e-4)
     assert [bar.ok for bar in bars] == [True, True, False, False], "60 of each are asked for"
     assert gate.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
+
+
+def test_the_bench_judges_the_gate_that_is_used() -> None:
+    """The same signals, the same answer: also where a candidate is no better than the statistics alone."""
+    limits = Thresholds()
+    weak = row(0.1, 0.99, beyond_anchor=-0.1)
+    assert gate.counted([weak], limits)["helpful"]["promoted"] == 0
+    assert gate.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
+    assert gate.counted([{**weak, "anchor_information": -0.1}], limits)["helpful"]["promoted"] == 1
+
+
+def test_recipes_are_what_their_names_say() -> None:
+    assert bed.settings_of("rate x 30")["rate"] == pytest.approx(30 * bed.BASE["rate"])
+    assert 4 <= bed.settings_of("sorted batches")["batch"] <= 8
+
+
+def test_the_gate_has_the_thresholds_that_its_bench_chose() -> None:
+    stored = Path(__file__).parents[2] / "results" / "bench-gate.json"
+    if stored.is_file():  # else it was never run
+        assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
 
 
 def test_the_bed_harms_and_helps_on_purpose() -> None:

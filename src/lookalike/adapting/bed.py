@@ -14,7 +14,7 @@ from torch import nn
 from lookalike.adapting import gate, measuring
 from lookalike.adapting.adapter import Adapter, predict
 from lookalike.adapting.clusters import unit
-from lookalike.adapting.network import Network, recalibrated
+from lookalike.adapting.network import Network, mixed_parts, recalibrated
 from lookalike.adapting.settings import AdaptSettings, resolve
 from lookalike.adapting.supply import Arrays, make
 from lookalike.core.device import CPU
@@ -94,7 +94,7 @@ def adapted(start: Network, target: Features, recipe: str, seed: int, settings: 
     cut = round(0.3 * len(order))
     aside, learn = target.take(np.sort(order[:cut])), target.take(np.sort(order[cut:]))
     base = start.model
-    anchor = Network(recalibrated(base, _batches(learn.centre), "pooled"), "pooled")
+    anchor = Network(recalibrated(base, _batches(learn), "pooled"), "pooled")
     made, alarm = candidate(base, anchor, learn, recipe, seed, resolve(None, settings))
     _, before = predict(start, aside.centre)
     _, middle = predict(anchor, aside.centre)
@@ -115,8 +115,8 @@ def adapted(start: Network, target: Features, recipe: str, seed: int, settings: 
     }
 
 
-def _batches(rows: np.ndarray, size: int = 64) -> list[torch.Tensor]:
-    return [torch.from_numpy(np.asarray(rows[i : i + size], np.float32)) for i in range(0, len(rows), size)]
+def _batches(domain: Features) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.asarray(domain.centre[part], np.float32)) for part in mixed_parts(domain.ids)]
 
 
 def _swapped(p: np.ndarray) -> np.ndarray:
@@ -143,9 +143,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "shot": {"method": "shot"},
     "t3ar": {"contrast": {"pool_set": "none"}},
     "adacontrast": {"method": "adacontrast"},
-    "rate x 30": {"method": "shot", "rate": 0.3},
+    "rate x 30": {"method": "shot", "rate": 30 * 3e-3},
     "entropy alone": {"method": "tent", "rate": 0.1, "steps": 4 * STEPS},
-    "sorted batches": {"contrast": {"pool_set": "none"}, "batch": 6, "stream": True, "steps": None, "rate": 0.02},
+    "sorted batches": {"contrast": {"pool_set": "none"}, "batch": 8, "stream": True, "steps": None, "rate": 0.02},
     "shuffled labels": {"method": "finetune"},
     "pool of noise": {"contrast": {"pool_set": "all", "exclusion": "none"}, "rate": 0.03, "weights": {"labels": 0.0}},
     "pool is the target": {
@@ -164,8 +164,8 @@ def candidate(
     """The adapted network, and what a stream alarm would say."""
     if recipe == "bn":
         return anchor, None
-    if settings.stream:  # one class at a time, as the anchor sees them
-        learn = learn.take(np.argsort(predict(anchor, learn.centre)[1].argmax(1), kind="stable"))
+    if settings.stream:  # one class at a time in truth; what the anchor makes of them is for the alarm to see
+        learn = learn.take(np.argsort(learn.labels, kind="stable"))
     network = Network(copy.deepcopy(anchor.model), "pooled")
     rng = numpy_rng(seed, recipe)
     pool, lists, labels = None, None, None

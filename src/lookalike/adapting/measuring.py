@@ -21,7 +21,7 @@ from lookalike.adapting import supply
 from lookalike.adapting.adapter import Adapter, predict
 from lookalike.adapting.clusters import prototypes
 from lookalike.adapting.nearest import Retrieved, nobody
-from lookalike.adapting.network import PIXELS, TEMPERATURE, Network, recalibrated
+from lookalike.adapting.network import PIXELS, TEMPERATURE, Network, mixed_parts, recalibrated
 from lookalike.adapting.ontarget import on_target
 from lookalike.adapting.pool import Pool
 from lookalike.adapting.retrieving import retrieve
@@ -179,19 +179,22 @@ def adapter_for(
 
 
 def chunks(model: Embedder, table: Table, rows: np.ndarray, layer: str) -> Iterator[torch.Tensor]:
-    """What the layer (or the pixels) of some pictures hold, in batches."""
+    """What the layer (or the pixels) of some pictures hold, in batches for statistics."""
+    parts = [rows[part] for part in mixed_parts([str(id_) for id_ in table.take(rows).column("content_id")])]
     if layer == PIXELS:
-        yield from squares(model, table.take(rows), 64)
+        yield from squares(model, table, parts)
         return
     below = features_for(model, table, layer=layer)[0]
-    for start in range(0, len(rows), 64):
-        yield torch.from_numpy(np.asarray(below[rows[start : start + 64]], np.float32))
+    for part in parts:
+        yield torch.from_numpy(np.asarray(below[part], np.float32))
 
 
 def named(network: Network, table: Table) -> np.ndarray:
     """The class the network gives every picture of a table, as a number."""
     if network.layer == PIXELS:
-        return np.concatenate([predict(network, part)[1].argmax(1) for part in squares(network.model, table, 256)])
+        count = np.arange(len(table))
+        parts = squares(network.model, table, np.split(count, count[256::256]))
+        return np.concatenate([predict(network, part)[1].argmax(1) for part in parts])
     out: np.ndarray = predict(network, features_for(network.model, table, layer=network.layer)[0])[1].argmax(1)
     return out
 

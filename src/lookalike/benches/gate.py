@@ -98,7 +98,8 @@ def judged(
         "chosen": limits.model_dump(),
         "chosen on": counted(chosen_on, limits),
         "judged on": counted(judged_on, limits),
-        "defaults, both halves": counted([*chosen_on, *judged_on], Thresholds()),
+        "defaults": Thresholds().model_dump(),
+        "defaults, judged on": counted(judged_on, Thresholds()),
         "trade-off": [{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()],
         "by recipe": {
             recipe: counted([r for r in judged_on if r["recipe"] == recipe], limits)
@@ -138,7 +139,7 @@ def choose_limits(rows: Sequence[dict[str, Any]]) -> Any:
 
 def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
     """Of the harmful, the helpful and the rest: how many, and the promoted share with its interval."""
-    from lookalike.adapting.gate import passes
+    from lookalike.adapting.gate import reasons_to_keep
     from lookalike.evaluation.bootstrap import share
 
     kinds = {
@@ -148,7 +149,9 @@ def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     for kind, members in kinds.items():
-        passed = sum(passes(r, limits) for r in members)
+        passed = sum(
+            not reasons_to_keep(r, limits, alarm=r["alarm"], anchor_asked=r["recipe"] == "bn") for r in members
+        )
         found = share(passed, len(members)) if members else None
         out[kind] = {
             "count": len(members),
