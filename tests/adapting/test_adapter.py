@@ -367,6 +367,8 @@ def test_baselines_have_their_own_constants() -> None:
         for method in ("tent", "shot", "adacontrast", "mcc", "on_target"):
             chosen = measuring.settings_for(scale, {"method": method})
             assert chosen.method == method and chosen.warmup == 0 and chosen.rate <= 1e-3
+    sizes = [measuring.settings_for(protocols.PAPER, {}, share).bank.size for share in (0.01, 0.1, 0.2, 1.0)]
+    assert sizes == [16384, 16384, 65536, 65536]
     small_one = measuring.settings_for(protocols.SMALL, {"method": "adacontrast"})
     assert small_one.batch_norm == measuring.settings_for(protocols.SMALL, {}).batch_norm == "frozen"
     assert protocols.PROTOCOLS["visda"].paper["methods"]["mcc"]["confusion_temperature"] == 3.0

@@ -38,9 +38,12 @@ from lookalike.models import Embedder, features_for
 VIEWS = 0  # the seed of the fixed views
 
 
-def settings_for(scale: Mapping[str, Any], over: Mapping[str, Any]) -> AdaptSettings:
-    """T3AR's settings at a scale, a baseline's own over them, and what is varied on top."""
-    plain = dict(scale["adapt"])
+def settings_for(scale: Mapping[str, Any], over: Mapping[str, Any], fraction: float = 1.0) -> AdaptSettings:
+    """T3AR's settings at a scale, a baseline's own over them, and what is varied on top.
+
+    `few` of a scale is what a tenth of the target, or less, is run with.
+    """
+    plain = merge(scale["adapt"], scale.get("few", {}) if fraction <= 0.1 else {})
     own = scale.get("methods", {}).get(over.get("method", "t3ar"), {})
     return resolve(plain.pop("config", None), merge(plain, own, over))
 

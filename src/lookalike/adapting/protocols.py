@@ -114,6 +114,7 @@ PAPER: dict[str, Any] = {
         "smoothing": 0.1,
     },
     "adapt": {"config": "paper_test"},
+    "few": {"config": "paper_test_few"},
     "methods": {
         "tent": {**CONFIGS["tent"], "warmup": 0},
         "shot": {**CONFIGS["shot"], "epochs": 15, "batch": 64, "warmup": 0},
@@ -159,7 +160,8 @@ def protocol(
     if scale == "paper":
         base = merge(base, chosen.paper)
     base = {**base, "adapt": merge(base["adapt"], dict(settings or {}))}
-    method, fraction, neighbours = (list(dict.fromkeys(asked)) for asked in (method, map(float, fraction), neighbours))
+    method, neighbours = list(dict.fromkeys(method)), list(dict.fromkeys(neighbours))
+    fraction = list(dict.fromkeys(map(float, fraction)))
     given = {
         "data": str(Path(data).absolute()),
         "layout": chosen.layout,
@@ -229,7 +231,7 @@ def trial(
 
     torch.set_num_threads(threads())
     over = merge(METHODS[method], {} if neighbours is None else {"neighbours": neighbours})
-    settings = how.settings_for(scale, over)
+    settings = how.settings_for(scale, over, fraction)
     expert = None if retriever is None else Embedder.from_pretrained(retriever, size=scale["size"], device=CPU)
     here, there = how.domain(data, layout, source), how.domain(data, layout, target)
     base = how.source_model(here, seed, scale)

@@ -24,6 +24,7 @@ from lookalike.core.formats import stamp, upgrade
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.models import Embedder
+from lookalike.models.folder import WEIGHTS
 
 LEDGER = "versions.json"
 
@@ -58,8 +59,8 @@ class Versions:
         for row in self.rows:
             if row["status"] == "forgotten":
                 shutil.rmtree(self.folder(row["number"]), ignore_errors=True)
-        files = [folder / "model.safetensors" for folder in (self.folder(self.current) / "model", self.run.model)]
-        if not files[1].is_file() or not filecmp.cmp(*files, shallow=False):
+        named, used = self.folder(self.current) / "model" / WEIGHTS, self.run.model / WEIGHTS
+        if not used.is_file() or not filecmp.cmp(named, used, shallow=False):
             self.use(self.current)
 
     @classmethod
