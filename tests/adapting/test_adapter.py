@@ -284,6 +284,8 @@ def test_what_a_baseline_lacks_is_said() -> None:
         adapter({"method": "mcc"}).run()
     with pytest.raises(LookalikeError, match="--labelled"):
         adapter({"method": "finetune"}).run()
+    with pytest.raises(LookalikeError, match="no batch-norm layer runs here"):
+        Adapter(Network(small(), "pooled"), arrays(), IDS, AdaptSettings(method="tent"))
     with pytest.raises(LookalikeError, match="needs classes"):
         Adapter(Network(small(None), "pooled"), arrays(), IDS, AdaptSettings(method="shot"))
 
@@ -331,6 +333,16 @@ def test_adacontrasts_own_code_begins_with_a_random_queue() -> None:
     assert (wrong.queue_ids == -1).all()  # type: ignore[attr-defined]
 
 
+def test_adacontrasts_second_network_follows_as_asked() -> None:
+    for share in (1.0, 0.0):
+        found = adapter({"method": "adacontrast", "key_momentum": share})
+        start = bits(found)
+        found.run(until=3)
+        slow: Any = found.objective.slow  # type: ignore[attr-defined]
+        moved = not torch.equal(slow.state_dict()["model.head.weight"], start["model.head.weight"])
+        assert moved == (share == 0.0)
+
+
 def test_tent_leaves_the_norm_of_the_head_alone() -> None:
     model = small()
     model.norm = make_norm("bn", 8)
@@ -370,7 +382,7 @@ def test_baselines_have_their_own_constants() -> None:
     sizes = [measuring.settings_for(protocols.PAPER, {}, share).bank.size for share in (0.01, 0.1, 0.2, 1.0)]
     assert sizes == [16384, 16384, 65536, 65536]
     small_one = measuring.settings_for(protocols.SMALL, {"method": "adacontrast"})
-    assert small_one.batch_norm == measuring.settings_for(protocols.SMALL, {}).batch_norm == "frozen"
+    assert small_one.batch_norm == measuring.settings_for(protocols.SMALL, {}).batch_norm == "keep"
     assert protocols.PROTOCOLS["visda"].paper["methods"]["mcc"]["confusion_temperature"] == 3.0
     found = adapter({"method": "mcc", "decay": "steps"}, source=(arrays(1), np.arange(COUNT) % 3))
     found.step = 1000

@@ -108,6 +108,19 @@ def test_every_method_runs(tmp_path: Path, pool: Path, scale: dict[str, Any]) ->
     assert {name for name, count in used.items() if count} == {"t3ar", "random"}
 
 
+def test_statistics_alone_are_the_targets_whatever_the_others_keep(tmp_path: Path, scale: dict[str, Any]) -> None:
+    there = measuring.different(
+        la.read_table(helpers.pictures(tmp_path / "t", classes=3, images=6, width=40, height=32))
+    )
+    base, rows = measuring.source_model(there, 0, scale), np.arange(len(there))
+    found = {}
+    for method in ("source", "bn"):
+        settings = resolve(None, {**QUICK, "method": method, "batch_norm": "keep"})
+        network, _ = measuring.adapted(base, there, rows, settings)
+        found[method] = network.norms()[0].running_mean
+    assert not torch.equal(found["source"], found["bn"])
+
+
 def test_mistakes_are_told(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="did you mean `visda`"):
         la.protocol(name="visada", data=tmp_path)

@@ -16,7 +16,9 @@ from tests import helpers
 from tests.adapting.conftest import small
 
 import lookalike as la
-from lookalike.adapting import asked, clusters, forgetting, gate, trial
+from lookalike.adapting import asked, forgetting, gate, trial
+from lookalike.adapting.network import mixed_parts, recalibrated
+from lookalike.adapting.setup import squares
 from lookalike.adapting.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.data import content_id
@@ -219,7 +221,7 @@ def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
 ) -> None:
     """With pictures enough to judge by, so that the stream itself is what is told."""
     model, target = many
-    settings = {**QUICK, "batch": 16}
+    settings = {**QUICK, "batch": 16, "layer": "stage1"}
     run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
     assert not run.result["promoted"] and run.result["counts"]["held_out"] >= 100
     assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")
@@ -230,13 +232,15 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model that tells four kinds of pictures apart, and many of them."""
     where = tmp_path_factory.mktemp("many")
     target = helpers.pictures(where / "new", classes=4, images=95, width=40, height=32)
-    model, table = small(None), la.read_table(target)
+    table, plain = la.read_table(target), small(None, dim=32)
+    ids = [str(number) for number in range(len(table))]
+    model = recalibrated(plain, squares(plain, table, mixed_parts(ids)))  # statistics that will not move far
     codes, names = table.labels()
-    means = clusters.prototypes(model.encode(table, runtime="torch"), codes, len(names))
+    best = np.linalg.lstsq(model.encode(table, runtime="torch"), 30 * np.eye(4)[codes], rcond=None)[0]
     model.classifier = torch.nn.Linear(model.dim, 4)
     with torch.no_grad():
         model.classifier.bias.zero_()
-        model.classifier.weight.copy_(torch.from_numpy(means / 0.01))
+        model.classifier.weight.copy_(torch.from_numpy(best.T))
     model.card["classes"] = names
     model.save_pretrained(where / "model")
     return where / "model", target
@@ -331,6 +335,9 @@ def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_pat
         la.adapt(model=classifier, target=target, method="mcc", out=tmp_path / "a")
     with pytest.raises(LookalikeError, match="did you mean `neighbours`"):
         la.adapt(model=classifier, target=target, settings={"neighbors": 1}, out=tmp_path / "a")
+    one = helpers.pictures(tmp_path / "one", classes=1, images=1, width=40, height=32)
+    with pytest.raises(LookalikeError, match="1 different pictures: too few"):
+        la.adapt(model=classifier, target=one, settings=QUICK, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 

@@ -23,8 +23,6 @@ from lookalike.losses import adaptation
 if TYPE_CHECKING:
     from lookalike.adapting.adapter import Adapter
 
-MOMENTUM = 0.999
-
 
 class AdaContrast(Objective):
     """Refined labels from a bank of all target pictures; contrast against a queue of strong keys."""
@@ -64,7 +62,7 @@ class AdaContrast(Objective):
         with torch.no_grad():
             labels = self.refined(self.passed(lambda r: a.supply.weak(r, epoch), rows)[0])
             for slow, fast in zip(self.slow.parameters(), a.network.parameters(), strict=True):
-                slow.lerp_(fast, 1 - MOMENTUM)
+                slow.lerp_(fast, 1 - a.settings.key_momentum)
             key = self.passed(lambda r: a.supply.strong(r, epoch, second=True), rows, self.slow)[0]
         a.seen_labels += torch.bincount(labels, minlength=len(a.seen_labels))
         q, z, _ = self.forward(lambda r: a.supply.strong(r, epoch), rows)

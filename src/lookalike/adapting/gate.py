@@ -114,14 +114,15 @@ def reasons_to_keep(
 ) -> list[str]:
     """Why a candidate with these signals is not promoted; the whole of the label-free gate.
 
-    `anchor_asked`: the candidate is the anchor itself, because that was asked for. A candidate that carries no more
-    information than the anchor is not promoted where the anchor alone would be.
+    `anchor_asked`: the candidate is the anchor itself, because that was asked for. A candidate that neither carries
+    more information than the anchor nor agrees more with the retriever is not promoted where the anchor would be.
     """
     reasons = [alarm] if alarm else []
     reasons += failed(found, limits)
     # The anchor agrees with itself and loses nothing; what is left is whether it is better than the model before.
     alone = found["anchor_information"] > limits.information and found["anchor_kappa"] > limits.kappa
-    if not reasons and not anchor_asked and alone and found["beyond_anchor"] <= 0:
+    beyond = found["beyond_anchor"] > 0 or found["kappa"] > found["anchor_kappa"]
+    if not reasons and not anchor_asked and alone and not beyond:
         reasons = ["it is no better than the target's batch-norm statistics alone"]
     return reasons
 

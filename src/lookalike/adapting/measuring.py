@@ -144,7 +144,7 @@ def adapted(
     """`base` adapted to `rows` of a table, and how many pool pictures it used. Only `mcc` looks at the source."""
     learn = table.take(rows)
     model = copy.deepcopy(base)
-    if settings.batch_norm != "keep" and settings.method != "source":
+    if settings.method == "bn" or (settings.method != "source" and settings.batch_norm != "keep"):
         model = recalibrated(base, chunks(base, table, rows, settings.layer), settings.layer)
     network = Network(model.eval(), settings.layer)
     if settings.method in ("source", "bn"):

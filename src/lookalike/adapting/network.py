@@ -95,7 +95,8 @@ class Network(nn.Module):
         found = [{"params": slow, "lr": rate}, {"params": fast, "lr": rate * head_factor}]
         found = [group for group in found if group["params"]]
         if not found:
-            raise LookalikeError("Nothing of this model can learn here: it has no head; choose another `layer`.")
+            lacks = "no batch-norm layer runs here" if only == "norms" else "it has no head"
+            raise LookalikeError(f"Nothing of this model can learn here: {lacks}; choose another `layer`.")
         return found
 
     @contextlib.contextmanager

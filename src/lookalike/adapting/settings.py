@@ -117,6 +117,8 @@ class AdaptSettings(Settings):
     """Features for the bank are computed again after the step."""
     stream: bool = False
     """Pictures come once, in the order of their names, as they would from a camera."""
+    key_momentum: float = Field(default=0.999, ge=0, le=1)
+    """With `adacontrast`, what its second network keeps of itself in a step; short runs need less."""
     compat: bool = False
     """AdaContrast with what its code does by mistake, for comparison."""
     student: str = "resnet18"

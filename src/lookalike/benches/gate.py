@@ -19,7 +19,7 @@ from lookalike.benches import Bar, BenchContext
 from lookalike.core.jobs import Jobs
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
-SEEDS = (0, 1, 2, 3)
+SEEDS = tuple(range(8))
 HELP = ("bn", "tent", "shot", "t3ar", "adacontrast")
 HARM = (
     ("rate x 30", "shuffled labels", "swapped", "pool of noise"),
@@ -28,7 +28,12 @@ HARM = (
 MARGIN = 0.01
 HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
 SIZE = 96
-GRID = {"agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95), "divergence": (0.005, 0.01, 0.02, 0.04), "kappa": (-0.02, 0.0)}
+GRID = {
+    "agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
+    "divergence": (0.005, 0.01, 0.02, 0.04),
+    "information": (-0.2, -0.1, -0.05, 0.0),
+    "kappa": (-0.02, 0.0, 0.02),
+}
 
 
 def halves() -> list[dict[str, Any]]:
@@ -61,7 +66,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
                 "target": b,
                 "recipe": recipe,
                 "seed": seed,
-                "settings": settings_of(recipe),
+                "settings": settings_of(recipe, seed),
             }
             for a, b in half["shifts"]
             for recipe in (*HELP, *half["harm"])
