@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import io
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.adapting.conftest import small
+from tests.naive import adapting as naive
 from torch import Tensor
 
-from lookalike.adapting import t3ar
+from lookalike.adapting import adacontrast, measuring, protocols, t3ar
 from lookalike.adapting.adapter import Adapter
-from lookalike.adapting.network import Network, recalibrated
+from lookalike.adapting.network import PIXELS, Network, mixed_parts, recalibrated
 from lookalike.adapting.settings import METHODS, AdaptSettings, resolve
 from lookalike.adapting.supply import Arrays
 from lookalike.adapting.t3ar import T3AR
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.losses import adaptation
 from lookalike.models.norms import make_norm
 
 COUNT, POOL = 20, 9
@@ -168,10 +172,37 @@ def test_recalibrated_statistics_are_those_of_the_pictures() -> None:
     assert same(dict(model.named_parameters()), dict(found.named_parameters())), "nothing else"
 
 
+def test_statistics_are_taken_over_even_parts_in_an_order_of_their_own() -> None:
+    """Folders come sorted by class; a batch of one class, or a last one of two pictures, would bias the means."""
+    ids = [f"{number:03d}" for number in range(130)]
+    parts = mixed_parts(ids)
+    assert [len(part) for part in parts] == [44, 43, 43] and sorted(np.concatenate(parts)) == list(range(130))
+    shares = [np.bincount(part // 26, minlength=5) for part in parts]
+    assert min(share.min() for share in shares) >= 3, "every class in every part"
+    turned = mixed_parts(ids[::-1])
+    assert [{129 - row for row in part} for part in turned] == [set(part) for part in parts], "by ids, not by places"
+    assert [part.tolist() for part in mixed_parts(ids[:1])] == [[0]]
+
+
+def test_pictures_for_statistics_are_not_held_all_at_once() -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    def batches() -> Iterator[Tensor]:
+        for number in range(8):
+            assert sum(found() is not None for found in held) <= 2
+            pictures = torch.full((2, 32, 32, 3), number, dtype=torch.uint8)
+            held.append(weakref.ref(pictures))
+            yield pictures
+
+    recalibrated(small(), batches())
+    assert len(held) == 8
+
+
 def test_a_target_smaller_than_a_batch_and_a_last_picture_alone() -> None:
     assert [len(b) for b in adapter({"batch": 64}).batches(0)] == [COUNT]
     assert [len(b) for b in adapter({"batch": 19}).batches(0)] == [19, 1]
     assert [len(b) for b in adapter({"batch": 19, "batch_norm": "target-train"}).batches(0)] == [19]
+    assert [len(b) for b in adapter({"batch": 19, "method": "shot"}).batches(0)] == [19], "as SHOT skips it"
 
 
 def test_a_class_without_pseudo_labels_is_counted() -> None:
@@ -253,6 +284,8 @@ def test_what_a_baseline_lacks_is_said() -> None:
         adapter({"method": "mcc"}).run()
     with pytest.raises(LookalikeError, match="--labelled"):
         adapter({"method": "finetune"}).run()
+    with pytest.raises(LookalikeError, match="no batch-norm layer runs here"):
+        Adapter(Network(small(), "pooled"), arrays(), IDS, AdaptSettings(method="tent"))
     with pytest.raises(LookalikeError, match="needs classes"):
         Adapter(Network(small(None), "pooled"), arrays(), IDS, AdaptSettings(method="shot"))
 
@@ -262,6 +295,109 @@ def test_adacontrasts_mistake_is_kept_for_comparison_only() -> None:
     for found in (right, wrong):
         found.run()
     assert not same(bits(right), bits(wrong))
+
+
+def test_adacontrast_equals_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = adapter({"method": "adacontrast", "bank": {"size": 15}})
+    objective: Any = found.objective
+    found.run(until=2)
+    assert objective.filled == 12 and set(objective.queue_ids[:12].tolist()) == {
+        int(row) for batch in found.batches(0)[:2] for row in batch
+    }
+    seen: list[Any] = []
+    usual = adacontrast.contrastive
+    monkeypatch.setattr(adacontrast, "contrastive", lambda *a, **k: seen.append(a) or usual(*a, **k))  # type: ignore[func-returns-value]
+    queue = [
+        (row.tolist(), int(label), int(id_))
+        for row, label, id_ in zip(objective.queue, objective.queue_labels, objective.queue_ids, strict=True)
+    ][:12]
+    rows = objective.queue_ids[:6].numpy().copy()
+    _, parts = objective.loss(rows, 1)
+    q, key, asking, _ = seen[0]
+    expected = [
+        naive.adacontrast(q[i].tolist(), key[i].tolist(), int(rows[i]), int(asking.labels[i]), queue, 0.07)
+        for i in range(6)
+    ]
+    assert parts["contrast"] == pytest.approx(np.mean(expected), rel=1e-4)
+    before = objective.rows.clone()
+    objective.after(rows, 1)
+    changed = (objective.rows != before).any(1).nonzero()[:, 0]
+    assert set(changed.tolist()) <= set(rows.tolist()), "a slot of the bank belongs to its picture"
+    found.run()
+    assert objective.filled == 15
+
+
+def test_adacontrasts_own_code_begins_with_a_random_queue() -> None:
+    right, wrong = (adapter({"method": "adacontrast", "compat": compat}).objective for compat in (False, True))
+    assert right.filled == 0 and wrong.filled == 40  # type: ignore[attr-defined]
+    assert (wrong.queue_ids == -1).all()  # type: ignore[attr-defined]
+
+
+def test_adacontrasts_second_network_follows_as_asked() -> None:
+    for share in (1.0, 0.0):
+        found = adapter({"method": "adacontrast", "key_momentum": share})
+        start = bits(found)
+        found.run(until=3)
+        slow: Any = found.objective.slow  # type: ignore[attr-defined]
+        moved = not torch.equal(slow.state_dict()["model.head.weight"], start["model.head.weight"])
+        assert moved == (share == 0.0)
+
+
+def test_tent_leaves_the_norm_of_the_head_alone() -> None:
+    model = small()
+    model.norm = make_norm("bn", 8)
+    network = Network(model.eval(), PIXELS)
+    network.groups(0.1, 1.0, only="norms")
+    learns = {name for name, value in network.named_parameters() if value.requires_grad}
+    assert learns and not any(name.startswith("model.norm.") for name in learns)
+
+
+def test_shot_may_wait_for_its_second_labels() -> None:
+    late = adapter({"method": "shot", "late_labels": True, "epochs": 15})
+    objective: Any = late.objective
+    loss, _ = objective.loss(np.arange(6), 0)
+    with torch.no_grad():
+        plain = adaptation.information(late.network(late.supply.weak(np.arange(6), 0))[1])
+    assert float(loss.detach()) == pytest.approx(float(plain), abs=1e-6)
+    late.step = 4
+    assert float(objective.loss(np.arange(6), 0)[0].detach()) != pytest.approx(float(plain), abs=1e-6)
+
+
+def test_what_is_computed_again_is_the_view_the_bank_keeps() -> None:
+    found = adapter({"reforward": True, "bank": {"size": 40, "view": "strong"}})
+    found.run(until=1)
+    rows = found.batches(0)[0]
+    with torch.no_grad():
+        now = found.network(found.supply.strong(rows, 0))[0]
+    assert torch.allclose(found.objective.bank.target.read("rows")[COUNT:], now, atol=1e-6)  # type: ignore[attr-defined]
+
+
+def test_baselines_have_their_own_constants() -> None:
+    assert resolve(None, {"method": "tent"}).optimiser == "adam" and resolve(None).optimiser == "sgd"
+    assert resolve(None, {"method": "shot"}, {"rate": 5.0}).decay == "inverse"
+    for scale in protocols.SCALES.values():
+        for method in ("tent", "shot", "adacontrast", "mcc", "on_target"):
+            chosen = measuring.settings_for(scale, {"method": method})
+            assert chosen.method == method and chosen.warmup == 0 and chosen.rate <= 1e-3
+    sizes = [measuring.settings_for(protocols.PAPER, {}, share).bank.size for share in (0.01, 0.1, 0.2, 1.0)]
+    assert sizes == [16384, 16384, 65536, 65536]
+    small_one = measuring.settings_for(protocols.SMALL, {"method": "adacontrast"})
+    assert small_one.batch_norm == measuring.settings_for(protocols.SMALL, {}).batch_norm == "keep"
+    assert protocols.PROTOCOLS["visda"].paper["methods"]["mcc"]["confusion_temperature"] == 3.0
+    found = adapter({"method": "mcc", "decay": "steps"}, source=(arrays(1), np.arange(COUNT) % 3))
+    found.step = 1000
+    assert found.rate() == pytest.approx(2**-0.75)
+
+
+def test_a_source_model_learns_from_weak_views_and_smoothed_labels() -> None:
+    labels = np.arange(COUNT) % 3
+    found = adapter({"method": "finetune", "cls_view": "weak", "smoothing": 0.1}, labels=labels)
+    rows = np.arange(6)
+    loss = float(found.objective.loss(rows, 0)[0].detach())
+    with torch.no_grad():
+        odds = found.network(found.supply.weak(rows, 0))[1].log_softmax(1)
+    expected = -(0.9 * odds[range(6), labels[rows]] + 0.1 * odds.mean(1)).mean()
+    assert loss == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_without_classes_only_the_contrast_is_learnt() -> None:

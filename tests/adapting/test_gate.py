@@ -70,6 +70,9 @@ def test_no_better_than_statistics_alone() -> None:
     weaker = softmax(1.1 * logits + 0.1 * noise)
     assert "statistics alone" in gate.without_labels(before, anchor, weaker, near).sentence
     assert gate.without_labels(before, anchor, anchor, near, anchor_asked=True).promoted
+    found = gate.measure(before, anchor, weaker, near)
+    plain = gate.measure(before, anchor, anchor, near)
+    assert (found["anchor_information"], found["anchor_kappa"]) == (plain["information"], plain["kappa"])
 
 
 def test_labels_come_first() -> None:

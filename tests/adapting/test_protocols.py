@@ -90,7 +90,8 @@ def test_visda_counts_every_class_the_same(
     assert by_class["columns"] == ["method", "class-00", "class-01", "class-02", "mean"]
     assert found["protocol-curves"]["blocks"][0]["x_label"] == "share of the target"
     monkeypatch.setattr(protocols, "trial", None)  # what is finished is not done again
-    again = la.protocol(**asked, out=tmp_path / "again")
+    twice = {**asked, "method": ["source", "bn", "source"], "fraction": [0.5, 1, 1.0]}  # and what is asked twice, once
+    again = la.protocol(**twice, out=tmp_path / "again")
     assert again.result["rows"] == rows
 
 
@@ -105,6 +106,19 @@ def test_every_method_runs(tmp_path: Path, pool: Path, scale: dict[str, Any]) ->
     assert [row["method"] for row in run.result["rows"]] == methods
     used = {row["method"]: row["used"] for row in run.result["rows"]}
     assert {name for name, count in used.items() if count} == {"t3ar", "random"}
+
+
+def test_statistics_alone_are_the_targets_whatever_the_others_keep(tmp_path: Path, scale: dict[str, Any]) -> None:
+    there = measuring.different(
+        la.read_table(helpers.pictures(tmp_path / "t", classes=3, images=6, width=40, height=32))
+    )
+    base, rows = measuring.source_model(there, 0, scale), np.arange(len(there))
+    found = {}
+    for method in ("source", "bn"):
+        settings = resolve(None, {**QUICK, "method": method, "batch_norm": "keep"})
+        network, _ = measuring.adapted(base, there, rows, settings)
+        found[method] = network.norms()[0].running_mean
+    assert not torch.equal(found["source"], found["bn"])
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from lookalike.adapting.cells import Cells
 from lookalike.adapting.pool import read_pool
 from lookalike.adapting.settings import resolve
 from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
 from lookalike.data import audit, read_table
 from lookalike.evaluation.neighbours import top_k
 
@@ -112,6 +114,31 @@ def clustered(count: int, seed: int, groups: int = 30) -> np.ndarray:
     centres = np.random.default_rng(99).normal(size=(groups, 16))
     found = centres[rng.integers(0, groups, count)] + 0.4 * rng.normal(size=(count, 16))
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_two_that_embed_at_once_keep_each_others_rows(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read = small(None, dim=5), read_pool([pool])  # one that nobody has embedded with
+    table, usual = read.table(np.arange(len(read))), retrieving.embedded_anew
+    counts: list[int] = []
+
+    def anew(expert: Any, pictures: Any, *rest: Any, **more: Any) -> np.ndarray:
+        counts.append(len(pictures))
+        if len(counts) == 1:  # another process comes and goes meanwhile
+            retrieving.embedded(expert, read.ids[3:8], table.take(np.arange(3, 8)))
+        return usual(expert, pictures, *rest, **more)
+
+    monkeypatch.setattr(retrieving, "embedded_anew", anew)
+    retrieving.embedded(model, read.ids[:5], table.take(np.arange(5)))
+    again = retrieving.embedded(model, read.ids[:8], table.take(np.arange(8)))
+    assert counts == [5, 5] and again.shape == (8, model.dim)
+
+
+def test_a_folder_without_files_is_an_empty_pool(tmp_path: Path) -> None:
+    (tmp_path / "bare" / "below").mkdir(parents=True)
+    assert len(read_pool([tmp_path / "bare"])) == 0
+    (tmp_path / "bare" / "notes.txt").write_text("no picture")
+    with pytest.raises(LookalikeError, match="no pictures"):
+        read_pool([tmp_path / "bare"])
 
 
 def test_a_large_pool_is_searched_by_cells() -> None:

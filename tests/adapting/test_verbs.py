@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 import torch
 from tests import helpers
+from tests.adapting.conftest import small
 
 import lookalike as la
-from lookalike.adapting import asked, gate, trial
+from lookalike.adapting import asked, forgetting, gate, trial
+from lookalike.adapting.network import mixed_parts, recalibrated
+from lookalike.adapting.setup import squares
 from lookalike.adapting.versions import Versions
 from lookalike.core.errors import LookalikeError
+from lookalike.data import content_id
 
 QUICK = {"batch": 16, "epochs": 2, "views": 1, "layer": "pooled", "bank": {"size": 64}}
 
@@ -131,6 +135,117 @@ def test_forgotten_pictures_leave_the_bits_of_a_run_that_never_had_them(
     assert used["id"] not in {slip["id"] for slip in receipts(run, 3)}, "it stays out"
 
 
+def test_a_forgetting_that_is_killed_leaves_nothing_to_go_back_to(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    used = receipts(run, 1)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting, "purge", lambda ids: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            la.forget(model=run.path, pictures=[used["path"]])
+    patched = Versions._mend
+    with monkeypatch.context() as patch:
+        calls: list[int] = []
+        patch.setattr(Versions, "_mend", lambda self: 1 / 0 if calls else calls.append(1) or patched(self))
+        with pytest.raises(ZeroDivisionError):
+            la.forget(model=run.path, pictures=[used["path"]])  # the same words again are understood
+    assert (run.path / "versions" / "1").exists(), "struck before the folder went"
+    with pytest.raises(LookalikeError, match="gone for good"):
+        la.rollback(model=run.path, to=1)
+    assert not (run.path / "versions" / "1").exists()
+    base = la.Embedder.from_pretrained(classifier).fingerprint()
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == base
+    again = la.adapt(resume=run.path)
+    assert used["id"] not in {slip["id"] for slip in receipts(again, 2)} and again.result["in_use"] == 2
+
+
+def test_a_pool_that_moved_can_be_forgotten_from_and_the_rest_made_up_for(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    own = shutil.copytree(pool, tmp_path / "outside")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=QUICK, out=tmp_path / "run")
+    used = receipts(run, 1)[0]
+    own.rename(tmp_path / "elsewhere")
+    with pytest.raises(LookalikeError, match=r"are forgotten and the base model is in use.*--resume"):
+        la.forget(model=run.path, pictures=[used["id"]])
+    assert ledger(run)[1]["status"] == "forgotten"
+    (tmp_path / "elsewhere").rename(own)
+    la.adapt(resume=run.path)
+    assert ledger(run)[2]["status"] == "promoted" and used["id"] not in {slip["id"] for slip in receipts(run, 2)}
+
+
+def test_a_pool_of_which_everything_is_forgotten_is_no_pool(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True, True)
+    own = shutil.copytree(pool, tmp_path / "outside")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=QUICK, out=tmp_path / "run")
+    for file in own.rglob("*.jpg"):
+        file.unlink()
+    la.forget(model=run.path, pictures=["outside/*"])
+    none = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "none")
+    assert ledger(run)[2]["weights"] == ledger(none)[1]["weights"] and receipts(run, 2) == []
+
+
+def test_a_pool_that_contains_the_target(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are not used for their own picture, and what is kept aside to judge by is not learnt from."""
+    always(monkeypatch, True)
+    settings = {**QUICK, "near_copy": 2.0, "neighbours": 3}  # a network of random weights sees everything alike
+    run = la.adapt(model=classifier, target=target, pool=[pool, target], settings=settings, out=tmp_path / "run")
+    ids = {content_id(file) for file in target.rglob("*.jpg")}
+    served = {slip["id"]: {s["target"] for s in slip["served"]} for slip in receipts(run, 1)}
+    assert set(served) & ids, "pictures of the target serve others"
+    assert all(id_ not in whom for id_, whom in served.items())
+    learnt = {whom for all_ in served.values() for whom in all_}
+    assert set(served) & ids <= learnt and len(learnt) == run.result["counts"]["learnt_from"]
+    assert run.result["counts"]["copies_of_target"] == len(learnt)
+
+
+def test_pictures_that_were_learnt_from_do_not_judge(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, judge=target, settings=QUICK, out=tmp_path / "run")
+    counts = run.result["counts"]
+    assert f"{counts['held_out']} labelled held-out pictures are too few" in run.result["verdict"]
+    with pytest.raises(LookalikeError, match="does not exist"):
+        la.adapt(model=classifier, target=target, judge=tmp_path / "nowhere", settings=QUICK, out=tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast"])
+def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
+    method: str, tmp_path: Path, many: tuple[Path, Path]
+) -> None:
+    """With pictures enough to judge by, so that the stream itself is what is told."""
+    model, target = many
+    settings = {**QUICK, "batch": 16, "layer": "stage1"}
+    run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
+    assert not run.result["promoted"] and run.result["counts"]["held_out"] >= 100
+    assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that tells four kinds of pictures apart, and many of them."""
+    where = tmp_path_factory.mktemp("many")
+    target = helpers.pictures(where / "new", classes=4, images=95, width=40, height=32)
+    table, plain = la.read_table(target), small(None, dim=32)
+    ids = [str(number) for number in range(len(table))]
+    model = recalibrated(plain, squares(plain, table, mixed_parts(ids)))  # statistics that will not move far
+    codes, names = table.labels()
+    best = np.linalg.lstsq(model.encode(table, runtime="torch"), 30 * np.eye(4)[codes], rcond=None)[0]
+    model.classifier = torch.nn.Linear(model.dim, 4)
+    with torch.no_grad():
+        model.classifier.bias.zero_()
+        model.classifier.weight.copy_(torch.from_numpy(best.T))
+    model.card["classes"] = names
+    model.save_pretrained(where / "model")
+    return where / "model", target
+
+
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
@@ -220,6 +335,9 @@ def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_pat
         la.adapt(model=classifier, target=target, method="mcc", out=tmp_path / "a")
     with pytest.raises(LookalikeError, match="did you mean `neighbours`"):
         la.adapt(model=classifier, target=target, settings={"neighbors": 1}, out=tmp_path / "a")
+    one = helpers.pictures(tmp_path / "one", classes=1, images=1, width=40, height=32)
+    with pytest.raises(LookalikeError, match="1 different pictures: too few"):
+        la.adapt(model=classifier, target=one, settings=QUICK, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import helpers
 from tests.adapting.conftest import small
 
 from lookalike.adapting import bed
+from lookalike.adapting.gate import Thresholds
 from lookalike.benches import gate, t3ar
 
 
@@ -43,6 +47,7 @@ def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
 
 def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
     plain = {"divergence": 0.0, "information": 0.1, "kappa": 0.1, "lost": 0.0, "pictures": 500, "alarm": None}
+    plain |= {"beyond_anchor": 0.1, "anchor_information": 0.1, "anchor_kappa": 0.1}
     named = {"source": "photo", "target": "sketch", "recipe": "x", "seed": 0}
     return {**plain, **named, "gain": gain, "agreement": agreement, **more}
 
@@ -58,6 +63,57 @@ def test_thresholds_are_chosen_on_one_half_and_judged_on_the_other() -> None:
     assert found["harmful"]["count"] == 41 and found["harmful"]["promoted"] == pytest.approx(1 / 41, abs=1e-4)
     assert [bar.ok for bar in bars] == [True, True, False, False], "60 of each are asked for"
     assert gate.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
+
+
+def test_the_bench_judges_the_gate_that_is_used() -> None:
+    """The same signals, the same answer: also where a candidate is no better than the statistics alone."""
+    limits = Thresholds()
+    weak = row(0.1, 0.99, beyond_anchor=-0.1)
+    assert gate.counted([{**weak, "kappa": 0.2}], limits)["helpful"]["promoted"] == 1, "better by the retriever"
+    assert gate.counted([weak], limits)["helpful"]["promoted"] == 0
+    assert gate.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
+    assert gate.counted([{**weak, "anchor_information": -0.1}], limits)["helpful"]["promoted"] == 1
+
+
+def test_recipes_are_what_their_names_say() -> None:
+    assert bed.settings_of("rate x 30")["rate"] == pytest.approx(30 * bed.BASE["rate"])
+    assert 4 <= bed.settings_of("sorted batches")["batch"] <= 8
+    rates = [bed.settings_of("pool of noise", seed)["rate"] for seed in range(5)]
+    assert rates[0] == rates[4] and sorted(rates[:4], reverse=True) == rates[:4], "from ruin to what is hard to see"
+    for recipe in ("swapped", "merged"):
+        assert {**bed.settings_of("shot"), **bed.settings_of(recipe)} == bed.settings_of("shot"), "good but for classes"
+    p = np.array([[0.6, 0.3, 0.1], [0.5, 0.1, 0.4]])
+    assert bed.CHANGES["swapped"](p, 0).tolist() == p[:, [2, 1, 0]].tolist()
+    assert bed.CHANGES["swapped"](p, 1).tolist() == p[:, [0, 2, 1]].tolist()
+    assert bed.CHANGES["merged"](p, 2)[:, 2].tolist() == [0.0, 0.0]
+
+
+def test_the_gate_has_the_thresholds_that_its_bench_chose() -> None:
+    stored = Path(__file__).parents[2] / "results" / "bench-gate.json"
+    if stored.is_file():  # else it was never run
+        assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
+
+
+def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four small domains, one seed, two steps each."""
+    for number, name in enumerate(gate.DOMAINS):
+        helpers.pictures(tmp_path / "pacs" / name, classes=3, images=5, width=40, height=32, seed=number)
+    monkeypatch.setattr(gate, "SEEDS", (0,))
+    monkeypatch.setattr(gate, "SIZE", 32)
+    monkeypatch.setattr(bed, "backbone", lambda size: small(None))
+    monkeypatch.setattr(bed, "BASE", {**bed.BASE, "steps": 2})
+    for recipe, over in bed.RECIPES.items():
+        monkeypatch.setitem(bed.RECIPES, recipe, {**over, "steps": 2} if "steps" in over else over)
+    said: list[str] = []
+    context: Any = SimpleNamespace(folder=lambda name: tmp_path / name, say=said.append, threads=1)
+    figures, bars = gate.run(context)
+    counted = figures["judged on"]
+    assert sum(counted[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 6 * (5 + 4)
+    assert len(figures["shifts"]) == 6 and {name.split(" to ")[0] for name in figures["shifts"]} == set(gate.DOMAINS)
+    assert {bar.bound for bar in bars} == {gate.HARMFUL, gate.HELPFUL, gate.LEAST}
+    assert any("min left" in line for line in said)
+    monkeypatch.setattr(gate, "trial", lambda **_: 1 / 0)
+    assert gate.run(context)[0] == figures, "what is finished is not done again"
 
 
 def test_the_bed_harms_and_helps_on_purpose() -> None:

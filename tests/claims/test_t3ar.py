@@ -52,6 +52,42 @@ def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["fraction"] for row in found.figures["curve"]][::3] == [0.01, 0.1, 1.0]
     told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 0.01 else 4.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted"
+    told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 1.0 else 4.0) * is_t3ar(cell) + 0.01 * seed)
+    assert t3ar.gain_shrinks(CONTEXT).verdict == "no difference found", "as large at 10 %: not largest at 1 %"
+
+    def ahead(cell: t3ar_cells.Cell, seed: int) -> float:
+        gain = (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell)
+        return 50 + gain + 9.0 * (cell.over.get("method") == "adacontrast") + 0.01 * seed
+
+    told(monkeypatch, ahead)
+    assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted", "who was never behind cannot catch up"
+
+
+def test_one_shift_of_several_below_zero_must_be_so_beyond_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval that would contradict alone, but not as the worst of three."""
+    off = {0: -0.25, 1: -1.75, 2: -0.5, 3: -1.5, 4: -1.0}
+
+    def by(cell: t3ar_cells.Cell, seed: int) -> float:
+        return 50 + (off[seed] if cell.target == "sketch" else 3.0) * is_t3ar(cell)
+
+    told(monkeypatch, by)
+    found = t3ar.retrieval_helps(CONTEXT)
+    assert found.figures["differences"]["own"]["photo to sketch"]["high"] < 0
+    assert found.verdict == "no difference found"
+
+
+def test_what_never_rises_does_not_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, lambda cell, seed: 50.0 - 5.0 * (cell.over.get("retrieval") == "random"))
+    assert t3ar.nearest_beats_random(CONTEXT).verdict == "no difference found"
+
+
+def test_the_shortcut_is_checked_against_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gains(whole: float) -> Any:
+        return lambda cell, seed: 50 + (whole if "layer" in cell.over else 3.0) * is_t3ar(cell) + 0.01 * seed
+
+    for whole, verdict in ((2.0, "reproduced"), (-2.0, "contradicted"), (0.0, "not testable at this scale")):
+        told(monkeypatch, gains(whole))
+        assert t3ar.shortcut(CONTEXT).verdict == verdict
 
 
 def test_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +95,7 @@ def test_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         method = cell.over.get("method", "t3ar")
         value = {"source": 40.0, "bn": 41.0, "tent": 45.0, "shot": 55.0, "adacontrast": 60.0}.get(method, 50.0)
         value += 2.0 * (cell.retriever == "efficientnet_lite2") + 3.0 * (cell.pool == "without")
+        value += 2.0 * (cell.set == "cub" and is_t3ar(cell))
         value -= 5.0 * (cell.over.get("retrieval") == "random") + 4.0 * (cell.source == "pretrained")
         return value + 0.01 * seed
 

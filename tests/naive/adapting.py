@@ -185,3 +185,12 @@ def shot_labels(features: Sequence[Vector], logits: Sequence[Vector]) -> list[in
         labels = [max(sorted(present), key=lambda c: (dot(r, unit(centres[c])), -c)) for r in rows]
         weights = [[float(c == label) for c in range(classes)] for label in labels]
     return labels
+
+
+def adacontrast(
+    q: Vector, key: Vector, own: int, label: int, queue: Sequence[tuple[Vector, int, int]], tau: float
+) -> float:
+    """AdaContrast's contrast of one picture; the queue holds (key, label, id), and no entry is negative to its own."""
+    total = sum(math.exp(dot(q, row) / tau) for row, theirs, id_ in queue if theirs != label and id_ != own)
+    positive = math.exp(dot(q, key) / tau)
+    return -math.log(positive / (positive + total))

@@ -75,8 +75,8 @@ class Adapter:
     def batches(self, epoch: int) -> list[np.ndarray]:
         rows, size = self.order(epoch), self.settings.batch
         found = [rows[i : i + size] for i in range(0, len(rows), size)]
-        if self.settings.batch_norm in ("target-train", "shared-stats"):
-            found = [batch for batch in found if len(batch) > 1]  # one picture has no statistics
+        if self.settings.batch_norm in ("target-train", "shared-stats") or self.settings.method == "shot":
+            found = [batch for batch in found if len(batch) > 1]  # one picture has no statistics, and no diversity
         return found
 
     @cached_property
@@ -119,6 +119,7 @@ class Adapter:
         fall = {
             "cosine": last + (1 - last) * 0.5 * (1 + math.cos(math.pi * done)),
             "inverse": (1 + 10 * done) ** -0.75,
+            "steps": (1 + 1e-3 * self.step) ** -0.75,
             "none": 1.0,
         }
         return rise * fall[chosen.decay]

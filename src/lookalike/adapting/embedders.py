@@ -42,11 +42,9 @@ def measured(
     codes, names = table.labels()
     aside = held_out(table, settings.held_out, seed)
     rows = np.flatnonzero(~aside)
-    start = (
-        model
-        if kind == "frozen"
-        else recalibrated(model, measuring.chunks(model, table, rows, settings.layer), settings.layer)
-    )
+    start = model
+    if kind == "bn" or (kind != "frozen" and settings.batch_norm != "keep"):
+        start = recalibrated(model, measuring.chunks(model, table, rows, settings.layer), settings.layer)
     network = Network(copy.deepcopy(start).eval(), settings.layer)
     below = features_for(start, table, layer=settings.layer)[0]
     out: dict[str, Any] = {"pictures": len(rows), "used": 0}

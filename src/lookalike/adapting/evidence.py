@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 def decide(
     models: tuple[Embedder, Embedder, Embedder],
+    learn: Table,
     aside: Table,
     asked: Asked,
     classes: Classes,
@@ -33,7 +34,7 @@ def decide(
 ) -> Decision:
     """`models` are the one in use, the anchor and the candidate; `moved` are the candidate's prototypes, if any."""
     if asked.judge is not None or asked.labelled:
-        table = aside if asked.judge is None else audit(read_table(asked.judge), near=False).table
+        table = aside if asked.judge is None else _unseen(audit(read_table(asked.judge), near=False).table, learn)
         return _by_labels(models[0], models[2], table, classes, asked.seed)
     candidate = models[2]
     if candidate.classifier is None and classes.prototypes is None:
@@ -51,8 +52,17 @@ def decide(
     return gate.without_labels(p[0], p[1], p[2], np.maximum(near, 0), alarm=alarm, anchor_asked=bn)
 
 
+def _unseen(table: Table, learn: Table) -> Table:
+    """Those that were not learnt from: a picture that was is no evidence."""
+    seen = {str(id_) for id_ in learn.column("content_id")}
+    return table.take(np.array([str(id_) not in seen for id_ in table.column("content_id")], bool))
+
+
 def _by_labels(now: Embedder, candidate: Embedder, table: Table, classes: Classes, seed: int) -> Decision:
     """Accuracy where both name the classes, else recall@1 among the pictures."""
+    table = table.take(table.labels()[0] >= 0)
+    if not len(table):
+        return Decision(False, ["no labelled picture is left to judge by that was not learnt from"], "labels")
     codes, names = table.labels()
     naming = all(m.classifier is not None for m in (now, candidate)) and set(names) <= set(classes.names)
     right = []

@@ -19,6 +19,7 @@ from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.data import Table, content_id
+from lookalike.training.interrupts import Stopped
 
 
 def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, An
     """
     versions = Versions.need(model)
     torch.set_num_threads(threads())
-    with versions.run.locked():
+    with versions.locked():
         gone = _meant(versions, pictures)
         affected = [row["number"] for row in versions.rows if _touched(versions, row["number"], gone)]
         again = versions.row(versions.current) if versions.current in affected else None
@@ -38,19 +39,23 @@ def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, An
         if again is not None:
             folder = versions.folder(versions.current)
             kept = Table.load(folder / "target.parquet"), set(_pool(folder)["ids"]) - gone
-        versions.denied = sorted({*versions.denied, *gone})
-        versions.drop(affected)
-        for row in versions.rows:
-            _strike(versions.folder(row["number"]), gone)
+        # Versions go last, since their receipts are what a repeated command is understood by after a kill.
+        vectors = purge(sorted(gone))
         if affected:  # a report may name them
             for name in ("sections/adapt-receipts.json", "report.html"):
                 (versions.run.path / name).unlink(missing_ok=True)
             shutil.rmtree(versions.run.path / "sections" / "pictures", ignore_errors=True)
         Pending(versions.run).end()  # one that was begun with them cannot be resumed
-        vectors = purge(sorted(gone))
+        for row in versions.rows:
+            _strike(versions.folder(row["number"]), gone)
         number = None
         if again is not None and kept is not None:
-            number = new_version(versions, kept[0], Asked.from_json(again["asked"]), kept[1])
+            asked = Asked.from_json(again["asked"])
+            Pending(versions.run).begin(asked, kept[0], sorted(kept[1]))
+        versions.denied = sorted({*versions.denied, *gone})
+        versions.drop(affected)
+        if again is not None and kept is not None:
+            number = _made_again(versions, kept[0], asked, kept[1])
         else:
             say.say("The model in use never saw them, as its receipts show; it stays as it is.")
     return {
@@ -61,6 +66,18 @@ def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, An
         "made_again": number,
         "in_use": versions.current,
     }
+
+
+def _made_again(versions: Versions, target: Table, asked: Asked, only: set[str]) -> int:
+    try:
+        return new_version(versions, target, asked, only)
+    except Stopped:
+        raise
+    except LookalikeError as error:
+        raise LookalikeError(
+            f"The pictures are forgotten and the base model is in use, but it could not be adapted again: {error} "
+            f"When that is mended: lookalike adapt --resume {versions.run.path}"
+        ) from error
 
 
 def _touched(versions: Versions, number: int, gone: set[str]) -> bool:

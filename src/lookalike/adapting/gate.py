@@ -76,6 +76,8 @@ def measure(before: np.ndarray, anchor: np.ndarray, candidate: np.ndarray, near:
         "information": signals.information(candidate) - signals.information(before),
         "beyond_anchor": signals.information(candidate) - signals.information(anchor),
         "kappa": signals.kappa(new, near) - signals.kappa(old, near),
+        "anchor_information": signals.information(anchor) - signals.information(before),
+        "anchor_kappa": signals.kappa(anchor.argmax(1), near) - signals.kappa(old, near),
         "nuclear": signals.nuclear(candidate) - signals.nuclear(before),
         "confidence": signals.confidence(candidate) - signals.confidence(before),
         "lost": signals.lost(candidate, anchor),
@@ -107,9 +109,22 @@ def failed(found: dict[str, float], limits: Thresholds) -> list[str]:
     return [why for holds, why in asked if not holds]
 
 
-def passes(found: dict[str, Any], limits: Thresholds) -> bool:
-    """Whether signals, with what a stream alarm said, let a candidate pass."""
-    return not found["alarm"] and not failed(found, limits)
+def reasons_to_keep(
+    found: dict[str, Any], limits: Thresholds, *, alarm: str | None = None, anchor_asked: bool = False
+) -> list[str]:
+    """Why a candidate with these signals is not promoted; the whole of the label-free gate.
+
+    `anchor_asked`: the candidate is the anchor itself, because that was asked for. A candidate that neither carries
+    more information than the anchor nor agrees more with the retriever is not promoted where the anchor would be.
+    """
+    reasons = [alarm] if alarm else []
+    reasons += failed(found, limits)
+    # The anchor agrees with itself and loses nothing; what is left is whether it is better than the model before.
+    alone = found["anchor_information"] > limits.information and found["anchor_kappa"] > limits.kappa
+    beyond = found["beyond_anchor"] > 0 or found["kappa"] > found["anchor_kappa"]
+    if not reasons and not anchor_asked and alone and not beyond:
+        reasons = ["it is no better than the target's batch-norm statistics alone"]
+    return reasons
 
 
 def without_labels(
@@ -122,15 +137,10 @@ def without_labels(
     limits: Thresholds | None = None,
     anchor_asked: bool = False,
 ) -> Decision:
-    """The label-free gate. `anchor_asked`: the candidate is the anchor itself, because that was asked for."""
+    """The label-free gate, from probabilities of the same held-out pictures."""
     limits = limits or Thresholds()
     found = measure(before, anchor, candidate, near)
-    reasons = [alarm] if alarm else []
-    reasons += failed(found, limits)
-    if not reasons and not anchor_asked and found["beyond_anchor"] <= 0:
-        plain = failed(measure(before, anchor, anchor, near), limits)
-        if not plain and not np.array_equal(before, anchor):
-            reasons = ["it is no better than the target's batch-norm statistics alone"]
+    reasons = reasons_to_keep(found, limits, alarm=alarm, anchor_asked=anchor_asked)
     return Decision(not reasons, reasons, "without labels", found)
 
 

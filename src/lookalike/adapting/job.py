@@ -14,6 +14,7 @@ from lookalike.adapting.pool import Pool, read_pool
 from lookalike.adapting.retrieving import by_cells
 from lookalike.adapting.sections import report_sections
 from lookalike.adapting.settings import resolve
+from lookalike.adapting.setup import held_out
 from lookalike.adapting.trial import Trial, run_trial
 from lookalike.adapting.versions import Versions
 from lookalike.core import folders
@@ -71,6 +72,9 @@ def adapt(
         raise LookalikeError("`mcc` needs the labelled pictures the model was trained on: give them with --source.")
     if chosen.method == "on_target" and chosen.processes > 1:
         raise LookalikeError("`on_target` trains several networks in a row; it works in one process only.")
+    for given_too in (gallery, judge, source):  # what cannot be read is told now, not after the work
+        if given_too is not None:
+            read_table(given_too)
     table = target if isinstance(target, Table) else read_table(target, layout=layout, progress=True)
     found = audit(table, near=False, progress=True).table
     first = np.sort(np.unique(found.column("content_id").astype(str), return_index=True)[1])
@@ -100,7 +104,7 @@ def adapt(
         return run
     if out is not None:
         raise LookalikeError(f"`{model}` is an adapted model and gets a new version where it is; leave --out out.")
-    with versions.run.locked():
+    with versions.locked():
         new_version(versions, found.take(first), asked)
     return versions.run
 
@@ -108,9 +112,10 @@ def adapt(
 def _resumed(run: Run, *others: object) -> Run:
     if any(other is not None for other in others):
         raise LookalikeError("--resume goes on with what was asked for then; leave the model and --target out.")
-    with run.locked():
+    versions = Versions(run)
+    with versions.locked():
         asked, target, ids = Pending(run).read()
-        new_version(Versions(run), target, asked, ids, begun=ids is not None)
+        new_version(versions, target, asked, ids, begun=ids is not None)
     return run
 
 
@@ -134,6 +139,11 @@ def new_version(
     pool = read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
     if only is not None:
         pool = pool.only(only)
+    # What is kept aside to judge by must not be learnt from by way of the pool.
+    judges = [target.take(held_out(target, asked.settings.held_out, asked.seed))]
+    judges += [] if asked.judge is None else [audit(read_table(asked.judge), near=False).table]
+    aside = {str(id_) for table in judges for id_ in table.column("content_id")}
+    pool = pool.without(aside, "kept aside to judge by")
     if not begun:
         pending.begin(asked, target, pool.ids)
     elif only is not None and len(pool) < len(only):

@@ -21,7 +21,7 @@ from lookalike.adapting import supply
 from lookalike.adapting.adapter import Adapter, predict
 from lookalike.adapting.clusters import prototypes
 from lookalike.adapting.nearest import Retrieved, nobody
-from lookalike.adapting.network import PIXELS, TEMPERATURE, Network, recalibrated
+from lookalike.adapting.network import PIXELS, TEMPERATURE, Network, mixed_parts, recalibrated
 from lookalike.adapting.ontarget import on_target
 from lookalike.adapting.pool import Pool
 from lookalike.adapting.retrieving import retrieve
@@ -38,9 +38,12 @@ from lookalike.models import Embedder, features_for
 VIEWS = 0  # the seed of the fixed views
 
 
-def settings_for(scale: Mapping[str, Any], over: Mapping[str, Any]) -> AdaptSettings:
-    """T3AR's settings at a scale, a baseline's own over them, and what is varied on top."""
-    plain = dict(scale["adapt"])
+def settings_for(scale: Mapping[str, Any], over: Mapping[str, Any], fraction: float = 1.0) -> AdaptSettings:
+    """T3AR's settings at a scale, a baseline's own over them, and what is varied on top.
+
+    `few` of a scale is what a tenth of the target, or less, is run with.
+    """
+    plain = merge(scale["adapt"], scale.get("few", {}) if fraction <= 0.1 else {})
     own = scale.get("methods", {}).get(over.get("method", "t3ar"), {})
     return resolve(plain.pop("config", None), merge(plain, own, over))
 
@@ -141,7 +144,7 @@ def adapted(
     """`base` adapted to `rows` of a table, and how many pool pictures it used. Only `mcc` looks at the source."""
     learn = table.take(rows)
     model = copy.deepcopy(base)
-    if settings.batch_norm != "keep" and settings.method != "source":
+    if settings.method == "bn" or (settings.method != "source" and settings.batch_norm != "keep"):
         model = recalibrated(base, chunks(base, table, rows, settings.layer), settings.layer)
     network = Network(model.eval(), settings.layer)
     if settings.method in ("source", "bn"):
@@ -179,19 +182,22 @@ def adapter_for(
 
 
 def chunks(model: Embedder, table: Table, rows: np.ndarray, layer: str) -> Iterator[torch.Tensor]:
-    """What the layer (or the pixels) of some pictures hold, in batches."""
+    """What the layer (or the pixels) of some pictures hold, in batches for statistics."""
+    parts = [rows[part] for part in mixed_parts([str(id_) for id_ in table.take(rows).column("content_id")])]
     if layer == PIXELS:
-        yield from squares(model, table.take(rows), 64)
+        yield from squares(model, table, parts)
         return
     below = features_for(model, table, layer=layer)[0]
-    for start in range(0, len(rows), 64):
-        yield torch.from_numpy(np.asarray(below[rows[start : start + 64]], np.float32))
+    for part in parts:
+        yield torch.from_numpy(np.asarray(below[part], np.float32))
 
 
 def named(network: Network, table: Table) -> np.ndarray:
     """The class the network gives every picture of a table, as a number."""
     if network.layer == PIXELS:
-        return np.concatenate([predict(network, part)[1].argmax(1) for part in squares(network.model, table, 256)])
+        count = np.arange(len(table))
+        parts = squares(network.model, table, np.split(count, count[256::256]))
+        return np.concatenate([predict(network, part)[1].argmax(1) for part in parts])
     out: np.ndarray = predict(network, features_for(network.model, table, layer=network.layer)[0])[1].argmax(1)
     return out
 

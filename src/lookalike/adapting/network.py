@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lookalike.core import processes
 from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import derive
 from lookalike.models import Embedder
 from lookalike.training.batchnorm import layers
 
@@ -80,7 +84,10 @@ class Network(nn.Module):
         slow = list(self.upper().parameters())
         fast = [value for part in head for value in part.parameters()]
         if only == "norms":
-            slow, fast = [value for norm in self.norms() for value in norm.parameters()], []
+            norms = self.norms()
+            # TENT's are those of the backbone; where none of them runs here, that of the head is what is left.
+            some = [norm for norm in norms if isinstance(norm, nn.BatchNorm2d)] or norms
+            slow, fast = [value for norm in some for value in norm.parameters()], []
         for value in self.parameters():
             value.requires_grad_(False)
         for value in (*slow, *fast):
@@ -88,7 +95,8 @@ class Network(nn.Module):
         found = [{"params": slow, "lr": rate}, {"params": fast, "lr": rate * head_factor}]
         found = [group for group in found if group["params"]]
         if not found:
-            raise LookalikeError("Nothing of this model can learn here: it has no head; choose another `layer`.")
+            lacks = "no batch-norm layer runs here" if only == "norms" else "it has no head"
+            raise LookalikeError(f"Nothing of this model can learn here: {lacks}; choose another `layer`.")
         return found
 
     @contextlib.contextmanager
@@ -137,16 +145,27 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, processes.all_reduce(centred.square().sum(axes)) / total
 
 
+def mixed_parts(ids: Sequence[str], size: int = 64) -> list[np.ndarray]:
+    """Places of pictures in parts of nearly one size, for statistics that are means over batches.
+
+    Folders are sorted by class, and a batch of one class has too little variance; a short last batch would count as
+    much as a whole one. So pictures are shuffled, by their ids, and the parts are even.
+    """
+    order = np.argsort(np.array([derive(0, "statistics", id_) for id_ in ids]), kind="stable")
+    return np.array_split(order, max(1, math.ceil(len(order) / size)))
+
+
 def recalibrated(model: Embedder, batches: Iterable[Tensor], layer: str = PIXELS) -> Embedder:
     """A copy whose batch-norm statistics are those of these pictures: one pass, cumulative means, nothing else.
 
-    Batches are pixels, or what `layer` gives; then only the norm layers above it are touched.
+    Batches are pixels, or what `layer` gives; then only the norm layers above it are touched. One at a time is held.
     """
     out = copy.deepcopy(model).eval()
     network = Network(out, layer)
     norms = network.norms()
-    batches = [batch for batch in batches if len(batch) > 1] if norms else []  # one picture has no variance
-    if not batches:
+    usable = (batch for batch in batches if len(batch) > 1)  # one picture has no variance
+    first = next(usable, None) if norms else None
+    if first is None:
         return out
     before = [norm.momentum for norm in norms]
     for norm in norms:
@@ -154,7 +173,7 @@ def recalibrated(model: Embedder, batches: Iterable[Tensor], layer: str = PIXELS
         norm.momentum = None
         norm.train()
     with torch.no_grad():
-        for batch in batches:
+        for batch in itertools.chain([first], usable):
             network(batch)
     for norm, momentum in zip(norms, before, strict=True):
         norm.momentum = momentum

@@ -27,20 +27,23 @@ class FineTune(Objective):
         a = self.a
         if a.labels is None:
             raise LookalikeError("`finetune` needs labels: give --labelled, or take a method that needs none.")
+        view = a.supply.weak if a.settings.cls_view == "weak" else a.supply.strong
+        smooth = a.settings.smoothing
         if not a.settings.mixup:
-            _, z, _ = self.forward(lambda r: a.supply.strong(r, epoch), rows)
-            return cross_entropy(z, a.labels[torch.from_numpy(rows)]), {}
+            _, z, _ = self.forward(lambda r: view(r, epoch), rows)
+            return cross_entropy(z, a.labels[torch.from_numpy(rows)], label_smoothing=smooth), {}
         rng = numpy_rng(a.seed, "mixup", a.step)
         share = float(rng.beta(a.settings.mixup, a.settings.mixup))
         pairs = np.stack([rows, rng.permutation(rows)], 1)
 
         def mixed(part: np.ndarray) -> Tensor:
-            one, other = (a.supply.strong(part[:, side], epoch) for side in (0, 1))
+            one, other = (view(part[:, side], epoch) for side in (0, 1))
             both = share * one.float() + (1 - share) * other.float()
             return both if one.is_floating_point() else both.round().to(one.dtype)
 
         _, z, _ = self.forward(mixed, pairs)
-        first, second = (cross_entropy(z, a.labels[torch.from_numpy(pairs[:, side])]) for side in (0, 1))
+        both = (a.labels[torch.from_numpy(pairs[:, side])] for side in (0, 1))
+        first, second = (cross_entropy(z, labels, label_smoothing=smooth) for labels in both)
         return share * first + (1 - share) * second, {}
 
 
@@ -61,11 +64,13 @@ class Shot(Objective):
     found: Tensor | None = None
 
     def loss(self, rows: np.ndarray, epoch: int) -> Parts:
-        if self.found is None or self.a.step % max(1, self.a.total // 15) == 0:
+        each = max(1, self.a.total // 15)
+        if self.found is None or self.a.step % each == 0:
             self.found = adaptation.shot_labels(*self.all_centres())
         _, z, _ = self.forward(lambda r: self.a.supply.weak(r, epoch), rows)
         labels = self.found[torch.from_numpy(rows)]
-        return 0.3 * cross_entropy(z, labels) + adaptation.information(z), {}
+        weight = 0.0 if self.a.settings.late_labels and self.a.step < each else 0.3
+        return weight * cross_entropy(z, labels) + adaptation.information(z), {}
 
     def state(self) -> dict[str, Any]:
         return {"found": self.found}

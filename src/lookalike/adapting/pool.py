@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,12 @@ class Pool:
         places, names = [self.places[i] for i in kept], [self.names[i] for i in kept]
         return Pool(self.tables, [self.ids[i] for i in kept], places, names, self.left_out)
 
+    def without(self, ids: set[str], why: str) -> Pool:
+        """All but the pictures of these ids; `why` is how they are counted among those left out."""
+        kept = self.only(set(self.ids) - ids)
+        less = len(self) - len(kept)
+        return replace(kept, left_out={**self.left_out, **({why: less} if less else {})})
+
     def pictures(self, i: int) -> tuple[Table, int]:
         folder, row = self.places[i]
         return self.tables[folder], row
@@ -68,9 +74,12 @@ def read_pool(
     deny: Sequence[str] = (),
     progress: bool = False,
 ) -> Pool:
-    """Read the pool folders; equal pictures count once. Lists hold content ids, or patterns of `folder/path`."""
+    """Read the pool folders; equal pictures count once. Lists hold content ids, or patterns of `folder/path`.
+
+    A folder without a single file is a pool without pictures: all of them may have been taken out.
+    """
     tables, seen, names, left = [], {}, {}, {"copies": 0, "not allowed": 0, "denied": 0, "unreadable": 0}
-    for number, source in enumerate(folders_):
+    for number, source in enumerate(source for source in folders_ if not _bare(source)):
         table = source if isinstance(source, Table) else read_table(source, progress=progress)
         found = audit(table, near=False, progress=progress)
         left["unreadable"] += len(found.unreadable)
@@ -90,6 +99,12 @@ def read_pool(
     ordered = sorted(seen)
     rows = [seen[id_] for id_ in ordered]
     return Pool(tables, ordered, rows, [names[id_] for id_ in ordered], {k: v for k, v in left.items() if v})
+
+
+def _bare(source: str | Path | Table) -> bool:
+    if isinstance(source, Table) or not Path(source).is_dir():
+        return False
+    return not any(files for _, _, files in os.walk(source))
 
 
 def listed(id_: str, path: str, patterns: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Protocol:
     shifts: tuple[tuple[str, str], ...]
     measure: str = "accuracy"
     """`accuracy` over all pictures, or `class_mean`, the mean over the classes."""
+    paper: dict[str, Any] = field(default_factory=dict)
+    """What is other at the paper's scale."""
 
 
 PROTOCOLS = {
@@ -49,7 +51,15 @@ PROTOCOLS = {
             ("painting", "real"),
         ),
     ),
-    "visda": Protocol("visda", (("synthetic", "real/val"),), "class_mean"),
+    "visda": Protocol(
+        "visda",
+        (("synthetic", "real/val"),),
+        "class_mean",
+        {
+            "source": {"epochs": 10},
+            "methods": {"shot": {"rate": 1e-4, "late_labels": True}, "mcc": {"confusion_temperature": 3.0}},
+        },
+    ),
 }
 # A method by name -> what it changes.
 METHODS: dict[str, dict[str, Any]] = {
@@ -62,32 +72,55 @@ SMALL: dict[str, Any] = {
     "model": "efficientnet_lite0",
     "size": 96,
     "head": 256,
-    "source": {"layer": "stage4", "batch": 64, "steps": 200, "rate": 5e-3, "views": 2, "batch_norm": "keep"},
+    "source": {
+        "layer": "stage4",
+        "batch": 64,
+        "steps": 200,
+        "rate": 5e-3,
+        "views": 4,
+        "batch_norm": "keep",
+        "cls_view": "weak",
+        "smoothing": 0.1,
+    },
     "adapt": {
         "layer": "stage4",
         "batch": 32,
         "steps": 60,
-        "rate": 1e-4,
+        "rate": 3e-5,
         "views": 4,
+        "batch_norm": "keep",
         "bank": {"size": 16384},
         "contrast": {"exclusion": "none"},
     },
     "methods": {
-        "tent": {"optimiser": "adam", "rate": 1e-4, "decay": "none", "weight_decay": 0.0},
+        "tent": {"rate": 1e-5},
         "shot": {"rate": 1e-3},
-        "adacontrast": {"rate": 1e-3},
+        "adacontrast": {"rate": 1e-4, "key_momentum": 0.95},
+        "mcc": {"rate": 1e-3},
+        "on_target": {"rate": 1e-3},
     },
 }
 PAPER: dict[str, Any] = {
     "model": "resnet50",
     "size": 224,
     "head": 256,
-    "source": {"layer": "pixels", "batch": 128, "epochs": 60, "rate": 2e-4, "batch_norm": "target-train"},
+    "source": {
+        "layer": "pixels",
+        "batch": 128,
+        "epochs": 60,
+        "rate": 2e-4,
+        "batch_norm": "target-train",
+        "cls_view": "weak",
+        "smoothing": 0.1,
+    },
     "adapt": {"config": "paper_test"},
+    "few": {"config": "paper_test_few"},
     "methods": {
-        "tent": CONFIGS["tent"],
+        "tent": {**CONFIGS["tent"], "warmup": 0},
         "shot": {**CONFIGS["shot"], "epochs": 15, "batch": 64, "warmup": 0},
         "adacontrast": {**CONFIGS["adacontrast"], "epochs": 15, "warmup": 0, "bank": {"size": 16384}},
+        "mcc": {**CONFIGS["mcc"], "epochs": 15, "warmup": 0},
+        "on_target": {**CONFIGS["on_target"], "epochs": 15, "batch": 64, "warmup": 0},
     },
 }
 # `methods` of a scale is what a baseline is run with in place of T3AR's rate, batch and so on.
@@ -124,7 +157,11 @@ def protocol(
         raise LookalikeError(
             "Retrieval needs pictures to retrieve: give --pool, or methods without (`without`, `bn`, …)."
         )
+    if scale == "paper":
+        base = merge(base, chosen.paper)
     base = {**base, "adapt": merge(base["adapt"], dict(settings or {}))}
+    method, neighbours = list(dict.fromkeys(method)), list(dict.fromkeys(neighbours))
+    fraction = list(dict.fromkeys(map(float, fraction)))
     given = {
         "data": str(Path(data).absolute()),
         "layout": chosen.layout,
@@ -194,7 +231,7 @@ def trial(
 
     torch.set_num_threads(threads())
     over = merge(METHODS[method], {} if neighbours is None else {"neighbours": neighbours})
-    settings = how.settings_for(scale, over)
+    settings = how.settings_for(scale, over, fraction)
     expert = None if retriever is None else Embedder.from_pretrained(retriever, size=scale["size"], device=CPU)
     here, there = how.domain(data, layout, source), how.domain(data, layout, target)
     base = how.source_model(here, seed, scale)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, hash_bytes, read_json, write_json
 from lookalike.core.formats import CURRENT, stamp
+from lookalike.core.locks import in_turn
 from lookalike.data import Table
 from lookalike.data.decoding import DECODER
 from lookalike.data.table import read_parquet
@@ -59,6 +61,11 @@ def _runtime(retriever: Embedder) -> str:
     return "torch"
 
 
+def _turn(path: Path) -> AbstractContextManager[None]:
+    """Processes that embed at the same time read and write a store one after the other: none loses another's rows."""
+    return in_turn(folders.home() / "locks" / f"pool-{path.name}.lock")
+
+
 def _known(path: Path) -> tuple[list[str], np.ndarray | None]:
     if not (path / "ids.json").is_file():
         return [], None
@@ -80,20 +87,31 @@ def embedded(retriever: Embedder, ids: Sequence[str], pictures: Table, *, progre
     """Unit vectors of pictures by content id; computed for those that were never seen, each by itself."""
     runtime = _runtime(retriever)
     path = _store(retriever, runtime)
-    known, rows = _known(path)
+    with _turn(path):
+        known, rows = _known(path)
     at = {id_: i for i, id_ in enumerate(known)}
     new = [i for i, id_ in enumerate(ids) if id_ not in at]
     if new:
         more = embedded_anew(retriever, pictures.take(new), runtime, progress=progress)
-        rows = more if rows is None else np.concatenate([rows, more])
-        known = [*known, *(ids[i] for i in new)]
+        with _turn(path):
+            known, rows = _merged(path, [ids[i] for i in new], more)
         at = {id_: i for i, id_ in enumerate(known)}
-        _write(path, known, rows)
         folders.trim_cache()
     folders.touch(path)
     if rows is None:
         return np.zeros((0, retriever.dim), np.float32)
     return np.array(rows[[at[id_] for id_ in ids]], np.float32)
+
+
+def _merged(path: Path, ids: list[str], more: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The store with these rows beside what it holds by now."""
+    known, rows = _known(path)
+    there = set(known)
+    new = [i for i, id_ in enumerate(ids) if id_ not in there]
+    rows = more[new] if rows is None else np.concatenate([rows, more[new]])
+    known = [*known, *(ids[i] for i in new)]
+    _write(path, known, rows)
+    return known, rows
 
 
 def by_cells(pool: Pool, chosen: AdaptSettings) -> bool:
@@ -144,11 +162,12 @@ def purge(ids: Sequence[str]) -> int:
         elif kind == "audits" and _names(entry, gone):
             entry.unlink()
     for path in folders.cache("pools").iterdir():
-        known, rows = _known(path)
-        keep = [i for i, id_ in enumerate(known) if id_ not in gone]
-        if rows is not None and len(keep) < len(known):
-            count += len(known) - len(keep)
-            kept = np.array(rows[keep])
-            del rows
-            _write(path, [known[i] for i in keep], kept)
+        with _turn(path):
+            known, rows = _known(path)
+            keep = [i for i, id_ in enumerate(known) if id_ not in gone]
+            if rows is not None and len(keep) < len(known):
+                count += len(known) - len(keep)
+                kept = np.array(rows[keep])
+                del rows
+                _write(path, [known[i] for i in keep], kept)
     return count

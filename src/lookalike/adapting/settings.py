@@ -97,8 +97,12 @@ class AdaptSettings(Settings):
     """Where the warm-up begins."""
     last_rate: float = Field(default=0.0, ge=0)
     """Where the cosine ends."""
-    decay: Literal["cosine", "inverse", "none"] = "cosine"
-    """The rate's way down: by a cosine, (1 + 10t)^-0.75 as SHOT's, or not at all."""
+    decay: Literal["cosine", "inverse", "steps", "none"] = "cosine"
+    """The rate's way down: by a cosine, (1 + 10t)^-0.75 as SHOT's, (1 + steps/1000)^-0.75 as MCC's, or not at all."""
+    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """With `finetune`, the share of each label that is spread over all classes."""
+    late_labels: bool = False
+    """With `shot`, pseudo-labels count only once they were found a second time, as its authors do on VisDA-C."""
     mixup: float = Field(default=0.0, ge=0)
     """With `finetune`, pictures are mixed in pairs, by shares of Beta(mixup, mixup); 0 for none."""
     batch_norm: Literal["frozen", "keep", "target-train", "shared-stats"] = "frozen"
@@ -106,15 +110,17 @@ class AdaptSettings(Settings):
     views: int = Field(default=4, ge=1)
     """Cached strong views of every picture; half as many weak ones."""
     cls_view: Literal["strong", "weak"] = "strong"
-    """The view that learns the pseudo-labels."""
+    """The view that learns the pseudo-labels, or with `finetune` the labels."""
     div_scope: Literal["batch", "ema", "off"] = "batch"
     """Over what the diversity term takes its mean prediction."""
     reforward: bool = False
     """Features for the bank are computed again after the step."""
     stream: bool = False
     """Pictures come once, in the order of their names, as they would from a camera."""
+    key_momentum: float = Field(default=0.999, ge=0, le=1)
+    """With `adacontrast`, what its second network keeps of itself in a step; short runs need less."""
     compat: bool = False
-    """AdaContrast as its code does it: labels of the queue are exchanged before the loss."""
+    """AdaContrast with what its code does by mistake, for comparison."""
     student: str = "resnet18"
     """The untrained network that `on_target` teaches."""
     rounds: int = Field(default=2, ge=1)
@@ -173,10 +179,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "batch": 128,
         "weight_decay": 0.0,
     },
+    "mcc": {"method": "mcc", "rate": 1e-3, "decay": "steps", "batch": 36, "batch_norm": "target-train"},
+    "on_target": {"method": "on_target", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
 }
 
 
 def resolve(config: str | None, *layers: Mapping[str, Any]) -> AdaptSettings:
-    """The settings: the defaults, a named configuration over them, and what the user says on top."""
+    """The settings: the defaults, a named configuration over them, and what the user says on top.
+
+    A baseline without a configuration has its authors' own constants, not T3AR's.
+    """
+    if config is None:
+        method = merge({}, *layers).get("method")
+        config = method if method in CONFIGS else None
     base = CONFIGS[choose(config, CONFIGS, "a configuration of adapt")] if config else {}
     return AdaptSettings.parse(merge(base, *layers), "settings of adapt")

@@ -6,7 +6,7 @@ Made of files and settings alone, and the same every time: by every process, and
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from lookalike.adapting.adapter import Adapter
 from lookalike.adapting.asked import Asked
 from lookalike.adapting.classes import Classes, codes_of, find_classes, with_classifier
 from lookalike.adapting.nearest import Retrieved
-from lookalike.adapting.network import Network, pick_layer, recalibrated
+from lookalike.adapting.network import Network, mixed_parts, pick_layer, recalibrated
 from lookalike.adapting.pool import Pool
 from lookalike.adapting.retrieving import retrieve
 from lookalike.core.device import CPU
@@ -64,7 +64,7 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: Asked, *, progress:
             f"`{target.name}` holds {len(target)} different pictures: too few to adapt to and to judge by."
         )
     ids = [str(id_) for id_ in learn.column("content_id")]
-    anchor = recalibrated(base, squares(base, learn, chosen.batch))
+    anchor = recalibrated(base, squares(base, learn, mixed_parts(ids)))
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
     expert = base if asked.retriever is None else Embedder.from_pretrained(asked.retriever, device=CPU)
     found = retrieve(expert, ids, learn, pool, chosen, seed=seed, progress=progress)
@@ -104,10 +104,10 @@ def held_out(target: Table, share: float, seed: int) -> np.ndarray:
     return np.array([derive(seed, "held out", id_) / 2**63 < share for id_ in ids], bool)
 
 
-def squares(model: Embedder, table: Table, batch: int) -> Iterator[torch.Tensor]:
-    """Pixels of a table in batches, as the finished model would see them."""
-    for start in range(0, len(table), batch):
-        rows = table.take(np.arange(start, min(start + batch, len(table))))
+def squares(model: Embedder, table: Table, parts: Sequence[np.ndarray]) -> Iterator[torch.Tensor]:
+    """Pixels of a table, part by part, as the finished model would see them."""
+    for part in parts:
+        rows = table.take(part)
         yield torch.from_numpy(np.stack([model.square(rows.open_bytes(i)) for i in range(len(rows))]))
 
 

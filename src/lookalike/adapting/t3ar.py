@@ -135,7 +135,9 @@ class T3AR(Objective):
         features, logits, labels, pool = self.kept
         if self.a.settings.reforward:
             with torch.no_grad():
-                features, logits = self.passed(lambda r: self.a.supply.weak(r, epoch), rows)
+                supply, strong = self.a.supply, self.a.settings.bank.view == "strong"
+                view = supply.strong if strong else supply.weak
+                features, logits = self.passed(lambda r: view(r, epoch), rows)
         self.bank.push_target(features, torch.from_numpy(rows), logits, labels)
         if pool is not None:
             self.bank.push_pool(pool[1].rows, pool[1].ids, pool[1].labels)

@@ -72,6 +72,7 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
         judged = [with_classifier(model, made.classes) for model in judged]
     decision = decide(
         (judged[0], judged[1], judged[2]),
+        made.learn,
         made.aside,
         asked,
         made.classes,

@@ -8,9 +8,11 @@ RUN/versions/N         a version: `model`, `receipts.json`, `target.parquet`, `p
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from lookalike.core.formats import stamp, upgrade
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.models import Embedder
+from lookalike.models.folder import WEIGHTS
 
 LEDGER = "versions.json"
 
@@ -35,10 +38,30 @@ class Versions:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        found = read_ledger(run.path)
+        self._read()
+
+    def _read(self) -> None:
+        found = read_ledger(self.run.path)
         self.current: int = found["current"]
         self.rows: list[dict[str, Any]] = found["versions"]
         self.denied: list[str] = found["denied"]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes the versions meanwhile; what a kill left half done is done first."""
+        with self.run.locked():
+            self._read()
+            self._mend()
+            yield
+
+    def _mend(self) -> None:
+        """The list is the truth: what is forgotten has no folder, and the model in use is the one it names."""
+        for row in self.rows:
+            if row["status"] == "forgotten":
+                shutil.rmtree(self.folder(row["number"]), ignore_errors=True)
+        named, used = self.folder(self.current) / "model" / WEIGHTS, self.run.model / WEIGHTS
+        if not used.is_file() or not filecmp.cmp(named, used, shallow=False):
+            self.use(self.current)
 
     @classmethod
     def create(cls, run: Run, base: Embedder) -> Versions:
@@ -127,21 +150,24 @@ class Versions:
         return {row["id"] for row in read_json(path, "receipts")} if path.is_file() else set()
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Delete versions for good: nothing can be gone back to. The base cannot be dropped."""
-        if self.current in numbers:
-            self.use(0)
+        """Delete versions for good: nothing can be gone back to. The base cannot be dropped.
+
+        The list comes first: from then on they are out of reach, wherever a kill strikes.
+        """
         for number in numbers:
             row = self.row(number)
             row["status"] = "forgotten"
             row.pop("decision", None)
-            shutil.rmtree(self.folder(number), ignore_errors=True)
+        if self.current in numbers:
+            self.current = 0
         self.save()
+        self._mend()
 
 
 def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
     """Go back to the version before the one in use, or to version `to`; 0 is the base model."""
     found = Versions.need(model)
-    with found.run.locked():
+    with found.locked():
         now = found.row(found.current)
         if to is None and found.current == 0:
             raise LookalikeError(f"`{model}` already uses its base model: there is nothing to go back to.")

@@ -19,7 +19,7 @@ from lookalike.benches import Bar, BenchContext
 from lookalike.core.jobs import Jobs
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
-SEEDS = (0, 1, 2, 3)
+SEEDS = tuple(range(8))
 HELP = ("bn", "tent", "shot", "t3ar", "adacontrast")
 HARM = (
     ("rate x 30", "shuffled labels", "swapped", "pool of noise"),
@@ -28,7 +28,12 @@ HARM = (
 MARGIN = 0.01
 HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
 SIZE = 96
-GRID = {"agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95), "divergence": (0.005, 0.01, 0.02, 0.04), "kappa": (-0.02, 0.0)}
+GRID = {
+    "agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
+    "divergence": (0.005, 0.01, 0.02, 0.04),
+    "information": (-0.2, -0.1, -0.05, 0.0),
+    "kappa": (-0.02, 0.0, 0.02),
+}
 
 
 def halves() -> list[dict[str, Any]]:
@@ -61,7 +66,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
                 "target": b,
                 "recipe": recipe,
                 "seed": seed,
-                "settings": settings_of(recipe),
+                "settings": settings_of(recipe, seed),
             }
             for a, b in half["shifts"]
             for recipe in (*HELP, *half["harm"])
@@ -98,7 +103,8 @@ def judged(
         "chosen": limits.model_dump(),
         "chosen on": counted(chosen_on, limits),
         "judged on": counted(judged_on, limits),
-        "defaults, both halves": counted([*chosen_on, *judged_on], Thresholds()),
+        "defaults": Thresholds().model_dump(),
+        "defaults, judged on": counted(judged_on, Thresholds()),
         "trade-off": [{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()],
         "by recipe": {
             recipe: counted([r for r in judged_on if r["recipe"] == recipe], limits)
@@ -138,7 +144,7 @@ def choose_limits(rows: Sequence[dict[str, Any]]) -> Any:
 
 def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
     """Of the harmful, the helpful and the rest: how many, and the promoted share with its interval."""
-    from lookalike.adapting.gate import passes
+    from lookalike.adapting.gate import reasons_to_keep
     from lookalike.evaluation.bootstrap import share
 
     kinds = {
@@ -148,7 +154,9 @@ def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     for kind, members in kinds.items():
-        passed = sum(passes(r, limits) for r in members)
+        passed = sum(
+            not reasons_to_keep(r, limits, alarm=r["alarm"], anchor_asked=r["recipe"] == "bn") for r in members
+        )
         found = share(passed, len(members)) if members else None
         out[kind] = {
             "count": len(members),

@@ -63,11 +63,11 @@ def shared(data: str, cells: list[dict[str, Any]]) -> list[dict[str, dict[str, A
         if pool != "none":
             first[f"pool {pool}"] = {"data": data, "what": [pool], "scale": scale}
             if cell["retriever"] != "own":
-                first[f"vectors {pool} {cell['retriever']}"] = {
-                    "data": data,
-                    "what": [pool, cell["retriever"]],
-                    "scale": scale,
-                }
+                expert = cell["retriever"]
+                part = "train" if set_ == "cub" else cell["target"]
+                first[f"vectors {pool} {expert}"] = {"data": data, "what": [pool, expert], "scale": scale}
+                vectors = {"data": data, "what": [set_, part, "by", expert], "scale": scale}
+                first[f"vectors {set_} {part} {expert}"] = vectors
         if set_ != "cub":
             name = f"source {set_} {cell['source']} {cell['seed']}"
             second[name] = {"data": data, "what": [set_, cell["source"], cell["seed"]], "scale": scale}
@@ -75,7 +75,7 @@ def shared(data: str, cells: list[dict[str, Any]]) -> list[dict[str, dict[str, A
 
 
 def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
-    """One of the things that runs share: views of pictures, activations or vectors of a pool, or a source model."""
+    """One of the things that runs share: views or vectors of pictures, activations of a pool, or a source model."""
     import torch
 
     from lookalike.adapting import measuring, supply
@@ -92,6 +92,9 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
         features_for(model, table)
         supply.make(model, settings["layer"], table, None, views=settings["views"], seed=measuring.VIEWS)
         return len(table)
+    if len(what) == 4:
+        table = domain(data, *what[:2])
+        return len(embedded(expert_of(what[3], scale["size"]), [str(i) for i in table.column("content_id")], table))
     pool = pool_of(data, what[0])
     whole = pool.table(np.arange(len(pool)))
     if len(what) == 2:
@@ -113,7 +116,7 @@ def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[s
     torch.set_num_threads(1)
     name, over = cell["set"], dict(cell["over"])
     steps = int(over.pop("pretrain_steps", 0))
-    settings = measuring.settings_for(scale, over)
+    settings = measuring.settings_for(scale, over, cell["fraction"])
     pool = pool_of(data, cell["pool"])
     expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
     if name == "cub":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -31,13 +32,28 @@ def _try(file: IO[bytes]) -> bool:
         return False
 
 
+def _opened(path: Path) -> IO[bytes]:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab+")
+
+
+@contextlib.contextmanager
+def in_turn(path: str | Path) -> Iterator[None]:
+    """Hold the lock file `path` for the block, after whoever has it now; for what takes moments."""
+    file = _opened(Path(path))
+    try:
+        while not _try(file):
+            time.sleep(0.02)
+        yield
+    finally:
+        file.close()
+
+
 @contextlib.contextmanager
 def hold(path: str | Path, what: str) -> Iterator[None]:
     """Hold the lock file `path` for the block; `Locked` at once if another process has it."""
-    path = Path(path)
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab+")
+    file = _opened(Path(path))
     try:
         if not _try(file):
             raise Locked(f"{what} is in use by another process; wait for it to end, or stop it.")
