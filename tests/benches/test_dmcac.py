@@ -15,7 +15,8 @@ from lookalike.memory.retrieval import top_k
 
 @pytest.fixture
 def small(monkeypatch):
-    for name, value in {"QUERIES": 5, "VIEWS": 3, "DIM": 16, "K": 4, "CLASSES": 6, "ROWS": 300, "ROUNDS": 1, "STEPS": 1}.items():
+    sizes = {"QUERIES": 5, "VIEWS": 3, "DIM": 16, "K": 4, "CLASSES": 6, "ROWS": 300, "ROUNDS": 1, "STEPS": 1}
+    for name, value in sizes.items():
         monkeypatch.setattr(bench, name, value)
 
 

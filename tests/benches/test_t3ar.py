@@ -94,11 +94,25 @@ def test_the_gate_has_the_thresholds_that_its_bench_chose() -> None:
         assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
 
 
+def test_what_was_looked_at_is_not_judged() -> None:
+    quiet = dict.fromkeys(("agreement", "divergence", "information", "kappa", "beyond_anchor", "pictures", "lost"), 0.0)
+    quiet |= {"anchor_information": 0.0, "anchor_kappa": 0.0}
+    rows = [
+        {"source": a, "target": b, "seed": seed, "recipe": "merged", "gain": -0.1, "alarm": "told", **quiet}
+        for a, b in gate.halves()[1]["shifts"]
+        for seed in gate.SEEDS
+    ]
+    figures, bars = gate.judged(rows, rows)
+    assert figures["looked at before, not judged"]["harmful"]["count"] == 4
+    assert bars[2].value == figures["judged on"]["harmful"]["count"] == 6 * 8 - 4
+    assert "cartoon to art_painting" in figures["shifts"]
+
+
 def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four small domains, one seed, two steps each."""
     for number, name in enumerate(gate.DOMAINS):
         helpers.pictures(tmp_path / "pacs" / name, classes=3, images=5, width=40, height=32, seed=number)
-    monkeypatch.setattr(gate, "SEEDS", (0,))
+    monkeypatch.setattr(gate, "SEEDS", (4,))
     monkeypatch.setattr(gate, "SIZE", 32)
     monkeypatch.setattr(bed, "backbone", lambda size: small(None))
     monkeypatch.setattr(bed, "BASE", {**bed.BASE, "steps": 2})

@@ -26,6 +26,8 @@ HARM = (
     ("entropy alone", "sorted batches", "merged", "pool is the target"),
 )
 MARGIN = 0.01
+# Looked at while the rule and the grid were written (decision 0255): counted apart, never judged.
+LOOKED_AT = frozenset(("cartoon", "art_painting", seed) for seed in range(4))
 HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
 SIZE = 96
 GRID = {
@@ -99,10 +101,13 @@ def judged(
     from lookalike.adapting.gate import Thresholds
 
     limits = choose_limits(chosen_on)
+    known = [r for r in judged_on if (r["source"], r["target"], r["seed"]) in LOOKED_AT]
+    judged_on = [r for r in judged_on if r not in known]
     figures: dict[str, Any] = {
         "chosen": limits.model_dump(),
         "chosen on": counted(chosen_on, limits),
         "judged on": counted(judged_on, limits),
+        "looked at before, not judged": counted(known, limits),
         "defaults": Thresholds().model_dump(),
         "defaults, judged on": counted(judged_on, Thresholds()),
         "trade-off": [{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()],
