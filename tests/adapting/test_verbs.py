@@ -17,6 +17,7 @@ from tests.adapting.conftest import small
 
 import lookalike as la
 from lookalike.adapting import asked, forgetting, gate, trial
+from lookalike.adapting.job import GENTLE
 from lookalike.adapting.network import mixed_parts, recalibrated
 from lookalike.adapting.setup import squares
 from lookalike.adapting.versions import Versions
@@ -45,6 +46,7 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
 ) -> None:
     always(monkeypatch, True)
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    assert run.config["settings"]["rate"] == GENTLE
     counts = run.result["counts"]
     assert counts["target"] == 40 == counts["learnt_from"] + counts["held_out"]
     slips = receipts(run, 1)

@@ -72,7 +72,7 @@ def test_the_bench_judges_the_gate_that_is_used() -> None:
     assert gate.counted([{**weak, "kappa": 0.2}], limits)["helpful"]["promoted"] == 1, "better by the retriever"
     assert gate.counted([weak], limits)["helpful"]["promoted"] == 0
     assert gate.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
-    assert gate.counted([{**weak, "anchor_information": -0.1}], limits)["helpful"]["promoted"] == 1
+    assert gate.counted([{**weak, "anchor_information": limits.information - 0.1}], limits)["helpful"]["promoted"] == 1
 
 
 def test_recipes_are_what_their_names_say() -> None:

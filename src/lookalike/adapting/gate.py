@@ -21,12 +21,12 @@ from lookalike.evaluation.bootstrap import paired
 class Thresholds(Settings):
     """What the label-free gate asks for; `lookalike bench gate` measures what they let through."""
 
-    agreement: float = 0.85
+    agreement: float = 0.9
     """With the anchor's prediction, on the half it is most confident of, at least."""
-    divergence: float = 0.02
+    divergence: float = 0.04
     """Between the mean predictions of candidate and anchor, in nats, at most."""
-    information: float = 0.0
-    """More mutual information than before, by more than this."""
+    information: float = -0.2
+    """Change of the mutual information of pictures and classes, in nats, more than this."""
     kappa: float = -0.02
     """Change of the agreement with the retriever's neighbours, more than this."""
     pictures: int = 100
@@ -99,7 +99,10 @@ def failed(found: dict[str, float], limits: Thresholds) -> list[str]:
             found["divergence"] <= limits.divergence,
             f"its class shares are {found['divergence']:.3f} nats from the anchor's (most {limits.divergence:g})",
         ),
-        (found["information"] > limits.information, "its predictions carry no more information than before"),
+        (
+            found["information"] > limits.information,
+            f"its predictions carry {-found['information']:.2f} nats less information than before",
+        ),
         (
             found["kappa"] > limits.kappa,
             f"it agrees less with the retriever's neighbours ({found['kappa']:+.3f}, least {limits.kappa:+g})",
@@ -119,6 +122,8 @@ def reasons_to_keep(
     """
     reasons = [alarm] if alarm else []
     reasons += failed(found, limits)
+    if not reasons and max(found["information"], found["kappa"]) <= 0:
+        reasons = ["nothing says that it is better: no more information, no more agreement with the retriever"]
     # The anchor agrees with itself and loses nothing; what is left is whether it is better than the model before.
     alone = found["anchor_information"] > limits.information and found["anchor_kappa"] > limits.kappa
     beyond = found["beyond_anchor"] > 0 or found["kappa"] > found["anchor_kappa"]

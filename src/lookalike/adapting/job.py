@@ -25,6 +25,8 @@ from lookalike.core.run import Run, find_run
 from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
 
+GENTLE = 3e-5  # T3AR's rate without labels: at the usual one pseudo-labels ran away (decision 0211)
+
 
 def adapt(
     *,
@@ -68,6 +70,8 @@ def adapt(
     given = {"method": method, "steps": steps, "processes": processes}
     over |= {name: value for name, value in given.items() if value is not None}
     chosen = resolve(config, over, {"stream": True} if stream else {})
+    if not labelled and config is None and chosen.method == "t3ar" and "rate" not in over:
+        chosen = chosen.model_copy(update={"rate": GENTLE})
     if chosen.method == "mcc" and source is None:
         raise LookalikeError("`mcc` needs the labelled pictures the model was trained on: give them with --source.")
     if chosen.method == "on_target" and chosen.processes > 1:

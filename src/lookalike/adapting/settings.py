@@ -83,7 +83,7 @@ class AdaptSettings(Settings):
     steps: int | None = Field(default=None, ge=1)
     """Steps in all, where passes should not count."""
     rate: float = Field(default=1e-3, ge=0)
-    """Learning rate of the backbone."""
+    """Learning rate of the backbone. T3AR without labels has 3e-5 where neither this nor a configuration is given."""
     head_factor: float = 10.0
     """Head and classifier learn so many times faster."""
     optimiser: Literal["sgd", "adam"] = "sgd"
