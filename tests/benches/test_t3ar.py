@@ -94,6 +94,12 @@ def test_the_gate_has_the_thresholds_that_its_bench_chose() -> None:
         assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
 
 
+def test_a_trade_off_has_only_what_nothing_beats() -> None:
+    pairs = [(0.05, 0.6), (0.0, 0.2), (0.0, 0.3), (0.02, 0.3), (0.1, 0.6), (0.2, 0.9)]
+    rows = [{"harmful": harmful, "helpful": helpful} for harmful, helpful in pairs]
+    assert [tuple(row.values()) for row in gate.undominated(rows)] == [(0.0, 0.3), (0.05, 0.6), (0.2, 0.9)]
+
+
 def test_what_was_looked_at_is_not_judged() -> None:
     quiet = dict.fromkeys(("agreement", "divergence", "information", "kappa", "beyond_anchor", "pictures", "lost"), 0.0)
     quiet |= {"anchor_information": 0.0, "anchor_kappa": 0.0}

@@ -110,7 +110,7 @@ def judged(
         "looked at before, not judged": counted(known, limits),
         "defaults": Thresholds().model_dump(),
         "defaults, judged on": counted(judged_on, Thresholds()),
-        "trade-off": [{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()],
+        "trade-off": undominated([{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()]),
         "by recipe": {
             recipe: counted([r for r in judged_on if r["recipe"] == recipe], limits)
             for recipe in sorted({r["recipe"] for r in judged_on})
@@ -133,6 +133,15 @@ def _grid() -> list[dict[str, Any]]:
 
 def _short(found: dict[str, Any]) -> dict[str, float]:
     return {kind: found[kind]["promoted"] for kind in ("harmful", "helpful")}
+
+
+def undominated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best that can be had: no other thresholds let more helpful ones pass with as few harmful ones."""
+    out: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (row["harmful"], -row["helpful"])):
+        if not out or row["helpful"] > out[-1]["helpful"]:
+            out.append(row)
+    return out
 
 
 def choose_limits(rows: Sequence[dict[str, Any]]) -> Any:
