@@ -113,8 +113,9 @@ def test_forgotten_pictures_leave_the_bits_of_a_run_that_never_had_them(
     classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     always(monkeypatch, True, True, True, True)
+    fast = {**QUICK, "rate": 1e-3}  # four gentle steps round one picture away
     own, less = shutil.copytree(pool, tmp_path / "a" / "outside"), shutil.copytree(pool, tmp_path / "b" / "outside")
-    run = la.adapt(model=classifier, target=target, pool=[own], settings=QUICK, out=tmp_path / "run")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=fast, out=tmp_path / "run")
     used = max(receipts(run, 1), key=lambda slip: len(slip["served"]))
     path = used["path"].removeprefix("outside/")
     la.report(run=run)
@@ -123,7 +124,7 @@ def test_forgotten_pictures_leave_the_bits_of_a_run_that_never_had_them(
     done = la.forget(model=run.path, pictures=[used["path"]])
     assert done["versions_gone"] == [1] and done["made_again"] == 2 == done["in_use"]
     (less / path).unlink()
-    never = la.adapt(model=classifier, target=target, pool=[less], settings=QUICK, out=tmp_path / "never")
+    never = la.adapt(model=classifier, target=target, pool=[less], settings=fast, out=tmp_path / "never")
     mine, theirs = _tensors(run.path / "model"), _tensors(never.path / "model")
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
     assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
@@ -133,7 +134,7 @@ def test_forgotten_pictures_leave_the_bits_of_a_run_that_never_had_them(
     assert not (run.path / "versions" / "1").exists()
     left = [p.name for p in run.path.rglob("*.*") if p.suffix in (".json", ".html") and path in p.read_text()]
     assert left == []
-    la.adapt(model=run.path, target=target, pool=[pool], settings=QUICK)
+    la.adapt(model=run.path, target=target, pool=[pool], settings=fast)
     assert used["id"] not in {slip["id"] for slip in receipts(run, 3)}, "it stays out"
 
 
