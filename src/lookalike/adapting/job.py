@@ -25,7 +25,7 @@ from lookalike.core.run import Run, find_run
 from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
 
-GENTLE = 3e-5  # T3AR's rate without labels: at the usual one pseudo-labels ran away (decision 0211)
+GENTLE = 3e-5  # T3AR's rate without labels: the best of four that were tried, on one shift (decision 0211)
 
 
 def adapt(
