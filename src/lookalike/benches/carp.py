@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
-from lookalike.benches.evaluate import peak
+from lookalike.benches.evaluate import level_peak, peak
 from lookalike.benches.turns import in_turns, ratio
 from lookalike.core import seeds
 
@@ -189,7 +189,7 @@ def in_process(who: str, threads: int) -> float:
 def _child(who: str) -> float:
     job(who, prototypes=4 * BLOCK)()  # imports, thread pools, kernels
     step = job(who)
-    before = peak()
+    before = level_peak()
     step()
     return round(peak() - before, 1)
 

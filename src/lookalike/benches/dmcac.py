@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
-from lookalike.benches.evaluate import peak
+from lookalike.benches.evaluate import level_peak, peak
 from lookalike.benches.turns import in_turns, ratio
 from lookalike.core import seeds
 
@@ -182,7 +182,7 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
 
     work(*made_up(500))  # imports, thread pools, kernels
     given = made_up(rows)
-    before, start = peak(), time.perf_counter()
+    before, start = level_peak(), time.perf_counter()
     value = work(*given)
     return {"megabytes": round(peak() - before), "seconds": round(time.perf_counter() - start, 2), "value": value}
 
