@@ -25,6 +25,7 @@ TRAIN: dict[str, Any] = {
         "batch_norm": "keep",
         "bank": {"size": 16384},
         "contrast": {"exclusion": "none"},
+        "weights": {"contrast": 0.1},
     },
 }
 PAPER_TRAIN: dict[str, Any] = {"model": "resnet50", "size": 224, "head": None, "adapt": {"config": "paper_train"}}
