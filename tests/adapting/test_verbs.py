@@ -17,7 +17,7 @@ from tests.adapting.conftest import small
 
 import lookalike as la
 from lookalike.adapting import asked, forgetting, gate, trial
-from lookalike.adapting.job import GENTLE
+from lookalike.adapting.job import SUITED
 from lookalike.adapting.network import mixed_parts, recalibrated
 from lookalike.adapting.setup import squares
 from lookalike.adapting.versions import Versions
@@ -46,7 +46,7 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
 ) -> None:
     always(monkeypatch, True)
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
-    assert run.config["settings"]["rate"] == GENTLE
+    assert run.config["settings"]["rate"] == SUITED[False]["rate"]
     counts = run.result["counts"]
     assert counts["target"] == 40 == counts["learnt_from"] + counts["held_out"]
     slips = receipts(run, 1)
@@ -297,6 +297,7 @@ def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     assert run.result["classes"] == "labels of the target" and found["evidence"] == "labels"
     assert found["figures"]["after"] < found["figures"]["before"] == 1.0
     assert not run.result["promoted"] and "not surely better" in run.result["verdict"]
+    assert run.config["settings"]["rate"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
 
 
 def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(

@@ -212,10 +212,10 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
 
     context.figures = figures
     outcome = KEYS["7-against-others"].judge(context)
-    wanted = dict.fromkeys(dmcac_contest.METHODS, "0.0001") | {"hyp": "0.0003", "sph": "0.0003"}
+    wanted = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
     assert outcome.figures["rates"] == wanted  # of equals the lower rate
     held = [arm for arm in context.asked if "-held" in arm.key]
-    assert len(held) == 12 and {resolve(arm.laid("small")).data.validation for arm in held} == {0.2}
+    assert len(held) == 18 and {resolve(arm.laid("small")).data.validation for arm in held} == {0.2}
     assert all(resolve(arm.laid("small")).steps >= 120 for arm in held)
 
 

@@ -22,10 +22,12 @@ from lookalike.core import progress as say
 from lookalike.core.device import CPU, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run, find_run
+from lookalike.core.settings import merge
 from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
 
-GENTLE = 3e-5  # T3AR's rate without labels: the best of four that were tried, on one shift (decision 0211)
+# What T3AR has, with labels and without, unless a configuration or the user says otherwise (docs/decisions/0211).
+SUITED: dict[bool, dict[str, Any]] = {False: {"rate": 3e-5}, True: {"weights": {"contrast": 0.1}}}
 
 
 def adapt(
@@ -69,9 +71,9 @@ def adapt(
     over: dict[str, Any] = dict(settings or {})
     given = {"method": method, "steps": steps, "processes": processes}
     over |= {name: value for name, value in given.items() if value is not None}
+    if config is None and over.get("method", "t3ar") == "t3ar":
+        over = merge(SUITED[labelled], over)
     chosen = resolve(config, over, {"stream": True} if stream else {})
-    if not labelled and config is None and chosen.method == "t3ar" and "rate" not in over:
-        chosen = chosen.model_copy(update={"rate": GENTLE})
     if chosen.method == "mcc" and source is None:
         raise LookalikeError("`mcc` needs the labelled pictures the model was trained on: give them with --source.")
     if chosen.method == "on_target" and chosen.processes > 1:

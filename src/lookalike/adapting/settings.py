@@ -58,7 +58,7 @@ class Weights(Settings):
     labels: float = 1.0
     """Weight of the pseudo-labels' (or labels') cross entropy."""
     contrast: float = 1.0
-    """Weight of the contrastive term."""
+    """Weight of the contrastive term. With labels it is 0.1 where neither this nor a configuration is given."""
     diversity: float = 1.0
     """Weight of the diversity term; without labels only."""
 

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "model": {"name": "efficientnet_lite0", "size": 96, "pooling": "avg", "batch_norm": "frozen"},
     "head": {"kind": "pca", "dim": 128},
     "views": {"mode": "cached", "layer": "stage3", "count": 8, "augment": "rand-tv9"},
-    "optimiser": {"rate": 1e-4, "loss_rate": 3e-3, "weight_decay": 0.01},
+    "optimiser": {"rate": 3e-5, "loss_rate": 3e-3, "weight_decay": 0.01},
     "schedule": {"kind": "constant"},
     "steps": STEPS,
     "evaluate_every": STEPS,

@@ -38,7 +38,7 @@ class DMCAC(Method):
     distinct_views = shows = True
     suits: ClassVar = {
         "sampler": {"kind": "shuffle", "batch": 64},
-        "optimiser": {"rate": 1e-4, "loss_rate": 3e-3},
+        "optimiser": {"rate": 3e-5, "loss_rate": 3e-3},
         "views": {"count": 8, "augment": "rand-tv9"},
         "logs": {"drift_every": 20},
     }
