@@ -107,8 +107,23 @@ def test_the_page_shows_benchmarks_that_were_kept(tmp_path: Path, paper: object)
     kept = {"name": "toy", "machine": {"load": 0.1, "threads": 2, "cpu": "x"}, "bars": bars, "when": "2026-01-01"}
     (tmp_path / "bench-toy.json").write_text(json.dumps(kept))
     text = page(tmp_path)
-    assert "| toy | speed | 4.123 | ≥ 3.5 | yes | 2026-01-01, 0.1, 2 |" in text
-    assert "| toy | memory | 1.5 | ≤ 1 | **no** | 2026-01-01, 0.1, 2 |" in text
+    assert "toy: 1 of 2 held (2026-01-01, load 0.1, 2 threads)" in text
+    assert "| speed | 4.123 | ≥ 3.5 | yes |" in text and "| memory | 1.5 | ≤ 1 | **no** |" in text
+    assert "1 of 2 held.\n- **Missed**, toy: memory, 1.5 (≤ 1)" in text
+
+
+def test_the_page_is_short_where_the_file_is_long(paper: object) -> None:
+    row = {"seed": 0, "by_class": {"dog": 61.74, "cat": 3.0}}
+    gap = {"mean": 1.0, "low": 0.5, "high": 1.5, "by_seed": [0.5, 1.5]}
+    kept = {"key": "gain", "verdict": "reproduced", "figures": {"gap": gap, "few": [row], "many": [row] * 25}}
+    reproduce(paper="toy")
+    stored = json.loads(Path("results/toy.json").read_text())
+    stored["claims"][1] |= kept
+    Path("results/toy.json").write_text(json.dumps(stored))
+    text = page()
+    assert "| gap | 1 (0.5 to 1.5); by seed 0.5, 1.5 |" in text
+    assert "| 0 | dog 61.74, cat 3 |" in text and "many: 25 rows in `results/toy.json`." in text
+    assert "| [toy](#toy) | 1 |  |  |  | 1 |  |" in text
 
 
 @pytest.mark.parametrize("name", list(PAPERS))

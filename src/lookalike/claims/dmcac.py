@@ -283,8 +283,8 @@ CLAIMS = [
         "Cars end to end, CUB and Grocery (unseen classes of each) on cached lower stages, 5 seeds: cross-entropy "
         "(normalised softmax), Proxy-Anchor, SupCon, Hyp, Sph, the frozen encoder; 64 pictures a step, the others for "
         "so many more steps as DMCAC's database has pictures; they are cropped and mirrored only; each method's rate "
-        "is the best of 3e-5, 1e-4 and 3e-4 on held-out training classes of Cars (one seed), constant; proxies and heads "
-        "at 3e-3",
+        "is the best of 3e-5, 1e-4 and 3e-4 on held-out training classes of Cars (one seed), constant; proxies and "
+        "heads at 3e-3",
         against_others,
         *PAPERS,
     ),
