@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lookalike.benches import Bar, BenchContext
-from lookalike.benches.evaluate import level_peak, peak
+from lookalike.benches.held import level_peak, peak
 from lookalike.benches.turns import in_turns, ratio
 from lookalike.core import seeds
 

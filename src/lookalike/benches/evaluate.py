@@ -11,7 +11,6 @@ blocks, in float32, by tiles in threads. Screening in bfloat16 may be faster tha
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.benches import Bar, BenchContext
+from lookalike.benches.held import level_peak, peak
 from lookalike.core.seeds import numpy_rng
 
 ROWS, CLASSES, DIM = 60_502, 11_316, 512
@@ -179,25 +179,6 @@ def _bare(rows: np.ndarray, who: str) -> dict[str, Any]:
     start = time.perf_counter()
     in_threads(multiply, counting.tiles(len(rows), len(rows), who != "product"))
     return {"seconds": round(time.perf_counter() - start, 2)}
-
-
-def level_peak() -> float:
-    """Megabytes held now; where the system can forget the peak, it begins anew from here."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    return peak()
-
-
-def peak() -> float:
-    """Megabytes this process has held at most. Linux's `getrusage` counts what the parent held before this program."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) / (1 << 10)
-    import resource
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def _main(words: list[str], say: Callable[[str], object] = print) -> None:
