@@ -22,7 +22,9 @@ from lookalike.adapting.network import mixed_parts, recalibrated
 from lookalike.adapting.setup import squares
 from lookalike.adapting.versions import Versions
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes
 from lookalike.data import content_id
+from lookalike.models.snapshot import raw_bytes
 
 QUICK = {"batch": 16, "epochs": 2, "views": 1, "layer": "pooled", "bank": {"size": 64}}
 
@@ -136,6 +138,56 @@ def test_forgotten_pictures_leave_the_bits_of_a_run_that_never_had_them(
     assert left == []
     la.adapt(model=run.path, target=target, pool=[pool], settings=fast)
     assert used["id"] not in {slip["id"] for slip in receipts(run, 3)}, "it stays out"
+
+
+def test_a_pattern_means_pictures_nobody_used_too(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next version would use them, since the ones before are gone."""
+    always(monkeypatch, True, True, True)
+    fast = {**QUICK, "rate": 1e-3, "neighbours": 1}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=fast, out=tmp_path / "run")
+    kinds = {kind.name: {content_id(file) for file in kind.iterdir()} for kind in sorted(pool.iterdir())}
+    used = {slip["id"] for slip in receipts(run, 1)}
+    gone = next(name for name, ids in kinds.items() if ids & used and ids - used)
+    done = la.forget(model=run.path, pictures=[f"outside/{gone}/*"])
+    assert set(done["forgotten"]) == kinds[gone]
+    assert not {slip["id"] for slip in receipts(run, 2)} & kinds[gone]
+    less = shutil.copytree(pool, tmp_path / "outside", ignore=shutil.ignore_patterns(gone))
+    never = la.adapt(model=classifier, target=target, pool=[less], settings=fast, out=tmp_path / "never")
+    assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
+    assert gone not in (run.path / "versions" / "2" / "pool.json").read_text()
+
+
+def test_lists_say_who_may_serve_and_a_mistyped_one_is_refused(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = sorted(kind.name for kind in pool.iterdir())
+    one = content_id(min((pool / kinds[0]).iterdir()))
+    run = la.adapt(
+        model=classifier,
+        target=target,
+        pool=[pool],
+        allow=[f"outside/{kinds[0]}/*", f"outside/{kinds[1]}/*"],
+        deny=[one, f"outside/{kinds[1]}/*"],
+        settings=QUICK,
+        out=tmp_path / "run",
+    )
+    allowed = {content_id(file) for file in (pool / kinds[0]).iterdir()} - {one}
+    assert {slip["id"] for slip in receipts(run, 1)} == allowed
+    assert "Of the pool, left out: 5 not allowed, 6 denied." in capsys.readouterr().err
+    for lists in ({"deny": ["outsid/*"]}, {"allow": ["outside/*", "0123"]}):
+        with pytest.raises(LookalikeError, match=r"No pool picture is meant by `(outsid/\*|0123)`.*such as `outside/"):
+            la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "never", **lists)
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_source_is_the_model_as_it_is(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, method="source", settings=QUICK, out=tmp_path / "run")
+    rows = ledger(run)
+    base = la.Embedder.from_pretrained(classifier)
+    assert rows[1]["weights"] == hash_bytes(*(raw_bytes(value) for value in base.state_dict().values()))
+    assert not run.result["promoted"]
 
 
 def test_a_forgetting_that_is_killed_leaves_nothing_to_go_back_to(

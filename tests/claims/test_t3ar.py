@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests import helpers
 
+from lookalike import training
 from lookalike.adapting import measuring
 from lookalike.claims import t3ar, t3ar_cells, t3ar_runs
 from lookalike.claims.cells import Found
@@ -26,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
             for seed in seeds:
                 value = accuracy(cell, seed)
                 if value is not None:
-                    found.results[cell.name, seed] = {"accuracy": value + 0.1 * np.sin(seed)}
+                    found.results[cell.name, seed] = {"accuracy": value + 0.1 * np.sin(seed), "recall": value}
         return found
 
     monkeypatch.setattr(t3ar, "run_cells", stand_in)
@@ -165,6 +166,29 @@ def test_a_run_of_each_kind(data: Path, scale: dict[str, Any], monkeypatch: pyte
     monkeypatch.setattr(t3ar_runs, "domain", lambda data, name, part: sides[part])
     cell = Cell("imagenet", "cub", over={"method": "t3ar", "neighbours": 1}, pool="pool", retriever="own", set="cub")
     assert t3ar_runs.trial(data=str(data), **cell.arguments(0, scale))["used"] > 0
+
+
+def test_pretraining_on_the_pool_gives_another_backbone(
+    data: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without labels nothing decides for what was learnt; the claim is about what was."""
+    usual, at_once = training.pretrain, {"schedule": {"still": 0, "warmup": 0}, "optimiser": {"rate": 0.1}}
+    monkeypatch.setattr(
+        training, "pretrain", lambda **given: usual(**{**given, "settings": given["settings"] | at_once})
+    )
+    start = t3ar_runs.expert_of(scale["model"], scale["size"])
+    learnt = t3ar_runs._pretrained(scale, t3ar_runs.pool_of(str(data), "all"), 2, 0)
+    before, after = dict(start.named_parameters()), dict(learnt.named_parameters())
+    assert any((after[name] != value).any() for name, value in before.items() if name in after)
+
+
+def test_an_embedder_must_gain_over_the_one_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gain(size: float) -> Any:
+        return lambda cell, seed: {"frozen": 20.0, "bn": 15.0}.get(cell.embedder, 20.0 + size)
+
+    for size, verdict in ((2.0, "reproduced"), (-2.0, "contradicted"), (0.0, "no difference found")):
+        told(monkeypatch, gain(size))
+        assert t3ar.pure_embedder(CONTEXT).verdict == verdict
 
 
 def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(

@@ -11,7 +11,7 @@ import torch
 
 from lookalike.adapting.asked import Asked, Pending
 from lookalike.adapting.job import new_version
-from lookalike.adapting.pool import listed
+from lookalike.adapting.pool import Listed
 from lookalike.adapting.retrieving import purge
 from lookalike.adapting.versions import Versions
 from lookalike.core import progress as say
@@ -39,21 +39,21 @@ def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, An
         if again is not None:
             folder = versions.folder(versions.current)
             kept = Table.load(folder / "target.parquet"), set(_pool(folder)["ids"]) - gone
-        # Versions go last, since their receipts are what a repeated command is understood by after a kill.
+        # Versions and their lists go last: they are what a repeated command is understood by after a kill.
         vectors = purge(sorted(gone))
         if affected:  # a report may name them
             for name in ("sections/adapt-receipts.json", "report.html"):
                 (versions.run.path / name).unlink(missing_ok=True)
             shutil.rmtree(versions.run.path / "sections" / "pictures", ignore_errors=True)
         Pending(versions.run).end()  # one that was begun with them cannot be resumed
-        for row in versions.rows:
-            _strike(versions.folder(row["number"]), gone)
         number = None
         if again is not None and kept is not None:
             asked = Asked.from_json(again["asked"])
             Pending(versions.run).begin(asked, kept[0], sorted(kept[1]))
         versions.denied = sorted({*versions.denied, *gone})
         versions.drop(affected)
+        for row in versions.rows:
+            _strike(versions.folder(row["number"]), gone)
         if again is not None and kept is not None:
             number = _made_again(versions, kept[0], asked, kept[1])
         else:
@@ -94,33 +94,32 @@ def _pool(folder: Path) -> dict[str, Any]:
 
 
 def _strike(folder: Path, gone: set[str]) -> None:
-    """Take ids out of a version's list of the pool."""
+    """Take pictures out of a version's list of the pool."""
     if (folder / "pool.json").is_file():
         found = _pool(folder)
-        write_json(folder / "pool.json", {**found, "ids": [id_ for id_ in found["ids"] if id_ not in gone]})
+        kept = [(id_, name) for id_, name in zip(found["ids"], found["names"], strict=True) if id_ not in gone]
+        lists = {"ids": [id_ for id_, _ in kept], "names": [name for _, name in kept]}
+        write_json(folder / "pool.json", {**found, **lists})
 
 
 def _meant(versions: Versions, pictures: Sequence[str | Path]) -> set[str]:
     """Content ids of what a user names."""
     gone: set[str] = set()
     known: dict[str, str] = {}
-    pools: set[str] = set()
     for row in versions.rows:
         folder = versions.folder(row["number"])
-        if (folder / "receipts.json").is_file():
-            known |= {r["id"]: r["path"] for r in read_json(folder / "receipts.json", "receipts")}
-            pools |= set(_pool(folder)["ids"])
+        if (folder / "pool.json").is_file():
+            found = _pool(folder)
+            known |= dict(zip(found["ids"], found["names"], strict=True))
     for picture in pictures:
-        text = str(picture)
-        if text in pools:
-            gone.add(text)
+        named = Listed([str(picture)])
+        if matched := {id_ for id_, path in known.items() if named.holds(id_, path)}:
+            gone |= matched
         elif Path(picture).is_file():
             gone.add(content_id(Path(picture)))
-        elif matched := {id_ for id_, path in known.items() if listed(id_, path, [text])}:
-            gone |= matched
         else:
             raise LookalikeError(
-                f"`{text}` is no picture that was used: give a file, a content id of the receipts, or a pattern "
+                f"`{picture}` names no picture of the pool: give a file, a content id of the receipts, or a pattern "
                 "of folder/path as they have it."
             )
     return gone

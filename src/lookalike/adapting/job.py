@@ -145,11 +145,19 @@ def new_version(
     pool = read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
     if only is not None:
         pool = pool.only(only)
+    elif idle := [pattern for pattern in pool.idle if pattern in (*asked.allow, *asked.deny)]:
+        such = pool.names[0] if pool.names else "archive/2020/*"
+        raise LookalikeError(
+            f"No pool picture is meant by {', '.join(f'`{pattern}`' for pattern in idle)}: --allow and --deny take "
+            f"content ids, or patterns of folder/path such as `{such}`."
+        )
     # What is kept aside to judge by must not be learnt from by way of the pool.
     judges = [target.take(held_out(target, asked.settings.held_out, asked.seed))]
     judges += [] if asked.judge is None else [audit(read_table(asked.judge), near=False).table]
     aside = {str(id_) for table in judges for id_ in table.column("content_id")}
     pool = pool.without(aside, "kept aside to judge by")
+    if pool.left_out:
+        say.say("Of the pool, left out: " + ", ".join(f"{count:,} {why}" for why, count in pool.left_out.items()) + ".")
     if not begun:
         pending.begin(asked, target, pool.ids)
     elif only is not None and len(pool) < len(only):
@@ -167,6 +175,7 @@ def new_version(
         pool={
             "folders": asked.pool,
             "ids": pool.ids,
+            "names": pool.names,
             "left_out": pool.left_out,
             "by_cells": by_cells(pool, asked.settings),
         },

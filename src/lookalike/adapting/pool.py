@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ class Pool:
     names: list[str]
     """`folder/path` of each picture."""
     left_out: dict[str, int] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+    """What the lists name and no folder holds."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -37,7 +40,7 @@ class Pool:
         """The pictures of these ids."""
         kept = [i for i, id_ in enumerate(self.ids) if id_ in ids]
         places, names = [self.places[i] for i in kept], [self.names[i] for i in kept]
-        return Pool(self.tables, [self.ids[i] for i in kept], places, names, self.left_out)
+        return replace(self, ids=[self.ids[i] for i in kept], places=places, names=names)
 
     def without(self, ids: set[str], why: str) -> Pool:
         """All but the pictures of these ids; `why` is how they are counted among those left out."""
@@ -78,6 +81,7 @@ def read_pool(
 
     A folder without a single file is a pool without pictures: all of them may have been taken out.
     """
+    allowed, denied = Listed(allow), Listed(deny)
     tables, seen, names, left = [], {}, {}, {"copies": 0, "not allowed": 0, "denied": 0, "unreadable": 0}
     for number, source in enumerate(source for source in folders_ if not _bare(source)):
         table = source if isinstance(source, Table) else read_table(source, progress=progress)
@@ -86,19 +90,21 @@ def read_pool(
         tables.append(found.table)
         ids, paths = found.table.column("content_id"), found.table.column("path")
         for row, (id_, path) in enumerate(zip(ids, paths, strict=True)):
-            name = f"{found.table.name}/{path}"
-            if allow and not listed(id_, name, allow):
+            id_, name = str(id_), f"{found.table.name}/{path}"
+            named, refused = allowed.holds(id_, name), denied.holds(id_, name)
+            if allow and not named:
                 left["not allowed"] += 1
-            elif listed(id_, name, deny):
+            elif refused:
                 left["denied"] += 1
             elif id_ in seen:
                 left["copies"] += 1
             else:
-                seen[str(id_)] = (number, row)
-                names[str(id_)] = name
+                seen[id_] = (number, row)
+                names[id_] = name
     ordered = sorted(seen)
     rows = [seen[id_] for id_ in ordered]
-    return Pool(tables, ordered, rows, [names[id_] for id_ in ordered], {k: v for k, v in left.items() if v})
+    idle = [*allowed.idle, *denied.idle]
+    return Pool(tables, ordered, rows, [names[id_] for id_ in ordered], {k: v for k, v in left.items() if v}, idle)
 
 
 def _bare(source: str | Path | Table) -> bool:
@@ -107,6 +113,21 @@ def _bare(source: str | Path | Table) -> bool:
     return not any(files for _, _, files in os.walk(source))
 
 
-def listed(id_: str, path: str, patterns: Sequence[str]) -> bool:
-    """Whether a picture is named by its content id or by a pattern of `folder/path`."""
-    return any(id_ == pattern or fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+class Listed:
+    """A list of pictures, each named by its content id, its `folder/path`, or a pattern of those paths."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.patterns = list(patterns)
+        self.plain = set(patterns)
+        self.wild = {p: re.compile(fnmatch.translate(p)) for p in self.plain if any(sign in p for sign in "*?[")}
+        self.met: set[str] = set()
+
+    def holds(self, id_: str, path: str) -> bool:
+        found = self.plain & {id_, path} | {pattern for pattern, sought in self.wild.items() if sought.match(path)}
+        self.met |= found
+        return bool(found)
+
+    @property
+    def idle(self) -> list[str]:
+        """Those that have named nothing so far."""
+        return [pattern for pattern in self.patterns if pattern not in self.met]

@@ -65,7 +65,7 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: Asked, *, progress:
         )
     ids = [str(id_) for id_ in learn.column("content_id")]
     anchor = recalibrated(base, squares(base, learn, mixed_parts(ids)))
-    start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
+    start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" and chosen.method != "source" else base)
     expert = base if asked.retriever is None else Embedder.from_pretrained(asked.retriever, device=CPU)
     found = retrieve(expert, ids, learn, pool, chosen, seed=seed, progress=progress)
     classes = find_classes(start, learn, asked)

@@ -250,16 +250,18 @@ def pure_embedder(context: ClaimContext) -> ClaimOutcome:
         }
         for kind, part in cells.items()
     }
-    gaps = {kind: _gap(found, cells["bn"], cells[kind]) for kind in EMBEDDERS[2:]}
+    gaps = {start: {kind: _gap(found, cells[start], cells[kind]) for kind in EMBEDDERS[2:]} for start in EMBEDDERS[:2]}
     labels = {
         f"{cell.source} to {cell.target}, {kind}": found.results[cell.name, 0].get("labels before")
         for kind in ("gallery", "clusters")
         for cell in cells[kind]
     }
-    note = "MAP@R " + ", ".join(f"{kind} {value['map@r']:.1f}" for kind, value in means.items()) + "; over bn: "
-    note += ", ".join(f"{kind} {gap}" for kind, gap in gaps.items())
-    figures = {kind: gap.to_json() for kind, gap in gaps.items()}
-    return _outcome(more(gaps["gallery"], 1.0), note, found, means=means, differences=figures, labels=labels)
+    note = "MAP@R " + ", ".join(f"{kind} {value['map@r']:.1f}" for kind, value in means.items())
+    for start, each in gaps.items():
+        note += f"; over {start}: " + ", ".join(f"{kind} {gap}" for kind, gap in each.items())
+    figures = {f"over {start}": {kind: gap.to_json() for kind, gap in each.items()} for start, each in gaps.items()}
+    verdict = more(gaps["frozen"]["gallery"], 1.0)
+    return _outcome(verdict, note, found, means=means, differences=figures, labels=labels)
 
 
 def shortcut(context: ClaimContext) -> ClaimOutcome:

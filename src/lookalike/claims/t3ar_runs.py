@@ -172,7 +172,7 @@ def _pretrained(scale: dict[str, Any], pool: Any, steps: int, seed: int) -> Any:
     from lookalike.models import Embedder
     from lookalike.training import pretrain
 
-    settings = {"model": {"name": scale["model"], "size": scale["size"]}}
+    settings = {"model": {"name": scale["model"], "size": scale["size"]}, "keep": "trained"}
     with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
         out = Path(folder) / "run"
         table = pool.table(np.arange(len(pool)))
