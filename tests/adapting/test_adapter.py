@@ -80,6 +80,58 @@ def test_the_bank_is_as_it_was_before_the_batch_until_the_step_is_done(monkeypat
     assert objective.bank.pushed["target"] == COUNT + 12
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["pseudo-labels", "labels"])
+@pytest.mark.parametrize("size", [13, 40], ids=["a target larger than the bank", "a bank that is never full of it"])
+def test_whole_steps_equal_the_twin(size: int, given: bool) -> None:
+    """From the bank's start over votes, negatives and the three terms to what is enqueued, two epochs long."""
+    truth = np.arange(COUNT) % 3
+    found = adapter({"bank": {"size": size}}, labels=truth if given else None)
+    supply, bank, twin = found.supply, found.objective.bank, naive.Bank(size)  # type: ignore[attr-defined]
+
+    def seen(view: Tensor) -> tuple[list[list[float]], list[list[float]]]:
+        with torch.no_grad():
+            rows, logits = found.network(view)
+        return rows.double().tolist(), logits.double().tolist()
+
+    rows, logits = seen(supply.centre(np.arange(COUNT)))
+    first = found.order(-1)[:size]
+    assert len(set(first)) == min(size, COUNT) and first.tolist() != list(range(len(first)))
+    twin.push([naive.Slot(rows[i], int(i), logits=logits[i]) for i in first])
+    plan = [(epoch, batch.tolist()) for epoch in range(2) for batch in found.batches(epoch)]
+    for step, (epoch, batch) in enumerate(plan, 1):
+        q, z = seen(supply.strong(np.array(batch), epoch))
+        weak, zw = seen(supply.weak(np.array(batch), epoch))
+        used = sorted({int(place) for i in batch for place in LISTS[i]})
+        outside, guesses = seen(supply.pool(np.array(used)))
+        now = [
+            naive.Slot(row, COUNT + place, guess=naive.argmax(guess))
+            for row, place, guess in zip(outside, used, guesses, strict=True)
+        ]
+        labels = [
+            int(truth[i]) if given else naive.argmax(naive.vote(weak[n], i, twin, zw[n])) for n, i in enumerate(batch)
+        ]
+        known = {s.id: int(truth[s.id]) if given else twin.label(s.id) for s in twin.slots if not s.pool}
+        contrast, ce = [], []
+        for n, i in enumerate(batch):
+            near = [COUNT + int(place) for place in LISTS[i]]
+            against = naive.negatives([*twin.slots, *now], known, i, labels[n], near, pseudo=True)
+            contrast.append(naive.contrastive(q[n], weak[n], against))
+            ce.append(-np.log(naive.softmax(z[n])[labels[n]]))
+        expected = {"contrast": np.mean(contrast), "labels": np.mean(ce)}
+        expected |= {} if given else {"diversity": naive.diversity(z)}
+        found.run(until=step)
+        told = found.log[-1]
+        assert {name: told.get(name) for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert told["loss"] == pytest.approx(sum(expected.values()), rel=1e-4)
+        twin.push([naive.Slot(weak[n], i, logits=zw[n]) for n, i in enumerate(batch)])
+        twin.push(now)
+        for ring, pool in ((bank.target, False), (bank.pool, True)):
+            order, theirs = ring.read("ages").argsort(), [slot for slot in twin.slots if slot.pool == pool]
+            assert ring.read("ids")[order].tolist() == [slot.id for slot in theirs]
+            held = np.array([slot.row for slot in theirs]).reshape(-1, bank.target.rows.shape[1])
+            np.testing.assert_allclose(ring.read("rows")[order], held, atol=1e-5)
+
+
 def test_retrieved_pictures_count_in_the_step_they_come_in() -> None:
     on, off = adapter(), adapter({"contrast": {"pool_current": False}})
     for found in (on, off):
@@ -199,7 +251,10 @@ def test_pictures_for_statistics_are_not_held_all_at_once() -> None:
 
 
 def test_a_target_smaller_than_a_batch_and_a_last_picture_alone() -> None:
-    assert [len(b) for b in adapter({"batch": 64}).batches(0)] == [COUNT]
+    whole = adapter({"batch": 64})
+    assert [len(b) for b in whole.batches(0)] == [COUNT]
+    whole.run()
+    assert len(whole.log) == 2 and np.isfinite([row["loss"] for row in whole.log]).all()
     assert [len(b) for b in adapter({"batch": 19}).batches(0)] == [19, 1]
     assert [len(b) for b in adapter({"batch": 19, "batch_norm": "target-train"}).batches(0)] == [19]
     assert [len(b) for b in adapter({"batch": 19, "method": "shot"}).batches(0)] == [19], "as SHOT skips it"
