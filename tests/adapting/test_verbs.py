@@ -282,6 +282,35 @@ def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
     assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")
 
 
+@pytest.mark.parametrize(("evidence", "harm"), [("without labels", 1.5), ("labels", 1.7)])
+def test_a_better_model_comes_out(evidence: str, harm: float, tmp_path: Path, many: tuple[Path, Path]) -> None:
+    """By the real gate: a classifier that was disturbed, mended by pictures without labels."""
+    folder, target = many
+    model, table = la.Embedder.from_pretrained(folder), la.read_table(target)
+    rng, codes = np.random.default_rng(0), table.labels()[0]
+    assert model.classifier is not None
+    with torch.no_grad():
+        weight = model.classifier.weight
+        weight += harm * float(weight.abs().mean()) * torch.from_numpy(rng.normal(size=weight.shape)).float()
+    model.save_pretrained(tmp_path / "worse")
+
+    def right(found: la.Embedder) -> float:
+        rows = torch.from_numpy(found.encode(table, runtime="torch"))
+        assert found.classifier is not None
+        return float((found.classifier(rows).argmax(1).numpy() == codes).mean())
+
+    run = la.adapt(
+        model=tmp_path / "worse",
+        target=target,
+        method="shot",
+        judge=target if evidence == "labels" else None,
+        settings={**QUICK, "batch": 32, "epochs": 5, "rate": 1e-4},
+        out=tmp_path / "run",
+    )
+    assert run.result["promoted"] and run.result["decision"]["evidence"] == evidence, run.result["decision"]
+    assert right(la.Embedder.from_pretrained(run.path)) > right(model) + 0.1
+
+
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model that tells four kinds of pictures apart, and many of them."""
@@ -324,7 +353,7 @@ def test_a_picture_nobody_used_needs_no_new_run(
     after = _tensors(run.path / "model")
     assert all(torch.equal(before[k], after[k]) for k in before)
     assert spare[0] not in json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
-    with pytest.raises(LookalikeError, match="no picture that was used"):
+    with pytest.raises(LookalikeError, match="names no picture of the pool"):
         la.forget(model=run.path, pictures=["nothing/*"])
 
 

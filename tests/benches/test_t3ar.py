@@ -48,7 +48,7 @@ def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
 def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
     plain = {"divergence": 0.0, "information": 0.1, "kappa": 0.1, "lost": 0.0, "pictures": 500, "alarm": None}
     plain |= {"beyond_anchor": 0.1, "anchor_information": 0.1, "anchor_kappa": 0.1}
-    named = {"source": "photo", "target": "sketch", "recipe": "x", "seed": 0}
+    named = {"source": "photo", "target": "sketch", "recipe": "x", "seed": 0, "statistics": "keep"}
     return {**plain, **named, "gain": gain, "agreement": agreement, **more}
 
 
@@ -104,13 +104,14 @@ def test_what_was_looked_at_is_not_judged() -> None:
     quiet = dict.fromkeys(("agreement", "divergence", "information", "kappa", "beyond_anchor", "pictures", "lost"), 0.0)
     quiet |= {"anchor_information": 0.0, "anchor_kappa": 0.0}
     rows = [
-        {"source": a, "target": b, "seed": seed, "recipe": "merged", "gain": -0.1, "alarm": "told", **quiet}
+        {"source": a, "target": b, "seed": seed, "recipe": "merged", "statistics": "keep"}
+        | {"gain": -0.1, "alarm": "told", **quiet}
         for a, b in gate.halves()[1]["shifts"]
         for seed in gate.SEEDS
     ]
     figures, bars = gate.judged(rows, rows)
-    assert figures["looked at before, not judged"]["harmful"]["count"] == 4
-    assert bars[2].value == figures["judged on"]["harmful"]["count"] == 6 * 8 - 4
+    assert figures["looked at before, not judged"]["harmful"]["count"] == 5
+    assert bars[2].value == figures["judged on"]["harmful"]["count"] == 6 * 8 - 5
     assert "cartoon to art_painting" in figures["shifts"]
 
 
@@ -128,7 +129,7 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
     context: Any = SimpleNamespace(folder=lambda name: tmp_path / name, say=said.append, threads=1)
     figures, bars = gate.run(context)
     counted = figures["judged on"]
-    assert sum(counted[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 6 * (5 + 4)
+    assert sum(counted[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 6 * (2 * (5 + 4) - 1)
     assert len(figures["shifts"]) == 6 and {name.split(" to ")[0] for name in figures["shifts"]} == set(gate.DOMAINS)
     assert {bar.bound for bar in bars} == {gate.HARMFUL, gate.HELPFUL, gate.LEAST}
     assert any("min left" in line for line in said)

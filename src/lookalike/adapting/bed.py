@@ -97,7 +97,8 @@ def adapted(start: Network, target: Features, recipe: str, seed: int, settings: 
     cut = round(0.3 * len(order))
     aside, learn = target.take(np.sort(order[:cut])), target.take(np.sort(order[cut:]))
     base = start.model
-    anchor = Network(recalibrated(base, _batches(learn), "pooled"), "pooled")
+    own = settings["batch_norm"] == "keep"
+    anchor = start if own else Network(recalibrated(base, _batches(learn), "pooled"), "pooled")
     made, alarm = candidate(base, anchor, learn, recipe, seed, resolve(None, settings))
     _, before = predict(start, aside.centre)
     _, middle = predict(anchor, aside.centre)

@@ -1,8 +1,8 @@
 """Do no harm: whether an adapted model may take the place of the one before it.
 
 Labelled evidence comes first: a paired bootstrap on held-out pictures. Without labels the candidate must agree with
-an anchor (the base model with the target's batch-norm statistics) and be more informative than the model before it:
-no signal of the candidate alone sees two classes exchanged. In doubt the old model stays.
+an anchor (the base model; with the target's batch-norm statistics where the candidate has them) and be more informative
+than the model before it: no signal of the candidate alone sees two classes exchanged. In doubt the old model stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Thresholds(Settings):
     divergence: float = 0.04
     """Between the mean predictions of candidate and anchor, in nats, at most."""
     information: float = -0.2
-    """Change of the mutual information of pictures and classes, in nats, more than this."""
+    """Change of the mutual information of pictures and classes, as a share of the most possible, more than this."""
     kappa: float = -0.02
     """Change of the agreement with the retriever's neighbours, more than this."""
     pictures: int = 100
@@ -101,7 +101,7 @@ def failed(found: dict[str, float], limits: Thresholds) -> list[str]:
         ),
         (
             found["information"] > limits.information,
-            f"its predictions carry {-found['information']:.2f} nats less information than before",
+            f"its predictions carry less information than before, by {-found['information']:.0%} of the most possible",
         ),
         (
             found["kappa"] > limits.kappa,

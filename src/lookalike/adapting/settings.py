@@ -105,8 +105,8 @@ class AdaptSettings(Settings):
     """With `shot`, pseudo-labels count only once they were found a second time, as its authors do on VisDA-C."""
     mixup: float = Field(default=0.0, ge=0)
     """With `finetune`, pictures are mixed in pairs, by shares of Beta(mixup, mixup); 0 for none."""
-    batch_norm: Literal["frozen", "keep", "target-train", "shared-stats"] = "frozen"
-    """Statistics: of the target, taken once; those the model came with; of each batch; the same for the pool too."""
+    batch_norm: Literal["keep", "frozen", "target-train", "shared-stats"] = "keep"
+    """Statistics: those the model came with; the target's, taken once; of each batch; the same for the pool too."""
     views: int = Field(default=4, ge=1)
     """Cached strong views of every picture; half as many weak ones."""
     cls_view: Literal["strong", "weak"] = "strong"
@@ -169,7 +169,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "paper_finetune_cub_20": merge(_TUNE, {"epochs": 30, "batch": 512}),
     "paper_finetune_dogs_20": merge(_TUNE, _DOGS, {"epochs": 30, "batch": 256}),
     "adacontrast": {"method": "adacontrast", "rate": 2e-4, "batch": 128, "batch_norm": "target-train"},
-    "shot": {"method": "shot", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
+    "shot": {"method": "shot", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3, "batch_norm": "frozen"},
     "tent": {
         "method": "tent",
         "optimiser": "adam",
@@ -178,9 +178,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "epochs": 1,
         "batch": 128,
         "weight_decay": 0.0,
+        "batch_norm": "frozen",
     },
     "mcc": {"method": "mcc", "rate": 1e-3, "decay": "steps", "batch": 36, "batch_norm": "target-train"},
-    "on_target": {"method": "on_target", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
+    "on_target": {
+        "method": "on_target",
+        "rate": 1e-3,
+        "decay": "inverse",
+        "weight_decay": 1e-3,
+        "batch_norm": "frozen",
+    },
 }
 
 

@@ -36,7 +36,7 @@ class Setup:
     aside: Table
     """Kept apart to judge by."""
     anchor: Embedder
-    """The base with the target's batch-norm statistics."""
+    """The base; with the target's batch-norm statistics where the candidate has them."""
     expert: Embedder
     found: Retrieved
     """`index` points into the pool."""
@@ -64,8 +64,9 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: Asked, *, progress:
             f"`{target.name}` holds {len(target)} different pictures: too few to adapt to and to judge by."
         )
     ids = [str(id_) for id_ in learn.column("content_id")]
-    anchor = recalibrated(base, squares(base, learn, mixed_parts(ids)))
-    start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" and chosen.method != "source" else base)
+    own = chosen.method == "source" or (chosen.batch_norm == "keep" and chosen.method != "bn")
+    anchor = base if own else recalibrated(base, squares(base, learn, mixed_parts(ids)))
+    start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
     expert = base if asked.retriever is None else Embedder.from_pretrained(asked.retriever, device=CPU)
     found = retrieve(expert, ids, learn, pool, chosen, seed=seed, progress=progress)
     classes = find_classes(start, learn, asked)
