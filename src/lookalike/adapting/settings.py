@@ -169,7 +169,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "paper_finetune_cub_20": merge(_TUNE, {"epochs": 30, "batch": 512}),
     "paper_finetune_dogs_20": merge(_TUNE, _DOGS, {"epochs": 30, "batch": 256}),
     "adacontrast": {"method": "adacontrast", "rate": 2e-4, "batch": 128, "batch_norm": "target-train"},
-    "shot": {"method": "shot", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3, "batch_norm": "frozen"},
+    "shot": {"method": "shot", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
     "tent": {
         "method": "tent",
         "optimiser": "adam",
@@ -178,16 +178,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "epochs": 1,
         "batch": 128,
         "weight_decay": 0.0,
-        "batch_norm": "frozen",
     },
     "mcc": {"method": "mcc", "rate": 1e-3, "decay": "steps", "batch": 36, "batch_norm": "target-train"},
-    "on_target": {
-        "method": "on_target",
-        "rate": 1e-3,
-        "decay": "inverse",
-        "weight_decay": 1e-3,
-        "batch_norm": "frozen",
-    },
+    "on_target": {"method": "on_target", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
 }
 
 
