@@ -297,11 +297,38 @@ def test_a_database_of_constants_gets_no_gradient_and_full_gradient_detached_is_
     assert torch.autograd.grad(total, moving.rows)[0].abs().sum() > 0
 
 
+def test_what_was_retrieved_gets_no_gradient():
+    z, labels, database, heads, found = case()
+    moving = database._replace(rows=database.rows.clone().requires_grad_())
+    sum(t.sum() for t in three(z.requires_grad_(), labels, moving, heads, found, 0.1)).backward()
+    assert moving.rows.grad is None and z.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
+def test_gradients_in_float32_are_those_of_the_loop(full, temperature):
+    z, labels, database, heads, found = case(views=4)
+    k = None if full else 4
+    found = union(top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
+    slow, _ = naive.dmcac(z.requires_grad_(), labels, database.rows, as_dict(heads), k=k, temperature=temperature)
+    wanted = torch.autograd.grad(slow, z)[0]
+    small = z.detach().float().requires_grad_()
+    data = database._replace(rows=database.rows.float())
+    fast = sum(t.mean() for t in three(small, labels, data, heads.float(), None if full else found, temperature))
+    ours = torch.autograd.grad(fast, small)[0].double()
+    # Rounding z to float32 moves logits by 6e-8/τ alone.
+    assert float((ours - wanted).norm() / wanted.norm()) < max(5e-6, 5e-7 / temperature)
+
+
 def test_attention_masses_are_shares_of_one():
     z, labels, database, heads, found = case()
     weights = dmcac.attention(heads, z, database.rows[found.members], found.mask)
     assert torch.allclose(weights.sum(2), torch.ones(5, 3, dtype=torch.float64))
     assert (weights[~found.mask[:, None].expand_as(weights)] == 0).all()
+    one = union(found.members[:, :1].expand(-1, 4).reshape(5, 2, 2))  # a union of one row
+    alone = dmcac.attention(heads, z, database.rows[one.members], one.mask)
+    assert alone.shape[2] == 1 and torch.allclose(alone, torch.ones_like(alone))
+    assert (over_union(z, z, labels, database, one, heads, 0.1).divergence == 0).all()
     every = [over_union(z, z, labels * 0 + c, database, found, heads, 1.0).mass for c in range(4)]
     assert torch.allclose(torch.stack(every).sum(0), torch.ones(5, dtype=torch.float64))
 

@@ -90,7 +90,9 @@ def test_single_pictures_are_searched_only_and_named(capsys):
     labels = np.array([0, 0, 0, 1, 2, 2])
     found = part(labels, share=0.2, seed=0)
     assert 3 in found.database and 1 not in labels[found.queries]
-    assert "1 class has one picture only" in capsys.readouterr().err
+    assert "1 class has one picture and asks nothing, but stands in the database" in capsys.readouterr().err
+    part(np.array([0, 0, 0, 1, 2, 2, 3]), share=0.2, seed=0, tell=True)
+    assert "2 classes have one picture each and ask nothing, but stand" in capsys.readouterr().err
     with pytest.raises(LookalikeError, match="No class has two pictures or more"):
         part(np.arange(6), share=0.2, seed=0)
 
@@ -153,7 +155,7 @@ def test_the_loss_is_that_of_the_loop(full, retriever):
     logs = method.context.logs
     names = ("divergence", "classes", "attention")
     assert [logs[f"term/{n}"] for n in names] == pytest.approx([m.item() for m in means], rel=1e-4)
-    method._forget()
+    method.close()
 
 
 def test_everything_promised_is_logged():
@@ -170,6 +172,13 @@ def test_everything_promised_is_logged():
     own = [(there[m[k]] == label).float().mean() for m, k, label in zip(*found, labels, strict=True)]
     assert logs["union/own"] == pytest.approx(float(sum(own) / len(own)))
     assert logs["union/missing"] == pytest.approx(sum(o == 0 for o in own) / len(own))
+    masses = []
+    for views, label, members, real in zip(z.detach(), labels, *found, strict=True):
+        near = method.rows[members[real]]
+        for view in views:
+            logits = (method.heads.query @ view) @ (near @ method.heads.key.t()).t() / DIM**0.5
+            masses.append(float((torch.softmax(logits, 0) * (there[members[real]] == label)).sum()))
+    assert logs["attention/own"] == pytest.approx(sum(masses) / len(masses), rel=1e-5)
     first = z.detach()[:, 0]
     cosines = (first @ first.t())[~torch.eye(len(first), dtype=torch.bool)]
     assert logs["cosine"] == pytest.approx(cosines.mean().item(), abs=1e-6)

@@ -22,6 +22,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
+from lookalike.memory.retrieval import make_retriever
+from lookalike.methods import dmcac
 from lookalike.methods.dmcac import DMCAC
 from lookalike.methods.dmcac_split import part
 from lookalike.training import checkpoint, train
@@ -133,15 +135,25 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
             assert logs[0][0][name] == pytest.approx(logs[1][0][name], rel=1e-3), name
 
 
-def test_every_retriever_trains_alike(folder, tiny, tmp_path):
-    """Through the loop: the first step's terms of graphs and stores are those of the exact one."""
-    terms = {}
+def test_every_retriever_trains_alike(folder, tiny, tmp_path, monkeypatch):
+    """Through the loop: the first step's terms of graphs and stores are those of the exact one. None stays open."""
+    terms, still = {}, []
+
+    def opened(*given, **options):
+        found = make_retriever(*given, **options)
+        usual = found.close
+        still.append(found)
+        monkeypatch.setattr(found, "close", lambda: (still.remove(found), usual()), raising=False)
+        return found
+
+    monkeypatch.setattr(dmcac, "make_retriever", opened)
     for kind in ("exact", "faiss", "hnsw", "store"):
         if kind in ("faiss", "hnsw"):
             pytest.importorskip("faiss")
         settings = merge(BASE, CASES["cached"], {"steps": 1, "logs": {"every": 1}, "method": {"retriever": kind}})
         run = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / kind, report=False)
         terms[kind] = next(row for row in run.read_log() if "term/attention" in row)
+        assert still == [], "closed when the steps end"
     for kind, row in terms.items():
         for name in ("term/divergence", "term/attention", "union/mean", "loss"):
             assert row[name] == pytest.approx(terms["exact"][name], rel=1e-2), (kind, name)
@@ -309,7 +321,9 @@ def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     from lookalike.training.job import load_table
 
     table, division = load_table(run)
-    path = str(table.take(division.train).column("path")[5])
+    paths = table.take(division.train).column("path")
+    searched = set(checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].tolist())
+    path, other = (str(next(p for row, p in enumerate(paths) if (row in searched) == there)) for there in (False, True))
     settings = merge(BASE, CASES["cached"], {"steps": 1, "method": {"show": [path]}})
     found = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "own")
     hits = next(b for b in found.read_sections()["attention"]["blocks"] if b["kind"] == "hits")
@@ -317,6 +331,9 @@ def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     with pytest.raises(LookalikeError, match="no training picture ends so"):
         settings["method"]["show"] = ["nowhere.jpg"]
         train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "none")
+    with pytest.raises(LookalikeError, match="is in the database: only queries are shown"):
+        settings["method"]["show"] = [other]
+        train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "searched")
 
 
 def test_the_database_is_searched_by_the_model_alone(shown):

@@ -202,6 +202,9 @@ class Method(nn.Module, ABC):
         """What else the finished model should carry (`models/prototypes.py`)."""
         return {}
 
+    def close(self) -> None:
+        """Let go of what lies outside of the process; called when the steps end, whatever ends them."""
+
     def views(self, default: Any) -> Sequence[Any]:
         """The views each picture is seen in at every step; `default` is the one the settings ask for."""
         return [default]

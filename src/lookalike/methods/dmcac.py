@@ -65,15 +65,17 @@ class DMCAC(Method):
         shape = len(settings.maps), len(Maps._fields), min(context.classes, CLASSES), context.classes
         self.register_buffer("maps", torch.full(shape, torch.nan))
         self.register_buffer("staleness", torch.tensor(torch.nan))  # mean cosine of the rows before these to them
-        for name in settings.show:
-            find_row(context.table, name)
         self._retriever: Retriever | None = None
         self._moving: Tensor | None = None
         self._warned = False
 
     @classmethod
     def drawn(cls, settings: Any, table: Any, labels: np.ndarray) -> np.ndarray:
-        return _parted(settings, table, labels, tell=True).queries
+        found = _parted(settings, table, labels, tell=True)
+        for name in settings.show:  # said before anything is embedded
+            if find_row(table, name) not in found.queries:
+                raise LookalikeError(f"`method.show` names `{name}`, which is in the database: only queries are shown.")
+        return found.queries
 
     @classmethod
     def looks(cls, own: Mapping[str, Any]) -> int:
@@ -82,7 +84,7 @@ class DMCAC(Method):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         if not torch.equal(state_dict["database"].to(self.database), self.database):
             raise LookalikeError("The checkpoint was made with another database than the settings draw now.")
-        self._forget()
+        self.close()
         older = {} if "staleness" in state_dict else {"maps": self.maps, "staleness": self.staleness}
         return super().load_state_dict({**state_dict, **older}, *args, **options)
 
@@ -128,7 +130,7 @@ class DMCAC(Method):
         self.rows.copy_(rows)
         self.lengths.copy_(lengths)
         self.made.copy_(torch.tensor([self.context.step, self.context.epoch]))
-        self._forget()
+        self.close()
 
     def encode(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
         """Unit rows of training pictures, and what the heads are to multiply them by."""
@@ -140,7 +142,8 @@ class DMCAC(Method):
         lengths = [torch.linalg.vector_norm(found.output.float(), dim=1) for found in seen]
         return rows, processes.all_gather(torch.cat([torch.empty(0, device=rows.device), *lengths]))
 
-    def _forget(self) -> None:
+    def close(self) -> None:
+        """The index goes; it is made again of the rows when it is asked."""
         if self._retriever is not None:
             self._retriever.close()
         self._retriever = None

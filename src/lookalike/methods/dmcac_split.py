@@ -53,8 +53,10 @@ def part(
     single = np.setdiff1d(labels[found.database], labels[found.queries])
     tell = tell and processes.is_main()
     if column is None and len(single) and tell:
-        what = "1 class has" if len(single) == 1 else f"{len(single):,} classes have"
-        warn(f"{what} one picture only and asks nothing, but stands in the database: {_names(single, labels, table)}.")
+        one = len(single) == 1
+        what = "1 class has one picture" if one else f"{len(single):,} classes have one picture each"
+        does = "asks nothing, but stands" if one else "ask nothing, but stand"
+        warn(f"{what} and {does} in the database: {_names(single, labels, table)}.")
     lost = np.setdiff1d(labels[found.queries], labels[found.database])
     if len(lost) and not unanswered:
         raise LookalikeError(

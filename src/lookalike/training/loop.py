@@ -108,6 +108,12 @@ class Loop:
     # ---- the steps -------------------------------------------------------------------------------
 
     def go(self, *, resume: bool = False) -> Progressed:
+        try:
+            return self._go(resume=resume)
+        finally:
+            self.method.close()
+
+    def _go(self, *, resume: bool) -> Progressed:
         settings, done = self.settings, self.done
         if resume and (self.run_folder.checkpoints / checkpoint.LAST).exists():
             self._restore()
