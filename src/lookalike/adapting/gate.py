@@ -21,11 +21,11 @@ from lookalike.evaluation.bootstrap import paired
 class Thresholds(Settings):
     """What the label-free gate asks for; `lookalike bench gate` measures what they let through."""
 
-    agreement: float = 0.9
+    agreement: float = 0.85
     """With the anchor's prediction, on the half it is most confident of, at least."""
-    divergence: float = 0.04
+    divergence: float = 0.02
     """Between the mean predictions of candidate and anchor, in nats, at most."""
-    information: float = -0.2
+    information: float = 0.0
     """Change of the mutual information of pictures and classes, as a share of the most possible, more than this."""
     kappa: float = -0.02
     """Change of the agreement with the retriever's neighbours, more than this."""
