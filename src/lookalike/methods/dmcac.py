@@ -72,7 +72,7 @@ class DMCAC(Method):
     @classmethod
     def drawn(cls, settings: Any, table: Any, labels: np.ndarray) -> np.ndarray:
         found = _parted(settings, table, labels, tell=True)
-        for name in settings.show:  # said before anything is embedded
+        for name in settings.show:
             if find_row(table, name) not in found.queries:
                 raise LookalikeError(f"`method.show` names `{name}`, which is in the database: only queries are shown.")
         return found.queries
