@@ -25,11 +25,40 @@ def test_signals_by_hand() -> None:
     predicted, near = np.array([0, 0, 1, 1]), np.array([[1], [0], [3], [0]])
     assert signals.kappa(predicted, near) == pytest.approx((0.75 - 0.5) / 0.5)
     assert signals.kappa(np.zeros(4, int), near) == 0.0
+    # Pairs of classes 00, 00, 11, 10: either may be asked first, so 01 and 10 are an eighth each.
+    joint = np.array([[1 / 2, 1 / 8], [1 / 8, 1 / 4]])
+    told = (joint * np.log(joint / np.outer(joint.sum(0), joint.sum(0)))).sum()
+    assert signals._mutual(predicted, near, 2) == pytest.approx(told)
     sure = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.45, 0.55]])
     assert signals.agreement(np.array([[1.0, 0], [0, 1], [1, 0], [0, 1]]), sure) == 0.5
     assert signals.divergence(sure, sure) == pytest.approx(0)
     assert signals.divergence(np.array([[1.0, 0]]), np.array([[0, 1.0]])) == pytest.approx(np.log(2))
     assert signals.lost(np.array([[1.0, 0], [1, 0]]), np.array([[1.0, 0], [0, 1]])) == 0.5
+
+
+def test_neighbours_tell_nothing_by_chance_and_less_when_classes_are_lost() -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.permutation(200) % 20
+    near = np.array([rng.choice(np.setdiff1d(np.flatnonzero(truth == t), i), 5) for i, t in enumerate(truth)])
+    assert signals.shared(truth, near, 20) > 0.7
+    guessed = rng.integers(0, 20, 200)  # many classes, few pictures: what is counted is far above 0
+    assert signals._mutual(guessed, near, 20) / np.log(20) > 0.05 > 0.02 > abs(signals.shared(guessed, near, 20))
+    assert signals.shared(np.zeros(200, int), near, 20) == pytest.approx(0)
+    merged = np.where(truth >= 10, truth - 10, truth)  # still always alike among neighbours
+    assert signals.shared(np.zeros(200, int), near, 1) == signals.information(np.ones((200, 1))) == 0, "one class"
+    assert signals.kappa(merged, near) == 1.0 and signals.shared(merged, near, 20) < signals.shared(truth, near, 20)
+
+
+def test_the_worst_class_is_the_one_given_away() -> None:
+    anchor = np.repeat(np.eye(4), 20, 0) * 0.7 + 0.075
+    anchor[:10, 0] -= 0.1  # the less sure half of the first class
+    candidate = anchor.copy()
+    candidate[:10] = [0, 1, 0, 0]
+    assert signals.worst_class(candidate, anchor) == 1.0, "what the anchor was unsure of may change"
+    candidate[10:14] = [0, 1, 0, 0]
+    assert signals.worst_class(candidate, anchor) == pytest.approx(0.6)
+    assert signals.worst_class(anchor[:, [0, 1, 3, 2]], anchor) == 0.0
+    assert signals.worst_class(anchor[:, [0, 1, 3, 2]][:45], anchor[:45]) == 1.0, "five pictures are not asked"
 
 
 def bed(count: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -55,11 +84,16 @@ def test_a_better_model_passes_and_worse_ones_do_not() -> None:
     for worse, why in (
         (collapsed, "agrees with the anchor"),
         (swapped, "agrees with the anchor"),
-        (merged, "class shares"),
+        (merged, "of one class"),
     ):
         found = gate.without_labels(before, anchor, worse, near)
         assert not found.promoted and found.sentence.startswith("Kept the old model: ") and why in found.sentence
-    assert not gate.without_labels(before, anchor, before, near).promoted, "no more information than before"
+    assert "nothing says" in gate.without_labels(before, before, before, near).sentence
+    rng = np.random.default_rng(5)
+    astray = before[rng.permutation(len(before))]
+    some = np.argsort(-before.max(1))[150:]  # what it was sure of stays, the rest is guessed
+    found = gate.without_labels(before, before, np.where(np.isin(np.arange(300), some)[:, None], astray, before), near)
+    assert not found.promoted and "the retriever's neighbours" in found.sentence
     assert "too few" in gate.without_labels(before[:50], anchor[:50], better[:50], near[:50] % 50).sentence
     assert "alarm" in gate.without_labels(before, anchor, better, near, alarm="alarm").sentence
 
@@ -72,7 +106,7 @@ def test_no_better_than_statistics_alone() -> None:
     assert gate.without_labels(before, anchor, anchor, near, anchor_asked=True).promoted
     found = gate.measure(before, anchor, weaker, near)
     plain = gate.measure(before, anchor, anchor, near)
-    assert (found["anchor_information"], found["anchor_kappa"]) == (plain["information"], plain["kappa"])
+    assert (found["anchor_information"], found["anchor_neighbours"]) == (plain["information"], plain["neighbours"])
 
 
 def test_labels_come_first() -> None:

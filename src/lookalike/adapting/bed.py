@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -93,8 +94,8 @@ def settings_of(recipe: str, seed: int = 0) -> AdaptSettings:
 
 def adapted(
     base: Embedder, target: Features, pool: Outside, recipe: str, seed: int, settings: AdaptSettings
-) -> dict[str, Any]:
-    """Adapt by a recipe; the gain on held-out pictures by their labels, and the gate's signals without them."""
+) -> tuple[dict[str, np.ndarray], str | None]:
+    """Adapt by a recipe; what the models make of held-out pictures (arrays by name), and the stream's alarm."""
     order = numpy_rng(seed, "held out").permutation(len(target.ids))
     cut = round(0.3 * len(order))
     aside, learn = target.take(np.sort(order[:cut])), target.take(np.sort(order[cut:]))
@@ -104,21 +105,24 @@ def adapted(
         anchor = Network(recalibrated(base, _batches(learn), settings.layer), settings.layer)
     made, alarm = candidate(anchor, learn, pool, recipe, seed, settings)
     eyes, before = predict(start, aside.centre)
-    _, middle = predict(anchor, aside.centre)
-    _, after = predict(made, aside.centre)
-    if recipe in CHANGES:
-        after = CHANGES[recipe](after, seed)
-    near = top_k(eyes, eyes, 5, exclude=np.arange(len(eyes)))[1]
-    right = [float((p.argmax(1) == aside.labels).mean()) for p in (before, middle, after)]
-    found = gate.measure(before, middle, after, near)
-    return {
-        "gain": right[2] - right[0],
-        "before": right[0],
-        "anchor": right[1],
-        "after": right[2],
-        "alarm": alarm,
-        **found,
+    found = {
+        "labels": aside.labels,
+        "near": top_k(eyes, eyes, 5, exclude=np.arange(len(eyes)))[1],
+        "before": before,
+        "anchor": predict(anchor, aside.centre)[1],
+        "candidate": predict(made, aside.centre)[1],
     }
+    if recipe in CHANGES:
+        found["candidate"] = CHANGES[recipe](found["candidate"], seed)
+    return found, alarm
+
+
+def measured(found: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The gain on held-out pictures by their labels, and the gate's signals without them."""
+    models = [found[name] for name in ("before", "anchor", "candidate")]
+    right = [float((p.argmax(1) == found["labels"]).mean()) for p in models]
+    gain = {"gain": right[2] - right[0], "before": right[0], "anchor": right[1], "after": right[2]}
+    return {**gain, **gate.measure(models[0], models[1], models[2], found["near"])}
 
 
 def _batches(domain: Features) -> list[torch.Tensor]:

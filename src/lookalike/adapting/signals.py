@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lookalike.core.seeds import numpy_rng
+
 Array = np.ndarray
 
 
@@ -14,7 +16,7 @@ def entropy(p: Array) -> Array:
 
 def information(p: Array) -> float:
     """(entropy of the mean − mean entropy) / ln C: sure of each picture, and of different things."""
-    return float((entropy(p.mean(0)) - entropy(p).mean()) / np.log(p.shape[1]))
+    return float((entropy(p.mean(0)) - entropy(p).mean()) / np.log(max(p.shape[1], 2)))
 
 
 def confidence(p: Array) -> float:
@@ -41,6 +43,41 @@ def kappa(predicted: Array, near: Array) -> float:
     same = float((predicted[near] == predicted[:, None]).mean())
     chance = float(((np.bincount(predicted) / len(predicted)) ** 2).sum())
     return 0.0 if chance >= 1 else (same - chance) / (1 - chance)
+
+
+def shared(predicted: Array, near: Array, classes: int, *, draws: int = 8) -> float:
+    """What the class of a neighbour tells of a picture's own: their mutual information, beyond that of the same
+    predictions dealt out at random, over ln C. Unlike kappa it falls when classes are lost."""
+    rng = numpy_rng(0, "dealt out")
+    chance = [_mutual(rng.permutation(predicted), near, classes) for _ in range(draws)]
+    return (_mutual(predicted, near, classes) - float(np.mean(chance))) / float(np.log(max(classes, 2)))
+
+
+def _mutual(predicted: Array, near: Array, classes: int) -> float:
+    """In nats, of the classes of a picture and a neighbour, whichever of the two is asked."""
+    one, two = np.broadcast_arrays(predicted[:, None], predicted[near])
+    each = np.concatenate([one.ravel(), two.ravel()])
+    pairs = np.concatenate([(one * classes + two).ravel(), (two * classes + one).ravel()])
+    # As few as there are: a table of all pairs would not fit for many classes.
+    return float(2 * _entropy_of(each) - _entropy_of(pairs))
+
+
+def _entropy_of(codes: Array) -> float:
+    counts = np.unique(codes, return_counts=True)[1]
+    return float(entropy(counts / counts.sum()))
+
+
+def worst_class(candidate: Array, anchor: Array, *, least: int = 10) -> float:
+    """`agreement` class by class, on the surest half of what the anchor takes for it: that of the worst class.
+
+    Classes of fewer than `least` pictures are not asked; two classes exchanged give 0.
+    """
+    told, worst = anchor.argmax(1), 1.0
+    for code in np.flatnonzero(np.bincount(told, minlength=anchor.shape[1]) >= least):
+        rows = np.flatnonzero(told == code)
+        sure = rows[np.argsort(-anchor[rows, code], kind="stable")][: (len(rows) + 1) // 2]
+        worst = min(worst, float((candidate[sure].argmax(1) == code).mean()))
+    return worst
 
 
 def agreement(candidate: Array, anchor: Array) -> float:

@@ -2,38 +2,42 @@
 
 A bed of adaptations on cached features: all twelve shifts of PACS, a model of each source, methods that usually help
 and recipes made to harm. Thresholds are chosen on one half and judged on the other; the halves share no shift and no
-recipe of harm. An adaptation helps (harms) when it gains (loses) more than a point on held-out pictures.
+recipe of harm. An adaptation helps (harms) when it gains (loses) more than a point on held-out pictures. What the
+models make of the held-out pictures is kept, so that another rule is judged without adapting again.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lookalike.benches import Bar, BenchContext
+from lookalike.core import folders
+from lookalike.core.files import write_bytes
 from lookalike.core.jobs import Jobs
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
-SEEDS = tuple(range(1, 7))  # the rule was written with runs of seed 0 in sight
+SEEDS = tuple(range(1, 7)), tuple(range(7, 11))  # of the half that chooses, and of the one that judges
 HELP = ("bn", "tent", "shot", "t3ar", "adacontrast")
 HARM = (
     ("rate x 30", "shuffled labels", "swapped", "pool of noise"),
     ("entropy alone", "sorted batches", "merged", "pool is the target"),
 )
 MARGIN = 0.01
-# Looked at while the rule and the grid were written (decision 0255): counted apart, never judged.
-LOOKED_AT = frozenset(("cartoon", "art_painting", seed) for seed in range(4))
 HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
+CHOSEN = 0.02  # of the harmful, on the half that chooses: shifts that were not seen are harder
+# From lax to strict.
 GRID = {
     "agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
-    "divergence": (0.005, 0.01, 0.02, 0.04),
-    "information": (-0.2, -0.1, -0.05, 0.0),
-    "kappa": (-0.02, 0.0, 0.02),
+    "worst_class": (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "neighbours": (-0.02, -0.01, 0.0, 0.01, 0.02, 0.03),
 }
 
 
@@ -50,7 +54,6 @@ def halves() -> list[dict[str, Any]]:
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     from lookalike.adapting.bed import SCALE, settings_of
-    from lookalike.core import folders
 
     jobs = Jobs(folders.home() / "jobs" / "gate")
     data = str(context.folder("pacs").parent)
@@ -58,12 +61,13 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     context.say("Features of the four domains and of the pool, and a model of each domain")
     scale = {"data": data, "scale": SCALE}
     first = {f"features-{name}": {**scale, "name": name} for name in (*DOMAINS, "pool")}
-    then = {f"source-{name}-{seed}": {**scale, "name": name, "seed": seed} for name in DOMAINS for seed in SEEDS}
+    every = sorted({*SEEDS[0], *SEEDS[1]})
+    then = {f"source-{name}-{seed}": {**scale, "name": name, "seed": seed} for name in DOMAINS for seed in every}
     for given, work in ((first, prepared), (then, trained)):
         for key, told in jobs.run_many(given, work, processes=context.threads):
             context.say(f"{key}: {told}")
     rows: list[list[dict[str, Any]]] = []
-    for half in halves():
+    for half, seeds in zip(halves(), SEEDS, strict=True):
         given = {
             f"{a}-{b}-{recipe}-{seed}": {
                 **scale,
@@ -72,12 +76,13 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
                 "recipe": recipe,
                 "seed": seed,
                 "settings": settings_of(recipe, seed).model_dump(mode="json"),
+                "kept": "probabilities",
             }
             for a, b in half["shifts"]
             for recipe in (*HELP, *half["harm"])
-            for seed in SEEDS
+            for seed in seeds
         }
-        rows.append(_bed(context, jobs, given))
+        rows.append([measured(result) for result in _bed(context, jobs, given)])
     return judged(rows[0], rows[1])
 
 
@@ -92,8 +97,7 @@ def _bed(context: BenchContext, jobs: Jobs, given: dict[str, dict[str, Any]]) ->
             done = total - len(left)
             if done % 20 == 0:
                 rest = (time.monotonic() - start) / done * len(left) / 60
-                gain = f"gain {100 * result['gain']:+.1f}"
-                context.say(f"{done} of {total}: {key}, {gain}; about {rest:.0f} min left in this half")
+                context.say(f"{done} of {total}: {key}; about {rest:.0f} min left in this half")
     return found
 
 
@@ -104,15 +108,13 @@ def judged(
     from lookalike.adapting.gate import Thresholds
 
     limits = choose_limits(chosen_on)
-    known = [r for r in judged_on if (r["source"], r["target"], r["seed"]) in LOOKED_AT]
-    judged_on = [r for r in judged_on if r not in known]
     figures: dict[str, Any] = {
         "chosen": limits.model_dump(),
         "chosen on": counted(chosen_on, limits),
+        "chosen on, each shift by the others' thresholds": without_one(chosen_on),
         "judged on": counted(judged_on, limits),
         "judged on, methods alone": counted([r for r in judged_on if r["recipe"] in HELP], limits),
         "judged on, made to harm": counted([r for r in judged_on if r["recipe"] not in HELP], limits),
-        "looked at before, not judged": counted(known, limits),
         "defaults": Thresholds().model_dump(),
         "defaults, judged on": counted(judged_on, Thresholds()),
         "trade-off": undominated([{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()]),
@@ -150,15 +152,34 @@ def undominated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def choose_limits(rows: Sequence[dict[str, Any]]) -> Any:
-    """Thresholds that let most helpful ones pass while at most 5 % of the harmful do; if none do, the strictest."""
+    """Thresholds that let most helpful ones pass while at most 2 % of the harmful do; if none do, those with the
+    fewest. Among equals the strictest."""
     from lookalike.adapting.gate import Thresholds
 
-    tried = [Thresholds(**values) for values in _grid()]
-    found = [_short(counted(rows, limits)) for limits in tried]
-    safe = [i for i, f in enumerate(found) if f["harmful"] <= HARMFUL]
+    grid = _grid()
+    found = [_short(counted(rows, Thresholds(**values))) for values in grid]
+    safe = [i for i, f in enumerate(found) if f["harmful"] <= CHOSEN]
     if not safe:
-        return tried[min(range(len(tried)), key=lambda i: found[i]["harmful"])]
-    return tried[max(safe, key=lambda i: (found[i]["helpful"], -found[i]["harmful"]))]
+        fewest = min(f["harmful"] for f in found)
+        safe = [i for i, f in enumerate(found) if f["harmful"] == fewest]
+    best = max(safe, key=lambda i: (found[i]["helpful"], -found[i]["harmful"], _strictness(grid[i])))
+    return Thresholds(**grid[best])
+
+
+def _strictness(values: dict[str, Any]) -> float:
+    return sum(GRID[name].index(value) / len(GRID[name]) for name, value in values.items())
+
+
+def without_one(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Every shift judged by thresholds that the others choose: promoted, and how many there are."""
+    out = {kind: {"promoted": 0, "count": 0} for kind in ("harmful", "helpful")}
+    for shift in sorted({(r["source"], r["target"]) for r in rows}):
+        own = [r for r in rows if (r["source"], r["target"]) == shift]
+        found = counted(own, choose_limits([r for r in rows if r not in own]))
+        for kind, total in out.items():
+            total["promoted"] += round(found[kind]["promoted"] * found[kind]["count"])
+            total["count"] += found[kind]["count"]
+    return out
 
 
 def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
@@ -205,9 +226,17 @@ def trained(*, data: str, scale: dict[str, Any], name: str, seed: int) -> str:
 
 
 def trial(
-    *, data: str, scale: dict[str, Any], source: str, target: str, recipe: str, seed: int, settings: dict[str, Any]
+    *,
+    data: str,
+    scale: dict[str, Any],
+    source: str,
+    target: str,
+    recipe: str,
+    seed: int,
+    settings: dict[str, Any],
+    kept: str,
 ) -> dict[str, Any]:
-    """One adaptation: its gain on held-out pictures by their labels, and the signals the gate has without them."""
+    """One adaptation; what the models make of held-out pictures is in the file it names. `kept` names the job."""
     import torch
 
     from lookalike.adapting import bed
@@ -215,9 +244,24 @@ def trial(
 
     torch.set_num_threads(1)
     model, chosen = _source(data, source, seed), AdaptSettings.parse(settings)
-    found = bed.adapted(model, bed.domain_features(data, target), bed.pool_features(data), recipe, seed, chosen)
-    plain: dict[str, Any] = {key: float(np.round(value, 6)) for key, value in found.items() if key != "alarm"}
-    return {"source": source, "target": target, "recipe": recipe, "seed": seed, "alarm": found["alarm"], **plain}
+    found, alarm = bed.adapted(model, bed.domain_features(data, target), bed.pool_features(data), recipe, seed, chosen)
+    name, packed = f"{source}-{target}-{recipe}-{seed}.npz", io.BytesIO()
+    arrays: dict[str, Any] = found
+    np.savez(packed, **arrays)
+    write_bytes(_held(name), packed.getvalue())
+    return {"source": source, "target": target, "recipe": recipe, "seed": seed, "alarm": alarm, "held": name}
+
+
+def measured(result: dict[str, Any]) -> dict[str, Any]:
+    """A finished adaptation with its gain and the gate's signals."""
+    from lookalike.adapting import bed
+
+    with np.load(_held(result["held"])) as kept:
+        return {**result, **{key: round(value, 6) for key, value in bed.measured(kept).items()}}
+
+
+def _held(name: str) -> Path:
+    return folders.home() / "jobs" / "gate" / "held" / name
 
 
 @cache
