@@ -185,8 +185,14 @@ def test_a_model_is_scored_as_a_retriever(folder, tmp_path):
     assert said["accuracy"]["value"] > 0.5 and str(said["k"]) in said["tried"]
     assert "As a retriever: k-NN by majority" in str(found)
     section = json.loads((tmp_path / "run" / "sections" / "retriever.json").read_text())
-    assert [block["kind"] for block in section["blocks"]] == ["facts", "bars", "hits"]
+    assert [block["kind"] for block in section["blocks"]] == ["facts", "bars", "hits", "hits"]
     assert sum(row["value"] for row in section["blocks"][1]["rows"]) == 47, "one query against all others"
+    (row,) = section["blocks"][2]["rows"]
+    scores = [hit["score"] for hit in row["lists"][0]["hits"]]
+    assert row["note"] == "Ranks 1, 7, 24, 47" and scores == sorted(scores, reverse=True)
+    evaluate(data=folder, model=GOOD, baseline=BAD, retriever=True, out=tmp_path / "two")
+    both = json.loads((tmp_path / "two" / "sections" / "retriever.json").read_text())["blocks"]
+    assert [len(row["lists"]) for block in both[2:] for row in block["rows"]] == [2, 2, 2, 2]
 
 
 def test_the_split_says_who_is_known(folder):

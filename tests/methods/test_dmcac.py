@@ -197,6 +197,9 @@ def test_gradient_norms_are_those_of_each_term_along_the_sphere(name):
     along = z.grad - (z.grad * rows).sum(-1, keepdim=True) * rows
     assert whole.context.logs[f"gradient/{name}"] == pytest.approx(along.norm().item(), rel=1e-4)
     assert along.norm() > 0
+    # Those that weigh nothing are told, too, but for what would need a database that nothing else asks for.
+    terms = ["term/classes"] if name == "classes" else [f"term/{n}" for n in ("divergence", "classes", "attention")]
+    assert [alone.context.logs[t] for t in terms] == pytest.approx([whole.context.logs[t] for t in terms])
 
 
 def test_a_term_alone_needs_no_database():

@@ -194,6 +194,32 @@ REFRESHES = {
 }
 
 
+# The paper's section 4: queries a step and steps; everything else is the same for all sets.
+PAPER = {"cub": (256, 250), "cars": (256, 600), "in_shop": (256, 2500), "sop": (128, 25_000)}
+NETWORKS = {"vit": "vit_small_patch16_224.augreg_in21k", "deit": "deit_small_distilled_patch16_224.fb_in1k"}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_recipes_hold_the_papers_values(network, name):
+    from lookalike.training.cookbook import load
+
+    settings = resolve(load(f"dmcac_{network}_{name}"))
+    own = DMCAC.Settings.parse(settings.method.own())
+    batch, steps = PAPER[name]
+    assert (settings.model.name, settings.model.size, settings.model.pooling) == (NETWORKS[network], 224, "cls")
+    assert settings.model.crop == 224 / 256
+    assert settings.head.kind == "none"  # the CLS token itself, 384 wide
+    assert (own.views, own.k, own.temperature, own.share, own.full) == (6, 12, 1.0, 0.2, "no")
+    assert own.weights.model_dump() == {"divergence": 1.0, "classes": 1.0, "attention": 1.0}
+    assert own.refresh.model_dump() == {"every": 15, "unit": "epochs"}
+    assert (settings.views.mode, settings.views.flip, settings.views.augment) == ("end_to_end", False, "rand-tv9")
+    assert (settings.sampler.kind, settings.sampler.batch, settings.steps) == ("shuffle", batch, steps)
+    optimiser = settings.optimiser
+    assert (optimiser.kind, optimiser.rate, optimiser.loss_rate) == ("adamw", 3e-5, 3e-5)
+    assert (optimiser.weight_decay, settings.schedule.kind) == (0.01, "constant")
+
+
 @pytest.mark.parametrize("network", ["vit", "deit"])
 @pytest.mark.parametrize("name", REFRESHES)
 def test_the_papers_runs_make_their_database_anew_when_the_specification_says(network, name):
@@ -379,3 +405,12 @@ def test_a_transformer_learns_by_its_class_token(folder, tmp_path):
     assert any("blocks" in name for name in state["model"]) and state["method"]["heads.query"].shape == (64, 64)
     plan = train(data=folder, method="dmcac", settings=settings, dry_run=True)
     assert "in 3 views" in plan.facts["steps"]
+
+
+def test_a_database_that_cannot_be_is_told_before_pictures_are_embedded(folder, tiny, tmp_path, monkeypatch):
+    from lookalike.training import assembly
+
+    monkeypatch.setattr(assembly, "features_for", lambda *_, **__: pytest.fail("pictures were embedded"))
+    settings = merge(BASE, {"method": {"column": "side"}})
+    with pytest.raises(LookalikeError, match="no column `side`"):
+        train(data=folder, model=tiny, out=tmp_path / "run", method="dmcac", settings=settings, report=False)

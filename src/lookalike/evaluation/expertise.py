@@ -50,8 +50,12 @@ def expertise(vectors: Any, labels: Ints, known: Bools, asked: Bools, *, seed: i
     return Expertise(k, interval(final.predicted[k] == labels[asked], groups=labels[asked]), trial.accuracy)
 
 
-def retriever_section(subject: Subject, model: Measured, found: Expertise) -> s.Section:
-    """What a query sees of the pictures: how its scores are spread, and which it retrieves."""
+def retriever_section(subject: Subject, models: list[Measured], found: Expertise) -> s.Section:
+    """What a query sees of the pictures: how its scores are spread, which it retrieves, and what lies further off.
+
+    The last model is the one that was scored; one before it is shown beside it.
+    """
+    model = models[-1]
     queries = model.result.query_index[:: max(1, len(model.result.query_index) // SHOWN)][:SHOWN]
     first = int(queries[0])
     others = subject.gallery[subject.gallery != first]
@@ -66,6 +70,19 @@ def retriever_section(subject: Subject, model: Measured, found: Expertise) -> s.
     blocks: list[s.Block] = [
         s.Facts(rows=facts),
         s.Bars(title="Scores of one query with all other pictures", rows=bars, label="pictures"),
-        s.Hits(title="What is retrieved", rows=[subject.row([model], int(query)) for query in queries]),
+        s.Hits(title="The same query, from the most to the least alike", rows=[_ladder(subject, models, first)]),
+        s.Hits(title="What is retrieved", rows=[subject.row(models, int(query)) for query in queries]),
     ]
     return s.Section(title="As a retriever", order=45, blocks=blocks)
+
+
+def _ladder(subject: Subject, models: list[Measured], query: int) -> s.HitRow:
+    """The first hit, the seventh, the one in the middle and the last of each model."""
+    lists, places = [], [0]
+    for model in models:
+        rows, scores = subject.best(model, query, len(subject.gallery))
+        places = sorted({place for place in (0, 6, len(rows) // 2, len(rows) - 1) if 0 <= place < len(rows)})
+        hits = [subject.hit(int(rows[place]), query, float(scores[place])) for place in places]
+        lists.append(s.HitList(name=model.name, hits=hits))
+    ranks = ", ".join(f"{place + 1:,}" for place in places)
+    return s.HitRow(query=subject.picture(query), lists=lists, note=f"Ranks {ranks}")

@@ -167,7 +167,7 @@ class Evaluation:
         if self.verification is not None:
             out["verification"] = sections.verification_section(self.verification, self.further())
         if self.classified is not None and self.classified.retriever is not None:
-            out["retriever"] = retriever_section(subject, self.model, self.classified.retriever)
+            out["retriever"] = retriever_section(subject, models, self.classified.retriever)
         if self.baseline is None:
             out["classes"] = sections.one_model_classes(self.model, self.names)
         out["map"] = sections.map_section(subject, models, seed=seed)

@@ -77,15 +77,14 @@ class Subject:
         if model.calibration is not None and len(rows):
             chances = model.calibration.probability(scores)[0].tolist()
         shown = [
-            Hit(
-                picture=self.picture(int(row)),
-                ok=bool(self.labels[row] == self.labels[query]),
-                score=float(score),
-                probability=chance,
-            )
+            self.hit(int(row), query, float(score), chance)
             for row, score, chance in zip(rows[:SHOWN], scores[:SHOWN], chances[:SHOWN], strict=True)
         ]
         return HitList(name=name or model.name, hits=shown)
+
+    def hit(self, row: int, query: int, score: float, probability: float | None = None) -> Hit:
+        right = bool(self.labels[row] == self.labels[query])
+        return Hit(picture=self.picture(row), ok=right, score=score, probability=probability)
 
     def row(self, models: list[Measured], query: int, note: str = "") -> HitRow:
         return HitRow(query=self.picture(query), lists=[self.hits(m, query) for m in models], note=note)

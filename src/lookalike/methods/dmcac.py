@@ -166,10 +166,8 @@ class DMCAC(Method):
         weights, z = self.settings.weights, embeddings["z"]
         wanted = z * embeddings["length"][:, :, None] if "length" in embeddings else z
         self._watch_collapse(z.detach()[:, 0])
-        total = z.sum() * 0
-        if weights.classes:
-            value = losses.class_loss(self._watched("classes", wanted) @ self.heads.classes.t(), batch.labels)
-            total = total + self._told("classes", weights.classes, value)
+        value = losses.class_loss(self._watched("classes", wanted) @ self.heads.classes.t(), batch.labels)
+        total = self._told("classes", weights.classes, value)
         if not weights.divergence and not weights.attention:
             return total
         self._renew()

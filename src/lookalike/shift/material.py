@@ -22,7 +22,7 @@ from lookalike.data.table import Table
 from lookalike.data.views import CentreView, RandomView
 from lookalike.methods.base import Method
 from lookalike.models import Embedder, features_for
-from lookalike.training.assembly import VIEW_SEED, Assembly, freeze, start_head, starting_model
+from lookalike.training.assembly import VIEW_SEED, Assembly, freeze, start_head, starting_model, taught_of
 from lookalike.training.outcome import head_rows
 from lookalike.training.settings import TrainSettings
 from lookalike.training.source import CachedSource, Rows, Source
@@ -127,6 +127,7 @@ def assemble(
         table=material.table,
         division=division,
         labels=material.labels,
+        taught=taught_of(settings, material.table, material.labels, division),
         model=model,
         device=model.device,
         parent="",

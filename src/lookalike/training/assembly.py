@@ -37,6 +37,17 @@ PCA_ROWS = 50_000  # more do not move the directions, and need memory
 KNOWN_ROWS = 10_000
 
 
+@dataclass(frozen=True)
+class Taught:
+    """The training pictures."""
+
+    table: Table
+    labels: np.ndarray
+    """Class numbers without gaps, −1 where there is none."""
+    drawn: np.ndarray | None
+    """The rows that a batch may hold; None: all."""
+
+
 @dataclass
 class Assembly:
     settings: TrainSettings
@@ -45,6 +56,7 @@ class Assembly:
     division: Division
     labels: np.ndarray
     """A class number for every row, −1 where there is none."""
+    taught: Taught
     model: Embedder
     device: torch.device
     parent: str
@@ -79,16 +91,7 @@ class Assembly:
         return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, KNOWN_ROWS, replace=False))
 
     def __post_init__(self) -> None:
-        self.train_table = self.table.take(self.train)
-        names, self.train_labels = np.unique(self.labels[self.train], return_inverse=True)
-        self.train_labels = self.train_labels.astype(np.int64)
-        if len(names) and names[0] < 0:  # rows without a label keep −1
-            self.train_labels -= 1
-        self.classes = int((names >= 0).sum())
-        chosen = self.settings.sampler
-        seed = self.settings.seed
-        kind = methods.find(self.settings.method.name)
-        drawn = kind.drawn(kind.Settings.parse(self.settings.method.own()), self.train_table, self.train_labels)
+        chosen, seed, drawn = self.settings.sampler, self.settings.seed, self.taught.drawn
         labels = self.train_labels if drawn is None else self.train_labels[drawn]
         self.sampler: Sampler
         if chosen.kind == "pk":
@@ -103,6 +106,18 @@ class Assembly:
             self.sampler = ShuffleSampler(len(labels), size=chosen.batch, seed=seed)
         if drawn is not None:
             self.sampler = Among(drawn, self.sampler)
+
+    @property
+    def train_table(self) -> Table:
+        return self.taught.table
+
+    @property
+    def train_labels(self) -> np.ndarray:
+        return self.taught.labels
+
+    @property
+    def classes(self) -> int:
+        return int(self.train_labels.max(initial=-1)) + 1
 
     def make_method(self, context: Context) -> Method:
         kind = methods.find(self.settings.method.name)
@@ -160,9 +175,10 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     device = resolve(settings.device)
     if device.type != CPU and processes.world() > 1:
         device = torch.device(device.type, processes.rank())
+    labels = table.labels()[0]
+    taught = taught_of(settings, table, labels, division)  # a mistake is told before the costly part
     model = starting_model(settings, device)
     parent = model.fingerprint()
-    labels = table.labels()[0]
     features = np.empty((0, model.feature_dim), np.float32)
     if settings.head.kind != "none" or settings.views.mode == "cached" or (labels >= 0).any():
         centre, show = [CentreView(model.preprocess)], processes.is_main()
@@ -176,7 +192,14 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     if settings.views.mode == "end_to_end" or settings.views.layer != "pooled":  # convolutions are trained: faster so
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     starts = (first_head, first_norm, start_norm)
-    return Assembly(settings, table, division, labels, model, device, parent, features, *starts, frozen)
+    return Assembly(settings, table, division, labels, taught, model, device, parent, features, *starts, frozen)
+
+
+def taught_of(settings: TrainSettings, table: Table, labels: np.ndarray, division: Division) -> Taught:
+    names, codes = np.unique(labels[division.train], return_inverse=True)
+    codes = codes.astype(np.int64) - int((names < 0).any())
+    some, kind = table.take(division.train), methods.find(settings.method.name)
+    return Taught(some, codes, kind.drawn(kind.Settings.parse(settings.method.own()), some, codes))
 
 
 def start_head(
