@@ -76,6 +76,7 @@ def test_a_better_model_passes_and_worse_ones_do_not() -> None:
     better = softmax(logits + 1.0 * np.eye(4)[truth])
     found = gate.without_labels(before, anchor, better, near)
     assert found.promoted and "not shown to be large" in found.sentence
+    assert list(found.headline.values()) == [found.figures[key] for key in ("agreement", "worst_class", "neighbours")]
     collapsed = softmax(np.tile([9.0, 0, 0, 0], (300, 1)) + noise)
     swapped = softmax((logits + np.eye(4)[truth])[:, [1, 0, 2, 3]])
     merged = better.copy()
@@ -114,8 +115,11 @@ def test_labels_come_first() -> None:
     before = (rng.random(200) < 0.5).astype(float)
     after = np.maximum(before, rng.random(200) < 0.4)
     assert gate.by_labels(before, after).promoted
-    assert "not surely better" in gate.by_labels(before, before).sentence
-    assert "too few" in gate.by_labels(before[:10], after[:10]).sentence
+    found = gate.by_labels(before, before, measure="recall@1")
+    assert "not surely better (recall@1 +0.0 to +0.0 points)" in found.sentence
+    assert list(found.headline) == ["recall@1 before", "recall@1 after", "difference"]
+    few = gate.by_labels(before[:10], after[:10])
+    assert "too few" in few.sentence and few.headline == {}
 
 
 def test_streams() -> None:

@@ -75,7 +75,7 @@ def _by_labels(now: Embedder, candidate: Embedder, table: Table, classes: Classe
             right.append(retrieval(rows, codes).per_query["recall@1"])
     if not len(right[0]):
         return Decision(False, ["no held-out picture has another one of its class to find"], "labels")
-    return gate.by_labels(right[0], right[1], seed=seed)
+    return gate.by_labels(right[0], right[1], measure="accuracy" if naming else "recall@1", seed=seed)
 
 
 def probabilities(model: Embedder, rows: np.ndarray, prototypes: np.ndarray | None) -> np.ndarray:

@@ -33,6 +33,13 @@ class Thresholds(Settings):
     """Held-out pictures, at least."""
 
 
+THRESHOLDS = {
+    "agreement": "agreement with the anchor",
+    "worst_class": "agreement, worst class",
+    "neighbours": "neighbour information, change",
+}
+
+
 @dataclass(frozen=True)
 class Decision:
     """Whether the candidate is promoted, why not, and the numbers this rests on."""
@@ -41,9 +48,18 @@ class Decision:
     reasons: list[str]
     evidence: str
     figures: dict[str, float] = field(default_factory=dict)
+    measure: str = ""
+    """What `before` and `after` are, where labels decide."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def headline(self) -> dict[str, float]:
+        """The figures that decided, with their names in words."""
+        asked = ("before", "after", "difference") if self.evidence == "labels" else tuple(THRESHOLDS)
+        names = {"before": f"{self.measure} before", "after": f"{self.measure} after", **THRESHOLDS}
+        return {names.get(key, key): self.figures[key] for key in asked if key in self.figures}
 
     @property
     def sentence(self) -> str:
@@ -53,17 +69,20 @@ class Decision:
         return f"Kept the old model: {'; '.join(self.reasons)}."
 
 
-def by_labels(before: np.ndarray, after: np.ndarray, *, least: int = 30, seed: int = 0) -> Decision:
+def by_labels(
+    before: np.ndarray, after: np.ndarray, *, measure: str = "accuracy", least: int = 30, seed: int = 0
+) -> Decision:
     """Right (1) or wrong (0), or any score, of the same held-out pictures under the old and the new model."""
     if len(before) < least:
         why = f"{len(before)} labelled held-out pictures are too few to tell ({least} are needed)"
-        return Decision(False, [why], "labels", {"pictures": len(before)})
+        return Decision(False, [why], "labels", {"pictures": len(before)}, measure)
     found = paired(before, after, seed=seed)
     figures = {"before": float(np.mean(before)), "after": float(np.mean(after)), **found.to_json()}
     if found.better:
-        return Decision(True, [], "labels", figures)
-    ends = f"{100 * found.low:+.1f} to {100 * found.high:+.1f} points"
-    return Decision(False, [f"on labelled pictures it is not surely better ({ends})"], "labels", figures)
+        return Decision(True, [], "labels", figures, measure)
+    ends = f"{measure} {100 * found.low:+.1f} to {100 * found.high:+.1f} points"
+    why = f"on labelled pictures it is not surely better ({ends})"
+    return Decision(False, [why], "labels", figures, measure)
 
 
 def measure(before: np.ndarray, anchor: np.ndarray, candidate: np.ndarray, near: np.ndarray) -> dict[str, float]:

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from lookalike.adapting.pool import Pool
     from lookalike.adapting.trial import Trial
 
-SHOWN = 50
+SHOWN = 20
 PICTURES = 5
 
 
 def report_sections(trial: Trial, pool: Pool, run: Run) -> dict[str, Section]:
     decision = trial.decision
-    figures = [Figure(label=name.replace("_", " "), value=value) for name, value in decision.figures.items()]
+    figures = [Figure(label=name, value=value) for name, value in decision.headline.items()]
     verdict = Verdict(
         sentence=decision.sentence,
-        figures=figures[:3],
+        figures=figures,
         tone="better" if decision.promoted else "same",
         line=trial.classes,
     )
@@ -60,7 +60,7 @@ def report_sections(trial: Trial, pool: Pool, run: Run) -> dict[str, Section]:
         out["adapt-curve"] = Section(
             title="The way there", order=60, blocks=[Lines(x_label="step", y_label="loss", series=series)]
         )
-    receipts = _receipts(trial) + ([_retrieved(trial, pool, run)] if trial.receipts else [])
+    receipts = ([_retrieved(trial, pool, run)] if trial.receipts else []) + _receipts(trial)
     out["adapt-receipts"] = Section(title="Pictures from outside", order=65, blocks=receipts)
     return out
 

@@ -60,9 +60,9 @@ def _outcome(verdict: Verdict, note: str, found: Found, **figures: Any) -> Claim
 def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
     shifts, name = _shifts(context)
     pairs = {s: [Cell(*s, over=WITHOUT, pool="none", set=name), Cell(*s, set=name)] for s in shifts}
-    extra = [Cell(*s, over={"method": m}, pool="none", set=name) for s in shifts for m in ("source", "bn")]
+    source, bn = ([Cell(*s, over={"method": m}, pool="none", set=name) for s in shifts] for m in ("source", "bn"))
     every = [Cell(*s, over={"contrast": {"pool_set": "all"}}, set=name) for s in shifts]
-    cells = [cell for pair in pairs.values() for cell in pair] + extra + every
+    cells = [cell for pair in pairs.values() for cell in pair] + source + bn + every
     found = run_cells(context, cells, SEEDS)
     if lacking := _missing(found, cells):
         return lacking
@@ -70,8 +70,13 @@ def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
     note = "with − without retrieval: " + ", ".join(f"{where} {gap}" for where, gap in gaps.items())
     second = {f"{a} to {b}": _gap(found, [pairs[a, b][0]], [cell]) for (a, b), cell in zip(shifts, every, strict=True)}
     note += "; with all pool pictures as negatives: " + ", ".join(f"{where} {gap}" for where, gap in second.items())
+    over = {f"{a} to {b}": _gap(found, [cell], [pairs[a, b][1]]) for (a, b), cell in zip(shifts, source, strict=True)}
+    note += "; with retrieval − the source model as it is: " + ", ".join(
+        f"{where} {gap}" for where, gap in over.items()
+    )
     verdict = worst(*(more(one_of_several(gap, len(gaps)), 2.0) for gap in gaps.values()))
-    figures = {name: {k: v.to_json() for k, v in part.items()} for name, part in (("own", gaps), ("all", second))}
+    parts = (("own", gaps), ("all", second), ("over the source", over))
+    figures = {name: {k: v.to_json() for k, v in part.items()} for name, part in parts}
     return _outcome(verdict, note, found, differences=figures)
 
 
