@@ -54,11 +54,55 @@ def test_the_worst_class_is_the_one_given_away() -> None:
     anchor[:10, 0] -= 0.1  # the less sure half of the first class
     candidate = anchor.copy()
     candidate[:10] = [0, 1, 0, 0]
-    assert signals.worst_class(candidate, anchor) == 1.0, "what the anchor was unsure of may change"
+    assert signals.worst_class(candidate, anchor) == (1.0, 1.0), "what the anchor was unsure of may change"
     candidate[10:14] = [0, 1, 0, 0]
-    assert signals.worst_class(candidate, anchor) == pytest.approx(0.6)
-    assert signals.worst_class(anchor[:, [0, 1, 3, 2]], anchor) == 0.0
-    assert signals.worst_class(anchor[:, [0, 1, 3, 2]][:45], anchor[:45]) == 1.0, "five pictures are not asked"
+    assert signals.worst_class(candidate, anchor) == (pytest.approx(0.6), 1.0)
+    assert signals.worst_class(anchor[:, [0, 1, 3, 2]], anchor) == (0.0, 1.0)
+    assert signals.worst_class(anchor[:, [0, 1, 3, 2]][:45], anchor[:45]) == (1.0, 40 / 45), "five are not asked"
+
+
+def test_signals_equal_plain_loops() -> None:
+    rng = np.random.default_rng(6)
+    candidate, anchor = softmax(2 * rng.normal(size=(150, 6))), softmax(2 * rng.normal(size=(150, 6)))
+    near, told = rng.integers(0, 150, (150, 5)), candidate.argmax(1)
+    joint = np.zeros((6, 6))
+    for i, row in enumerate(near):
+        for j in row:
+            joint[told[i], told[j]] += 1
+            joint[told[j], told[i]] += 1
+    joint /= joint.sum()
+    own = joint.sum(0)
+    wanted = sum(
+        joint[a, b] * np.log(joint[a, b] / own[a] / own[b]) for a in range(6) for b in range(6) if joint[a, b] > 0
+    )
+    assert signals._mutual(told, near, 6) == pytest.approx(wanted)
+    shares = []
+    for code in range(6):
+        rows = sorted((i for i in range(150) if anchor[i].argmax() == code), key=lambda i: -anchor[i, code])
+        if len(rows) >= 10:
+            sure = rows[: (len(rows) + 1) // 2]
+            shares.append(sum(candidate[i].argmax() == code for i in sure) / len(sure))
+    assert signals.worst_class(candidate, anchor)[0] == pytest.approx(min(shares))
+
+
+def test_classes_too_small_to_be_asked_must_agree_nearly_all() -> None:
+    """15 classes of 8 pictures, three of them exchanged in a ring: no class is large enough to show it."""
+    truth = np.repeat(np.arange(15), 8)
+    before = softmax(3 * np.eye(15)[truth])
+    near = np.array([[j for j in range(120) if truth[j] == truth[i] and j != i][:5] for i in range(120)])
+    ring = [1, 2, 0, *range(3, 15)]
+    found = gate.without_labels(before, before, softmax(4 * np.eye(15)[truth])[:, ring], near)
+    assert not found.promoted and "too small to be asked" in found.sentence
+    assert "agreement, worst class" not in found.headline
+    assert gate.without_labels(before, before, softmax(4 * np.eye(15)[truth]), near).promoted
+
+
+def test_models_of_different_numbers_of_classes_are_each_measured_by_their_own() -> None:
+    truth, logits, near, _ = bed(classes=4)
+    merged = softmax(3 * np.eye(2)[truth // 2])
+    found = gate.measure(merged, softmax(logits), softmax(3 * logits), near)
+    told = softmax(3 * logits).argmax(1)
+    assert found["neighbours"] == pytest.approx(signals.shared(told, near, 4) - signals.shared(truth // 2, near, 2))
 
 
 def bed(count: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -51,7 +51,7 @@ def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
 
 def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
     plain = {"worst_class": 1.0, "information": 0.1, "neighbours": 0.1, "lost": 0.0, "pictures": 500, "alarm": None}
-    plain |= {"beyond_anchor": 0.1, "anchor_information": 0.1, "anchor_neighbours": 0.1}
+    plain |= {"asked_by_class": 1.0, "beyond_anchor": 0.1, "anchor_information": 0.1, "anchor_neighbours": 0.1}
     named = {"source": "photo", "target": "sketch", "recipe": "x", "seed": 0}
     return {**plain, **named, "gain": gain, "agreement": agreement, **more}
 
@@ -152,6 +152,9 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
     assert any("min left" in line for line in said)
     monkeypatch.setattr(gate, "trial", lambda **_: 1 / 0)
     assert gate.run(context)[0] == figures, "what is finished is not done again"
+    next(gate._held("x").parent.glob("*.npz")).unlink()
+    with pytest.raises(ZeroDivisionError):  # a job without its file is done again
+        gate.run(context)
 
 
 def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:

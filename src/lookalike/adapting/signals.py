@@ -67,17 +67,19 @@ def _entropy_of(codes: Array) -> float:
     return float(entropy(counts / counts.sum()))
 
 
-def worst_class(candidate: Array, anchor: Array, *, least: int = 10) -> float:
-    """`agreement` class by class, on the surest half of what the anchor takes for it: that of the worst class.
+def worst_class(candidate: Array, anchor: Array, *, least: int = 10) -> tuple[float, float]:
+    """`agreement` class by class, on the surest half of what the anchor takes for it: that of the worst class, and the
+    share of the pictures whose class was asked.
 
     Classes of fewer than `least` pictures are not asked; two classes exchanged give 0.
     """
-    told, worst = anchor.argmax(1), 1.0
+    told, worst, asked = anchor.argmax(1), 1.0, 0
     for code in np.flatnonzero(np.bincount(told, minlength=anchor.shape[1]) >= least):
         rows = np.flatnonzero(told == code)
         sure = rows[np.argsort(-anchor[rows, code], kind="stable")][: (len(rows) + 1) // 2]
         worst = min(worst, float((candidate[sure].argmax(1) == code).mean()))
-    return worst
+        asked += len(rows)
+    return worst, asked / max(len(anchor), 1)
 
 
 def agreement(candidate: Array, anchor: Array) -> float:

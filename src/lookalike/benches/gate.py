@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -20,7 +21,7 @@ import numpy as np
 
 from lookalike.benches import Bar, BenchContext
 from lookalike.core import folders
-from lookalike.core.files import write_bytes
+from lookalike.core.files import hash_bytes, write_bytes
 from lookalike.core.jobs import Jobs
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
@@ -88,7 +89,12 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
 
 def _bed(context: BenchContext, jobs: Jobs, given: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """All adaptations of one half; those that were finished before a stop are not done again."""
-    left = {key for key, arguments in given.items() if jobs.stored(key, arguments) is None}
+    left = set()
+    for key, arguments in given.items():
+        record = jobs.stored(key, arguments)
+        if record is None or not _held(record["result"]["held"]).is_file():
+            jobs.path(key, arguments).unlink(missing_ok=True)  # without its file it counts for nothing
+            left.add(key)
     found, start, total = [], time.monotonic(), len(left)
     for key, result in jobs.run_many(given, trial, processes=context.threads):
         found.append(result)
@@ -245,7 +251,8 @@ def trial(
     torch.set_num_threads(1)
     model, chosen = _source(data, source, seed), AdaptSettings.parse(settings)
     found, alarm = bed.adapted(model, bed.domain_features(data, target), bed.pool_features(data), recipe, seed, chosen)
-    name, packed = f"{source}-{target}-{recipe}-{seed}.npz", io.BytesIO()
+    known = hash_bytes(data, json.dumps([scale, settings], sort_keys=True))[:12]
+    name, packed = f"{source}-{target}-{recipe}-{seed}-{known}.npz", io.BytesIO()
     arrays: dict[str, Any] = found
     np.savez(packed, **arrays)
     write_bytes(_held(name), packed.getvalue())
