@@ -270,13 +270,13 @@ def test_pictures_that_were_learnt_from_do_not_judge(classifier: Path, target: P
     assert not (tmp_path / "never").exists()
 
 
-@pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast"])
+@pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast", "bn", "on_target"])
 def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
     method: str, tmp_path: Path, many: tuple[Path, Path]
 ) -> None:
     """With pictures enough to judge by, so that the stream itself is what is told."""
     model, target = many
-    settings = {**QUICK, "batch": 16, "layer": "stage1"}
+    settings = {**QUICK, "batch": 16, "layer": "stage1", "student": "test_resnet", "rounds": 1}
     run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
     assert not run.result["promoted"] and run.result["counts"]["held_out"] >= 100
     assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")

@@ -10,7 +10,7 @@ from lookalike.adapting import gate
 from lookalike.adapting.adapter import Adapter
 from lookalike.adapting.asked import Asked, Pending
 from lookalike.adapting.classes import with_classifier
-from lookalike.adapting.evidence import decide
+from lookalike.adapting.evidence import decide, probabilities
 from lookalike.adapting.gate import Decision
 from lookalike.adapting.nearest import Retrieved
 from lookalike.adapting.network import Network
@@ -56,6 +56,8 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
     made = set_up(base, target, pool, asked, progress=True)
     used, network = made.found.used, made.network
     receipts, alarm, log, never = Receipts(len(used)), None, [], 0
+    if made.adapter is None and chosen.stream and chosen.method != "source":
+        alarm = _alarm_alone(made, chosen.batch, asked.seed)
     if chosen.method == "on_target":
         network = Network(on_target(network, made.learn, chosen, seed=asked.seed), network.layer)
     elif (adapter := made.adapter) is not None:
@@ -99,6 +101,15 @@ def _alarm(adapter: Adapter) -> str | None:
     """What is wrong with the pictures as a stream."""
     first = adapter.objective.all_centres()[1].argmax(1).numpy()
     return gate.stream_alarm([first[batch] for batch in adapter.batches(0)], seed=adapter.seed)
+
+
+def _alarm_alone(made: Setup, batch: int, seed: int) -> str | None:
+    """The same for what takes all pictures at once: it is judged as the stream it was said to be."""
+    own = None if made.anchor.classifier is not None else made.classes.of(made.anchor)
+    if made.anchor.classifier is None and own is None:
+        return None
+    told = probabilities(made.anchor, made.anchor.encode(made.learn, runtime="torch"), own).argmax(1)
+    return gate.stream_alarm([told[i : i + batch] for i in range(0, len(told), batch)], seed=seed)
 
 
 def _fit(adapter: Adapter, pending: Pending) -> None:
