@@ -381,6 +381,15 @@ def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     assert run.config["settings"]["rate"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
 
 
+def test_a_promoted_embedder_is_said_to_be_judged_by_names(
+    classifier: Path, embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    plain = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "plain")
+    named = la.adapt(model=embedder, target=target, gallery=target, settings=QUICK, out=tmp_path / "named")
+    assert "--judge" in named.result["verdict"] and "--judge" not in plain.result["verdict"]
+
+
 def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(
     embedder: Path, target: Path, pool: Path, tmp_path: Path
 ) -> None:

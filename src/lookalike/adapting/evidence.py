@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,8 @@ from lookalike.data import Table, audit, read_table
 from lookalike.evaluation.neighbours import top_k
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder
+
+BY_NAMES = "It was judged by the classes it names, not by what it finds: labelled pictures (--judge) tell that."
 
 if TYPE_CHECKING:
     from lookalike.adapting.asked import Asked
@@ -49,7 +52,8 @@ def decide(
     eyes = embedded(expert, ids, aside)
     near = top_k(eyes, eyes, min(5, max(1, len(ids) - 1)), exclude=np.arange(len(ids)))[1]
     bn = asked.settings.method == "bn"
-    return gate.without_labels(p[0], p[1], p[2], np.maximum(near, 0), alarm=alarm, anchor_asked=bn)
+    found = gate.without_labels(p[0], p[1], p[2], np.maximum(near, 0), alarm=alarm, anchor_asked=bn)
+    return found if candidate.classifier is not None else replace(found, caution=BY_NAMES)
 
 
 def _unseen(table: Table, learn: Table) -> Table:

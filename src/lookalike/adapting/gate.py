@@ -51,6 +51,8 @@ class Decision:
     figures: dict[str, float] = field(default_factory=dict)
     measure: str = ""
     """What `before` and `after` are, where labels decide."""
+    caution: str = ""
+    """What a promotion does not show."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +70,7 @@ class Decision:
     def sentence(self) -> str:
         if self.promoted:
             small = "" if self.evidence == "labels" else " A gain is likely, but not shown to be large."
-            return f"Promoted the adapted model ({self.evidence}).{small}"
+            return f"Promoted the adapted model ({self.evidence}).{small}{self.caution and ' ' + self.caution}"
         return f"Kept the old model: {'; '.join(self.reasons)}."
 
 
