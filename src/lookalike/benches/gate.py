@@ -33,7 +33,7 @@ HARM = (
 )
 MARGIN = 0.01
 HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
-CHOSEN = 0.02  # of the harmful, on the half that chooses: shifts that were not seen are harder
+CHOSEN = 0.02  # of the harmful, on the half that chooses: shifts that were not seen may be harder
 # From lax to strict.
 GRID = {
     "agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
