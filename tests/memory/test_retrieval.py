@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.memory.retrieval import Stored, make_retriever, top_k
+from lookalike.memory import retrieval
+from lookalike.memory.retrieval import Stored, make_retriever, recall, top_k
 
 K = 12
 
@@ -56,13 +57,14 @@ def test_exact_retrievers_find_the_same(kind, store):
         assert torch.allclose(line[index].sort(descending=True).values, best, atol=1e-6)
 
 
-@pytest.mark.parametrize(("kind", "dim", "count"), [("hnsw", 24, 4000), ("store", 384, 8000)])
-def test_a_graph_finds_nearly_all(kind, dim, count):
+@pytest.mark.parametrize("kind", ["hnsw", "store"])
+def test_a_graph_finds_nearly_all(kind):
     """faiss's graph, and the one of the store that serves searches, which builds it for some megabytes or more."""
     if kind == "hnsw":
         pytest.importorskip("faiss")
     # Queries of the database's classes, and directions that matter less and less, as embeddings' do.
-    every = normalize(cloud(count + 60, dim, seed=3) * torch.linspace(1, 0.1, dim), dim=1)
+    count, dim, asked = 8000, 384, 60
+    every = normalize(cloud(count + asked, dim, seed=3) * torch.linspace(1, 0.1, dim), dim=1)
     queries, rows = every[count:], every[:count]
     wanted = top_k(queries, rows, K)[1]
     retriever = make_retriever(kind, rows)
@@ -71,7 +73,43 @@ def test_a_graph_finds_nearly_all(kind, dim, count):
     found = retriever.nearest(queries, K)
     retriever.close()
     shared = [len(set(a) & set(b)) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]
-    assert sum(shared) / (60 * K) >= 0.97
+    assert sum(shared) / (asked * K) >= 0.97
+
+
+def noise(count, dim=64):
+    return normalize(torch.randn(count, dim, generator=torch_rng(5, "noise")), dim=1)
+
+
+def test_a_graph_is_searched_more_widely_until_it_finds_enough(monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(retrieval, "WIDTH", K)
+    rows = noise(6000)
+    retriever = make_retriever("hnsw", rows)
+    first = recall(retriever._search, noise(6000)[:100].flip(1), rows, K)
+    retriever.nearest(noise(6000)[:100].flip(1), K)
+    assert first < 0.9 and not retriever.exact and K < retriever.index.hnsw.efSearch <= 600
+    assert recall(retriever.nearest, noise(6000)[100:200].flip(1), rows, K) >= 0.97
+    few = make_retriever("hnsw", rows[:300])  # of which a tenth is looked through at once
+    few.index.hnsw.efSearch = 1
+    asked = noise(6000)[:100].flip(1)
+    assert few.nearest(asked[:0], K).shape == (0, K) and not few.checked, "nothing was asked yet"
+    assert few.nearest(asked, K).tolist() == top_k(asked, rows[:300], K)[1].tolist() and few.exact
+
+
+def test_a_store_that_misses_too_much_is_not_asked_again(monkeypatch):
+    queries, rows = cloud(100, seed=4), cloud(400)
+    retriever = make_retriever("store", rows, store="exact")
+    whole = retriever._search
+    monkeypatch.setattr(retriever, "_search", lambda queries, k: whole(queries, k).where(torch.arange(k) < 11, 0))
+    assert retriever.nearest(queries, K).tolist() == top_k(queries, rows, K)[1].tolist() and retriever.exact
+    retriever.close()
+
+
+def test_recall_counts_what_is_as_near_and_nothing_twice():
+    rows = torch.eye(4)[torch.tensor([0, 0, 0, 0, 1, 2, 3])]
+    asked = torch.eye(4)[:1]
+    for found, share in (([0, 1], 1.0), ([2, 3], 1.0), ([2, 2], 0.5), ([2, 4], 0.5), ([5, 6], 0.0)):
+        assert recall(lambda queries, k, found=found: torch.tensor([found]), asked, rows, 2) == share
 
 
 def test_every_store_retrieves_and_leaves_nothing(any_store, tmp_path, monkeypatch):
