@@ -338,6 +338,22 @@ def test_unfinished_runs_are_not_judged(home):
     assert KEYS["6-collapse"].judge(context).verdict == "not run"
 
 
+def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
+    """Three of five; a fourth lacks its last arm."""
+    (home / "cars").mkdir()
+    context = ClaimContext(Jobs(home / "jobs"), data=home, finished=True)
+    one, two = arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two")]
+    for seed, done in ((0, arms), (2, arms), (3, arms), (4, arms[:1])):
+        for arm in done:
+            given = {"data": str(home / "cars"), "settings": arm.laid("small"), "seed": seed}
+            context.jobs.run(f"{arm.key}-seed{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
+    found = dmcac_runs.run_arms(context, arms, range(5))
+    assert found.seeds == [0, 2, 3] and len(found.gap(one, two).by_seed) == 3
+    told = dmcac_runs.outcome("reproduced", "so it is", found, arms)
+    assert told.note == "3 of 5 seeds so far; so it is" and len(told.figures["runs"]) == 2
+    assert Runs([0, 1]).so_far == ""
+
+
 def test_what_is_kept_of_a_run(tmp_path, home):
     """A real one, of a few steps: cosine, attention of trained and of unseen classes, gradients."""
     folder = helpers.pictures(tmp_path / "shelf", classes=8, images=6, width=40, height=40)

@@ -70,7 +70,9 @@ def against_others(context: ClaimContext) -> ClaimOutcome:
         where: worst(*(more(one_of_several(gap, len(each)), LEAST) for gap in each.values()))
         for where, each in gaps.items()
     }
-    note = "DMCAC − each, mean over the sets: " + ", ".join(f"{name} {gap}" for name, gap in gaps["pooled"].items())
+    note = f"{found.so_far}DMCAC − each, mean over the sets: " + ", ".join(
+        f"{name} {gap}" for name, gap in gaps["pooled"].items()
+    )
     note += "; by set: " + ", ".join(f"{where} {verdict}" for where, verdict in verdicts.items() if where != "pooled")
     held = {
         f"{method} at {rate:g}": round(first.values(arm, "validation recall@1")[0], 2)

@@ -136,10 +136,10 @@ def family(scale: str, data: str) -> Callable[..., Arm]:
 
 
 class Runs:
-    """What the trials of some arms gave, by seed."""
+    """What the trials of some arms gave, by seed; `asked` is how many seeds there should be."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds = list(seeds)
+    def __init__(self, seeds: Sequence[int], asked: int | None = None) -> None:
+        self.seeds, self.asked = list(seeds), len(seeds) if asked is None else asked
         self.results: dict[tuple[str, int], dict[str, Any]] = {}
 
     def has(self, *arms: Arm) -> bool:
@@ -147,7 +147,7 @@ class Runs:
 
     def values(self, arm: Arm, measure: str = "recall") -> list[float]:
         """One number a seed; two arms are paired by place."""
-        if not self.has(arm):
+        if not self.seeds or not self.has(arm):
             raise Missing(arm.key)
         return [self.results[arm.key, seed][measure] for seed in self.seeds]
 
@@ -168,14 +168,21 @@ class Runs:
                 out.append({"data": arm.data, "arm": arm.name, **means, "by seed": recalls})
         return out
 
+    @property
+    def so_far(self) -> str:
+        """What a note begins with where not all seeds are finished."""
+        return f"{len(self.seeds)} of {self.asked} seeds so far; " if len(self.seeds) < self.asked else ""
+
 
 def outcome(verdict: Verdict, note: str, found: Runs, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": found.rows(arms)}, note)
+    return ClaimOutcome(verdict, {**figures, "runs": found.rows(arms)}, found.so_far + note)
 
 
 def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -> Runs:
-    """Every arm on every seed, a seed at a time; arms that claims share are run once."""
+    """Every arm on every seed, a seed at a time; arms that claims share are run once. Where only finished runs count,
+    the seeds are those on which every arm is finished."""
     arms = list({arm.key: arm for arm in arms}.values())
+    asked = len(seeds)
     jobs: dict[str, dict[str, Any]] = {}
     places: dict[str, tuple[str, int]] = {}
     for seed in seeds:
@@ -185,10 +192,12 @@ def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -
             jobs[key] = {"data": folder, "settings": arm.laid(context.scale), "seed": seed}
             places[key] = (arm.key, seed)
     if context.finished:
-        jobs = {key: given for key, given in jobs.items() if context.jobs.stored(key, given) is not None}
+        lacking = {places[key][1] for key, given in jobs.items() if context.jobs.stored(key, given) is None}
+        seeds = [seed for seed in seeds if seed not in lacking]
+        jobs = {key: given for key, given in jobs.items() if places[key][1] in seeds}
     else:
         _prepare(context, arms, jobs)
-    found = Runs(seeds)
+    found = Runs(seeds, asked)
     for number, (key, result) in enumerate(context.jobs.run_many(jobs, trial, processes=context.threads), 1):
         found.results[places[key]] = result
         context.say(f"{number:3} of {len(jobs)}  {key}: recall@1 {result['recall']:.2f}, {result['seconds']:.0f} s")
