@@ -193,12 +193,14 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
 def measure_refresh(context: BenchContext, pictures: int = PICTURES) -> tuple[dict[str, Any], list[Bar]]:
     """The loop's own way to embed the database, in a run end to end, and `encode` on the same model and pictures.
 
-    What `encode` needs to get to know new weights is not in its figure; what the loop needs is.
+    What `encode` needs to get to know new weights is not in its figure; what the loop needs is. `encode` decodes files,
+    which the loop did once before its first step; the bare cost is what runs in `encode`, on squares in memory.
     """
     import numpy as np
     import torch
 
     from lookalike.data import make_shelf
+    from lookalike.models.runtimes import TorchRuntime
 
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder:
         make_shelf(Path(folder) / "shelf", classes=pictures // 16, images=20, styles=("studio",), size=160)
@@ -206,6 +208,11 @@ def measure_refresh(context: BenchContext, pictures: int = PICTURES) -> tuple[di
         few = np.arange(min(pictures, len(made.parts.train)))
         ids = np.tile(few, TIMES)
         table = made.parts.train_table
+        squares = np.tile(made.source.centre(made.parts.train[few]).numpy(), (TIMES, 1, 1, 1))
+
+        def bare() -> None:
+            for _ in TorchRuntime(made.model, "embedding", count=len(squares)).run(np.array_split(squares, TIMES * 10)):
+                pass
 
         def refresh(rows: Any) -> None:
             with torch.no_grad():
@@ -218,10 +225,14 @@ def measure_refresh(context: BenchContext, pictures: int = PICTURES) -> tuple[di
             "refresh of few": lambda: refresh(few),
             "encode, new weights": lambda: made.model.encode(table.take(few), runtime="torch"),
             "encode": lambda: made.model.encode(table.take(ids), runtime="torch"),
+            "network alone": bare,
         }
         times = in_turns(turns, 3)
-    counts = {"refresh": len(ids), "refresh of few": len(few), "encode, new weights": len(few), "encode": len(ids)}
-    rates = {name: round(counts[name] / statistics.median(values), 1) for name, values in times.items()}
+    few_only = ("refresh of few", "encode, new weights")
+    rates = {
+        name: round((len(few) if name in few_only else len(ids)) / statistics.median(values), 1)
+        for name, values in times.items()
+    }
     share = ratio(times["encode"], times["refresh"])
     return {"pictures a second": rates, "pictures": len(ids), "few": len(few)}, [
         Bar("refresh / encode in torch, pictures a second", round(share, 3), REFRESH)
