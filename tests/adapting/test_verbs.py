@@ -16,7 +16,7 @@ from tests import helpers
 from tests.adapting.conftest import small
 
 import lookalike as la
-from lookalike.adapting import asked, forgetting, gate, trial
+from lookalike.adapting import asked, finding, forgetting, gate, trial
 from lookalike.adapting.job import SUITED
 from lookalike.adapting.network import mixed_parts, recalibrated
 from lookalike.adapting.setup import squares
@@ -36,7 +36,8 @@ def ledger(run: Any) -> list[dict[str, Any]]:
 def always(monkeypatch: pytest.MonkeyPatch, *answers: bool) -> None:
     """The gate's answers, one after the other."""
     left = list(answers)
-    monkeypatch.setattr(gate, "without_labels", lambda *_, **__: gate.Decision(left.pop(0), ["as told"], "a test"))
+    for where in (gate, finding):
+        monkeypatch.setattr(where, "without_labels", lambda *_, **__: gate.Decision(left.pop(0), ["as told"], "a test"))
 
 
 def receipts(run: Any, number: int) -> list[dict[str, Any]]:
@@ -381,13 +382,32 @@ def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     assert run.config["settings"]["rate"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
 
 
-def test_a_promoted_embedder_is_said_to_be_judged_by_names(
-    classifier: Path, embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_without_a_classifier_is_judged_by_what_it_finds(embedder: Path, target: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "rate": 0.0}
+    same = la.adapt(model=embedder, target=target, gallery=target, settings=settings, out=tmp_path / "same")
+    figures = same.result["decision"]["figures"]
+    assert figures.pop("pictures") < 100 and "held-out pictures are too few" in same.result["verdict"]
+    assert figures == {"overlap": 1.0, "names": 0.0, "stable": 0.0}, "nothing was learnt"
+    assert not same.result["promoted"]
+
+
+def test_a_classifier_earned_by_labels_is_not_lost_without(
+    embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always(monkeypatch, True, True)
-    plain = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "plain")
-    named = la.adapt(model=embedder, target=target, gallery=target, settings=QUICK, out=tmp_path / "named")
-    assert "--judge" in named.result["verdict"] and "--judge" not in plain.result["verdict"]
+    monkeypatch.setattr(gate, "by_labels", lambda *_, **__: gate.Decision(True, [], "labels"))
+    run = la.adapt(model=embedder, target=target, labelled=True, settings=QUICK, out=tmp_path / "run")
+    assert la.Embedder.from_pretrained(run.path).classifier is not None
+    again = la.adapt(model=run.path, target=target, gallery=target, settings=QUICK)
+    assert not again.result["promoted"] and "names classes" in again.result["verdict"]
+    assert la.Embedder.from_pretrained(run.path).classifier is not None
+
+
+@pytest.mark.parametrize("kind", ["classifier", "embedder"])
+def test_what_diverged_is_not_promoted(kind: str, target: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    settings = {**QUICK, "rate": 1e30}
+    model = request.getfixturevalue(kind)
+    run = la.adapt(model=model, target=target, gallery=target, settings=settings, out=tmp_path / "run")
+    assert not run.result["promoted"] and "not finite" in run.result["verdict"]
 
 
 def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(

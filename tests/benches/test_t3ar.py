@@ -13,12 +13,13 @@ import torch
 from tests import helpers
 from tests.adapting.conftest import small
 
-from lookalike.adapting import bed
+from lookalike.adapting import bed, embedder_bed
 from lookalike.adapting.adapter import Adapter
+from lookalike.adapting.finding import FindingThresholds
 from lookalike.adapting.gate import Thresholds
 from lookalike.adapting.network import Network
 from lookalike.adapting.settings import AdaptSettings, resolve
-from lookalike.benches import gate, t3ar
+from lookalike.benches import gate, gate_embedders, judging, t3ar
 from lookalike.models.norms import make_norm
 
 
@@ -58,29 +59,31 @@ def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
 
 def test_thresholds_are_chosen_on_one_half_and_judged_on_the_other() -> None:
     good, bad = [row(0.1, a) for a in np.linspace(0.8, 1, 40)], [row(-0.1, a) for a in np.linspace(0.3, 0.76, 40)]
-    limits = gate.choose_limits([*good, *bad])
+    limits = gate.JUDGE.choose([*good, *bad])
     assert limits.agreement == 0.8
     sly = [row(-0.1, 0.99), row(0.0, 0.9)]
-    figures, bars = gate.judged([*good, *bad], [*good, *bad, *sly])
+    figures, bars = gate.JUDGE.judged([*good, *bad], [*good, *bad, *sly])
     found = figures["judged on"]
     assert found["helpful"] == {"count": 40, "promoted": 1.0, "low": pytest.approx(0.9124, abs=1e-3), "high": 1.0}
     assert found["harmful"]["count"] == 41 and found["harmful"]["promoted"] == pytest.approx(1 / 41, abs=1e-4)
     assert [bar.ok for bar in bars] == [True, True, False, False], "60 of each are asked for"
-    assert gate.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
+    assert gate.JUDGE.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
 
 
 def test_the_bench_judges_the_gate_that_is_used() -> None:
     """The same signals, the same answer: also where a candidate is no better than the statistics alone."""
     limits = Thresholds()
     weak = row(0.1, 0.99, beyond_anchor=-0.1)
-    assert gate.counted([{**weak, "neighbours": 0.2}], limits)["helpful"]["promoted"] == 1, "better by the retriever"
-    assert gate.counted([weak], limits)["helpful"]["promoted"] == 0
-    assert gate.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
+    assert gate.JUDGE.counted([{**weak, "neighbours": 0.2}], limits)["helpful"]["promoted"] == 1, (
+        "better by the retriever"
+    )
+    assert gate.JUDGE.counted([weak], limits)["helpful"]["promoted"] == 0
+    assert gate.JUDGE.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
     harmed = {**weak, "anchor_neighbours": limits.neighbours - 0.1, "neighbours": 0.0}
-    assert gate.counted([harmed], limits)["helpful"]["promoted"] == 1, "the statistics alone would not pass"
+    assert gate.JUDGE.counted([harmed], limits)["helpful"]["promoted"] == 1, "the statistics alone would not pass"
     for name in ("agreement", "worst_class", "neighbours"):
         under = {**row(0.1, 0.99), name: getattr(limits, name) - 0.01}
-        assert gate.counted([under], limits)["helpful"]["promoted"] == 0, name
+        assert gate.JUDGE.counted([under], limits)["helpful"]["promoted"] == 0, name
 
 
 def test_recipes_are_what_their_names_say() -> None:
@@ -100,14 +103,20 @@ def test_recipes_are_what_their_names_say() -> None:
 
 def test_the_gate_has_the_thresholds_that_its_bench_chose() -> None:
     stored = Path(__file__).parents[2] / "results" / "bench-gate.json"
-    if stored.is_file():  # else it was never run
-        assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
+    assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
+
+
+def test_the_gate_of_embedders_errs_to_the_old_model_where_its_bench_missed_the_goal() -> None:
+    stored = Path(__file__).parents[2] / "results" / "bench-gate-embedders.json"
+    figures, limits = json.loads(stored.read_text())["figures"], FindingThresholds().model_dump()
+    assert figures["defaults"] == limits and all(limits[name] >= value for name, value in figures["chosen"].items())
+    assert figures["defaults, judged on"]["harmful"]["promoted"] <= judging.HARMFUL
 
 
 def test_a_trade_off_has_only_what_nothing_beats() -> None:
     pairs = [(0.05, 0.6), (0.0, 0.2), (0.0, 0.3), (0.02, 0.3), (0.1, 0.6), (0.2, 0.9)]
     rows = [{"harmful": harmful, "helpful": helpful} for harmful, helpful in pairs]
-    assert [tuple(row.values()) for row in gate.undominated(rows)] == [(0.0, 0.3), (0.05, 0.6), (0.2, 0.9)]
+    assert [tuple(row.values()) for row in judging.undominated(rows)] == [(0.0, 0.3), (0.05, 0.6), (0.2, 0.9)]
 
 
 def test_each_shift_is_judged_by_the_thresholds_of_the_others() -> None:
@@ -120,10 +129,10 @@ def test_each_shift_is_judged_by_the_thresholds_of_the_others() -> None:
             *[("sketch", 0.1, 0.9, 0.9), ("sketch", -0.1, 0.9, 0.1)] * 20,
         )
     ]
-    found = gate.without_one(rows)
+    found = gate.JUDGE.without_one(rows)
     assert found["helpful"] == {"promoted": 60, "count": 60}
     assert found["harmful"] == {"promoted": 0, "count": 60}, "among equal thresholds the strictest are taken"
-    assert gate.choose_limits(rows) == Thresholds(agreement=0.9, worst_class=0.9, neighbours=0.03)
+    assert gate.JUDGE.choose(rows) == Thresholds(agreement=0.9, worst_class=0.9, neighbours=0.03)
 
 
 def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,17 +149,17 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
     monkeypatch.setattr(gate, "HARM", (("pool of noise",), ("sorted batches",)))
     for recipe, over in bed.RECIPES.items():
         monkeypatch.setitem(bed.RECIPES, recipe, {**over, "steps": 2} if "steps" in over else over)
-    for made in (bed.backbone, bed.domain_features, bed.pool_features, gate._source):
+    for made in (bed.backbone, bed.domain_features, bed.pool_features, gate.source_of):
         made.cache_clear()
     said: list[str] = []
     context: Any = SimpleNamespace(folder=lambda name: tmp_path / name, say=said.append, threads=1)
     figures, bars = gate.run(context)
-    for made in (bed.backbone, bed.domain_features, bed.pool_features, gate._source):
+    for made in (bed.backbone, bed.domain_features, bed.pool_features, gate.source_of):
         made.cache_clear()
     counted = figures["judged on"]
     assert sum(counted[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 6 * (3 + 1)
     assert len(figures["shifts"]) == 6 and {name.split(" to ")[0] for name in figures["shifts"]} == set(gate.DOMAINS)
-    assert {bar.bound for bar in bars} == {gate.HARMFUL, gate.HELPFUL, gate.LEAST}
+    assert {bar.bound for bar in bars} == {judging.HARMFUL, judging.HELPFUL, judging.LEAST}
     assert any("min left" in line for line in said)
     monkeypatch.setattr(gate, "trial", lambda **_: 1 / 0)
     assert gate.run(context)[0] == figures, "what is finished is not done again"
@@ -159,22 +168,20 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
         gate.run(context)
 
 
-def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays in place of pictures: a domain, and the same moved by a constant, which batch statistics take back."""
-    monkeypatch.setattr(bed, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch": 64}})
-    monkeypatch.setitem(bed.RECIPES, "shot", {"method": "shot", "rate": 1e-3})
+def made_up(count: int = 240, far: float = 2.0) -> tuple[Any, bed.Features, bed.Features, bed.Outside]:
+    """Arrays in place of pictures: a model, a domain, the same moved by a constant, and a pool."""
     rng = np.random.default_rng(0)
     model = small(3)
     model.norm = make_norm("bn", model.dim)
-    centres = 2 * rng.normal(size=(3, model.feature_dim))
+    centres = far * rng.normal(size=(3, model.feature_dim))
 
     def domain(name: str, away: float) -> bed.Features:
-        labels = rng.integers(0, 3, 240)
-        rows = (centres[labels] + rng.normal(size=(240, model.feature_dim)) + away * np.sign(centres[0])).astype(
+        labels = rng.integers(0, 3, count)
+        rows = (centres[labels] + rng.normal(size=(count, model.feature_dim)) + away * np.sign(centres[0])).astype(
             np.float32
         )
         noisy = (rows + 0.1 * rng.normal(size=(2, *rows.shape))).astype(np.float32)
-        return bed.Features([f"{name}{i}" for i in range(240)], noisy, noisy, rows, labels)
+        return bed.Features([f"{name}{i}" for i in range(count)], noisy, noisy, rows, labels)
 
     source, target = domain("s", 0.0), domain("t", 1.0)
     learn = resolve(
@@ -182,6 +189,14 @@ def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> 
     )
     Adapter(Network(model.eval(), "pooled"), source.supply(), source.ids, learn, labels=source.labels).run()
     pool = bed.Outside([f"p{i}" for i in range(30)], rng.normal(size=(30, model.feature_dim)).astype(np.float32))
+    return model, source, target, pool
+
+
+def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a constant moved, batch statistics take back."""
+    monkeypatch.setattr(bed, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch": 64}})
+    monkeypatch.setitem(bed.RECIPES, "shot", {"method": "shot", "rate": 1e-3})
+    model, _, target, pool = made_up()
     made = {r: bed.adapted(model, target, pool, r, 0, bed.settings_of(r)) for r in bed.RECIPES}
     found = {recipe: bed.measured(arrays) for recipe, (arrays, _) in made.items()}
     assert found["bn"]["gain"] > 0.05 and found["bn"]["agreement"] == 1.0
@@ -191,3 +206,61 @@ def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> 
     assert made["sorted batches"][1] and made["t3ar"][1] is None
     for recipe, values in found.items():
         assert np.isfinite(list(values.values())).all(), recipe
+
+
+def test_the_bed_of_embedders_is_judged_by_what_they_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bed, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch": 64}})
+    monkeypatch.setattr(bed, "LAYER", "pooled")
+    monkeypatch.setattr(embedder_bed, "CLUSTERS", 3)
+    monkeypatch.setattr(gate_embedders, "_held", lambda name: tmp_path / name)
+    model, source, target, pool = made_up(400, far=0.15)
+    monkeypatch.setattr(bed, "pool_features", lambda data: pool)
+    for seed in (1, 2):  # classes of a gallery, and of clusters
+        start = embedder_bed.Start(model, source, target, seed)
+        monkeypatch.setattr(gate_embedders, "_start", lambda *given, start=start: start)
+        found = {}
+        for recipe in ("bn", "shot", "rate x 30", "sorted batches"):
+            settings = bed.settings_of(recipe, seed).model_dump(mode="json")
+            job = {"source": "s", "target": "t", "recipe": recipe, "seed": seed}
+            found[recipe] = gate_embedders.measured(gate_embedders.trial(data="", scale={}, settings=settings, **job))
+        assert model.classifier is not None, "the classifier is taken off a copy"
+        assert {row["naming"] for row in found.values()} == {["clusters", "gallery"][seed % 2]}
+        assert found["bn"]["gain"] > 0.05, "what a constant moved, batch statistics take back"
+        assert found["rate x 30"]["overlap"] < found["shot"]["overlap"] < 1, "the higher rate learns more"
+    judge, rows = gate_embedders.JUDGE, list(found.values())
+    lax = judge.counted(rows, FindingThresholds(overlap=0, names=-1, stable=-1))
+    strict = judge.counted(rows, FindingThresholds(overlap=1))
+    assert lax["helpful"]["count"] == strict["helpful"]["count"] > 0
+    assert (lax["helpful"]["promoted"], strict["helpful"]["promoted"]) == (1.0, 0.0)
+    before = {"recall": 0.8, "map": 0.5}
+    gains = [
+        gate_embedders.gain(before, {"recall": 0.8 + r, "map": 0.5 + m}) for r, m in ((0.1, -0.01), (0.01, -0.001))
+    ]
+    assert gains == pytest.approx([-0.01, 0.01]), "a fall counts, however much the other rose"
+
+
+def test_embedders_are_judged_a_step_stricter_than_their_first_half_asks_for() -> None:
+    def found(gain: float, names: float) -> dict[str, Any]:
+        return {
+            "gain": gain,
+            "pictures": 500,
+            "overlap": 0.9,
+            "names": names,
+            "stable": 0.05,
+            "alarm": None,
+            "recipe": "x",
+        }
+
+    rows = [found(0.1, 0.03)] * 5 + [found(0.1, 0.004)] * 5 + [found(-0.1, -0.003)] * 5
+    chosen = gate_embedders.JUDGE.choose(rows)
+    assert chosen.names == 0.005, "0 parts them, and it is a step stricter"
+    assert gate_embedders.JUDGE.counted(rows, chosen)["helpful"]["promoted"] == 0.5
+
+
+def test_halves_of_embedders_share_no_recipe_of_harm() -> None:
+    one, two = gate_embedders.HARM
+    assert not set(one) & set(two) and {*one, *two} < set(bed.RECIPES) - set(gate.HELP)
+    assert not set(gate_embedders.SEEDS[0]) & set(gate_embedders.SEEDS[1])
+    first, second = gate.planned(gate_embedders.HARM, gate_embedders.SEEDS)
+    shifts = [{(row["source"], row["target"]) for row in half} for half in (first, second)]
+    assert not shifts[0] & shifts[1] and {a for a, _ in shifts[1]} == set(gate.DOMAINS)

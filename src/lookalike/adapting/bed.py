@@ -96,13 +96,12 @@ def adapted(
     base: Embedder, target: Features, pool: Outside, recipe: str, seed: int, settings: AdaptSettings
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Adapt by a recipe; what the models make of held-out pictures (arrays by name), and the stream's alarm."""
-    order = numpy_rng(seed, "held out").permutation(len(target.ids))
-    cut = round(0.3 * len(order))
-    aside, learn = target.take(np.sort(order[:cut])), target.take(np.sort(order[cut:]))
+    rows, rest = apart(len(target.ids), seed)
+    aside, learn = target.take(rows), target.take(rest)
     start = Network(base, settings.layer)
     anchor = start
     if settings.method == "bn":
-        anchor = Network(recalibrated(base, _batches(learn), settings.layer), settings.layer)
+        anchor = Network(recalibrated(base, batches(learn), settings.layer), settings.layer)
     made, alarm = candidate(anchor, learn, pool, recipe, seed, settings)
     eyes, before = predict(start, aside.centre)
     found = {
@@ -117,6 +116,13 @@ def adapted(
     return found, alarm
 
 
+def apart(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows kept apart to judge by, and the rest."""
+    order = numpy_rng(seed, "held out").permutation(count)
+    cut = round(0.3 * count)
+    return np.sort(order[:cut]), np.sort(order[cut:])
+
+
 def measured(found: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The gain on held-out pictures by their labels, and the gate's signals without them."""
     models = [found[name] for name in ("before", "anchor", "candidate")]
@@ -125,7 +131,7 @@ def measured(found: Mapping[str, np.ndarray]) -> dict[str, float]:
     return {**gain, **gate.measure(models[0], models[1], models[2], found["near"])}
 
 
-def _batches(domain: Features) -> list[torch.Tensor]:
+def batches(domain: Features) -> list[torch.Tensor]:
     return [torch.from_numpy(np.asarray(domain.centre[part], np.float32)) for part in mixed_parts(domain.ids)]
 
 
@@ -175,9 +181,16 @@ GRADES = (1.0, 0.3, 0.1, 0.03)
 
 
 def candidate(
-    anchor: Network, learn: Features, pool: Outside, recipe: str, seed: int, settings: AdaptSettings
+    anchor: Network,
+    learn: Features,
+    pool: Outside,
+    recipe: str,
+    seed: int,
+    settings: AdaptSettings,
+    *,
+    moving: bool = False,
 ) -> tuple[Network, str | None]:
-    """The adapted network, and what a stream alarm would say."""
+    """The adapted network, and what a stream alarm would say; `moving`: its prototypes are those of clusters."""
     if settings.method == "bn":
         return anchor, None
     if settings.stream:  # one class at a time in truth; what the anchor makes of them is for the alarm to see
@@ -199,7 +212,8 @@ def candidate(
         some = rng.random(len(labels)) < (0.7, 0.5, 0.35, 0.2)[seed % len(GRADES)]
         labels[some] = rng.permutation(labels[some])
     made_up = len(outside) and recipe != "t3ar"
-    network = Network(copy.deepcopy(anchor.model), settings.layer)
+    own = None if anchor.prototypes is None else anchor.prototypes.clone()
+    network = Network(copy.deepcopy(anchor.model), settings.layer, prototypes=own)
     adapter = Adapter(
         network,
         learn.supply(outside if len(outside) else None, seed),
@@ -209,6 +223,7 @@ def candidate(
         lists=rng.integers(0, len(outside), (len(learn.ids), 2)) if made_up else found.among_used(),
         scores=None if made_up else found.scores,
         pool_ids=ids[: len(outside)],
+        recluster=moving,
         seed=seed,
     )
     told = seen.argmax(1)

@@ -33,7 +33,7 @@ class Classes:
     """The pictures the prototypes are means of, and their classes."""
 
     def of(self, model: Embedder) -> np.ndarray | None:
-        """The prototypes as this model sees them: each model is judged by its own."""
+        """The prototypes as this model sees them."""
         if self.prototypes is None or self.table is None or self.codes is None:
             return None
         return clusters.prototypes(model.encode(self.table, runtime="torch"), self.codes, len(self.prototypes))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from lookalike.adapting import gate
+from lookalike.adapting import finding, gate, signals
 from lookalike.adapting.classes import Classes, codes_of
+from lookalike.adapting.finding import Seen
 from lookalike.adapting.gate import Decision
 from lookalike.adapting.network import TEMPERATURE
 from lookalike.adapting.retrieving import embedded
+from lookalike.adapting.supply import strong_view
 from lookalike.data import Table, audit, read_table
-from lookalike.evaluation.neighbours import top_k
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder
-
-BY_NAMES = "It was judged by the classes it names, not by what it finds: labelled pictures (--judge) tell that."
+from lookalike.models.program import evaluating
 
 if TYPE_CHECKING:
     from lookalike.adapting.asked import Asked
@@ -31,29 +30,41 @@ def decide(
     asked: Asked,
     classes: Classes,
     *,
-    moved: np.ndarray | None,
     expert: Embedder,
     alarm: str | None,
 ) -> Decision:
-    """`models` are the one in use, the anchor and the candidate; `moved` are the candidate's prototypes, if any."""
+    """`models` are the one in use, the anchor and the candidate."""
+    now, anchor, candidate = models
+    rows = candidate.encode(aside, runtime="torch")
+    if not np.isfinite(rows).all():
+        return Decision(False, ["what it learnt is not finite: a lower rate may help"], "without labels")
     if asked.judge is not None or asked.labelled:
         table = aside if asked.judge is None else _unseen(audit(read_table(asked.judge), near=False).table, learn)
-        return _by_labels(models[0], models[2], table, classes, asked.seed)
-    candidate = models[2]
-    if candidate.classifier is None and classes.prototypes is None:
-        why = f"there is nothing to judge by: {classes.how}; give labelled pictures with --judge"
-        return Decision(False, [why], "without labels")
-    p: list[np.ndarray] = []
-    for model in models:
-        own = moved if model is candidate and moved is not None else classes.of(model)
-        rows = model.encode(aside, runtime="torch")
-        p.append(probabilities(model, rows, None if model.classifier is not None else own))
+        return _by_labels(now, candidate, table, classes, asked.seed)
+    if candidate.classifier is None:
+        why = None
+        if classes.prototypes is None:
+            why = f"there is nothing to judge by: {classes.how}; give labelled pictures with --judge"
+        elif now.classifier is not None:  # it was earned by labels
+            why = "the model in use names classes and the adapted one does not; give labelled pictures with --judge"
+        if why:
+            return Decision(False, [why], "without labels")
+        before = Seen(now.encode(aside, runtime="torch"), _viewed(now, aside, asked.seed))
+        after = Seen(rows, _viewed(candidate, aside, asked.seed))
+        return finding.without_labels(before, after, probabilities(now, before.rows, classes.of(now)), alarm=alarm)
+    old, beside = (probabilities(model, model.encode(aside, runtime="torch"), None) for model in (now, anchor))
+    new = probabilities(candidate, rows, None)
     ids = [str(id_) for id_ in aside.column("content_id")]
-    eyes = embedded(expert, ids, aside)
-    near = top_k(eyes, eyes, min(5, max(1, len(ids) - 1)), exclude=np.arange(len(ids)))[1]
+    near = np.maximum(signals.nearest(embedded(expert, ids, aside), 5), 0)
     bn = asked.settings.method == "bn"
-    found = gate.without_labels(p[0], p[1], p[2], np.maximum(near, 0), alarm=alarm, anchor_asked=bn)
-    return found if candidate.classifier is not None else replace(found, caution=BY_NAMES)
+    return gate.without_labels(old, beside, new, near, alarm=alarm, anchor_asked=bn)
+
+
+def _viewed(model: Embedder, table: Table, seed: int) -> np.ndarray:
+    """Vectors of a strong view of each picture."""
+    found = model.features(table, layer="pooled", view=strong_view(model.preprocess), seed=seed, runtime="torch")
+    with evaluating(model), torch.no_grad():
+        return np.asarray(model.from_features(torch.from_numpy(found)).numpy())
 
 
 def _unseen(table: Table, learn: Table) -> Table:

@@ -38,6 +38,10 @@ THRESHOLDS = {
     "agreement": "agreement with the anchor",
     "worst_class": "agreement, worst class",
     "neighbours": "neighbour information, change",
+    # Of a model without a classifier (finding.py).
+    "overlap": "nearest pictures that stay",
+    "names": "MAP@R by the old model's surest classes, change",
+    "stable": "found again through another view, change",
 }
 
 
@@ -51,8 +55,6 @@ class Decision:
     figures: dict[str, float] = field(default_factory=dict)
     measure: str = ""
     """What `before` and `after` are, where labels decide."""
-    caution: str = ""
-    """What a promotion does not show."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,7 +72,7 @@ class Decision:
     def sentence(self) -> str:
         if self.promoted:
             small = "" if self.evidence == "labels" else " A gain is likely, but not shown to be large."
-            return f"Promoted the adapted model ({self.evidence}).{small}{self.caution and ' ' + self.caution}"
+            return f"Promoted the adapted model ({self.evidence}).{small}"
         return f"Kept the old model: {'; '.join(self.reasons)}."
 
 

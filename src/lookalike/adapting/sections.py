@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,15 +56,20 @@ def report_sections(trial: Trial, pool: Pool, run: Run) -> dict[str, Section]:
     ]
     out["adapt-evidence"] = Section(title="What this rests on", order=20, blocks=blocks)
     if trial.log:
-        steps = [row["step"] for row in trial.log]
         names = [name for name in ("loss", "contrast", "labels", "diversity") if name in trial.log[0]]
-        series = [Series(name=name, x=steps, y=[row[name] for row in trial.log]) for name in names]
+        series = [_curve(name, trial.log) for name in names]
         out["adapt-curve"] = Section(
             title="The way there", order=60, blocks=[Lines(x_label="step", y_label="loss", series=series)]
         )
     receipts = ([_retrieved(trial, pool, run)] if trial.receipts else []) + _receipts(trial)
     out["adapt-receipts"] = Section(title="Pictures from outside", order=65, blocks=receipts)
     return out
+
+
+def _curve(name: str, log: Sequence[Mapping[str, float]]) -> Series:
+    """As far as there are numbers: what diverged has none."""
+    known = [row for row in log if math.isfinite(row[name])]
+    return Series(name=name, x=[row["step"] for row in known], y=[row[name] for row in known])
 
 
 def _receipts(trial: Trial) -> list[Block]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation.retrieval import retrieval
 
 Array = np.ndarray
 
@@ -84,8 +86,13 @@ def worst_class(candidate: Array, anchor: Array, *, least: int = 10) -> tuple[fl
 
 def agreement(candidate: Array, anchor: Array) -> float:
     """On the more confident half of the anchor's pictures: how often the candidate predicts the same."""
-    sure = np.argsort(-anchor.max(1), kind="stable")[: max(1, (len(anchor) + 1) // 2)]
+    sure = surest_half(anchor)
     return float((candidate[sure].argmax(1) == anchor[sure].argmax(1)).mean())
+
+
+def surest_half(p: Array) -> Array:
+    """Rows of the pictures with the highest largest probability."""
+    return np.argsort(-p.max(1), kind="stable")[: max(1, (len(p) + 1) // 2)]
 
 
 def divergence(candidate: Array, anchor: Array) -> float:
@@ -98,3 +105,33 @@ def lost(candidate: Array, anchor: Array) -> float:
     """The share of the anchor's predicted classes that the candidate never predicts."""
     had = np.unique(anchor.argmax(1))
     return float(1 - np.isin(had, candidate.argmax(1)).mean())
+
+
+# --- of what a model finds --------------------------------------------------------------------------
+
+
+def overlap(before: Array, after: Array, k: int = 10) -> float:
+    """Share of the k nearest of each row that another model has among its k nearest."""
+    return _shared(nearest(before, k), nearest(after, k))
+
+
+def stable(rows: Array, again: Array, k: int = 10) -> float:
+    """Share of the k nearest of each picture that another view of it (`again`) has among its k nearest."""
+    own = np.arange(len(rows))
+    return _shared(nearest(rows, k), top_k(again, rows, max(1, min(k, len(rows) - 1)), exclude=own)[1])
+
+
+def found_by_names(rows: Array, codes: Array) -> float:
+    """MAP@R of the rows by these classes; 0 where no class has two."""
+    if np.bincount(codes).max() < 2:
+        return 0.0
+    return float(retrieval(rows, codes).mean()["map@r"])
+
+
+def nearest(rows: Array, k: int) -> Array:
+    """The k nearest other rows of each, as far as there are any; −1 where there is none."""
+    return top_k(rows, rows, max(1, min(k, len(rows) - 1)), exclude=np.arange(len(rows)))[1]
+
+
+def _shared(one: Array, two: Array) -> float:
+    return float(((one[:, :, None] == two[:, None, :]) & (one >= 0)[:, :, None]).any(2).mean())

@@ -68,7 +68,6 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
     for value in candidate.parameters():
         value.requires_grad_(True)
     candidate.name, candidate.parent = f"{base.name}-adapted", base.fingerprint()
-    moved = None if network.prototypes is None or chosen.method == "bn" else network.prototypes.numpy()
     judged = [now, made.anchor, candidate]
     if asked.labelled:
         judged = [with_classifier(model, made.classes) for model in judged]
@@ -78,7 +77,6 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
         made.aside,
         asked,
         made.classes,
-        moved=moved,
         expert=made.expert,
         alarm=alarm,
     )

@@ -27,6 +27,7 @@ BENCHES = {
     "encode": "lookalike.benches.encode",
     "evaluate": "lookalike.benches.evaluate",
     "gate": "lookalike.benches.gate",
+    "gate-embedders": "lookalike.benches.gate_embedders",
     "memory": "lookalike.benches.memory",
     "place": "lookalike.benches.place",
     "search": "lookalike.benches.search",
@@ -36,7 +37,7 @@ BENCHES = {
     "train": "lookalike.benches.train",
 }
 # An hour or so each, and they go on where they were stopped: run by name only.
-LONG = ("curve", "gate", "place", "search-million")
+LONG = ("curve", "gate", "gate-embedders", "place", "search-million")
 
 
 @dataclass(frozen=True)

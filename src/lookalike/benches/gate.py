@@ -12,7 +12,7 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.benches import Bar, BenchContext
+from lookalike.benches.judging import Judge
 from lookalike.core import folders
 from lookalike.core.files import hash_bytes, write_bytes
 from lookalike.core.jobs import Jobs
@@ -31,72 +32,88 @@ HARM = (
     ("rate x 30", "shuffled labels", "swapped", "pool of noise"),
     ("entropy alone", "sorted batches", "merged", "pool is the target"),
 )
-MARGIN = 0.01
-HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
-CHOSEN = 0.02  # of the harmful, on the half that chooses: shifts that were not seen may be harder
-# From lax to strict.
-GRID = {
-    "agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
-    "worst_class": (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-    "neighbours": (-0.02, -0.01, 0.0, 0.01, 0.02, 0.03),
-}
 
 
-def halves() -> list[dict[str, Any]]:
+def halves(harm: Sequence[Sequence[str]] = HARM) -> list[dict[str, Any]]:
     """Two halves of the twelve shifts: of every pair of domains one direction lies in each."""
     pairs = list(itertools.permutations(range(len(DOMAINS)), 2))
     first = [(a, b) for a, b in pairs if (b - a) % 4 == 1 or ((b - a) % 4 == 2 and a < b)]
     rest = [pair for pair in pairs if pair not in first]
     return [
-        {"shifts": [(DOMAINS[a], DOMAINS[b]) for a, b in part], "harm": harm}
-        for part, harm in zip((first, rest), HARM, strict=True)
+        {"shifts": [(DOMAINS[a], DOMAINS[b]) for a, b in part], "harm": own}
+        for part, own in zip((first, rest), harm, strict=True)
     ]
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
-    from lookalike.adapting.bed import SCALE, settings_of
-
     jobs = Jobs(folders.home() / "jobs" / "gate")
-    data = str(context.folder("pacs").parent)
+    scale = ready(context, jobs, SEEDS)
+    return JUDGE.judged(
+        *(
+            [measured(result) for result in series(context, jobs, half, scale, trial, _held, kept="probabilities")]
+            for half in planned(HARM, SEEDS)
+        )
+    )
+
+
+def planned(harm: Sequence[Sequence[str]], seeds: Sequence[Sequence[int]]) -> list[list[dict[str, Any]]]:
+    """The adaptations of both halves."""
+    return [
+        [
+            {"source": a, "target": b, "recipe": recipe, "seed": seed}
+            for a, b in half["shifts"]
+            for recipe in (*HELP, *half["harm"])
+            for seed in own
+        ]
+        for half, own in zip(halves(harm), seeds, strict=True)
+    ]
+
+
+def ready(context: BenchContext, jobs: Jobs, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Features of the four domains and of the pool, and models of each domain; the arguments all jobs share."""
+    from lookalike.adapting.bed import SCALE
+
+    scale = {"data": str(context.folder("pacs").parent), "scale": SCALE}
     context.folder("pool")  # said now if it is missing
     context.say("Features of the four domains and of the pool, and a model of each domain")
-    scale = {"data": data, "scale": SCALE}
     first = {f"features-{name}": {**scale, "name": name} for name in (*DOMAINS, "pool")}
-    every = sorted({*SEEDS[0], *SEEDS[1]})
+    every = sorted({seed for own in seeds for seed in own})
     then = {f"source-{name}-{seed}": {**scale, "name": name, "seed": seed} for name in DOMAINS for seed in every}
     for given, work in ((first, prepared), (then, trained)):
         for key, told in jobs.run_many(given, work, processes=context.threads):
             context.say(f"{key}: {told}")
-    rows: list[list[dict[str, Any]]] = []
-    for half, seeds in zip(halves(), SEEDS, strict=True):
-        given = {
-            f"{a}-{b}-{recipe}-{seed}": {
-                **scale,
-                "source": a,
-                "target": b,
-                "recipe": recipe,
-                "seed": seed,
-                "settings": settings_of(recipe, seed).model_dump(mode="json"),
-                "kept": "probabilities",
-            }
-            for a, b in half["shifts"]
-            for recipe in (*HELP, *half["harm"])
-            for seed in seeds
-        }
-        rows.append([measured(result) for result in _bed(context, jobs, given)])
-    return judged(rows[0], rows[1])
+    return scale
 
 
-def _bed(context: BenchContext, jobs: Jobs, given: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def series(
+    context: BenchContext,
+    jobs: Jobs,
+    half: Sequence[dict[str, Any]],
+    scale: dict[str, Any],
+    work: Callable[..., dict[str, Any]],
+    held: Callable[[str], Path],
+    **more: Any,
+) -> list[dict[str, Any]]:
     """All adaptations of one half; those that were finished before a stop are not done again."""
+    from lookalike.adapting.bed import settings_of
+
+    given = {
+        "-".join(map(str, each.values())): {
+            **scale,
+            **each,
+            "settings": settings_of(each["recipe"], each["seed"]).model_dump(mode="json"),
+            **more,
+        }
+        for each in half
+    }
     left = set()
     for key, arguments in given.items():
         record = jobs.stored(key, arguments)
-        if record is None or not _held(record["result"]["held"]).is_file():
+        if record is None or not held(record["result"]["held"]).is_file():
             jobs.path(key, arguments).unlink(missing_ok=True)  # without its file it counts for nothing
             left.add(key)
     found, start, total = [], time.monotonic(), len(left)
-    for key, result in jobs.run_many(given, trial, processes=context.threads):
+    for key, result in jobs.run_many(given, work, processes=context.threads):
         found.append(result)
         if key in left:
             left.discard(key)
@@ -107,110 +124,25 @@ def _bed(context: BenchContext, jobs: Jobs, given: dict[str, dict[str, Any]]) ->
     return found
 
 
-def judged(
-    chosen_on: Sequence[dict[str, Any]], judged_on: Sequence[dict[str, Any]]
-) -> tuple[dict[str, Any], list[Bar]]:
-    """Choose thresholds on the first, count on the second; the default thresholds are counted beside them."""
-    from lookalike.adapting.gate import Thresholds
-
-    limits = choose_limits(chosen_on)
-    figures: dict[str, Any] = {
-        "chosen": limits.model_dump(),
-        "chosen on": counted(chosen_on, limits),
-        "chosen on, each shift by the others' thresholds": without_one(chosen_on),
-        "judged on": counted(judged_on, limits),
-        "judged on, methods alone": counted([r for r in judged_on if r["recipe"] in HELP], limits),
-        "judged on, made to harm": counted([r for r in judged_on if r["recipe"] not in HELP], limits),
-        "defaults": Thresholds().model_dump(),
-        "defaults, judged on": counted(judged_on, Thresholds()),
-        "trade-off": undominated([{**t, **_short(counted(judged_on, Thresholds(**t)))} for t in _grid()]),
-        "by recipe": {
-            recipe: counted([r for r in judged_on if r["recipe"] == recipe], limits)
-            for recipe in sorted({r["recipe"] for r in judged_on})
-        },
-        "shifts": sorted({f"{r['source']} to {r['target']}" for r in judged_on}),
-    }
-    found = figures["judged on"]
-    bars = [
-        Bar("harmful promoted", found["harmful"]["promoted"], HARMFUL, "lower"),
-        Bar("helpful promoted", found["helpful"]["promoted"], HELPFUL),
-        Bar("harmful adaptations judged", found["harmful"]["count"], LEAST),
-        Bar("helpful adaptations judged", found["helpful"]["count"], LEAST),
-    ]
-    return figures, bars
-
-
-def _grid() -> list[dict[str, Any]]:
-    return [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
-
-
-def _short(found: dict[str, Any]) -> dict[str, float]:
-    return {kind: found[kind]["promoted"] for kind in ("harmful", "helpful")}
-
-
-def undominated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best that can be had: no other thresholds let more helpful ones pass with as few harmful ones."""
-    out: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: (row["harmful"], -row["helpful"])):
-        if not out or row["helpful"] > out[-1]["helpful"]:
-            out.append(row)
-    return out
-
-
-def choose_limits(rows: Sequence[dict[str, Any]]) -> Any:
-    """Thresholds that let most helpful ones pass while at most 2 % of the harmful do; if none do, those with the
-    fewest. Among equals the strictest."""
-    from lookalike.adapting.gate import Thresholds
-
-    grid = _grid()
-    found = [_short(counted(rows, Thresholds(**values))) for values in grid]
-    safe = [i for i, f in enumerate(found) if f["harmful"] <= CHOSEN]
-    if not safe:
-        fewest = min(f["harmful"] for f in found)
-        safe = [i for i, f in enumerate(found) if f["harmful"] == fewest]
-    best = max(safe, key=lambda i: (found[i]["helpful"], -found[i]["harmful"], _strictness(grid[i])))
-    return Thresholds(**grid[best])
-
-
-def _strictness(values: dict[str, Any]) -> float:
-    return sum(GRID[name].index(value) / len(GRID[name]) for name, value in values.items())
-
-
-def without_one(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Every shift judged by thresholds that the others choose: promoted, and how many there are."""
-    out = {kind: {"promoted": 0, "count": 0} for kind in ("harmful", "helpful")}
-    for shift in sorted({(r["source"], r["target"]) for r in rows}):
-        own = [r for r in rows if (r["source"], r["target"]) == shift]
-        found = counted(own, choose_limits([r for r in rows if r not in own]))
-        for kind, total in out.items():
-            total["promoted"] += round(found[kind]["promoted"] * found[kind]["count"])
-            total["count"] += found[kind]["count"]
-    return out
-
-
-def counted(rows: Sequence[dict[str, Any]], limits: Any) -> dict[str, Any]:
-    """Of the harmful, the helpful and the rest: how many, and the promoted share with its interval."""
+def _keeps(row: dict[str, Any], limits: Any) -> list[str]:
     from lookalike.adapting.gate import reasons_to_keep
-    from lookalike.evaluation.bootstrap import share
 
-    kinds = {
-        "harmful": [r for r in rows if r["gain"] < -MARGIN],
-        "helpful": [r for r in rows if r["gain"] > MARGIN],
-        "neutral": [r for r in rows if abs(r["gain"]) <= MARGIN],
-    }
-    out: dict[str, Any] = {}
-    for kind, members in kinds.items():
-        passed = sum(
-            not reasons_to_keep(r, limits, alarm=r["alarm"], anchor_asked=r["recipe"] == "bn") for r in members
-        )
-        found = share(passed, len(members)) if members else None
-        out[kind] = {
-            "count": len(members),
-            "promoted": 0.0 if found is None else round(found.value, 4),
-            "low": 0.0 if found is None else round(found.low, 4),
-            "high": 1.0 if found is None else round(found.high, 4),
-        }
-    return out
+    return reasons_to_keep(row, limits, alarm=row["alarm"], anchor_asked=row["recipe"] == "bn")
+
+
+def _limits(**values: float) -> Any:
+    from lookalike.adapting.gate import Thresholds
+
+    return Thresholds.model_validate(values)
+
+
+# From lax to strict.
+GRID: dict[str, tuple[float, ...]] = {
+    "agreement": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
+    "worst_class": (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "neighbours": (-0.02, -0.01, 0.0, 0.01, 0.02, 0.03),
+}
+JUDGE = Judge(GRID, _limits, _keeps, margin=0.01, usual=HELP)
 
 
 # --- the bed --------------------------------------------------------------------------------------
@@ -228,7 +160,7 @@ def trained(*, data: str, scale: dict[str, Any], name: str, seed: int) -> str:
     import torch
 
     torch.set_num_threads(1)
-    return str(_source(data, name, seed).fingerprint())
+    return str(source_of(data, name, seed).fingerprint())
 
 
 def trial(
@@ -249,14 +181,19 @@ def trial(
     from lookalike.adapting.settings import AdaptSettings
 
     torch.set_num_threads(1)
-    model, chosen = _source(data, source, seed), AdaptSettings.parse(settings)
+    model, chosen = source_of(data, source, seed), AdaptSettings.parse(settings)
     found, alarm = bed.adapted(model, bed.domain_features(data, target), bed.pool_features(data), recipe, seed, chosen)
-    known = hash_bytes(data, json.dumps([scale, settings], sort_keys=True))[:12]
-    name, packed = f"{source}-{target}-{recipe}-{seed}-{known}.npz", io.BytesIO()
-    arrays: dict[str, Any] = found
-    np.savez(packed, **arrays)
-    write_bytes(_held(name), packed.getvalue())
-    return {"source": source, "target": target, "recipe": recipe, "seed": seed, "alarm": alarm, "held": name}
+    job = {"source": source, "target": target, "recipe": recipe, "seed": seed}
+    return {**job, "alarm": alarm, "held": keep(found, _held, job, data, scale, settings)}
+
+
+def keep(found: dict[str, Any], held: Callable[[str], Path], job: dict[str, Any], *known: Any) -> str:
+    """Write what was found beside the job that found it; the file's name."""
+    name = f"{'-'.join(map(str, job.values()))}-{hash_bytes(json.dumps(known, sort_keys=True))[:12]}.npz"
+    packed = io.BytesIO()
+    np.savez(packed, **found)
+    write_bytes(held(name), packed.getvalue())
+    return name
 
 
 def measured(result: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +209,7 @@ def _held(name: str) -> Path:
 
 
 @cache
-def _source(data: str, source: str, seed: int) -> Any:
+def source_of(data: str, source: str, seed: int) -> Any:
     from lookalike.adapting import bed
 
     return bed.source_model(data, source, seed)

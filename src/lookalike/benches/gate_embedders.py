@@ -1,0 +1,109 @@
+"""The label-free gate for models without a classifier, judged by what they find.
+
+The bed of `bench gate` with the classifiers taken off: classes come from labelled pictures of the source, or from
+clusters of the target. An adaptation harms when recall@1 or MAP@R among the target's pictures falls by more than half
+a point, and helps when one of them rises by as much and none falls so. Thresholds are chosen on one half and judged on
+the other; the halves share no shift and no recipe of harm.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from lookalike.benches import Bar, BenchContext, gate
+from lookalike.benches.judging import Judge
+from lookalike.core import folders
+from lookalike.core.jobs import Jobs
+
+SEEDS = tuple(range(1, 5)), tuple(range(9, 13))  # of the half that chooses, and of the one that judges (0256)
+HARM = (
+    ("rate x 30", "shuffled labels", "pool of noise"),
+    ("entropy alone", "sorted batches", "pool is the target"),
+)
+
+
+def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
+    jobs = Jobs(folders.home() / "jobs" / "gate-embedders")
+    scale = gate.ready(context, jobs, SEEDS)
+    halves = (gate.series(context, jobs, half, scale, trial, _held) for half in gate.planned(HARM, SEEDS))
+    chosen_on, judged_on = ([measured(result) for result in half] for half in halves)
+    figures, bars = JUDGE.judged(chosen_on, judged_on)
+    worse = [row for row in judged_on if max(changes(row["before"], row["after"])) < 0]
+    limits = {"chosen": _limits(**figures["chosen"]), "defaults": _limits()}
+    figures["worse by both measures, judged on"] = {name: JUDGE.counted(worse, own) for name, own in limits.items()}
+    return figures, bars
+
+
+def measured(result: dict[str, Any]) -> dict[str, Any]:
+    """A finished adaptation with its gain and the gate's signals."""
+    import numpy as np
+
+    from lookalike.adapting import embedder_bed
+
+    with np.load(_held(result["held"])) as kept:
+        signals = {key: round(value, 6) for key, value in embedder_bed.measured(kept).items()}
+    return {**result, **signals, "gain": gain(result["before"], result["after"])}
+
+
+def gain(before: dict[str, float], after: dict[str, float]) -> float:
+    """Of recall@1 and MAP@R the one that fell by more than the margin, else the one that rose most."""
+    both = changes(before, after)
+    return min(both) if min(both) < -MARGIN else max(both)
+
+
+def changes(before: dict[str, float], after: dict[str, float]) -> list[float]:
+    return [after[name] - before[name] for name in ("recall", "map")]
+
+
+def _keeps(row: dict[str, Any], limits: Any) -> list[str]:
+    from lookalike.adapting.finding import reasons_to_keep
+
+    return reasons_to_keep(row, limits, alarm=row["alarm"])
+
+
+def _limits(**values: float) -> Any:
+    from lookalike.adapting.finding import FindingThresholds
+
+    return FindingThresholds.model_validate(values)
+
+
+# From lax to strict. A search of which more than four tenths change is another search, whatever the counts say.
+GRID: dict[str, tuple[float, ...]] = {
+    "overlap": (0.6, 0.65, 0.7, 0.75, 0.8, 0.85),
+    "names": (-0.02, -0.01, -0.005, 0.0, 0.005, 0.01),
+    "stable": (-0.01, -0.005, 0.0, 0.005, 0.01, 0.02),
+}
+MARGIN = 0.005
+JUDGE = Judge(GRID, _limits, _keeps, margin=MARGIN, usual=gate.HELP, allowed=0.0, stricter=1)
+
+
+def trial(
+    *, data: str, scale: dict[str, Any], source: str, target: str, recipe: str, seed: int, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """One adaptation; what the models make of held-out pictures is in the file it names."""
+    import numpy as np
+    import torch
+
+    from lookalike.adapting import bed, embedder_bed
+    from lookalike.adapting.settings import AdaptSettings
+
+    torch.set_num_threads(1)
+    start = _start(data, source, target, seed)
+    found, told = embedder_bed.adapted(start, bed.pool_features(data), recipe, AdaptSettings.parse(settings))
+    small = {name: rows.astype(np.float16) if rows.dtype == np.float32 else rows for name, rows in found.items()}
+    job = {"source": source, "target": target, "recipe": recipe, "seed": seed}
+    return {**job, **told, "held": gate.keep(small, _held, job, data, scale, settings)}
+
+
+@lru_cache(maxsize=8)
+def _start(data: str, source: str, target: str, seed: int) -> Any:
+    from lookalike.adapting import bed, embedder_bed
+
+    known = bed.domain_features(data, source), bed.domain_features(data, target)
+    return embedder_bed.Start(gate.source_of(data, source, seed), *known, seed)
+
+
+def _held(name: str) -> Path:
+    return folders.home() / "jobs" / "gate-embedders" / "held" / name
