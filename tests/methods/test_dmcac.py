@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.dmcac import Database, Heads
+from lookalike.memory import retrieval
 from lookalike.methods import Batch
 from lookalike.methods.dmcac import DMCAC
 from lookalike.methods.dmcac_maps import class_maps, diagonal
@@ -56,7 +57,11 @@ def step(method: DMCAC, number: int = 1, **of):
     method.context.step, method.context.logs = number, {}
     z, rows = queries(method, **of)
     z.requires_grad_()
-    loss = method.loss({"z": z}, rows)
+    given = {"z": z}
+    if method.settings.head_input == "raw":
+        given["length"] = torch.linspace(5, 20, z.shape[0] * z.shape[1]).view(z.shape[:2])
+        method.encode = lambda ids: (method.context.encode(ids), torch.linspace(4, 9, len(ids)))
+    loss = method.loss(given, rows)
     loss.backward()
     method.after_backward()
     return loss, z
@@ -133,6 +138,8 @@ def test_more_neighbours_than_rows_are_all_rows(capsys):
     method = make(k=50)
     assert method.k == len(method.parted.database) == 6
     assert "retrieves all of them, not 50" in capsys.readouterr().err
+    make(k=50, full="constants")
+    assert not capsys.readouterr().err, "where all are taken nothing is retrieved"
     step(method)
     assert method.context.logs["union/mean"] == 6
 
@@ -187,11 +194,12 @@ def test_everything_promised_is_logged():
     )
 
 
+@pytest.mark.parametrize("head_input", ["unit", "raw"])
 @pytest.mark.parametrize("name", ["divergence", "classes", "attention"])
-def test_gradient_norms_are_those_of_each_term_along_the_sphere(name):
-    whole = make()
+def test_gradient_norms_are_those_of_each_term_along_the_sphere(name, head_input):
+    whole = make(head_input=head_input)
     step(whole)
-    alone = make(weights={n: float(n == name) for n in ("divergence", "classes", "attention")})
+    alone = make(head_input=head_input, weights={n: float(n == name) for n in ("divergence", "classes", "attention")})
     _, z = step(alone)
     rows = z.detach()
     along = z.grad - (z.grad * rows).sum(-1, keepdim=True) * rows
@@ -216,7 +224,10 @@ def test_views_can_be_compared_as_points():
         pairs = [(1 - views[i] @ views[j]) ** 2 for i in range(3) for j in range(i)]
         wanted.append(sum(pairs) ** 0.5)
     assert loss.item() == pytest.approx(float(sum(wanted) / len(wanted)), rel=1e-5)
-    assert method.context.logs["gradient/divergence"] > 0
+    assert method.context.logs["gradient/divergence"] > 0 and not method.context.asked, "no database is needed"
+    both = make(distance="cosine", weights={"classes": 0})
+    more, _ = step(both)
+    assert both.context.asked and more.item() == pytest.approx(loss.item() + both.context.logs["term/attention"])
 
 
 def test_a_collapse_is_told_once(capsys):
@@ -275,16 +286,6 @@ def test_a_stale_database_is_part_of_the_state():
         other.load_state_dict(method.state_dict())
 
 
-def test_a_checkpoint_from_before_the_wider_maps_is_read():
-    method = make(maps=[1])
-    step(method, 1)
-    older = {name: value for name, value in method.state_dict().items() if name != "staleness"}
-    older["maps"] = torch.zeros(1, 2, 3, 3)
-    fresh = make(maps=[1])
-    fresh.load_state_dict(older)
-    assert torch.equal(fresh.rows, method.rows) and torch.isnan(fresh.maps).all()
-
-
 def test_a_retriever_is_made_again_with_the_rows():
     method = make(retriever="faiss", refresh={"every": 1})
     step(method, 1)
@@ -292,6 +293,16 @@ def test_a_retriever_is_made_again_with_the_rows():
     step(method, 2)
     assert method._retriever is not first
     assert method._retriever.index.reconstruct(0) == pytest.approx(method.rows[0].numpy())
+
+
+def test_an_index_that_finds_too_little_is_not_built_again(monkeypatch, capsys):
+    monkeypatch.setattr(retrieval.Stored, "nearest", lambda self, queries, k: torch.zeros(len(queries), k).long())
+    method = make(retriever="store", store="exact", refresh={"every": 1})
+    step(method, 1)
+    assert isinstance(method._retriever, retrieval.Checked)
+    step(method, 2)
+    assert isinstance(method._retriever, retrieval.Exact)
+    assert capsys.readouterr().err.count("every row is compared") == 1
 
 
 def test_full_retrieval_with_gradient_sends_the_database_its_own():

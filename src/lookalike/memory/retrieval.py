@@ -1,22 +1,22 @@
 """Nearest rows of a training database: exact by blocks, by faiss, or by the store that serves searches.
 
-Every retriever is made from the rows as they are and asked with `nearest(queries, k)`: int64 (n, k), nearest first.
-Exact ones agree up to the last digit of a product; approximate ones hold a recall of 0.97, which they see to
-themselves: some of the first queries are answered exactly too. A graph of faiss is searched more widely until it
-agrees; one that would have to look through a tenth of the rows, or a store that misses more, compares every row.
+Every retriever is made from the rows as they are and asked with `nearest(queries, k)`: int64 (n, k), nearest first, k
+at most the rows. Exact ones agree up to the last digit of a product; approximate ones are held to a recall of 0.97 by
+`Checked` (docs/decisions/0194).
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lookalike.core import processes
 from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.progress import warn
 from lookalike.store import create_store, remove_store
 
 BLOCK = 16_384
@@ -41,12 +41,15 @@ def make_retriever(kind: str, rows: Tensor, *, store: str = "qdrant") -> Retriev
     choose(kind, KINDS, "a retriever")
     if kind == "exact":
         return Exact(rows)
-    return Stored(rows, store) if kind == "store" else Faiss(rows, graph=kind == "hnsw")
+    if kind == "faiss":
+        return Faiss(rows)
+    return Checked(Stored(rows, store) if kind == "store" else Graph(rows), rows)
 
 
 @torch.no_grad()
 def top_k(queries: Tensor, rows: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
     """Scores and row numbers of the k highest products, best first, equal ones by row number."""
+    queries = queries.to(rows.dtype)
     scores = torch.empty(len(queries), 0, dtype=queries.dtype, device=queries.device)
     index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, len(rows), block):
@@ -85,41 +88,44 @@ class Exact:
 
 
 class Faiss:
-    """Inner products: every row compared, or a graph (HNSW)."""
+    """Every row compared, by faiss."""
 
-    def __init__(self, rows: Tensor, *, graph: bool = False) -> None:
-        try:
-            import faiss
-        except ImportError as error:
-            raise LookalikeError(
-                "faiss is not installed: pip install 'lookalike[faiss]', or retrieve `exact`."
-            ) from error
-        width = rows.shape[1]
-        self.rows, self.checked, self.exact = rows, not graph, False
-        self.index: Any = faiss.IndexFlatIP(width)
-        if graph:
-            self.index = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
-            self.index.hnsw.efConstruction, self.index.hnsw.efSearch = 200, WIDTH
+    def __init__(self, rows: Tensor) -> None:
+        self.index = self.empty(rows.shape[1])
         self.index.add(_array(rows))
 
+    def empty(self, width: int) -> Any:
+        return _faiss().IndexFlatIP(width)
+
     def nearest(self, queries: Tensor, k: int) -> Tensor:
-        if not self.checked and len(queries):
-            self._widen(queries, k)
-        return top_k(queries, self.rows, k)[1] if self.exact else self._search(queries, k)
-
-    def _widen(self, queries: Tensor, k: int) -> None:
-        self.checked = True
-        while recall(self._search, queries, self.rows, k) < ENOUGH:
-            self.index.hnsw.efSearch *= 2
-            if self.index.hnsw.efSearch > len(self.rows) // 10:
-                self.exact = True
-                return
-
-    def _search(self, queries: Tensor, k: int) -> Tensor:
         return _filled(self.index.search(_array(queries), k)[1], queries.device)
 
     def close(self) -> None:
         self.index.reset()
+
+
+class Graph(Faiss):
+    """A graph of faiss (HNSW)."""
+
+    def empty(self, width: int) -> Any:
+        index = _faiss().IndexHNSWFlat(width, 32, _faiss().METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = 200, WIDTH
+        return index
+
+    def widen(self) -> bool:
+        wider = 2 * self.index.hnsw.efSearch
+        if wider > self.index.ntotal // 10:  # about what comparing every row costs
+            return False
+        self.index.hnsw.efSearch = wider
+        return True
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise LookalikeError("faiss is not installed: pip install 'lookalike[faiss]', or retrieve `exact`.") from error
+    return faiss
 
 
 class Stored:
@@ -134,18 +140,17 @@ class Stored:
             part = vectors[start : start + 1000]
             self.store.upsert([str(start + n) for n in range(len(part))], part, [{}] * len(part))
         self.store.build()
-        self.rows, self.checked, self.exact = rows, False, False
+        self.more = MORE if getattr(self.store, "width", None) else 1  # a store that scans needs no more
 
     def nearest(self, queries: Tensor, k: int) -> Tensor:
-        if not self.checked and len(queries):
-            self.checked, self.exact = True, recall(self._search, queries, self.rows, k) < ENOUGH
-        return top_k(queries, self.rows, k)[1] if self.exact else self._search(queries, k)
-
-    def _search(self, queries: Tensor, k: int) -> Tensor:
         found = np.full((len(queries), k), -1, np.int64)
-        for line, hits in zip(found, self.store.query_many(_array(queries), MORE * k), strict=True):
+        for line, hits in zip(found, self.store.query_many(_array(queries), self.more * k), strict=True):
             line[: len(hits)] = [int(hit.id) for hit in hits[:k]]
         return _filled(found, queries.device)
+
+    def widen(self) -> bool:
+        """It measured its own width when it was built."""
+        return False
 
     def close(self) -> None:
         self.store.close()
@@ -153,20 +158,52 @@ class Stored:
         self.folder.cleanup()
 
 
+class Widening(Retriever, Protocol):
+    def widen(self) -> bool:
+        """Search more widely from now on; false if that is not worth it."""
+        ...
+
+
+class Checked:
+    """An approximate index that sees to its recall: some of the first queries are answered exactly too. It is widened
+    until it finds enough of that; where that is not worth it, every row is compared from then on."""
+
+    def __init__(self, index: Widening, rows: Tensor) -> None:
+        self.index, self.rows = index, rows
+        self.checked = self.exact = False
+
+    def nearest(self, queries: Tensor, k: int) -> Tensor:
+        if not self.checked and len(queries):
+            self._check(queries[:: max(1, len(queries) // SAMPLE)], k)
+        return top_k(queries, self.rows, k)[1] if self.exact else self.index.nearest(queries, k)
+
+    def _check(self, queries: Tensor, k: int) -> None:
+        self.checked = True
+        wanted = top_k(queries, self.rows, k)[0]
+        while (found := recall(wanted, queries, self.rows, self.index.nearest(queries, k))) < ENOUGH:
+            if not self.index.widen():
+                self.exact = True
+                if processes.is_main():
+                    warn(f"The index finds {found:.0%} of the nearest rows: from now on every row is compared.")
+                return
+
+    def close(self) -> None:
+        self.index.close()
+
+
 @torch.no_grad()
-def recall(search: Callable[[Tensor, int], Tensor], queries: Tensor, rows: Tensor, k: int) -> float:
-    """The share of the k nearest that a search finds, on a sample of the queries; of equal rows any will do."""
-    some = queries[:: max(1, len(queries) // SAMPLE)].to(rows.dtype)
-    worst = top_k(some, rows, k)[0][:, -1:]
-    found = search(some, k).sort(dim=1).values
+def recall(wanted: Tensor, queries: Tensor, rows: Tensor, found: Tensor) -> float:
+    """The share of the nearest that was found, `wanted` being their scores; of equal rows any will do, but once."""
+    found = found.sort(dim=1).values
     once = torch.ones_like(found, dtype=torch.bool)
     once[:, 1:] = found[:, 1:] != found[:, :-1]
-    scores = (rows[found] @ some[:, :, None])[:, :, 0]
-    return float(((scores >= worst - 1e-6) & once).float().sum() / (len(some) * min(k, len(rows))))
+    scores = (rows[found] @ queries.to(rows.dtype)[:, :, None])[:, :, 0]
+    return float(((scores >= wanted[:, -1:] - 1e-6) & once).float().sum() / wanted.numel())
 
 
 def _array(rows: Tensor) -> Any:
-    return np.ascontiguousarray(rows.detach().float().cpu().numpy())
+    # What diverged finds something: the loss is no number, and the loop says so.
+    return np.ascontiguousarray(rows.detach().float().nan_to_num(1.0, 1.0, 1.0).cpu().numpy())
 
 
 def _filled(found: Any, device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import dmcac as losses
-from lookalike.memory.retrieval import Retriever, make_retriever
+from lookalike.memory.retrieval import Checked, Retriever, make_retriever
 from lookalike.methods.base import Batch, Context, Method, Stored, Told
 from lookalike.methods.dmcac_maps import CLASSES, Maps, find_row, maps_of, sections, views_of
 from lookalike.methods.dmcac_settings import DMCACSettings
@@ -55,7 +55,7 @@ class DMCAC(Method):
         self.parted = _parted(settings, context.table, context.labels.cpu().numpy())
         size = len(self.parted.database)
         self.k = min(settings.k, size)
-        if self.k < settings.k and processes.is_main():
+        if self.k < settings.k and settings.full == "no" and processes.is_main():
             warn(f"The database has {size:,} pictures: each view retrieves all of them, not {settings.k}.")
         self.heads = losses.Heads(context.classes, context.dim, torch_rng(context.seed, "heads"), settings.start)
         self.register_buffer("database", torch.from_numpy(self.parted.database))
@@ -66,6 +66,7 @@ class DMCAC(Method):
         self.register_buffer("maps", torch.full(shape, torch.nan))
         self.register_buffer("staleness", torch.tensor(torch.nan))  # mean cosine of the rows before these to them
         self._retriever: Retriever | None = None
+        self._kind: str = settings.retriever
         self._moving: Tensor | None = None
         self._warned = False
 
@@ -85,8 +86,7 @@ class DMCAC(Method):
         if not torch.equal(state_dict["database"].to(self.database), self.database):
             raise LookalikeError("The checkpoint was made with another database than the settings draw now.")
         self.close()
-        older = {} if "staleness" in state_dict else {"maps": self.maps, "staleness": self.staleness}
-        return super().load_state_dict({**state_dict, **older}, *args, **options)
+        return super().load_state_dict(state_dict, *args, **options)
 
     # ---- what a step sees ------------------------------------------------------------------------
 
@@ -146,6 +146,8 @@ class DMCAC(Method):
         """The index goes; it is made again of the rows when it is asked."""
         if self._retriever is not None:
             self._retriever.close()
+        if isinstance(self._retriever, Checked) and self._retriever.exact:
+            self._kind = "exact"  # an index that does not find enough is not built again
         self._retriever = None
 
     def searched(self) -> losses.Database:
@@ -155,7 +157,7 @@ class DMCAC(Method):
     def retrieve(self, z: Tensor) -> losses.Union:
         """The union over the views of each query, (B, A, F); every process asks for its share."""
         if self._retriever is None:
-            self._retriever = make_retriever(self.settings.retriever, self.rows, store=self.settings.store)
+            self._retriever = make_retriever(self._kind, self.rows, store=self.settings.store)
         asked = z.detach().flatten(0, 1)
         found = self._retriever.nearest(asked[processes.share(len(asked))], self.k)
         return losses.union(processes.all_gather(found).view(*z.shape[:2], self.k))
@@ -164,16 +166,23 @@ class DMCAC(Method):
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         weights, z = self.settings.weights, embeddings["z"]
-        wanted = z * embeddings["length"][:, :, None] if "length" in embeddings else z
+        lengths = embeddings.get("length")
+
+        def given(seen: Tensor) -> Tensor:
+            """What the heads see of it."""
+            return seen if lengths is None else seen * lengths[:, :, None]
+
         self._watch_collapse(z.detach()[:, 0])
-        value = losses.class_loss(self._watched("classes", wanted) @ self.heads.classes.t(), batch.labels)
+        value = losses.class_loss(given(self._watched("classes", z)) @ self.heads.classes.t(), batch.labels)
         total = self._told("classes", weights.classes, value)
         if not weights.divergence and not weights.attention:
             return total
+        seen, by_points = self._watched("divergence", z), self.settings.distance == "cosine"
+        if by_points and not weights.attention:
+            return total + self._told("divergence", weights.divergence, losses.pointwise(seen))
         self._renew()
-        seen = self._watched("divergence", z)
-        terms = self._terms(seen, self._watched("attention", wanted), batch.labels)
-        apart = terms.divergence if self.settings.distance == "js" else losses.pointwise(seen)
+        terms = self._terms(seen, given(self._watched("attention", z)), batch.labels)
+        apart = losses.pointwise(seen) if by_points else terms.divergence
         total = total + self._told("divergence", weights.divergence, apart)
         total = total + self._told("attention", weights.attention, terms.attention)
         self.context.log("attention/own", terms.mass.mean())
@@ -211,11 +220,10 @@ class DMCAC(Method):
         """The same rows; the norm of the gradient that comes back to them, along the sphere, is logged."""
         if not z.requires_grad:
             return z
-        rows, unit = z.detach(), self.settings.head_input == "unit"
-        watched = z.view_as(z)
+        rows, watched = z.detach(), z.view_as(z)
 
         def note(gradient: Tensor) -> None:
-            along = gradient - (gradient * rows).sum(-1, keepdim=True) * rows if unit else gradient
+            along = gradient - (gradient * rows).sum(-1, keepdim=True) * rows
             self.context.log(f"gradient/{name}", torch.linalg.vector_norm(along))
 
         watched.register_hook(note)
