@@ -9,7 +9,7 @@ from lookalike.adapting import finding, signals
 from lookalike.adapting.clusters import unit
 from lookalike.adapting.finding import FindingThresholds, Seen
 
-CLASSES, COUNT = 6, 240
+CLASSES, COUNT = 6, 520
 
 
 def model(spread: float, seed: int = 0, shake: float = 0.3) -> tuple[Seen, np.ndarray]:

@@ -402,14 +402,6 @@ def test_a_classifier_earned_by_labels_is_not_lost_without(
     assert la.Embedder.from_pretrained(run.path).classifier is not None
 
 
-@pytest.mark.parametrize("kind", ["classifier", "embedder"])
-def test_what_diverged_is_not_promoted(kind: str, target: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    settings = {**QUICK, "rate": 1e30}
-    model = request.getfixturevalue(kind)
-    run = la.adapt(model=model, target=target, gallery=target, settings=settings, out=tmp_path / "run")
-    assert not run.result["promoted"] and "not finite" in run.result["verdict"]
-
-
 def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(
     embedder: Path, target: Path, pool: Path, tmp_path: Path
 ) -> None:

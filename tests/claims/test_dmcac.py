@@ -11,6 +11,7 @@ from lookalike.claims import ClaimContext, dmcac, dmcac_contest, dmcac_new, dmca
 from lookalike.claims.dmcac_measured import MEASURES
 from lookalike.claims.dmcac_runs import PAPERS, Arm, Runs
 from lookalike.claims.paired import Difference
+from lookalike.core.errors import LookalikeError
 from lookalike.core.jobs import Jobs
 from lookalike.methods.dmcac import DMCAC
 from lookalike.methods.hyp import Hyp
@@ -49,6 +50,7 @@ def made_up(arm: Arm, seed: int) -> dict[str, float]:
         "late attention": 0.3 + (0.0 if slow else 0.2) + noise / 1000,
         "validation recall@1": 30.0 + (arm.settings["optimiser"]["rate"] == 3e-4 if "-held" in arm.key else 0),
         "validation map@r": 10.0,
+        "pictures": 1000.0,
     }
 
 
@@ -100,6 +102,22 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
         settings = resolve(arm.laid("small"))
         assert settings.views.mode == ("end_to_end" if arm.end_to_end else "cached")
         assert settings.data.split == ("classes" if arm.data == "grocery" else "auto")  # never trained classes
+
+
+def test_a_contest_at_unequal_cost_is_refused(context):
+    context.figures = lambda arm, seed: {"pictures": 1000.0 if arm.name.startswith("dmcac") else 1005.0}
+    assert KEYS["7-against-others"].judge(context).note
+    context.figures = lambda arm, seed: {"pictures": 1000.0 + 50 * arm.name.startswith("supcon")}
+    with pytest.raises(LookalikeError, match=r"supcon embedded 1,050 pictures and .* 1,000"):
+        KEYS["7-against-others"].judge(context)
+
+
+def test_an_arm_that_two_comparisons_share_is_one_row():
+    arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two"), dmcac_runs.dmcac("one")]
+    found = Runs([0])
+    for arm in arms:
+        found.results[arm.key, 0] = made_up(arm, 0)
+    assert [row["arm"] for row in found.rows(arms)] == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,13 @@ class Pending:
                 )
         return Asked.from_json(found["asked"]), table, None if found["pool"] is None else set(found["pool"])
 
+    def owes(self, ids: set[str]) -> bool:
+        """Whether one is under way that may have used these pool pictures."""
+        if not self.file.is_file():
+            return False
+        pool = read_json(self.file, "unfinished adaptation")["pool"]
+        return pool is None or bool(ids & set(pool))
+
     def save(self, state: dict[str, Any]) -> None:
         self.run.checkpoints.mkdir(exist_ok=True)
         checkpoint.write(self.checkpoint, state)

@@ -42,7 +42,7 @@ class Classes:
 def find_classes(model: Embedder, learn: Table, asked: Asked) -> Classes:
     """The classifier's own classes, those of labels or of a gallery, or clusters; or none, with the reason."""
     if model.classifier is not None:
-        return Classes([str(name) for name in model.card.get("classes", [])], None, "the model's classifier")
+        return Classes(names_of(model), None, "the model's classifier")
     if asked.labelled or asked.gallery is not None:
         table = learn if asked.gallery is None else audit(read_table(asked.gallery), near=False).table
         codes, names = table.labels()
@@ -70,6 +70,11 @@ def with_classifier(model: Embedder, classes: Classes) -> Embedder:
             out.classifier.bias.zero_()
         out.card["classes"] = list(classes.names)
     return out
+
+
+def names_of(model: Embedder) -> list[str]:
+    """The classes of its classifier."""
+    return [str(name) for name in model.card.get("classes", [])]
 
 
 def codes_of(table: Table, names: list[str]) -> np.ndarray:

@@ -88,7 +88,7 @@ def again(rows: np.ndarray, old: np.ndarray, seed: int = 0) -> np.ndarray:
     from scipy.optimize import linear_sum_assignment
 
     rows = unit(rows)
-    if len(rows) < len(old):
+    if len(rows) < len(old) or not np.isfinite(rows).all():  # what diverged is told when it is judged
         return old
     new = spherical(rows, len(old), seed=seed)
     mine, theirs = linear_sum_assignment(-(old @ new.T))

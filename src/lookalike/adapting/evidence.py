@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lookalike.adapting import finding, gate, signals
-from lookalike.adapting.classes import Classes, codes_of
+from lookalike.adapting.classes import Classes, codes_of, names_of
 from lookalike.adapting.finding import Seen
 from lookalike.adapting.gate import Decision
 from lookalike.adapting.network import TEMPERATURE
@@ -36,22 +36,17 @@ def decide(
     """`models` are the one in use, the anchor and the candidate."""
     now, anchor, candidate = models
     rows = candidate.encode(aside, runtime="torch")
-    if not np.isfinite(rows).all():
+    if not _is_finite(candidate, rows):
         return Decision(False, ["what it learnt is not finite: a lower rate may help"], "without labels")
     if asked.judge is not None or asked.labelled:
-        table = aside if asked.judge is None else _unseen(audit(read_table(asked.judge), near=False).table, learn)
-        return _by_labels(now, candidate, table, classes, asked.seed)
+        table = aside if asked.judge is None else _audited(asked.judge)
+        others = [] if asked.source is None else [_audited(asked.source)]
+        others += [] if asked.gallery is None else [_audited(asked.gallery)]
+        return _by_labels(now, candidate, _unseen(table, learn, *others), asked.seed)
     if candidate.classifier is None:
-        why = None
-        if classes.prototypes is None:
-            why = f"there is nothing to judge by: {classes.how}; give labelled pictures with --judge"
-        elif now.classifier is not None:  # it was earned by labels
-            why = "the model in use names classes and the adapted one does not; give labelled pictures with --judge"
-        if why:
-            return Decision(False, [why], "without labels")
-        before = Seen(now.encode(aside, runtime="torch"), _viewed(now, aside, asked.seed))
-        after = Seen(rows, _viewed(candidate, aside, asked.seed))
-        return finding.without_labels(before, after, probabilities(now, before.rows, classes.of(now)), alarm=alarm)
+        return _by_what_it_finds(
+            now, Seen(rows, viewed(candidate, aside, asked.seed)), aside, asked.seed, classes, alarm
+        )
     old, beside = (probabilities(model, model.encode(aside, runtime="torch"), None) for model in (now, anchor))
     new = probabilities(candidate, rows, None)
     ids = [str(id_) for id_ in aside.column("content_id")]
@@ -60,37 +55,62 @@ def decide(
     return gate.without_labels(old, beside, new, near, alarm=alarm, anchor_asked=bn)
 
 
-def _viewed(model: Embedder, table: Table, seed: int) -> np.ndarray:
+def _is_finite(model: Embedder, rows: np.ndarray) -> bool:
+    """Whether its weights are numbers, and what it makes of pictures."""
+    told = [rows] if model.classifier is None else [rows, probabilities(model, rows, None)]
+    values = [value for value in model.state_dict().values() if value.is_floating_point()]
+    return all(bool(torch.isfinite(value).all()) for value in (*values, *map(torch.from_numpy, told)))
+
+
+def _audited(folder: str) -> Table:
+    return audit(read_table(folder), near=False).table
+
+
+def _unseen(table: Table, *learnt: Table) -> Table:
+    """Those that were not learnt from: a picture that was is no evidence."""
+    seen = {str(id_) for other in learnt for id_ in other.column("content_id")}
+    return table.take(np.array([str(id_) not in seen for id_ in table.column("content_id")], bool))
+
+
+def _by_what_it_finds(
+    now: Embedder, after: Seen, aside: Table, seed: int, classes: Classes, alarm: str | None
+) -> Decision:
+    why = None
+    if classes.prototypes is None:
+        why = f"there is nothing to judge by: {classes.how}; give labelled pictures with --judge"
+    elif now.classifier is not None:  # it was earned by labels
+        why = "the model in use names classes and the adapted one does not; give labelled pictures with --judge"
+    if why:
+        return Decision(False, [why], "without labels")
+    before = Seen(now.encode(aside, runtime="torch"), viewed(now, aside, seed))
+    return finding.without_labels(before, after, probabilities(now, before.rows, classes.of(now)), alarm=alarm)
+
+
+def viewed(model: Embedder, table: Table, seed: int) -> np.ndarray:
     """Vectors of a strong view of each picture."""
     found = model.features(table, layer="pooled", view=strong_view(model.preprocess), seed=seed, runtime="torch")
     with evaluating(model), torch.no_grad():
         return np.asarray(model.from_features(torch.from_numpy(found)).numpy())
 
 
-def _unseen(table: Table, learn: Table) -> Table:
-    """Those that were not learnt from: a picture that was is no evidence."""
-    seen = {str(id_) for id_ in learn.column("content_id")}
-    return table.take(np.array([str(id_) not in seen for id_ in table.column("content_id")], bool))
-
-
-def _by_labels(now: Embedder, candidate: Embedder, table: Table, classes: Classes, seed: int) -> Decision:
-    """Accuracy where both name the classes, else recall@1 among the pictures."""
+def _by_labels(now: Embedder, candidate: Embedder, table: Table, seed: int) -> Decision:
+    """Accuracy where both name the classes, each by its own list; else what they find among the pictures."""
     table = table.take(table.labels()[0] >= 0)
     if not len(table):
         return Decision(False, ["no labelled picture is left to judge by that was not learnt from"], "labels")
     codes, names = table.labels()
-    naming = all(m.classifier is not None for m in (now, candidate)) and set(names) <= set(classes.names)
-    right = []
-    for model in (now, candidate):
-        rows = model.encode(table, runtime="torch")
-        if naming:
-            hits = probabilities(model, rows, None).argmax(1) == codes_of(table, classes.names)
-            right.append(hits.astype(np.float64))
-        else:
-            right.append(retrieval(rows, codes).per_query["recall@1"])
-    if not len(right[0]):
+    models = (now, candidate)
+    if all(model.classifier is not None and set(names) <= set(names_of(model)) for model in models):
+        told = [probabilities(model, model.encode(table, runtime="torch"), None).argmax(1) for model in models]
+        right = [
+            (own == codes_of(table, names_of(model))).astype(np.float64)
+            for own, model in zip(told, models, strict=True)
+        ]
+        return gate.by_labels(right[0], right[1], seed=seed)
+    before, after = (retrieval(model.encode(table, runtime="torch"), codes).per_query for model in models)
+    if not len(before["recall@1"]):
         return Decision(False, ["no held-out picture has another one of its class to find"], "labels")
-    return gate.by_labels(right[0], right[1], measure="accuracy" if naming else "recall@1", seed=seed)
+    return gate.by_finding(before, after, seed=seed)
 
 
 def probabilities(model: Embedder, rows: np.ndarray, prototypes: np.ndarray | None) -> np.ndarray:

@@ -45,11 +45,13 @@ def forget(*, model: str | Path, pictures: Sequence[str | Path]) -> dict[str, An
             for name in ("sections/adapt-receipts.json", "report.html"):
                 (versions.run.path / name).unlink(missing_ok=True)
             shutil.rmtree(versions.run.path / "sections" / "pictures", ignore_errors=True)
-        Pending(versions.run).end()  # one that was begun with them cannot be resumed
-        number = None
+        number, pending = None, Pending(versions.run)
+        if pending.owes(gone) or (again is not None and pending.file.is_file()):
+            pending.end()
+            say.say("The adaptation that was left unfinished is given up: it began before this.")
         if again is not None and kept is not None:
             asked = Asked.from_json(again["asked"])
-            Pending(versions.run).begin(asked, kept[0], sorted(kept[1]))
+            pending.begin(asked, kept[0], sorted(kept[1]))
         versions.denied = sorted({*versions.denied, *gone})
         versions.drop(affected)
         for row in versions.rows:
@@ -74,8 +76,9 @@ def _made_again(versions: Versions, target: Table, asked: Asked, only: set[str])
     except Stopped:
         raise
     except LookalikeError as error:
+        used = f"version {versions.current}" if versions.current else "the base model"
         raise LookalikeError(
-            f"The pictures are forgotten and the base model is in use, but it could not be adapted again: {error} "
+            f"The pictures are forgotten and {used} is in use, but it could not be adapted again: {error} "
             f"When that is mended: lookalike adapt --resume {versions.run.path}"
         ) from error
 

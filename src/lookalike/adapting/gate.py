@@ -8,7 +8,8 @@ the retriever finds alike hardly less than those of the model before it. In doub
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,16 @@ def by_labels(
     ends = f"{measure} {100 * found.low:+.1f} to {100 * found.high:+.1f} points"
     why = f"on labelled pictures it is not surely better ({ends})"
     return Decision(False, [why], "labels", figures, measure)
+
+
+def by_finding(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], *, seed: int = 0) -> Decision:
+    """Scores of what both models find for the same labelled pictures: recall@1 decides, MAP@R must not be lost."""
+    found = by_labels(before["recall@1"], after["recall@1"], measure="recall@1", seed=seed)
+    ranks = paired(before["map@r"], after["map@r"], seed=seed)
+    if not found.promoted or ranks.high >= 0:
+        return found
+    why = f"on labelled pictures MAP@R is surely worse ({100 * ranks.low:+.1f} to {100 * ranks.high:+.1f} points)"
+    return replace(found, promoted=False, reasons=[why])
 
 
 def measure(before: np.ndarray, anchor: np.ndarray, candidate: np.ndarray, near: np.ndarray) -> dict[str, float]:

@@ -78,6 +78,8 @@ def adapt(
         raise LookalikeError("`mcc` needs the labelled pictures the model was trained on: give them with --source.")
     if chosen.method == "on_target" and chosen.processes > 1:
         raise LookalikeError("`on_target` trains several networks in a row; it works in one process only.")
+    if clusters is not None and clusters < 2:
+        raise LookalikeError(f"{clusters} clusters cannot be told apart: give --clusters 2 or more.")
     for given_too in (gallery, judge, source):  # what cannot be read is told now, not after the work
         if given_too is not None:
             read_table(given_too)
@@ -141,7 +143,7 @@ def new_version(
     now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
     pending = Pending(versions.run)
     if not begun:
-        pending.begin(asked, target)
+        pending.begin(asked, target, None if only is None else sorted(only))
     pool = read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
     if only is not None:
         pool = pool.only(only)

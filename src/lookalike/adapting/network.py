@@ -155,14 +155,17 @@ def mixed_parts(ids: Sequence[str], size: int = 64) -> list[np.ndarray]:
     return np.array_split(order, max(1, math.ceil(len(order) / size)))
 
 
-def recalibrated(model: Embedder, batches: Iterable[Tensor], layer: str = PIXELS) -> Embedder:
+def recalibrated(
+    model: Embedder, batches: Iterable[Tensor], layer: str = PIXELS, *, above: str | None = None
+) -> Embedder:
     """A copy whose batch-norm statistics are those of these pictures: one pass, cumulative means, nothing else.
 
-    Batches are pixels, or what `layer` gives; then only the norm layers above it are touched. One at a time is held.
+    Batches are pixels, or what `layer` gives; only norm layers above it, or `above` another one, are touched. One
+    batch at a time is held.
     """
     out = copy.deepcopy(model).eval()
     network = Network(out, layer)
-    norms = network.norms()
+    norms = Network(out, layer if above is None else above).norms()
     usable = (batch for batch in batches if len(batch) > 1)  # one picture has no variance
     first = next(usable, None) if norms else None
     if first is None:

@@ -18,7 +18,7 @@ from lookalike.adapting.adapter import Adapter
 from lookalike.adapting.asked import Asked
 from lookalike.adapting.classes import Classes, codes_of, find_classes, with_classifier
 from lookalike.adapting.nearest import Retrieved
-from lookalike.adapting.network import Network, mixed_parts, pick_layer, recalibrated
+from lookalike.adapting.network import PIXELS, Network, mixed_parts, pick_layer, recalibrated
 from lookalike.adapting.pool import Pool
 from lookalike.adapting.retrieving import retrieve
 from lookalike.core.device import CPU
@@ -65,7 +65,9 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: Asked, *, progress:
         )
     ids = [str(id_) for id_ in learn.column("content_id")]
     own = chosen.method == "source" or (chosen.batch_norm == "keep" and chosen.method != "bn")
-    anchor = base if own else recalibrated(base, squares(base, learn, mixed_parts(ids)))
+    # Statistics of each batch are those of the layers that learn; else the target's are taken throughout.
+    above = PIXELS if chosen.method == "bn" or chosen.batch_norm == "frozen" else pick_layer(base, chosen.layer)
+    anchor = base if own else recalibrated(base, squares(base, learn, mixed_parts(ids)), above=above)
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
     expert = base if asked.retriever is None else Embedder.from_pretrained(asked.retriever, device=CPU)
     found = retrieve(expert, ids, learn, pool, chosen, seed=seed, progress=progress)

@@ -55,10 +55,12 @@ class Versions:
             yield
 
     def _mend(self) -> None:
-        """The list is the truth: what is forgotten has no folder, and the model in use is the one it names."""
-        for row in self.rows:
-            if row["status"] == "forgotten":
-                shutil.rmtree(self.folder(row["number"]), ignore_errors=True)
+        """The list is the truth: what is forgotten or not in it has no folder, and the model in use is the one it
+        names."""
+        known = {str(row["number"]) for row in self.rows if row["status"] != "forgotten"}
+        for folder in (self.run.path / "versions").iterdir():
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
         named, used = self.folder(self.current) / "model" / WEIGHTS, self.run.model / WEIGHTS
         if not used.is_file() or not filecmp.cmp(named, used, shallow=False):
             self.use(self.current)
@@ -158,10 +160,15 @@ class Versions:
             row = self.row(number)
             row["status"] = "forgotten"
             row.pop("decision", None)
-        if self.current in numbers:
-            self.current = 0
+        self.current = self.usable(self.current)
         self.save()
         self._mend()
+
+    def usable(self, number: int) -> int:
+        """This version, or the last one in use before it that can still be used."""
+        while (row := self.row(number))["status"] not in ("promoted", "base"):
+            number = int(row["before"])
+        return number
 
 
 def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
@@ -171,9 +178,7 @@ def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
         now = found.row(found.current)
         if to is None and found.current == 0:
             raise LookalikeError(f"`{model}` already uses its base model: there is nothing to go back to.")
-        number = int(now["before"]) if to is None else to
-        while to is None and found.row(number)["status"] not in ("promoted", "base"):
-            number = int(found.row(number).get("before", 0))
+        number = found.usable(int(now["before"])) if to is None else to
         row = found.row(number)
         if row["status"] == "forgotten":
             raise LookalikeError(f"Version {number} used pictures that were forgotten; it is gone for good.")

@@ -11,6 +11,7 @@ from typing import Any
 from lookalike.claims import ClaimContext, ClaimOutcome
 from lookalike.claims.dmcac_runs import LETTER, PAPERS, SEEDS, Arm, Runs, dmcac, run_arms
 from lookalike.claims.paired import Difference, more, one_of_several, pool, worst
+from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import merge
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -53,6 +54,17 @@ def best_rates(found: Runs, tried: Mapping[tuple[str, float], Arm]) -> dict[str,
     return {method: max(rates, key=lambda rate: worth(method, rate)) for method in METHODS}
 
 
+def _equal_cost(found: Runs, data: str, arms: Mapping[str, Arm]) -> None:
+    """The others' steps make up for a database of a known size: on other pictures than those they would not."""
+    spent = {name: found.values(arm, "pictures")[0] for name, arm in arms.items()}
+    least, most = min(spent, key=spent.__getitem__), max(spent, key=spent.__getitem__)
+    if spent[most] > 1.01 * spent[least]:
+        raise LookalikeError(
+            f"On `{data}` {most} embedded {spent[most]:,.0f} pictures and {least} {spent[least]:,.0f}: that is no "
+            "equal cost. The sizes of DMCAC's databases in claims/dmcac_runs.py are of other pictures."
+        )
+
+
 def against_others(context: ClaimContext) -> ClaimOutcome:
     """As many pictures embedded by each; DMCAC's database is paid for by the others' longer runs."""
     scale, tried = context.scale, trials(context.scale)
@@ -62,6 +74,7 @@ def against_others(context: ClaimContext) -> ClaimOutcome:
     found = run_arms(context, [arm for arms in contests.values() for arm in arms.values()], SEEDS)
     gaps: dict[str, dict[str, Difference]] = {}
     for (data, whole), arms in contests.items():
+        _equal_cost(found, data, arms)
         each = {name: found.gap(arms[name], arms["dmcac"]) for name in OTHERS}
         each["frozen"] = found.change(arms["dmcac"], "frozen", "recall")
         gaps[f"{data}{', end to end' * whole}"] = each
