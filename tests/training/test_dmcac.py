@@ -414,3 +414,23 @@ def test_a_database_that_cannot_be_is_told_before_pictures_are_embedded(folder, 
     settings = merge(BASE, {"method": {"column": "side"}})
     with pytest.raises(LookalikeError, match="no column `side`"):
         train(data=folder, model=tiny, out=tmp_path / "run", method="dmcac", settings=settings, report=False)
+
+
+def test_a_split_of_ones_own_is_trained_against(folder, tiny, tmp_path):
+    """Two of eight are searched; of one class none, which must be allowed and is told in the log."""
+    rows = ["path,label,side"]
+    for kind in sorted(path for path in folder.iterdir() if path.is_dir()):
+        for number, file in enumerate(sorted(kind.iterdir())):
+            searched = number < 2 and kind.name != "class-00"
+            rows.append(f"{file},{kind.name},{'database' if searched else 'query'}")
+    listed = tmp_path / "pictures.csv"
+    listed.write_text("\n".join(rows))
+    own = merge(BASE, {"steps": 4, "method": {"column": "side"}, "data": {"validation": 0.0, "test": 0.0}})
+    given = {"data": listed, "model": tiny, "method": "dmcac", "report": False}
+    with pytest.raises(LookalikeError, match="class-00"):
+        train(out=tmp_path / "refused", settings=own, **given)
+    run = train(out=tmp_path / "run", settings=merge(own, {"method": {"unanswered": True}}), **given)
+    told = [row for row in run.read_log() if "union/missing" in row]
+    assert any(row["union/missing"] > 0 for row in told)
+    database = checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].numpy()
+    assert len(database) == 22, "two of each but one of twelve classes"

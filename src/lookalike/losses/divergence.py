@@ -104,9 +104,9 @@ def divergence(similarity: Tensor, mask: Tensor | None = None, temperature: floa
 
     `similarity` (B, A, T), `mask` (B, T) true where a column is real; (B,). Bounded by √(A(A−1)/2)·ln 2.
     """
-    return _Divergence.apply(exact(similarity), mask, temperature)
+    return _Divergence.apply(at_least_float32(similarity), mask, temperature)
 
 
-def exact(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """Half precision has too few digits for views that nearly agree."""
     return x if x.dtype == torch.float64 else x.float()

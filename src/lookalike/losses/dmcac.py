@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lookalike.losses.divergence import Apart, apart, exact, norm_of, pairs, pulled, shares, slope
+from lookalike.losses.divergence import Apart, apart, at_least_float32, norm_of, pairs, pulled, shares, slope
 from lookalike.losses.whole import whole
 
 
@@ -61,6 +61,7 @@ class Heads(nn.Module):
         return self.asking_long(z) / math.sqrt(z.shape[-1])
 
     def asking_long(self, z: Tensor) -> Tensor:
+        """W_kᵀ W_q z."""
         return z @ self.query.t() @ self.key
 
     def told(self, mixture: Tensor) -> Tensor:
@@ -95,8 +96,8 @@ def over_union(
     members, shape = found.members.flatten(), found.members.shape
     near = database.rows.index_select(0, members).view(*shape, -1)
     lengths = None if database.lengths is None else database.lengths.index_select(0, members).view(shape)
-    asked = exact(z), exact(heads.asking_long(asking))
-    frob, mixture, weights = _OverUnion.apply(*asked, exact(near), found.mask, lengths, temperature)
+    asked = at_least_float32(z), at_least_float32(heads.asking_long(asking))
+    frob, mixture, weights = _OverUnion.apply(*asked, at_least_float32(near), found.mask, lengths, temperature)
     same = database.labels.index_select(0, members).view(shape) == labels[:, None]
     mass = (weights.mean(1) * same).sum(1)
     return Terms(frob, class_loss(heads.told(mixture), labels), mass)
@@ -104,8 +105,8 @@ def over_union(
 
 class _OverUnion(torch.autograd.Function):
     """Divergence, attended mixture and the attention itself, over rows (B, T, F) that are constants: the products of
-    views and of attention queries are one, forward and backward, since small ones are slow. What asks is still to be
-    divided by √F: logits are fewer than numbers."""
+    views and of attention queries are one, forward and backward, since small ones are slow. Their logits are divided by
+    √F here, not what asks: they are fewer."""
 
     @staticmethod
     def forward(
@@ -144,7 +145,8 @@ def over_all(
 ) -> Terms:
     """The same over the whole database, by blocks; rows that want a gradient get theirs."""
     rows, row_labels, lengths = database
-    found = whole(z, heads.asking(asking), rows, labels, row_labels, lengths, temperature, block)
+    z, asking, rows = (at_least_float32(x) for x in (z, heads.asking(asking), rows))
+    found = whole(z, asking, rows, labels, row_labels, lengths, temperature, block)
     return Terms(found.divergence, class_loss(heads.told(found.mixture), labels), found.mass)
 
 
