@@ -57,6 +57,18 @@ def test_a_picture_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
     assert hit and [i for i in range(30) if before[i] != after[i]] == hit
 
 
+def test_random_draws_leave_copies_out_too() -> None:
+    target, pool = rows(4, 0), rows(12, 1)
+    plain = nearest.at_random(target, pool, names(4, "t"), names(12, "a"), 2)
+    first = int(plain.index[1, 0])
+    pool[first] = target[1]
+    found = nearest.at_random(target, pool, names(4, "t"), names(12, "a"), 2)
+    assert first not in found.index[1] and found.copies == 1 and plain.copies == 0
+    assert found.index[1, 0] == plain.index[1, 1], "the rest of the draw stays"
+    pool[:] = target[1]
+    assert (nearest.at_random(target, pool, names(4, "t"), names(12, "a"), 2).index[1] == -1).all()
+
+
 def test_random_draws_are_spread_and_keyed() -> None:
     found = nearest.at_random(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
     assert np.bincount(found.index.ravel(), minlength=50).max() < 25

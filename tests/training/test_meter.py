@@ -13,6 +13,7 @@ from lookalike.core.sections import Lines, Text
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import merge
 from lookalike.methods.base import Stored
+from lookalike.methods.collapse import mean_cosine
 from lookalike.training import checkpoint, meter, train
 from lookalike.training.drift_section import drift_section, filter_sentence
 
@@ -27,9 +28,9 @@ def test_the_formulas_against_plain_loops():
     found = meter.feature_drift(a, b)
     assert found == pytest.approx({"drift/mean": sum(moved) / 7, "drift/max": max(moved)}, rel=1e-5)
     pairs = [float(a[i] @ a[j]) for i in range(7) for j in range(7) if i != j]
-    assert meter.mean_cosine(a) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
-    assert meter.mean_cosine(a[:1].expand(5, 4)) == pytest.approx(1.0)
-    assert meter.mean_cosine(a[:1]) == 0.0
+    assert mean_cosine(a) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
+    assert mean_cosine(a[:1].expand(5, 4)) == pytest.approx(1.0)
+    assert mean_cosine(a[:1]) == 0.0
     stored = Stored(torch.arange(7), 3 * a, b)
     found = meter.staleness(stored, a, b, a)
     assert found["memory/stale"] == pytest.approx(0.0, abs=1e-6)  # rows off the sphere are brought back

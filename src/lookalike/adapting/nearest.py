@@ -80,22 +80,37 @@ def _exactly(pool: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np
 
 
 def at_random(
-    target: np.ndarray, pool: np.ndarray, target_ids: Sequence[str], pool_ids: Sequence[str], k: int, *, seed: int = 0
+    target: np.ndarray,
+    pool: np.ndarray,
+    target_ids: Sequence[str],
+    pool_ids: Sequence[str],
+    k: int,
+    *,
+    near_copy: float = 0.98,
+    seed: int = 0,
 ) -> Retrieved:
-    """k pool pictures of each target picture drawn by the ids of both: fixed, and the same without any other one."""
+    """k pool pictures of each target picture drawn by the ids of both: fixed, and the same without any other one.
+    Copies of it are left out here too."""
     out = nobody(len(target), k)
-    index, scores = out.index, out.scores
+    index, scores, copies = out.index, out.scores, 0
     numbers = np.array([derive(seed, "pool", id_) for id_ in pool_ids], np.uint64)
     names = np.asarray(pool_ids)
     for row, id_ in enumerate(target_ids):
         if not k or not len(pool):
             break
         mixed = _scrambled(numbers ^ np.uint64(derive(seed, "target", id_)))
-        order = np.argsort(mixed, kind="stable")
-        chosen = order[names[order] != id_][:k]
-        index[row, : len(chosen)] = chosen
-        scores[row, : len(chosen)] = pool[chosen] @ target[row]
-    return Retrieved(index, scores)
+        order, wide = np.argsort(mixed, kind="stable"), k
+        while True:
+            drawn = order[:wide]
+            values = pool[drawn] @ target[row]
+            copy = (values >= near_copy) | (names[drawn] == id_)
+            if wide >= len(order) or len(drawn) - copy.sum() >= k:
+                break
+            wide *= 2
+        keep = np.flatnonzero(~copy)[:k]
+        index[row, : len(keep)], scores[row, : len(keep)] = drawn[keep], values[keep]
+        copies += int(copy.sum())
+    return Retrieved(index, scores, copies)
 
 
 def _scrambled(x: np.ndarray) -> np.ndarray:

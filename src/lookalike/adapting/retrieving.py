@@ -133,14 +133,14 @@ def retrieve(
     k = chosen.neighbours if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
     if not k or not len(pool):
         return nobody(len(ids), k)
-    how = {"random": [seed], "nearest": [chosen.near_copy, by_cells(pool, chosen)]}[chosen.retrieval]
+    how = {"random": [seed, chosen.near_copy], "nearest": [chosen.near_copy, by_cells(pool, chosen)]}[chosen.retrieval]
     asked = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
     path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, asked)
     if not (path / "about.json").is_file():
         mine = embedded(expert, ids, pictures, progress=progress)
         theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
         if chosen.retrieval == "random":
-            found = at_random(mine, theirs, ids, pool.ids, k, seed=seed)
+            found = at_random(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy, seed=seed)
         else:
             found = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy, exact=chosen.exact_search)
         with atomic_folder(path, private=True) as part:

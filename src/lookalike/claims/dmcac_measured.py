@@ -38,6 +38,7 @@ def looked_at(run: Any) -> dict[str, float]:
     import torch
 
     from lookalike.core.seeds import numpy_rng
+    from lookalike.methods.collapse import mean_cosine
     from lookalike.methods.dmcac_maps import Maps, diagonal
     from lookalike.models import Embedder
     from lookalike.training import checkpoint
@@ -64,12 +65,6 @@ def looked_at(run: Any) -> dict[str, float]:
                 out |= {f"{place} {name}": own.own, f"{place} {name} other": own.other}
         out["diagonal"] = diagonal(places[1].attention).rows
     return {name: round(value, 5) for name, value in out.items()}
-
-
-def mean_cosine(z: Any) -> float:
-    """Of all pairs of unit rows."""
-    count = len(z)
-    return float((z.double().sum(0).square().sum() - count) / (count * (count - 1)))
 
 
 def spent(parts: Any, database: int) -> float:

@@ -53,6 +53,13 @@ def spread(features: Tensor) -> float:
     return float(rows.std(0, correction=0).mean() * rows.shape[1] ** 0.5)
 
 
+def mean_cosine(features: Tensor) -> float:
+    """Of all pairs of different rows: near 1, everything has fallen onto one point."""
+    rows = nn.functional.normalize(features.detach().double(), dim=1)
+    count = len(rows)
+    return float((rows.sum(0).square().sum() - count) / (count * (count - 1))) if count > 1 else 0.0
+
+
 def effective_rank(features: Tensor) -> float:
     """exp of the entropy of the singular values' shares."""
     values = torch.linalg.svdvals(nn.functional.normalize(features.detach().float(), dim=1))

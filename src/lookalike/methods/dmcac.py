@@ -22,6 +22,7 @@ from lookalike.core.seeds import torch_rng
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retrieval import Checked, Retriever, make_retriever
 from lookalike.methods.base import Batch, Context, Method, Stored, Told
+from lookalike.methods.collapse import mean_cosine
 from lookalike.methods.dmcac_maps import CLASSES, Maps, find_row, maps_of, sections, views_of
 from lookalike.methods.dmcac_settings import DMCACSettings
 from lookalike.methods.dmcac_split import Parted, part
@@ -238,10 +239,9 @@ class DMCAC(Method):
         log("union/missing", (own == 0).float().mean())
 
     def _watch_collapse(self, rows: Tensor) -> None:
-        count = len(rows)
-        if count < 2:
+        if len(rows) < 2:
             return
-        cosine = float((rows.sum(0).square().sum() - count) / (count * (count - 1)))
+        cosine = mean_cosine(rows)
         self.context.log("cosine", cosine)
         if cosine > COLLAPSED and not self._warned and processes.is_main():
             self._warned = True

@@ -24,6 +24,7 @@ from lookalike.evaluation.classifying import COUNTS
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
+from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
 from lookalike.models.norms import MomentumBatchNorm
 from lookalike.models.runtimes import graph_for
@@ -203,7 +204,7 @@ class Loop:
 
     def _read_meter(self, before: Tensor, mine: Batch, joint: Batch) -> None:
         after = self._look(mine)
-        self.readings = {**meter.feature_drift(before, after), "drift/cosine": meter.mean_cosine(after)}
+        self.readings = {**meter.feature_drift(before, after), "drift/cosine": mean_cosine(after)}
         stored = self.method.stored(meter.ROWS)
         if stored is not None:
             now, centres = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))

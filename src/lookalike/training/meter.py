@@ -22,15 +22,6 @@ def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
     return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
 
 
-def mean_cosine(rows: Tensor) -> float:
-    """The mean cosine of all pairs of different rows: near 1, everything has fallen onto one point."""
-    rows = torch.nn.functional.normalize(rows.double(), dim=1)
-    count = len(rows)
-    if count < 2:
-        return 0.0
-    return ((rows.sum(0).square().sum() - count) / (count * (count - 1))).item()
-
-
 def staleness(stored: Stored, now: Tensor, views: Tensor, centres: Tensor) -> dict[str, float]:
     """`now`: the stored pictures embedded now; `views` and `centres`: a batch's random views and centre crops."""
     normalize = torch.nn.functional.normalize
