@@ -280,7 +280,7 @@ CLAIMS = [
         "7-against-others",
         "DMCAC is better than other methods at equal cost.",
         "over Hyp (ViT): +0.6 CUB, +0.2 In-Shop, +2.0 Cars, +0.4 SOP",
-        "Cars end to end, CUB and Grocery (unseen classes of each) on cached lower stages, 5 seeds: cross-entropy "
+        "Cars end to end, CUB and Grocery (unseen classes of each) on cached lower stages, 3 seeds: cross-entropy "
         "(normalised softmax), Proxy-Anchor, SupCon, Hyp, Sph, the frozen encoder; 64 pictures a step, the others for "
         "so many more steps as DMCAC's database has pictures; they are cropped and mirrored only; each method's rate "
         "is the best of 3e-5, 1e-4 and 3e-4 on held-out training classes of Cars (one seed), constant; proxies and "
