@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.losses import adaptation
 from lookalike.models.norms import make_norm
+from lookalike.training import recipes
+from lookalike.training.cookbook import names
 
 COUNT, POOL = 20, 9
 IDS = [f"t{i:02d}" for i in range(COUNT)]
@@ -489,6 +492,17 @@ def test_configurations_of_the_paper() -> None:
     assert set(METHODS) == set(AdaptSettings.model_fields["method"].annotation.__args__)  # type: ignore[union-attr]
     with pytest.raises(LookalikeError, match="did you mean `paper_test`"):
         resolve("paper_tests")
+    for name in names("adapt"):
+        assert resolve(name) and recipes(show=name).startswith("# "), name
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    path = recipes(copy="tent", to=tmp_path / "mine.yaml")
+    assert resolve(str(path)) == resolve("tent")
+    path.write_text("rates: 0.1\n")
+    with pytest.raises(LookalikeError, match=r"`rates` is not one of the settings of adapt.*`rate`"):
+        resolve(str(path))
+    assert not set(names()) & set(names("adapt")), "a name means one recipe"
 
 
 def test_rates_rise_and_fall_as_asked() -> None:

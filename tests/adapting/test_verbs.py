@@ -17,7 +17,6 @@ from tests.adapting.conftest import small
 
 import lookalike as la
 from lookalike.adapting import asked, finding, forgetting, gate, trial
-from lookalike.adapting.job import SUITED
 from lookalike.adapting.network import mixed_parts, recalibrated
 from lookalike.adapting.setup import squares
 from lookalike.adapting.versions import Versions
@@ -49,7 +48,7 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
 ) -> None:
     always(monkeypatch, True)
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
-    assert run.config["settings"]["rate"] == SUITED[False]["rate"]
+    assert run.config["settings"]["rate"] == 3e-5
     counts = run.result["counts"]
     assert counts["target"] == 40 == counts["learnt_from"] + counts["held_out"]
     slips = receipts(run, 1)

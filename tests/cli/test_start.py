@@ -160,6 +160,8 @@ def test_completion_is_offered() -> None:
         ("train --method pro", ["proxy_anchor"]),
         ("train birds --device c", ["cpu", "cuda"]),
         ("recipes show def", ["default"]),
+        ("adapt --config paper_te", ["paper_test", "paper_test_few"]),
+        ("adapt --method te", ["tent"]),
         ("shift ", ["splits", "run", "fewshot", "place"]),
         ("cache clear --k", ["--kind"]),
         ("embed birds --precision ", ["f32", "bf16"]),

@@ -183,7 +183,9 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
 
 
 def test_recipes_are_listed_shown_and_copied(cli) -> None:
-    assert "default" in cli("recipes").out
+    told = cli("recipes").out
+    assert "default" in told and "paper_test" in told and "--recipe NAME" in told and "--config NAME" in told
+    assert "adapt MODEL --target FOLDER --config tent.yaml" in cli("recipes", "copy", "tent").out
     assert cli("recipes", "list", "--json").json == cli("recipes", "--json").json
     assert (
         cli("recipes", "show", "default").out

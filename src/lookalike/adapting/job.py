@@ -22,12 +22,8 @@ from lookalike.core import progress as say
 from lookalike.core.device import CPU, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run, find_run
-from lookalike.core.settings import merge
 from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
-
-# What T3AR has, with labels and without, unless a configuration or the user says otherwise (docs/decisions/0211).
-SUITED: dict[bool, dict[str, Any]] = {False: {"rate": 3e-5}, True: {"weights": {"contrast": 0.1}}}
 
 
 def adapt(
@@ -72,7 +68,7 @@ def adapt(
     given = {"method": method, "steps": steps, "processes": processes}
     over |= {name: value for name, value in given.items() if value is not None}
     if config is None and over.get("method", "t3ar") == "t3ar":
-        over = merge(SUITED[labelled], over)
+        config = "labelled" if labelled else "unlabelled"  # docs/decisions/0211
     chosen = resolve(config, over, {"stream": True} if stream else {})
     if chosen.method == "mcc" and source is None:
         raise LookalikeError("`mcc` needs the labelled pictures the model was trained on: give them with --source.")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lookalike.adapting.settings import CONFIGS
 from lookalike.core import folders
 from lookalike.core import progress as say
 from lookalike.core.device import threads
@@ -22,6 +21,7 @@ from lookalike.core.jobs import Jobs
 from lookalike.core.run import Run
 from lookalike.core.sections import Block, Cell, Grid, Lines, Section, Series, Verdict
 from lookalike.core.settings import merge
+from lookalike.training import cookbook
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ PAPER: dict[str, Any] = {
     "adapt": {"config": "paper_test"},
     "few": {"config": "paper_test_few"},
     "methods": {
-        "tent": {**CONFIGS["tent"], "warmup": 0},
-        "shot": {**CONFIGS["shot"], "epochs": 15, "batch": 64, "warmup": 0},
-        "adacontrast": {**CONFIGS["adacontrast"], "epochs": 15, "warmup": 0, "bank": {"size": 16384}},
-        "mcc": {**CONFIGS["mcc"], "epochs": 15, "warmup": 0},
-        "on_target": {**CONFIGS["on_target"], "epochs": 15, "batch": 64, "warmup": 0},
+        "tent": {**cookbook.load("tent", "adapt"), "warmup": 0},
+        "shot": {**cookbook.load("shot", "adapt"), "epochs": 15, "batch": 64, "warmup": 0},
+        "adacontrast": {**cookbook.load("adacontrast", "adapt"), "epochs": 15, "warmup": 0, "bank": {"size": 16384}},
+        "mcc": {**cookbook.load("mcc", "adapt"), "epochs": 15, "warmup": 0},
+        "on_target": {**cookbook.load("on_target", "adapt"), "epochs": 15, "batch": 64, "warmup": 0},
     },
 }
 # `methods` of a scale is what a baseline is run with in place of T3AR's rate, batch and so on.

@@ -1,4 +1,4 @@
-"""Settings of an adaptation. Those of the paper's runs are named configurations (`lookalike adapt --config`)."""
+"""Settings of an adaptation. Those of the paper's runs and of baselines are recipes (`configs/adapt`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lookalike.core.errors import choose
 from lookalike.core.settings import Settings, merge
+from lookalike.training import cookbook
 
 METHODS = ("t3ar", "adacontrast", "shot", "tent", "mcc", "on_target", "finetune", "bn", "source")
 
@@ -141,56 +141,13 @@ class AdaptSettings(Settings):
     weights: Weights = Weights()
 
 
-_PAPER: dict[str, Any] = {
-    "rate": 0.1,
-    "batch": 1024,
-    "weight_decay": 1e-4,
-    "warmup": 4,
-    "first_rate": 1e-5,
-    "last_rate": 1e-6,
-    "batch_norm": "target-train",
-    "layer": "pixels",
-    "contrast": {"exclusion": "none"},
-}
-_TRAIN = merge(_PAPER, {"epochs": 100, "head_factor": 1, "held_out": 0.2})
-_TEST = merge(_PAPER, {"epochs": 30, "bank": {"size": 65536}})
-_TUNE = merge(_TRAIN, {"method": "finetune", "weight_decay": 0.01})
-_DOGS: dict[str, Any] = {"rate": 0.01, "batch": 512}
-# Table 6 of the supplement; `_20` are its subsets of 20 %, `few` those of 1 % and 10 % at test time.
-CONFIGS: dict[str, dict[str, Any]] = {
-    "paper_train": _TRAIN,
-    "paper_train_dogs": merge(_TRAIN, _DOGS),
-    "paper_test": _TEST,
-    "paper_test_few": merge(_TEST, {"bank": {"size": 16384}}),
-    "paper_finetune": merge(_TUNE, {"mixup": 0.1}),
-    "paper_finetune_cub": _TUNE,
-    "paper_finetune_dogs": merge(_TUNE, _DOGS),
-    "paper_finetune_20": merge(_TUNE, {"mixup": 0.1, "epochs": 30, "batch": 512}),
-    "paper_finetune_cub_20": merge(_TUNE, {"epochs": 30, "batch": 512}),
-    "paper_finetune_dogs_20": merge(_TUNE, _DOGS, {"epochs": 30, "batch": 256}),
-    "adacontrast": {"method": "adacontrast", "rate": 2e-4, "batch": 128, "batch_norm": "target-train"},
-    "shot": {"method": "shot", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
-    "tent": {
-        "method": "tent",
-        "optimiser": "adam",
-        "rate": 1e-3,
-        "decay": "none",
-        "epochs": 1,
-        "batch": 128,
-        "weight_decay": 0.0,
-    },
-    "mcc": {"method": "mcc", "rate": 1e-3, "decay": "steps", "batch": 36, "batch_norm": "target-train"},
-    "on_target": {"method": "on_target", "rate": 1e-3, "decay": "inverse", "weight_decay": 1e-3},
-}
-
-
 def resolve(config: str | None, *layers: Mapping[str, Any]) -> AdaptSettings:
-    """The settings: the defaults, a named configuration over them, and what the user says on top.
+    """The settings: the defaults, a recipe over them (a name, or a YAML file), and what the user says on top.
 
-    A baseline without a configuration has its authors' own constants, not T3AR's.
+    A baseline without a recipe has its authors' own constants, not T3AR's.
     """
     if config is None:
         method = merge({}, *layers).get("method")
-        config = method if method in CONFIGS else None
-    base = CONFIGS[choose(config, CONFIGS, "a configuration of adapt")] if config else {}
+        config = method if method in cookbook.names("adapt") else None
+    base = cookbook.load(config, "adapt") if config else {}
     return AdaptSettings.parse(merge(base, *layers), "settings of adapt")

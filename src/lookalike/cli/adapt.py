@@ -45,7 +45,9 @@ def adapt(
     deny: Annotated[
         list[str] | None, typer.Option("--deny", help="Never use pool pictures of this pattern (folder/path) or id.")
     ] = None,
-    config: Annotated[str | None, typer.Option("--config", help="Settings by name, as paper_test.")] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", "--recipe", help="A recipe for adapt, by name or as a file.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as neighbours=5; may be given again."),

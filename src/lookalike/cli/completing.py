@@ -22,9 +22,11 @@ WORDS = {
     "runtime": "auto torch openvino onnx",
     "scale": "small paper",
     "store": "lookalike.store:stores",
+    "adapt.config": "lookalike.training.cookbook:names_for_adapt",
+    "adapt.method": "lookalike.adapting.settings:METHODS",
     "bench.name": "lookalike.benches:BENCHES",
-    "show.name": "lookalike.training.cookbook:names",
-    "copy.name": "lookalike.training.cookbook:names",
+    "show.name": "lookalike.training.cookbook:every",
+    "copy.name": "lookalike.training.cookbook:every",
 }
 
 

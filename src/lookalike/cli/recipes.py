@@ -12,6 +12,10 @@ from lookalike.cli.verb import Answer, Json, verb
 
 app = typer.Typer(help="Settings by name: list, show and copy them.", invoke_without_command=True)
 
+NEXT = {
+    "train": "lookalike train FOLDER --recipe {}",
+    "adapt": "lookalike adapt MODEL --target FOLDER --config {}",
+}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe's name.")]
 
 
@@ -28,8 +32,11 @@ def listed() -> Answer:
     import lookalike
 
     found = lookalike.recipes()
-    lines = show_lines.rows((recipe["name"], recipe["about"]) for recipe in found)
-    return Answer(found, [*lines, "Next: lookalike train FOLDER --recipe NAME"], asked=True)
+    lines = []
+    for verb_, next_ in NEXT.items():
+        lines += show_lines.rows((recipe["name"], recipe["about"]) for recipe in found if recipe["verb"] == verb_)
+        lines += [f"Next: {next_.format('NAME')}", ""]
+    return Answer(found, lines[:-1], asked=True)
 
 
 @app.command("show")
@@ -53,5 +60,6 @@ def copy(
     import lookalike
 
     path = lookalike.recipes(copy=name, to=to or file)
-    lines = show_lines.rows([("Copied", show_lines.link(path)), ("Next", f"lookalike train FOLDER --recipe {path}")])
+    verb_ = next(recipe["verb"] for recipe in lookalike.recipes() if recipe["name"] == name)
+    lines = show_lines.rows([("Copied", show_lines.link(path)), ("Next", NEXT[verb_].format(path))])
     return Answer({"name": name, "path": path}, lines)
