@@ -19,7 +19,7 @@ from lookalike.adapting.finding import FindingThresholds
 from lookalike.adapting.gate import Thresholds
 from lookalike.adapting.network import Network
 from lookalike.adapting.settings import AdaptSettings, resolve
-from lookalike.benches import gate, gate_embedders, judging, t3ar
+from lookalike.benches import beds, gate, gate_embedders, judging, t3ar
 from lookalike.models.norms import make_norm
 
 
@@ -43,11 +43,16 @@ def test_a_pool_is_embedded_and_searched_once(tmp_path: Path) -> None:
 
 
 def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
-    one, two = gate.halves()
-    assert len(one["shifts"]) == len(two["shifts"]) == 6 and not set(one["shifts"]) & set(two["shifts"])
-    assert {a for a, _ in one["shifts"]} == {a for a, _ in two["shifts"]} == set(gate.DOMAINS)
-    assert not set(one["harm"]) & set(two["harm"])
-    assert {*one["harm"], *two["harm"], *gate.HELP} - {"bn"} <= set(bed.RECIPES)
+    for own in (gate.BED, gate_embedders.BED):
+        one, two = own.shifts()
+        assert len(one) == len(two) == 6 and not set(one) & set(two)
+        assert {a for a, _ in one} == {a for a, _ in two} == set(beds.DOMAINS)
+        assert not set(own.harm[0]) & set(own.harm[1]) and not set(own.seeds[0]) & set(own.seeds[1])
+        assert {*own.harm[0], *own.harm[1], *beds.HELP} - {"bn"} <= set(bed.RECIPES)
+        assert not {*own.harm[0], *own.harm[1]} & set(beds.HELP)
+        for half, shifts, harm in zip(own.planned(), (one, two), own.harm, strict=True):
+            assert {(row["source"], row["target"]) for row in half} == set(shifts)
+            assert {row["recipe"] for row in half} == {*beds.HELP, *harm}
 
 
 def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
@@ -138,33 +143,33 @@ def test_each_shift_is_judged_by_the_thresholds_of_the_others() -> None:
 
 def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four small domains, one seed, two steps each, some of the recipes."""
-    for number, name in enumerate(gate.DOMAINS):
+    for number, name in enumerate(beds.DOMAINS):
         helpers.pictures(tmp_path / "pacs" / name, classes=3, images=5, width=40, height=32, seed=number)
     helpers.pictures(tmp_path / "pool", classes=2, images=5, width=40, height=32, seed=9)
     small(None).save_pretrained(tmp_path / "model")
     quick = {"layer": "stage1", "steps": 2, "batch": 6, "views": 1}
     scale = {"model": str(tmp_path / "model"), "size": 32, "head": 8, "source": quick, "adapt": quick}
     monkeypatch.setattr(bed, "SCALE", scale)
-    monkeypatch.setattr(gate, "SEEDS", ((4,), (5,)))
-    monkeypatch.setattr(gate, "HELP", ("bn", "tent", "t3ar"))
-    monkeypatch.setattr(gate, "HARM", (("pool of noise",), ("sorted batches",)))
+    monkeypatch.setattr(beds, "HELP", ("bn", "tent", "t3ar"))
+    few = beds.Bed("gate", harm=(("pool of noise",), ("sorted batches",)), seeds=((4,), (5,)))
+    monkeypatch.setattr(gate, "BED", few)
     for recipe, over in bed.RECIPES.items():
         monkeypatch.setitem(bed.RECIPES, recipe, {**over, "steps": 2} if "steps" in over else over)
-    for made in (bed.backbone, bed.domain_features, bed.pool_features, gate.source_of):
+    for made in (bed.backbone, bed.domain_features, bed.pool_features, beds.source_of):
         made.cache_clear()
     said: list[str] = []
     context: Any = SimpleNamespace(folder=lambda name: tmp_path / name, say=said.append, threads=1)
     figures, bars = gate.run(context)
-    for made in (bed.backbone, bed.domain_features, bed.pool_features, gate.source_of):
+    for made in (bed.backbone, bed.domain_features, bed.pool_features, beds.source_of):
         made.cache_clear()
     counted = figures["judged on"]
     assert sum(counted[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 6 * (3 + 1)
-    assert len(figures["shifts"]) == 6 and {name.split(" to ")[0] for name in figures["shifts"]} == set(gate.DOMAINS)
+    assert len(figures["shifts"]) == 6 and {name.split(" to ")[0] for name in figures["shifts"]} == set(beds.DOMAINS)
     assert {bar.bound for bar in bars} == {judging.HARMFUL, judging.HELPFUL, judging.LEAST}
     assert any("min left" in line for line in said)
     monkeypatch.setattr(gate, "trial", lambda **_: 1 / 0)
     assert gate.run(context)[0] == figures, "what is finished is not done again"
-    next(gate._held("x").parent.glob("*.npz")).unlink()
+    next(few._held("x").parent.glob("*.npz")).unlink()
     with pytest.raises(ZeroDivisionError):  # a job without its file is done again
         gate.run(context)
 
@@ -213,7 +218,7 @@ def test_the_bed_of_embedders_is_judged_by_what_they_find(monkeypatch: pytest.Mo
     monkeypatch.setattr(bed, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch": 64}})
     monkeypatch.setattr(bed, "LAYER", "pooled")
     monkeypatch.setattr(embedder_bed, "CLUSTERS", 3)
-    monkeypatch.setattr(gate_embedders, "_held", lambda name: tmp_path / name)
+    monkeypatch.setattr(beds.Bed, "_held", lambda self, name: tmp_path / name)
     model, source, target, pool = made_up(400, far=0.15)
     monkeypatch.setattr(bed, "pool_features", lambda data: pool)
     for seed in (1, 2):  # classes of a gallery, and of clusters
@@ -256,12 +261,3 @@ def test_embedders_are_judged_a_step_stricter_than_their_first_half_asks_for() -
     chosen = gate_embedders.JUDGE.choose(rows)
     assert chosen.names == 0.005, "0 parts them, and it is a step stricter"
     assert gate_embedders.JUDGE.counted(rows, chosen)["helpful"]["promoted"] == 0.5
-
-
-def test_halves_of_embedders_share_no_recipe_of_harm() -> None:
-    one, two = gate_embedders.HARM
-    assert not set(one) & set(two) and {*one, *two} < set(bed.RECIPES) - set(gate.HELP)
-    assert not set(gate_embedders.SEEDS[0]) & set(gate_embedders.SEEDS[1])
-    first, second = gate.planned(gate_embedders.HARM, gate_embedders.SEEDS)
-    shifts = [{(row["source"], row["target"]) for row in half} for half in (first, second)]
-    assert not shifts[0] & shifts[1] and {a for a, _ in shifts[1]} == set(gate.DOMAINS)

@@ -9,26 +9,24 @@ the other; the halves share no shift and no recipe of harm.
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from lookalike.benches import Bar, BenchContext, gate
+from lookalike.benches import Bar, BenchContext
+from lookalike.benches.beds import HELP, Bed, source_of
 from lookalike.benches.judging import Judge
-from lookalike.core import folders
-from lookalike.core.jobs import Jobs
 
-SEEDS = tuple(range(1, 5)), tuple(range(9, 13))  # of the half that chooses, and of the one that judges (0256)
-HARM = (
-    ("rate x 30", "shuffled labels", "pool of noise"),
-    ("entropy alone", "sorted batches", "pool is the target"),
+BED = Bed(
+    "gate-embedders",
+    harm=(
+        ("rate x 30", "shuffled labels", "pool of noise"),
+        ("entropy alone", "sorted batches", "pool is the target"),
+    ),
+    seeds=(tuple(range(1, 5)), tuple(range(9, 13))),  # docs/decisions/0256
 )
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
-    jobs = Jobs(folders.home() / "jobs" / "gate-embedders")
-    scale = gate.ready(context, jobs, SEEDS)
-    halves = (gate.series(context, jobs, half, scale, trial, _held) for half in gate.planned(HARM, SEEDS))
-    chosen_on, judged_on = ([measured(result) for result in half] for half in halves)
+    chosen_on, judged_on = ([measured(result) for result in half] for half in BED.run(context, trial))
     figures, bars = JUDGE.judged(chosen_on, judged_on)
     worse = [row for row in judged_on if max(changes(row["before"], row["after"])) < 0]
     limits = {"chosen": _limits(**figures["chosen"]), "defaults": _limits()}
@@ -38,12 +36,9 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
 
 def measured(result: dict[str, Any]) -> dict[str, Any]:
     """A finished adaptation with its gain and the gate's signals."""
-    import numpy as np
-
     from lookalike.adapting import embedder_bed
 
-    with np.load(_held(result["held"])) as kept:
-        signals = {key: round(value, 6) for key, value in embedder_bed.measured(kept).items()}
+    signals = {key: round(value, 6) for key, value in embedder_bed.measured(BED.kept(result)).items()}
     return {**result, **signals, "gain": gain(result["before"], result["after"])}
 
 
@@ -76,7 +71,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "stable": (-0.01, -0.005, 0.0, 0.005, 0.01, 0.02),
 }
 MARGIN = 0.005
-JUDGE = Judge(GRID, _limits, _keeps, margin=MARGIN, usual=gate.HELP, allowed=0.0, stricter=1)
+JUDGE = Judge(GRID, _limits, _keeps, margin=MARGIN, usual=HELP, allowed=0.0, stricter=1)
 
 
 def trial(
@@ -94,7 +89,7 @@ def trial(
     found, told = embedder_bed.adapted(start, bed.pool_features(data), recipe, AdaptSettings.parse(settings))
     small = {name: rows.astype(np.float16) if rows.dtype == np.float32 else rows for name, rows in found.items()}
     job = {"source": source, "target": target, "recipe": recipe, "seed": seed}
-    return {**job, **told, "held": gate.keep(small, _held, job, data, scale, settings)}
+    return {**job, **told, "held": BED.keep(small, job, data, scale, settings)}
 
 
 @lru_cache(maxsize=8)
@@ -102,8 +97,4 @@ def _start(data: str, source: str, target: str, seed: int) -> Any:
     from lookalike.adapting import bed, embedder_bed
 
     known = bed.domain_features(data, source), bed.domain_features(data, target)
-    return embedder_bed.Start(gate.source_of(data, source, seed), *known, seed)
-
-
-def _held(name: str) -> Path:
-    return folders.home() / "jobs" / "gate-embedders" / "held" / name
+    return embedder_bed.Start(source_of(data, source, seed), *known, seed)
