@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -147,7 +148,9 @@ def test_what_does_not_vary_says_nothing():
     flat = [Graded(f.point, np.hstack([f.evidence, np.ones((400, 1))]), f.found, f.asked) for f in folders]
     one, two = Estimator.learn(folders), Estimator.learn(flat)
     told = folders[0].evidence
-    assert two.at(np.hstack([told, np.full((400, 1), 7.0)]), 400) == one.at(told, 400)
+    found, wanted = two.at(np.hstack([told, np.full((400, 1), 7.0)]), 400), one.at(told, 400)
+    # Another number of columns adds in another order: the last digit may differ.
+    assert asdict(found) == pytest.approx(asdict(wanted), rel=1e-9)
 
 
 def test_of_known_classes_another_look_judges():
