@@ -245,7 +245,7 @@ def test_the_bed_of_embedders_is_judged_by_what_they_find(monkeypatch: pytest.Mo
     assert gains == pytest.approx([-0.01, 0.01]), "a fall counts, however much the other rose"
 
 
-def test_embedders_are_judged_a_step_stricter_than_their_first_half_asks_for() -> None:
+def test_embedders_are_judged_two_steps_stricter_than_their_first_half_asks_for() -> None:
     def found(gain: float, names: float) -> dict[str, Any]:
         return {
             "gain": gain,
@@ -259,5 +259,13 @@ def test_embedders_are_judged_a_step_stricter_than_their_first_half_asks_for() -
 
     rows = [found(0.1, 0.03)] * 5 + [found(0.1, 0.004)] * 5 + [found(-0.1, -0.003)] * 5
     chosen = gate_embedders.JUDGE.choose(rows)
-    assert chosen.names == 0.005, "0 parts them, and it is a step stricter"
+    assert chosen.names == 0.01, "0 parts them, and it is two steps stricter"
     assert gate_embedders.JUDGE.counted(rows, chosen)["helpful"]["promoted"] == 0.5
+    shifts = [("art", "photo"), ("photo", "art"), ("photo", "sketch")]
+    alike = [{**r, "source": a, "target": b, "seed": 1} for r, (a, b) in zip(rows, [*shifts] * 5, strict=True)]
+    apart = [{**r, "source": r["names"], "target": "t", "seed": 1} for r in rows]
+    widths = [
+        found["high"] - found["low"]
+        for found in (gate_embedders.JUDGE.by_start(each, chosen)["helpful"] for each in (alike, apart))
+    ]
+    assert widths[1] == 1 > widths[0] > 0, "runs of one start that do alike say little more than one of them"

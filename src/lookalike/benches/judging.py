@@ -100,6 +100,20 @@ class Judge:
             }
         return out
 
+    def by_start(self, rows: Sequence[Row], limits: Any) -> dict[str, Any]:
+        """The promoted shares with intervals that draw starts, whose runs do well or badly together. Where none or all
+        are promoted there is nothing to draw, and the interval says nothing."""
+        from lookalike.evaluation.bootstrap import interval
+
+        return {
+            kind: interval(
+                [float(not self.keeps(r, limits)) for r in members],
+                groups=[f"{r['source']} {r['target']} {r['seed']}" for r in members],
+            ).to_json()
+            for kind, members in self._kinds(rows).items()
+            if members
+        }
+
     def _kinds(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
         return {
             "harmful": [r for r in rows if r["gain"] < -self.margin],
