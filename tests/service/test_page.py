@@ -24,7 +24,7 @@ document.addEventListener("securitypolicyviolation", note);
 def screen(live: Any, page: Any) -> Any:
     """The page, open on its empty screen; it is closed before the server stops."""
     page.add_init_script(VIOLATIONS)
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.goto(live.url)
     page.locator(".grid img").first.wait_for()
     yield page

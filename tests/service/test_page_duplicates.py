@@ -37,7 +37,7 @@ def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Live
 @pytest.fixture
 def desk(copies: Any, page: Any) -> Any:
     page.add_init_script(VIOLATIONS)
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.goto(f"{copies[1].url}/duplicates")
     page.get_by_role("button", name="Look for duplicates").click()
     page.locator(".pictures figure").first.wait_for(timeout=60_000)

@@ -301,7 +301,7 @@ def test_another_index_behind_the_same_address(
 
     pictures = helpers.pictures(tmp_path / "others", classes=2, images=6)
     index(folder=pictures, model=model, index=tmp_path / "index", store="exact", progress=False)
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     server = Live(lambda: build(made[1], runs))
     try:
         for place, number, name in ((made[1], 61, "pictures"), (tmp_path / "index", 12, "others")):

@@ -19,7 +19,7 @@ LIKE = "like=pictures/class-01/1.jpg"
 def phone(live: Any, browser: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.add_init_script(VIOLATIONS)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -135,7 +135,7 @@ def test_the_question_is_behind_a_hold_and_a_swipe_goes_on(phone: Any, live: Any
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_an_opened_picture_grows_from_its_cell_unless_calm_is_wanted(page: Any, live: Any, motion: str) -> None:
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.emulate_media(reduced_motion=motion)
     page.add_init_script("""
         window.grown = 0;

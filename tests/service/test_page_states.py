@@ -21,7 +21,7 @@ def loose(live: Any, browser: Any) -> Iterator[Any]:
     """A page on which refused requests are expected: the browser notes them on its console."""
     context = browser.new_context()
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     yield page
     context.close()
 
