@@ -16,6 +16,8 @@ def test_figures_of_a_small_map(browser: Any, monkeypatch: pytest.MonkeyPatch) -
     """Beside a browser that is driven already."""
     monkeypatch.setattr(bench, "VISITS", 2)
     monkeypatch.setattr(bench, "PAUSE", 0.2)
+    monkeypatch.setattr(bench, "FEW", 4)
+    monkeypatch.setattr(bench, "WINDOW", {"width": 600, "height": 400})
     said: list[str] = []
     rows = bench.mixture(400, dim=16, groups=8)
     assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)

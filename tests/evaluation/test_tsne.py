@@ -48,9 +48,9 @@ def test_neighbours_by_cells_are_nearly_all_true():
 
 
 def test_many_rows_by_landmarks(monkeypatch):
-    rows = unit(1500, groups=20)
+    rows = unit(800, groups=12)
     whole = measure(rows, tsne.layout(rows, principal(rows, 2)))
-    monkeypatch.setattr(tsne, "LANDMARKS", 400)
+    monkeypatch.setattr(tsne, "LANDMARKS", 250)
     steps: list[float] = []
     places = tsne.layout(rows, principal(rows, 2), progress=steps.append)
     again = tsne.layout(rows, principal(rows, 2))

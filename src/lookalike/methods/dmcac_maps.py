@@ -29,7 +29,7 @@ from lookalike.methods.taps import last_layer, tapped
 CLASSES = 40  # whose queries a map shows: the first ones
 QUERIES = 2000  # that a map is made from, at most
 BATCH = 64
-SHOWN, HITS = 2, 6  # queries in the report, hits of each view
+SHOWN, HITS = 2, 12  # queries in the report, hits of each view: all, at the published k
 ORDER = s.CURVES + 6
 
 
@@ -230,9 +230,10 @@ def _queries(told: Told) -> list[s.Block]:
             rows.append(s.HitRow(query=query, lists=lists))
     note = f"After the last step, with the database as it was then ({len(database):,} pictures). "
     if settings.full == "no":
-        note += f"Each view retrieves {k}; the first {HITS} are shown. Attention is over the union of all views"
+        first = f"; the first {HITS} are shown" if k > HITS else ""
+        note += f"Each view retrieves {k}{first}. Attention is over the union of all views"
     else:
-        note += f"The {HITS} nearest are shown. Attention is over the whole database, as in training"
+        note += f"The {min(HITS, k)} nearest are shown. Attention is over the whole database, as in training"
     note += ", its weight in per cent."
     return [s.Hits(title="What the views of a query found", rows=rows, note=note)] if rows else []
 
