@@ -1,9 +1,9 @@
 # A service that holds nothing but Python, lookalike and its models; it runs as nobody in particular.
 #
 #   docker build -t lookalike .
-#   docker run --rm -v /pictures:/pictures:ro -v lookalike:/data lookalike index /pictures
-#   docker run --rm -v /pictures:/pictures:ro -v lookalike:/data lookalike keys new laptop
-#   docker run --rm -p 8080:8080 -v /pictures:/pictures:ro -v lookalike:/data lookalike
+#   docker run --rm -v /images:/images:ro -v lookalike:/data lookalike index /images
+#   docker run --rm -v /images:/images:ro -v lookalike:/data lookalike keys new laptop
+#   docker run --rm -p 8080:8080 -v /images:/images:ro -v lookalike:/data lookalike
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./

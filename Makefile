@@ -19,7 +19,7 @@ help: ## this list
 setup: ## install everything the targets below need, into .venv
 	@tools/setup dev
 
-demo: ## from pictures to a trained, measured search; IMAGES=folder takes your own
+demo: ## from images to a trained, measured search; IMAGES=folder takes your own
 	@tools/setup core
 	@$(BIN)/lookalike demo $(if $(IMAGES),--images "$(IMAGES)")
 
@@ -46,14 +46,14 @@ check: ## lint, types, layers, security, and documents that are up to date
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium src
 	$(BIN)/python tools/docs.py --check
-	$(BIN)/python tools/licences.py --check
+	$(BIN)/python tools/licenses.py --check
 	$(BIN)/python tools/audit.py
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_source.py
 
 bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
 	@tools/setup core
 	@tools/setup bench
-	@$(BIN)/lookalike bench $(if $(NAME),$(NAME),--all) --wait $(if $(DATA),--data "$(DATA)")
+	@$(BIN)/python -m benchmarks.speed $(if $(NAME),$(NAME),--all) --wait $(if $(DATA),--data "$(DATA)")
 
 wheel: ## build the package into dist/
 	@tools/setup dev

@@ -32,7 +32,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from tests import helpers
 
 NOT_RUN, NOT_HERE = "not run: ", "not run here: "
@@ -116,7 +116,7 @@ def _shared_home() -> Iterator[None]:
 def _copied_processes() -> Iterator[None]:
     """Processes that work together begin as copies, but in a few tests of `tests/core/test_processes.py`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_start", helpers.CopiedChild)
+        patch.setattr(distributed, "_start", helpers.CopiedChild)
         yield
 
 

@@ -49,9 +49,9 @@ except LookalikeError as error:
 class Child:
     """A process that indexes; `pause` is the time between two batches."""
 
-    def __init__(self, pictures: Path, place: Path, store: str, pause: float = 0.0) -> None:
+    def __init__(self, images: Path, place: Path, store: str, pause: float = 0.0) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-        words = [sys.executable, "-c", CHILD, str(pictures), str(place), store, str(pause)]
+        words = [sys.executable, "-c", CHILD, str(images), str(place), store, str(pause)]
         pipe = subprocess.PIPE
         self._said = ""
         self.process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True)
@@ -71,7 +71,7 @@ class Child:
 
 def rows(place: Path) -> list[str]:
     """The ids in an index, whether or not a run came to its end."""
-    from lookalike.searching.folder import open_store
+    from lookalike.searching.index_folder import open_store
     from lookalike.searching.manifest import read
 
     if not (place / "index.json").exists():
@@ -80,8 +80,8 @@ def rows(place: Path) -> list[str]:
         return [record.id for part in store.scan() for record in part]
 
 
-def small_pictures(folder: Path, count: int) -> Path:
-    return helpers.pictures(folder, classes=10, images=count // 10, width=48, height=32)
+def small_images(folder: Path, count: int) -> Path:
+    return helpers.make_images(folder, classes=10, images=count // 10, width=48, height=32)
 
 
 def kills(times: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _some_batches(child: Child, rng: random.Random) -> None:
 def killed(store: str, times: int, moment: Callable[[Child, random.Random], None]) -> dict[str, Any]:
     count = 600
     with tempfile.TemporaryDirectory() as base:
-        folder, place = small_pictures(Path(base) / "pictures", count), Path(base) / "index"
+        folder, place = small_images(Path(base) / "images", count), Path(base) / "index"
         before: set[str] = set()
         ended = lost = twice = 0
         rng, begin = random.Random(7), time.monotonic()
@@ -163,7 +163,7 @@ def fill_up(base: str, times: str) -> None:
     found_all: dict[str, Any] = {}
     small, count = Path(base) / "small", 160
     small.mkdir()
-    folder = small_pictures(Path(base) / "pictures", count)
+    folder = small_images(Path(base) / "images", count)
     # A store of Qdrant's wants 160 MB to be free before it writes; the exact one takes what it needs.
     for store, size in (("exact", 8), ("qdrant", 320)):
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "none", str(small)], check=True)
@@ -207,7 +207,7 @@ def writers(times: int) -> dict[str, Any]:
     """Two at once: one works, the other is told; never both, never a damaged index."""
     good, told, count = True, 0, 200
     with tempfile.TemporaryDirectory() as base:
-        folder = small_pictures(Path(base) / "pictures", count)
+        folder = small_images(Path(base) / "images", count)
         for number in range(times):
             place = Path(base) / f"index-{number}"
             both = [Child(folder, place, "qdrant" if number % 2 else "exact") for _ in range(2)]

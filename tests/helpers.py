@@ -1,4 +1,4 @@
-"""Small things that tests share: pictures, the command line, and what this machine has."""
+"""Small things that tests share: images, the command line, and what this machine has."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookalike.core import processes
+from lookalike.core import distributed
 
 ROOT = Path(__file__).resolve().parent.parent
-start_process = processes._start  # as users do, before `conftest.py` has it replaced
+start_process = distributed._start  # as users do, before `conftest.py` has it replaced
 
 
-def picture(seed: int = 0, *, width: int = 64, height: int = 48) -> np.ndarray:
-    """A smooth RGB picture: colour gradients with one disc, different for every seed."""
+def make_image(seed: int = 0, *, width: int = 64, height: int = 48) -> np.ndarray:
+    """A smooth RGB image: color gradients with one disc, different for every seed."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     base, slope_x, slope_y = rng.uniform(0, 200, 3), rng.uniform(-1.5, 1.5, 3), rng.uniform(-1.5, 1.5, 3)
     pixels = base + x[..., None] * slope_x + y[..., None] * slope_y
-    centre_y, centre_x, radius = rng.uniform(0.3, 0.7) * height, rng.uniform(0.3, 0.7) * width, height / 4
-    inside = (y - centre_y) ** 2 + (x - centre_x) ** 2 < radius**2
+    center_y, center_x, radius = rng.uniform(0.3, 0.7) * height, rng.uniform(0.3, 0.7) * width, height / 4
+    inside = (y - center_y) ** 2 + (x - center_x) ** 2 < radius**2
     pixels[inside] = rng.uniform(0, 255, 3)
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def pictures(
+def make_images(
     folder: Path, *, classes: int = 4, images: int = 6, width: int = 64, height: int = 48, seed: int = 0
 ) -> Path:
-    """A folder of JPEGs, one subfolder a class (`class-00/0.jpg` …); pictures of a class look alike."""
+    """A folder of JPEGs, one subfolder a class (`class-00/0.jpg` …); images of a class look alike."""
     from PIL import Image
 
     for label in range(classes):
         (folder / f"class-{label:02d}").mkdir(parents=True, exist_ok=True)
-        base = picture(1000 * seed + label, width=width, height=height).astype(np.int16)
+        base = make_image(1000 * seed + label, width=width, height=height).astype(np.int16)
         for number in range(images):
             rng = np.random.default_rng([seed, label, number])
             noise = rng.normal(0, 12, base.shape) + rng.normal(0, 10, 3)
@@ -147,7 +147,7 @@ def _child(reading: Connection, around: dict[str, str], place: Path, folder: str
     os.environ.clear()
     os.environ.update(around)
     os.chdir(place)
-    sys.exit(processes._child(folder, number, count))
+    sys.exit(distributed._child(folder, number, count))
 
 
 def _in_there(

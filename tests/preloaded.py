@@ -1,7 +1,9 @@
 """What the processes of `helpers.apart` have imported when they begin: what training needs, nothing with threads."""
 
 from lookalike.core import compat
-from lookalike.training import assembly, loop, pretraining  # noqa: F401
+from lookalike.training import (
+    setup,  # noqa: F401
+)
 from tests import helpers  # noqa: F401
 
 compat.import_timm()

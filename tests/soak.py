@@ -34,9 +34,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _form(data: bytes) -> tuple[bytes, dict[str, str]]:
-    head = (
-        b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
-    )
+    head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
     return head + data + b"\r\n--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
 
 
@@ -63,12 +61,12 @@ def bad_requests() -> list[tuple[str, str, bytes, dict[str, str]]]:
 class Client(threading.Thread):
     """One client on a kept connection; one request in five is bad. It asks until a time, and at least so often.
 
-    Half of its pictures are kept by the server, as the page asks it to, and some of the links are followed later.
+    Half of its images are kept by the server, as the page asks it to, and some of the links are followed later.
     """
 
-    def __init__(self, port: int, number: int, pictures: list[bytes], until: float, least: int = 0) -> None:
+    def __init__(self, port: int, number: int, images: list[bytes], until: float, least: int = 0) -> None:
         super().__init__(daemon=True)
-        self.port, self.rng, self.pictures, self.until = port, random.Random(number), pictures, until
+        self.port, self.rng, self.images, self.until = port, random.Random(number), images, until
         self.least = least
         self.codes: Counter[tuple[str, int]] = Counter()
         self.times: list[float] = []
@@ -83,7 +81,7 @@ class Client(threading.Thread):
         if chance < 0.3 and self.links:
             return "link", "GET", f"/api/v1/search?k=10&q={self.rng.choice(self.links)}", b"", {}
         keep = str(self.rng.random() < 0.5).lower()
-        return "good", "POST", f"/api/v1/search?k=10&keep={keep}", *_form(self.rng.choice(self.pictures))
+        return "good", "POST", f"/api/v1/search?k=10&keep={keep}", *_form(self.rng.choice(self.images))
 
     def run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
@@ -124,12 +122,12 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
     from PIL import Image
 
     from lookalike.service.queries import EVERY, MOST
-    from tests.helpers import picture
-    from tests.helpers import pictures as make
+    from tests.helpers import make_image
+    from tests.helpers import make_images as make
 
     with tempfile.TemporaryDirectory() as base:
         env = {**os.environ, "LOOKALIKE_HOME": f"{base}/home", "PYTHONPATH": str(ROOT / "src")}
-        folder = make(Path(base) / "pictures", classes=10, images=50, width=240, height=180)
+        folder = make(Path(base) / "images", classes=10, images=50, width=240, height=180)
         words = [sys.executable, "-m", "lookalike"]
         subprocess.run([*words, "index", str(folder), "--index", f"{base}/index", "-q"], env=env, cwd=base, check=True)
         server = subprocess.Popen(
@@ -145,7 +143,7 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
         uploads = []
         for number in range(20):
             out = io.BytesIO()
-            Image.fromarray(picture(number, width=240, height=180)).save(out, "JPEG", quality=90)
+            Image.fromarray(make_image(number, width=240, height=180)).save(out, "JPEG", quality=90)
             uploads.append(out.getvalue())
         until = time.monotonic() + seconds
         crowd = [Client(port, number, uploads, until) for number in range(clients)]

@@ -1,7 +1,7 @@
 """The documents: generated parts are current, links lead somewhere, and commands tagged `run` work.
 
 A block that starts with ```sh run or ```python run is run here, in the order of its page and in one folder, which
-holds generated pictures: `birds/class-00/000.jpg` …, `photos/` (no classes) and `query.jpg`. In `sh` blocks
+holds generated images: `birds/class-00/000.jpg` …, `photos/` (no classes) and `query.jpg`. In `sh` blocks
 only `lookalike …` lines are allowed; they run in this process, because importing torch takes seconds each time.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lookalike.cli.start import run
-from tests.helpers import ROOT, pictures
+from tests.helpers import ROOT, make_images
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(sh|python) run\n(.*?)^```", re.M | re.S)
@@ -46,7 +46,7 @@ def test_parts_are_made_from_the_code(docs: Any) -> None:
     assert "| 130 | Ctrl-C |" in text and "stale row" not in text
     assert text == docs.made(text)
     assert "| `--steps` |" in docs.made("<!-- made: options train -->\n<!-- end -->")
-    assert "| `optimiser.rate` | `" in docs.made("<!-- made: settings -->\n<!-- end -->")
+    assert "| `optimizer.rate` | `" in docs.made("<!-- made: settings -->\n<!-- end -->")
     with pytest.raises(SystemExit, match="no part `nonsense`"):
         docs.made("<!-- made: nonsense -->\n<!-- end -->")
 
@@ -75,7 +75,7 @@ def test_commands_in_the_documents_work(
 ) -> None:
     blocks = BLOCK.findall(path.read_text(encoding="utf-8"))
     if blocks:
-        pictures(tmp_path / "birds", classes=8, images=6)
+        make_images(tmp_path / "birds", classes=8, images=6)
         for file in tmp_path.rglob("*.jpg"):
             file.rename(file.with_name(f"{int(file.stem):03d}.jpg"))
         shutil.copytree(tmp_path / "birds" / "class-03", tmp_path / "photos")

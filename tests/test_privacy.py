@@ -1,4 +1,4 @@
-"""What pictures tell beside their pixels stays in them, what is kept is the owner's, and nothing is sent anywhere."""
+"""What images tell beside their pixels stays in them, what is kept is the owner's, and nothing is sent anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import helpers
 MODEL = helpers.ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
 SECRETS = (b"SECRET", b"Exif\0\0", b"GPSInfo", b"GPSLatitude", b"xpacket")  # long enough not to occur by chance
 
-# Every station a user's pictures pass, watched from within: whoever opens a connection or starts a program is named.
+# Every station a user's images pass, watched from within: whoever opens a connection or starts a program is named.
 WALK = """
 import json, sys
 asked = []
@@ -29,7 +29,7 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 import lookalike as la
 model, birds = sys.argv[1:]
-la.doctor()
+from lookalike.doctor import doctor; doctor()
 la.train(data=birds, model=model, out="run", steps=2, settings={"head": {"dim": 8}})
 la.evaluate(data=birds, model="run", out="measured")
 la.embed(source=birds, model="run", out="vectors.parquet")
@@ -43,8 +43,8 @@ print(json.dumps(asked))
 
 
 def talkative(folder: Path) -> Path:
-    """Pictures with a camera, a place and a name in them."""
-    helpers.pictures(folder, classes=6, images=5)
+    """Images with a camera, a place and a name in them."""
+    helpers.make_images(folder, classes=6, images=5)
     for path in folder.rglob("*.jpg"):
         exif = Image.Exif()
         exif[0x010F], exif[0x9286] = "SECRET camera", "SECRET comment"
@@ -87,7 +87,7 @@ def test_no_column_holds_metadata(walk: tuple[Path, list[Any]]) -> None:
         payload = next(iter(opened.store.scan()))[0].payload
         assert set(payload) == {
             *("path", "label", "content_id"),
-            *("_size", "_mtime_ns", "_row", "_hash", "_ratio", "_colour"),
+            *("_size", "_mtime_ns", "_row", "_hash", "_ratio", "_color"),
         }
         assert opened.columns == ["label", "path"]
 

@@ -65,13 +65,13 @@ def test_what_is_deprecated_says_when_it_goes_and_goes() -> None:
         assert (int(found[1]), int(found[2])) > now, f"its time is over: {line}"
 
 
-def test_the_licence_of_the_default_weights_is_told_where_people_look() -> None:
+def test_the_license_of_the_default_weights_is_told_where_people_look() -> None:
     for page in ("README.md", "docs/guide.md", "docs/dependencies.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        assert "no licence" in text and "Apache" in text, page
+        assert "no license" in text and "Apache" in text, page
 
 
-def test_every_pinned_package_has_its_licence_listed() -> None:
+def test_every_pinned_package_has_its_license_listed() -> None:
     def plain(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()
 

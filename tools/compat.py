@@ -3,7 +3,7 @@
     python tools/compat.py            make those of today's formats that are not there yet
     python tools/compat.py --anew     make them anew: only while a format has not been released
 
-Pictures are generated, weights are random; nothing else is needed to open what is kept.
+Images are generated, weights are random; nothing else is needed to open what is kept.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def make(place: Path) -> dict[str, Path]:
     from lookalike.shift import splits
 
     os.chdir(place)
-    birds = helpers.pictures(place / "birds", classes=5, images=4, width=32, height=32)
+    birds = helpers.images(place / "birds", classes=5, images=4, width=32, height=32)
     model = la.Embedder.from_pretrained("test_efficientnet", weights="random", size=32)
     model.save_pretrained("model")
-    write_json("model/expected.json", model.encode([helpers.picture(3)])[0][:16])
+    write_json("model/expected.json", model.encode([helpers.image(3)])[0][:16])
     settings = {"head": {"dim": 16}, "logs": {"tensorboard": False}, "keep": "trained"}
     la.train(data=birds, model="model", out="run", steps=2, report=False, settings=settings)
     la.index(folder=birds, model="model", index=place / "index", store="exact", progress=False)
@@ -43,7 +43,7 @@ def make(place: Path) -> dict[str, Path]:
     shutil.rmtree(place / "run" / "checkpoints")
     (place / "table").mkdir()
     la.read_table(birds).save(place / "table" / "table.parquet")
-    flock = helpers.pictures(place / "flock", classes=10, images=4, width=32, height=32)
+    flock = helpers.images(place / "flock", classes=10, images=4, width=32, height=32)
     splits(data=flock, model="model", count=3, draws=2, out=place / "splits" / "splits.json")
     with la.Index.open(place / "index") as opened:
         drawn = mapping.draw(opened, progress=False, sketch=lambda sketch: None)
@@ -62,22 +62,22 @@ def make(place: Path) -> dict[str, Path]:
 
 
 def _curve(folder: Path) -> None:
-    """A model's curve, learnt on made-up features of twelve classes."""
+    """A model's curve, learned on made-up features of twelve classes."""
     import numpy as np
     from tests.shift.test_placing import encode, world
 
-    from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
-    from lookalike.shift.reach import Reach
+    from lookalike.shift.learning import Images, Model, SplitPoint, class_halves, far_limit, points_of
+    from lookalike.shift.shift_curve import Reach
 
     features, labels = world(classes=16, images=26, dim=8)
     train, held = np.flatnonzero(labels < 4), np.flatnonzero(labels >= 4)
-    pictures = Pictures(features, labels)
+    images = Images(features, labels)
     model = Model(encode, train, held)
-    graded, reference, kinds = points_of(pictures, model, class_halves(labels, held, 0), plain=2)
+    graded, reference, kinds = points_of(images, model, class_halves(labels, held, 0), plain=2)
     split = SplitPoint(1, 10.0, 0.8, reference, reference.project(features[held]))
-    far = far_limit(pictures, held, reference)
-    learnt = Reach.learn("abc", graded, splits=[split], reference=reference, kinds=kinds, far=far, about={"seed": 0})
-    learnt.save(folder)
+    far = far_limit(images, held, reference)
+    learned = Reach.learn("abc", graded, splits=[split], reference=reference, kinds=kinds, far=far, about={"seed": 0})
+    learned.save(folder)
 
 
 def main() -> int:

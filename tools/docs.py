@@ -73,7 +73,7 @@ def settings(*words: str) -> str:
 
         return table(("setting", "default", "what it is"), _fields(TrainSettings))
     if words == ("adapt",):
-        from lookalike.adapting import AdaptSettings
+        from lookalike.adaptation import AdaptSettings
 
         return table(("setting", "default", "what it is"), _fields(AdaptSettings))
     from lookalike import methods
@@ -108,7 +108,7 @@ def bars(*words: str) -> str:
 
 def claims() -> str:
     """Every claim with its verdict."""
-    from lookalike.claims import PAPERS, results_of
+    from benchmarks.papers import PAPERS, results_of
 
     found = [result for paper in PAPERS for result in results_of(paper, TOP / "results")]
     return table(("claim", "found", "verdict"), [(r.statement, r.note, r.verdict) for r in found])
@@ -138,7 +138,7 @@ def made(text: str) -> str:
 
 def stale() -> dict[Path, str]:
     """The pages that are out of date, with what they should be."""
-    from lookalike.claims.document import page
+    from benchmarks.papers.document import page
 
     wanted = {TOP / "docs" / "results.md": page(TOP / "results")}
     for path in (TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))):

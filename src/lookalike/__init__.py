@@ -1,4 +1,4 @@
-"""lookalike: from a folder of pictures to a search you can trust.
+"""lookalike: from a folder of images to a search you can trust.
 
 Every verb of the command line is a function here, with the same name and options::
 
@@ -20,19 +20,15 @@ from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike import shift
-    from lookalike.adapting import adapt, forget, protocol, rollback
-    from lookalike.benches import bench
-    from lookalike.claims import reproduce
+    from lookalike.adaptation import adapt, forget, rollback
     from lookalike.core.run import Run
     from lookalike.data import Table, read_table
     from lookalike.evaluation import compare, evaluate
-    from lookalike.models import Embedder, ImageEmbedder, embed, export
+    from lookalike.integrations.sklearn import ImageEmbedder
+    from lookalike.models import Embedder, embed, export
     from lookalike.reporting import report
     from lookalike.searching import Index, backup, duplicates, index, purge, restore, search, switch
     from lookalike.service import serve
-    from lookalike.tour.demo import demo
-    from lookalike.tour.doctor import doctor
-    from lookalike.tour.migrate import migrate
     from lookalike.training import pretrain, recipes, train
 
 __all__ = [
@@ -45,24 +41,18 @@ __all__ = [
     "__version__",
     "adapt",
     "backup",
-    "bench",
     "compare",
-    "demo",
-    "doctor",
     "duplicates",
     "embed",
     "evaluate",
     "export",
     "forget",
     "index",
-    "migrate",
     "pretrain",
-    "protocol",
     "purge",
     "read_table",
     "recipes",
     "report",
-    "reproduce",
     "restore",
     "rollback",
     "search",
@@ -77,7 +67,7 @@ _find, __dir__ = lazily(
     __name__,
     {
         "Embedder": "models",
-        "ImageEmbedder": "models",
+        "ImageEmbedder": "integrations.sklearn",
         "Table": "data",
         "read_table": "data",
         "Run": "core.run",
@@ -87,10 +77,9 @@ _find, __dir__ = lazily(
         "compare": "evaluation",
         "train": "training",
         "pretrain": "training",
-        "adapt": "adapting",
-        "rollback": "adapting",
-        "forget": "adapting",
-        "protocol": "adapting",
+        "adapt": "adaptation",
+        "rollback": "adaptation",
+        "forget": "adaptation",
         "index": "searching",
         "search": "searching",
         "duplicates": "searching",
@@ -100,13 +89,8 @@ _find, __dir__ = lazily(
         "purge": "searching",
         "Index": "searching",
         "report": "reporting",
-        "demo": "tour",
-        "doctor": "tour",
-        "bench": "benches",
-        "reproduce": "claims",
         "serve": "service",
         "recipes": "training",
-        "migrate": "tour",
     },
 )
 

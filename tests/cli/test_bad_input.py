@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import ROOT, Answer, pictures
+from tests.helpers import ROOT, Answer, make_images
 
 Cli = Callable[..., Answer]
 MODEL = ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
@@ -28,7 +28,7 @@ def _own_home(home: Path) -> None:
 
 @pytest.fixture
 def birds(tmp_path: Path) -> Path:
-    return pictures(tmp_path / "birds", classes=4, images=4, width=32, height=32)
+    return make_images(tmp_path / "birds", classes=4, images=4, width=32, height=32)
 
 
 def refused(answer: Answer, *words: str) -> None:
@@ -48,7 +48,7 @@ COMMANDS = [
     ["compare", "{}", "--a", MODEL, "--b", MODEL],
     ["demo", "--images", "{}", "--model", MODEL],
 ]
-# Those that take something else than pictures.
+# Those that take something else than images.
 OTHERS = [
     ["report", "{}"],
     ["serve", "{}"],
@@ -76,7 +76,7 @@ def test_an_empty_folder(words: list[Any], cli: Cli, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
-def test_missing_pictures_and_indexes_of_a_search(cli: Cli, birds: Path, tmp_path: Path) -> None:
+def test_missing_images_and_indexes_of_a_search(cli: Cli, birds: Path, tmp_path: Path) -> None:
     query = birds / "class-00" / "0.jpg"
     refused(cli("search", query), "There is no index yet")
     refused(cli("search", query, "--index", "nowhere"), "nowhere")
@@ -85,13 +85,13 @@ def test_missing_pictures_and_indexes_of_a_search(cli: Cli, birds: Path, tmp_pat
     (tmp_path / "empty").mkdir()
     refused(cli("search", "empty", "--index", "here"), "empty")
     refused(cli("search", query, "--index", "empty"), "lookalike index empty")
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no image")
     refused(cli("search", "notes.txt", "--index", "here"), "notes.txt", "holds text")
     refused(cli("search", query, "--index", "here", "--less", "notes.txt"), "notes.txt", "holds text")
 
 
 def test_one_class_only(cli: Cli, tmp_path: Path) -> None:
-    pictures(tmp_path / "birds", classes=1, images=6)
+    make_images(tmp_path / "birds", classes=1, images=6)
     refused(cli("train", "birds", "--model", MODEL), "birds", "1 class")
     refused(cli("evaluate", "birds", "--model", MODEL), "birds", "1 class", "at least 2")
     refused(cli("compare", "birds", "--a", MODEL, "--b", MODEL), "birds", "1 class", "at least 2")
@@ -100,8 +100,8 @@ def test_one_class_only(cli: Cli, tmp_path: Path) -> None:
     assert shown.code == 0 and "not trained: `birds/` holds 1 class" in shown.out
 
 
-def test_classes_of_one_picture(cli: Cli, tmp_path: Path) -> None:
-    pictures(tmp_path / "birds", classes=6, images=1)
+def test_classes_of_one_image(cli: Cli, tmp_path: Path) -> None:
+    make_images(tmp_path / "birds", classes=6, images=1)
     refused(cli("train", "birds", "--model", MODEL), "birds")
     refused(cli("evaluate", "birds", "--model", MODEL), "birds", "at least 2")
     refused(cli("compare", "birds", "--a", MODEL, "--b", MODEL), "birds", "at least 2")
@@ -135,7 +135,7 @@ def test_a_place_that_is_taken_is_told_before_the_work(cli: Cli, birds: Path, tm
 
 
 def test_misspelt_settings_methods_and_devices(cli: Cli, birds: Path) -> None:
-    refused(cli("train", birds, "--set", "optimiser.rat=1"), "`optimiser.rat`", "did you mean `rate`?")
+    refused(cli("train", birds, "--set", "optimizer.rat=1"), "`optimizer.rat`", "did you mean `rate`?")
     refused(cli("train", birds, "--method", "supconn"), "did you mean `supcon`?")
     refused(cli("train", birds, "--recipe", "defaullt"), "did you mean `default`?")
     refused(cli("embed", birds, "--out", "v.npy", "--device", "cudda"), "did you mean `cuda`?")
@@ -224,7 +224,7 @@ def test_a_full_disk_under_a_report(cli: Cli, birds: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        refused(cli("report", "run", "--no-pictures"), "is full")
+        refused(cli("report", "run", "--no-images"), "is full")
     assert Path("run/report.html").read_bytes() == whole, "the old one is still there"
 
 
@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_nothing_half_written(
 ) -> None:
     from lookalike.models import Embedder
 
-    def stopped(self: Embedder, *pictures: Any, **options: Any) -> None:
+    def stopped(self: Embedder, *images: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     before = listing(tmp_path)
@@ -252,7 +252,7 @@ def test_ctrl_c_in_the_middle_of_an_index(
 ) -> None:
     from lookalike.models import Embedder
 
-    def stopped(self: Embedder, *pictures: Any, **options: Any) -> None:
+    def stopped(self: Embedder, *images: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -261,19 +261,19 @@ def test_ctrl_c_in_the_middle_of_an_index(
     assert answer.code == 130
     assert answer.err.strip().splitlines()[-1].startswith("Stopped.")
     done = cli("index", birds, "--model", MODEL, "--store", "exact", "--json").json
-    assert done["pictures"] == 16
+    assert done["images"] == 16
     assert not list(home.rglob("*.part"))
 
 
-def test_nothing_is_written_into_the_picture_folder(cli: Cli, birds: Path) -> None:
+def test_nothing_is_written_into_the_image_folder(cli: Cli, birds: Path) -> None:
     before = listing(birds)
     for words in COMMANDS[:2] + COMMANDS[3:4]:
         assert cli(*filled(words, str(birds))).code == 0
     assert listing(birds) == before
 
 
-def test_unreadable_pictures_are_named_and_the_rest_goes_on(cli: Cli, birds: Path) -> None:
-    (birds / "class-00" / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+def test_unreadable_images_are_named_and_the_rest_goes_on(cli: Cli, birds: Path) -> None:
+    (birds / "class-00" / "broken.jpg").write_bytes(b"\xff\xd8\xff not an image")
     (birds / "class-01" / "2.jpg").write_bytes((birds / "class-01" / "2.jpg").read_bytes()[:300])
     answer = cli("embed", birds, "--out", "v.npy", "--model", MODEL, "--json")
     assert answer.code == 0

@@ -1,4 +1,4 @@
-"""`lookalike shift` on generated pictures."""
+"""`lookalike shift` on generated images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from tests.helpers import pictures
+from tests.helpers import make_images
 
 import lookalike
 from lookalike.cli.shift import _significant
@@ -15,7 +15,7 @@ from lookalike.cli.shift import _significant
 
 @pytest.fixture(scope="module")
 def birds(tmp_path_factory: pytest.TempPathFactory):
-    return pictures(tmp_path_factory.mktemp("data") / "birds", classes=9, images=5)
+    return make_images(tmp_path_factory.mktemp("data") / "birds", classes=9, images=5)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
     table = lookalike.read_table(birds)
     for split in found.splits:
         assert len(split.train) == len(split.test)
-        assert sum(split.pictures) == len(table)
+        assert sum(split.images) == len(table)
     assert len(found.split(found.default).removed) == 1  # nine classes: one is on neither side
     again = cli("shift", "splits", birds, "--model", eye, "--count", 5, "--json", "--out", tmp_path / "b.json")
     assert {**again.json, "path": 0} == {**document, "path": 0}
@@ -82,7 +82,7 @@ def test_mistakes(cli, birds, words, said):
 
 
 def test_too_few_classes(cli, tmp_path):
-    few = pictures(tmp_path / "few", classes=4, images=3)
+    few = make_images(tmp_path / "few", classes=4, images=3)
     answer = cli("shift", "splits", few)
     assert answer.code == 2
     assert "at least 6" in answer.err

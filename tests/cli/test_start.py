@@ -180,8 +180,8 @@ def test_words_are_completed(line: str, wanted: list[str], monkeypatch: pytest.M
 def test_words_that_are_offered_are_the_right_ones() -> None:
     from lookalike.cli.completing import WORDS, words
     from lookalike.evaluation.job import MODES
+    from lookalike.models.inference.runtimes import NAMES as RUNTIMES
     from lookalike.models.pooling import NAMES as POOLINGS
-    from lookalike.models.runtimes import NAMES as RUNTIMES
 
     assert all(words(source) for source in WORDS.values())
     assert words(WORDS["mode"]) == list(MODES) and words(WORDS["runtime"]) == list(RUNTIMES)
@@ -196,7 +196,7 @@ def test_python_m_and_the_script_are_the_same() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("around", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_no_colour_on_a_terminal_that_asked_for_none(around: dict[str, str], tmp_path: Path) -> None:
+def test_no_color_on_a_terminal_that_asked_for_none(around: dict[str, str], tmp_path: Path) -> None:
     """Help, an answer with a link in it, an error and a progress line, each on a real terminal."""
     import pty
 

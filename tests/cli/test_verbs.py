@@ -25,7 +25,7 @@ GROUPS = {"recipes", "cache", "keys", "shift"}
 class Found:
     """What a function gave back."""
 
-    lines = (("Pictures", "3"), ("Look", "lookalike serve x"))
+    lines = (("Images", "3"), ("Look", "lookalike serve x"))
     query, index = "q.jpg", "i"
 
     @property
@@ -36,7 +36,7 @@ class Found:
         return {"found": 3}
 
     def __str__(self) -> str:
-        return "three\npictures"
+        return "three\nimages"
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_verb_is_one_python_function_with_the_same_options(verb: str) -> None:
         ("search q.jpg -k 3 --filter label=a --filter x=b", {"k": 3, "filters": ["label=a", "x=b"]}),
         ("search q.jpg --box 1 2 30 40 --all", {"box": (1.0, 2.0, 30.0, 40.0), "all": True}),
         ("search q.jpg --more a.jpg --less b.jpg", {"more": [Path("a.jpg")], "less": [Path("b.jpg")]}),
-        ("train d --set optimiser.rate=3e-4 --set clip=1", {"settings": {"optimiser": {"rate": 3e-4}, "clip": 1}}),
+        ("train d --set optimizer.rate=3e-4 --set clip=1", {"settings": {"optimizer": {"rate": 3e-4}, "clip": 1}}),
         ("train d --learning-rate 1e-4", {"learning_rate": 1e-4}),
         ("train d --steps 5 --seed 7 --dry-run", {"steps": 5, "seed": 7, "dry_run": True}),
         ("train --resume runs/x --device cuda", {"data": None, "resume": Path("runs/x"), "device": "cuda"}),
@@ -110,7 +110,7 @@ def test_the_demo_ends_with_the_search_and_what_to_do_next(cli, called: dict[str
 
 
 def test_quiet_keeps_answers_and_drops_reports_of_work(cli, called: dict[str, Any]) -> None:
-    assert cli("search", "q.jpg", "-q").out == "three\npictures\n"
+    assert cli("search", "q.jpg", "-q").out == "three\nimages\n"
     assert cli("index", "f", "-q").out == ""
     assert cli("index", "f", "-q", "--json").json == {"found": 3}
 
@@ -165,7 +165,7 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
         "model": "efficientnet_lite0",
         "steps": 400,
         "best_step": 350,
-        "pictures": {"train": 1680, "validation": 240, "test": 720},
+        "images": {"train": 1680, "validation": 240, "test": 720},
         "seconds": {"prepare": 9.0, "train": 41.2, "measure": 3.0},
         "kept": "trained",
         "verdict": "Training helped.",
@@ -216,14 +216,14 @@ def test_the_cache_is_listed_and_cleared(cli, home: Path) -> None:
 
 
 def test_doctor_prints_a_line_a_part(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lookalike.tour.doctor import Health, Part
+    from lookalike.doctor import Health, Part
 
     parts = [Part("torch", "ok", "2.13", "699 MB"), Part("heif", "missing", "HEIC", "27 MB", "pip install x")]
     monkeypatch.setitem(vars(lookalike), "doctor", lambda: Health(parts))
     answer = cli("doctor")
     assert answer.code == 0
     assert answer.out.splitlines()[1] == "missing heif   HEIC · 27 MB · pip install x"
-    assert "licence" in answer.out
+    assert "license" in answer.out
     needed = [Part("torch", "missing", "not installed", required=True)]
     monkeypatch.setitem(vars(lookalike), "doctor", lambda: Health(needed))
     answer = cli("doctor", "--json")
@@ -232,7 +232,7 @@ def test_doctor_prints_a_line_a_part(cli, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lookalike.benches import BENCHES, BenchResult
+    from benchmarks.speed import BENCHES, BenchResult
     from lookalike.core.machine import Busy
 
     def run(*, name: str, force: bool, **options: Any) -> BenchResult:
@@ -262,14 +262,14 @@ def test_claims_are_listed_run_and_documented(cli, monkeypatch: pytest.MonkeyPat
     import sys
     import types
 
-    from lookalike import claims
-    from lookalike.claims import Claim, ClaimOutcome, document
+    from benchmarks import papers
+    from benchmarks.papers import Claim, ClaimOutcome, document
 
     module = types.ModuleType("toy_paper")
     outcome = ClaimOutcome("reproduced", {"gain": 0.1}, "gains 0.1")
     module.CLAIMS = [Claim("gain", "toy", "It gains.", "+3", "small", "big", lambda context: outcome)]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "toy_paper", module)
-    for place in (claims, document):
+    for place in (papers, document):
         monkeypatch.setattr(place, "PAPERS", {"toy": "toy_paper"})
     assert "not run" in cli("reproduce", "--list").out
     done = cli("reproduce", "toy", "--json")

@@ -16,23 +16,23 @@ def third_format(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @formats.migration("run", 1)
     def first(document: dict[str, Any]) -> dict[str, Any]:
-        return {**document, "colour": document["color"]}
+        return {**document, "color": document["color"]}
 
     @formats.migration("run", 2)
     def second(document: dict[str, Any]) -> dict[str, Any]:
-        return {**document, "colours": [document["colour"]]}
+        return {**document, "colors": [document["color"]]}
 
 
 def test_the_stamp_stands_first() -> None:
     assert list(formats.stamp("model", {"a": 1}))[:2] == ["format", "kind"]
-    assert formats.upgrade("model", formats.stamp("model", {"a": 1}), "x")["a"] == 1
+    assert formats.check_format("model", formats.stamp("model", {"a": 1}), "x")["a"] == 1
 
 
 def test_old_documents_walk_through_every_migration(third_format: None) -> None:
-    document = formats.upgrade("run", {"format": 1, "kind": "run", "color": "red"}, "x")
+    document = formats.check_format("run", {"format": 1, "kind": "run", "color": "red"}, "x")
     assert document["format"] == 3
-    assert document["colours"] == ["red"]
-    assert formats.upgrade("run", {"format": 2, "colour": "red"}, "x")["colours"] == ["red"]
+    assert document["colors"] == ["red"]
+    assert formats.check_format("run", {"format": 2, "color": "red"}, "x")["colors"] == ["red"]
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_old_documents_walk_through_every_migration(third_format: None) -> None:
 )
 def test_what_cannot_be_read_is_said_in_one_sentence(document: Any, words: str) -> None:
     with pytest.raises(LookalikeError, match=words):
-        formats.upgrade("model", document, "folder")
+        formats.check_format("model", document, "folder")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.helpers import ROOT
 
-from lookalike.core.jobs import Jobs
+from lookalike.core.job_cache import Jobs
 
 
 def square(number: int) -> dict[str, int]:
@@ -44,7 +44,7 @@ def test_a_job_that_failed_or_was_torn_is_run_again(tmp_path: Path) -> None:
 def test_a_new_version_forgets_old_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(tmp_path / "jobs")
     assert jobs.run("a", lambda: 1) == 1
-    monkeypatch.setattr("lookalike.core.jobs.__version__", "99")
+    monkeypatch.setattr("lookalike.core.job_cache.__version__", "99")
     assert jobs.run("a", lambda: 2) == 2
 
 
@@ -68,7 +68,7 @@ def linger(folder: str, number: int) -> int:
 
 SERIES = """
 import sys
-from lookalike.core.jobs import Jobs
+from lookalike.core.job_cache import Jobs
 from tests.helpers import ROOT
 from tests.core.test_jobs import linger
 

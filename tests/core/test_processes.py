@@ -12,66 +12,66 @@ import pytest
 import torch
 from tests import helpers
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import Exit, LookalikeError
 
 
 @pytest.fixture
 def as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started as new Python processes, not as copies of one that has imported torch."""
-    monkeypatch.setattr(processes, "_start", helpers.start_process)
+    monkeypatch.setattr(distributed, "_start", helpers.start_process)
 
 
 def job_gather(rows: list[int]) -> dict:
-    me = processes.rank()
+    me = distributed.rank()
     mine = torch.arange(rows[me] * 2, dtype=torch.float32).reshape(-1, 2) + 100 * me
     mine.requires_grad_()
-    joined = processes.all_gather(mine, gradient=True)
+    joined = distributed.all_gather(mine, gradient=True)
     weight = torch.arange(1.0, len(joined) + 1)[:, None] * (me + 1)
     (joined * weight).sum().backward()
     value = torch.tensor([float(me + 1)], requires_grad=True)
-    total = processes.all_reduce(value, gradient=True)
+    total = distributed.all_reduce(value, gradient=True)
     (total * (me + 1)).backward()
-    processes.barrier()
+    distributed.barrier()
     return {
         "joined": joined.tolist(),
         "gradient": mine.grad.tolist(),
-        "plain": processes.all_gather(mine).requires_grad,
+        "plain": distributed.all_gather(mine).requires_grad,
         "total": total.item(),
         "total_gradient": value.grad.item(),
-        "from_first": processes.broadcast(torch.tensor([me + 7])).item(),
-        "any": processes.any_of(me == 1),
-        "none": processes.any_of(False),
-        "where": [processes.rank(), processes.world(), processes.is_main()],
+        "from_first": distributed.broadcast(torch.tensor([me + 7])).item(),
+        "any": distributed.any_of(me == 1),
+        "none": distributed.any_of(False),
+        "where": [distributed.rank(), distributed.world(), distributed.is_main()],
     }
 
 
 def job_user_error() -> None:
-    if processes.rank() == 1:
-        raise LookalikeError("There is no picture.")
-    processes.barrier()
+    if distributed.rank() == 1:
+        raise LookalikeError("There is no image.")
+    distributed.barrier()
 
 
 def job_bug() -> None:
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         raise ZeroDivisionError("a bug")
-    processes.barrier()
+    distributed.barrier()
 
 
 def job_killed() -> None:
-    if processes.rank() == 1:
+    if distributed.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    processes.barrier()
+    distributed.barrier()
 
 
 def job_sleep(file: str) -> None:
-    with open(f"{file}{processes.rank()}", "w") as out:  # noqa: PTH123
+    with open(f"{file}{distributed.rank()}", "w") as out:  # noqa: PTH123
         out.write(str(os.getpid()))
     time.sleep(60)
 
 
 def test_two_processes_gather_rows_of_different_counts_and_their_gradients(as_users_do, capfd):
-    first, second = processes.launch(job_gather, 2, rows=[3, 2])
+    first, second = distributed.launch(job_gather, 2, rows=[3, 2])
     assert "Fatal" not in capfd.readouterr().err  # they end as quietly as they began
     assert first["joined"] == second["joined"] == [[0, 1], [2, 3], [4, 5], [100, 101], [102, 103]]
     # Row i gets i from process 0 and 2i from process 1.
@@ -89,36 +89,36 @@ def test_two_processes_gather_rows_of_different_counts_and_their_gradients(as_us
 
 def test_one_process_gives_back_the_very_tensor():
     rows = torch.ones(3, 2, requires_grad=True)
-    assert processes.all_gather(rows, gradient=True) is rows
-    assert processes.all_reduce(rows) is rows
-    assert processes.broadcast(rows) is rows
-    assert (processes.rank(), processes.world(), processes.is_main()) == (0, 1, True)
+    assert distributed.all_gather(rows, gradient=True) is rows
+    assert distributed.all_reduce(rows) is rows
+    assert distributed.broadcast(rows) is rows
+    assert (distributed.rank(), distributed.world(), distributed.is_main()) == (0, 1, True)
 
 
 @pytest.mark.parametrize(("count", "of"), [(10, 1), (10, 3), (2, 4), (0, 2), (128, 2)])
 def test_shares_cover_everything_once_in_order(count, of):
     rows = list(range(count))
-    parts = [rows[processes.share(count, part, of)] for part in range(of)]
+    parts = [rows[distributed.share(count, part, of)] for part in range(of)]
     assert [row for part in parts for row in part] == rows
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_users_error_in_one_process_is_told_as_such_and_ends_all():
     start = time.monotonic()
-    with pytest.raises(LookalikeError, match="There is no picture") as caught:
-        processes.launch(job_user_error, 2)
+    with pytest.raises(LookalikeError, match="There is no image") as caught:
+        distributed.launch(job_user_error, 2)
     assert caught.value.exit_code == Exit.USER
     assert time.monotonic() - start < 40
 
 
 def test_a_bug_keeps_its_traceback():
     with pytest.raises(RuntimeError, match="ZeroDivisionError: a bug"):
-        processes.launch(job_bug, 2)
+        distributed.launch(job_bug, 2)
 
 
 def test_a_killed_process_ends_the_others(as_users_do):
     with pytest.raises(RuntimeError, match="process"):
-        processes.launch(job_killed, 2)
+        distributed.launch(job_killed, 2)
 
 
 def test_children_die_with_their_parent(tmp_path):

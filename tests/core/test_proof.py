@@ -4,24 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.core import proof
+from lookalike.core import provenance
 from lookalike.core.errors import LookalikeError
 
 
 def test_data_is_given_or_taken_from_the_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proof.data_folder(None) is None
+    assert provenance.data_folder(None) is None
     monkeypatch.setenv("LOOKALIKE_DATA", str(tmp_path))
-    assert proof.data_folder(None) == tmp_path
-    assert proof.data_folder("x") == tmp_path / "x"
+    assert provenance.data_folder(None) == tmp_path
+    assert provenance.data_folder("x") == tmp_path / "x"
 
 
 def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match=r"^It needs the data set `cub`: give the folder .* with --data\.$"):
-        proof.data_set(None, "cub", "It")
+        provenance.data_set(None, "cub", "It")
     with pytest.raises(LookalikeError, match="there is no folder"):
-        proof.data_set(tmp_path, "cub", "It")
+        provenance.data_set(tmp_path, "cub", "It")
     (tmp_path / "cub").mkdir()
-    assert proof.data_set(tmp_path, "cub", "It") == tmp_path / "cub"
+    assert provenance.data_set(tmp_path, "cub", "It") == tmp_path / "cub"
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_command_is_kept_without_this_machines_folders(
     words: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", words)
-    assert proof.command() == wanted
+    assert provenance.command() == wanted
 
 
 def test_versions_name_what_decides_a_figure() -> None:
-    assert {"python", "lookalike", "torch", "numpy"} <= set(proof.versions())
+    assert {"python", "lookalike", "torch", "numpy"} <= set(provenance.versions())

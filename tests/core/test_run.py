@@ -63,10 +63,10 @@ def test_results_are_joined_and_sections_are_kept() -> None:
     assert run.read_sections() == {"audit": {"title": "Audit"}}
 
 
-def test_a_picture_is_kept_once() -> None:
+def test_a_image_is_kept_once() -> None:
     run = Run.create("x", {}, path="r")
-    assert run.keep_picture(b"jpeg") == run.keep_picture(b"jpeg") != run.keep_picture(b"other")
-    assert len(list((run.path / "sections" / "pictures").iterdir())) == 2
+    assert run.keep_image(b"jpeg") == run.keep_image(b"jpeg") != run.keep_image(b"other")
+    assert len(list((run.path / "sections" / "images").iterdir())) == 2
 
 
 def test_one_process_at_a_time() -> None:

@@ -8,14 +8,14 @@ import numpy as np
 import pydantic
 import pytest
 
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 
-PICTURE = s.Picture(file="0" * 32 + ".jpg", alt="a gull")
+IMAGE = s.Image(file="0" * 32 + ".jpg", alt="a gull")
 
 
 def one_of_each() -> list[s.Block]:
-    hit = s.Hit(picture=PICTURE, ok=True, score=0.9, probability=0.8)
+    hit = s.Hit(image=IMAGE, ok=True, score=0.9, probability=0.8)
     return [
         s.Verdict(sentence="Good.", figures=[s.Figure(label="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7))]),
         s.Text(text="One.\n\nTwo."),
@@ -26,12 +26,10 @@ def one_of_each() -> list[s.Block]:
         s.Lines(
             x_label="step", y_label="loss", series=[s.Series(name="a", x=[0, 1], y=[1, 2], low=[0, 1], high=[2, 3])]
         ),
-        s.Hits(rows=[s.HitRow(query=PICTURE, lists=[s.HitList(name="frozen", hits=[hit])])]),
+        s.Hits(rows=[s.HitRow(query=IMAGE, lists=[s.HitList(name="frozen", hits=[hit])])]),
         s.Arrows(rows=[s.Arrow(name="gull", before=0.1, after=0.9, count=3)]),
         s.Reliability(bins=[s.Bin(p=0.5, observed=0.4, low=0.3, high=0.6, count=10)], ece=0.1),
-        s.Scatter(
-            panels=[s.Panel(title="a", x=[0, 1], y=[0, 1])], codes=[0, -1], names=["gull"], pictures={1: PICTURE}
-        ),
+        s.Scatter(panels=[s.Panel(title="a", x=[0, 1], y=[0, 1])], codes=[0, -1], names=["gull"], images={1: IMAGE}),
         s.Heat(names=["a", "b"], panels=[s.HeatPanel(title="attention", values=[[0.5, 0.25], [0, 1]])]),
         s.Bars(rows=[s.Bar(name="a", value=1)]),
     ]
@@ -79,14 +77,14 @@ def test_names_that_are_not_utf8_can_be_written(tmp_path):
         lambda: s.Series(name="a", x=[0], y=[float("nan")]),
         lambda: s.Series(name="a", x=[0], y=[1], low=[0]),
         lambda: s.Series(name="a", x=[0], y=[1], low=[0, 1], high=[0, 1]),
-        lambda: s.Hit(picture=PICTURE, score=1, probability=1.2),
-        lambda: s.Picture(file="../../etc/passwd", alt=""),
+        lambda: s.Hit(image=IMAGE, score=1, probability=1.2),
+        lambda: s.Image(file="../../etc/passwd", alt=""),
         lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[1], names=["a"]),
         lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[0, 0], names=["a"]),
-        lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[0], names=["a"], pictures={1: PICTURE}),
+        lambda: s.Scatter(panels=[s.Panel(title="", x=[0], y=[0])], codes=[0], names=["a"], images={1: IMAGE}),
         lambda: s.Heat(names=["a", "b"], panels=[s.HeatPanel(title="", values=[[1, 2]])]),
         lambda: s.Heat(names=["a"], panels=[s.HeatPanel(title="", values=[[float("nan")]])]),
-        lambda: s.Text(text="a", colour="red"),
+        lambda: s.Text(text="a", color="red"),
         lambda: s.Section.model_validate({"title": "", "order": 1, "blocks": [{"kind": "poem"}]}),
     ],
 )
@@ -111,7 +109,7 @@ def verdict(difference: tuple[float, float, float], kept: bool = True) -> s.Verd
         before=s.Value(value=0.571),
         after=s.Value(value=0.612),
         difference=s.Value(value=value, low=low, high=high),
-        pictures=5924,
+        images=5924,
         kept=kept,
         p=0.0004,
     )
@@ -120,7 +118,7 @@ def verdict(difference: tuple[float, float, float], kept: bool = True) -> s.Verd
 def test_the_verdict_says_what_was_measured():
     better = verdict((0.041, 0.029, 0.052))
     assert better.sentence == (
-        "Training raised recall@1 from 0.571 to 0.612 (+4.1 points, 95 % interval 2.9 to 5.2) on 5,924 unseen pictures."
+        "Training raised recall@1 from 0.571 to 0.612 (+4.1 points, 95 % interval 2.9 to 5.2) on 5,924 unseen images."
     )
     assert better.tone == "better" and better.figures[2].note == "p < 0.001"
     assert str(better.figures[2].value) == "+4.1 points (+2.9 to +5.2)"
@@ -132,5 +130,5 @@ def test_the_verdict_claims_no_gain_that_may_be_chance():
 
 
 def test_the_verdict_of_one_model():
-    found = s.evaluation_verdict(metric="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7), pictures=1200)
-    assert found.sentence == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 pictures."
+    found = s.evaluation_verdict(metric="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7), images=1200)
+    assert found.sentence == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."

@@ -16,26 +16,26 @@ class Inner(Settings):
 
 class Outer(Settings):
     steps: int = 10
-    optimiser: Inner = Inner()
+    optimizer: Inner = Inner()
     other: Inner | None = None
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest_at_any_depth() -> None:
     with pytest.raises(LookalikeError, match=r"^`stesp` is not one of the settings; did you mean `steps`\?$"):
         Outer.parse({"stesp": 3})
-    with pytest.raises(LookalikeError, match=r"^`optimiser\.rat` is not one of the recipe; did you mean `rate`\?$"):
-        Outer.parse({"optimiser": {"rat": 3}}, "recipe")
+    with pytest.raises(LookalikeError, match=r"^`optimizer\.rat` is not one of the recipe; did you mean `rate`\?$"):
+        Outer.parse({"optimizer": {"rat": 3}}, "recipe")
     with pytest.raises(LookalikeError, match=r"`other\.kidn` is not .* did you mean `kind`"):
         Outer.parse({"other": {"kidn": 3}})
-    with pytest.raises(LookalikeError, match=r"^`zzz` is not one of the settings: there are steps, optimiser, "):
+    with pytest.raises(LookalikeError, match=r"^`zzz` is not one of the settings: there are steps, optimizer, "):
         Outer.parse({"zzz": 1})
 
 
 def test_a_wrong_value_is_named_with_its_place() -> None:
-    with pytest.raises(LookalikeError, match=r"^`optimiser\.rate` in the settings is 'fast': input should be"):
-        Outer.parse({"optimiser": {"rate": "fast"}})
+    with pytest.raises(LookalikeError, match=r"^`optimizer\.rate` in the settings is 'fast': input should be"):
+        Outer.parse({"optimizer": {"rate": "fast"}})
     with pytest.raises(LookalikeError, match="'sgd' or 'adam'"):
-        Outer.parse({"optimiser": {"kind": "lion"}})
+        Outer.parse({"optimizer": {"kind": "lion"}})
 
 
 @pytest.mark.parametrize(

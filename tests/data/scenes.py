@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageCms
 from tests import helpers
 
-SCENE = helpers.picture(3, width=120, height=80)
-GREY = np.asarray(Image.fromarray(SCENE).convert("L"))
+SCENE = helpers.make_image(3, width=120, height=80)
+GRAY = np.asarray(Image.fromarray(SCENE).convert("L"))
 ALPHA = np.linspace(0, 255, 120).astype(np.uint8)[None].repeat(80, 0)
 
 
@@ -46,8 +46,8 @@ def away(pixels: np.ndarray, reference: np.ndarray = SCENE) -> float:
     return float(np.abs(pixels.astype(int) - reference).mean())
 
 
-def as_rgb(grey: np.ndarray) -> np.ndarray:
-    return np.repeat(grey[..., None], 3, 2)
+def as_rgb(gray: np.ndarray) -> np.ndarray:
+    return np.repeat(gray[..., None], 3, 2)
 
 
 def over_white(pixels: np.ndarray, alpha: np.ndarray = ALPHA) -> np.ndarray:
@@ -67,7 +67,7 @@ def png16(values: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def profile(columns: str = "rgb", gamma: float | None = None, grey: bool = False) -> bytes:
+def profile(columns: str = "rgb", gamma: float | None = None, gray: bool = False) -> bytes:
     """A small ICC profile: sRGB's primaries in the order of `columns`, and a gamma (none: sRGB's own curve)."""
     xyz = {"r": (0.4360, 0.2225, 0.0139), "g": (0.3851, 0.7169, 0.0971), "b": (0.1431, 0.0606, 0.7141)}
 
@@ -82,7 +82,7 @@ def profile(columns: str = "rgb", gamma: float | None = None, grey: bool = False
         curve = b"curv\0\0\0\0" + struct.pack(">IH", 1, round(gamma * 256)) + b"\0\0"
     text = b"desc\0\0\0\0" + struct.pack(">I", 5) + b"test\0" + b"\0" * 80
     tags = {b"desc": text, b"wtpt": b"XYZ \0\0\0\0" + fixed(0.9642, 1.0, 0.8249)}
-    if grey:
+    if gray:
         tags[b"kTRC"] = curve
     else:
         for name, column in zip("rgb", columns, strict=True):
@@ -94,7 +94,7 @@ def profile(columns: str = "rgb", gamma: float | None = None, grey: bool = False
         table_bytes += name + struct.pack(">II", at + len(body), len(content))
         body += content
     head = struct.pack(
-        ">I4sI4s4s4s", at + len(body), b"\0\0\0\0", 0x02400000, b"mntr", b"GRAY" if grey else b"RGB ", b"XYZ "
+        ">I4sI4s4s4s", at + len(body), b"\0\0\0\0", 0x02400000, b"mntr", b"GRAY" if gray else b"RGB ", b"XYZ "
     )
     head += b"\0" * 12 + b"acsp" + b"\0" * 28 + fixed(0.9642, 1.0, 0.8249)
     return head.ljust(128, b"\0") + struct.pack(">I", len(tags)) + table_bytes + body
@@ -103,10 +103,10 @@ def profile(columns: str = "rgb", gamma: float | None = None, grey: bool = False
 PALETTE = Image.fromarray(SCENE).quantize(255)
 RGBA = np.dstack([SCENE, ALPHA])
 SIXTEEN = SCENE.astype(np.uint16) * 257
-OTHER = Image.fromarray(helpers.picture(9, width=120, height=80))
-BILEVEL = Image.fromarray(GREY).convert("1")
-GREY_ALPHA = Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)])
-BIG_ENDIAN = Image.frombytes("I;16B", (120, 80), (GREY.astype(">u2") * 257).tobytes())
+OTHER = Image.fromarray(helpers.make_image(9, width=120, height=80))
+BILEVEL = Image.fromarray(GRAY).convert("1")
+GRAY_ALPHA = Image.merge("LA", [Image.fromarray(GRAY), Image.fromarray(ALPHA)])
+BIG_ENDIAN = Image.frombytes("I;16B", (120, 80), (GRAY.astype(">u2") * 257).tobytes())
 TO_LAB = (ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"))
 IN_LAB = ImageCms.profileToProfile(Image.fromarray(SCENE), *TO_LAB, outputMode="LAB")
 CMYK = Image.fromarray(SCENE).convert("CMYK")
@@ -116,17 +116,17 @@ FORMATS: dict[str, tuple[bytes, np.ndarray, float]] = {
     "jpeg": (save(SCENE, "JPEG", quality=95), SCENE, 1.2),
     "jpeg, progressive": (save(SCENE, "JPEG", quality=95, progressive=True), SCENE, 1.2),
     "jpeg, rgb": (save(SCENE, "JPEG", quality=95, keep_rgb=True), SCENE, 1.2),
-    "jpeg, grey": (save(GREY, "JPEG", quality=95), as_rgb(GREY), 1.2),
+    "jpeg, gray": (save(GRAY, "JPEG", quality=95), as_rgb(GRAY), 1.2),
     "jpeg, cmyk": (save(CMYK, "JPEG", quality=95), SCENE, 1.5),
     "png": (save(SCENE, "PNG"), SCENE, 0),
-    "png, grey": (save(GREY, "PNG"), as_rgb(GREY), 0),
+    "png, gray": (save(GRAY, "PNG"), as_rgb(GRAY), 0),
     "png, bilevel": (save(BILEVEL, "PNG"), as_rgb(np.asarray(BILEVEL) * np.uint8(255)), 0),
     "png, palette": (save(PALETTE, "PNG"), np.asarray(PALETTE.convert("RGB")), 0),
     "png, alpha": (save(RGBA, "PNG"), over_white(SCENE), 0.01),
-    "png, grey alpha": (save(GREY_ALPHA, "PNG"), over_white(as_rgb(GREY)), 0.01),
+    "png, gray alpha": (save(GRAY_ALPHA, "PNG"), over_white(as_rgb(GRAY)), 0.01),
     "png, palette alpha": (save(Image.fromarray(RGBA).quantize(255), "PNG"), over_white(SCENE), 12),
     "png, 16 bit": (png16(SIXTEEN), SCENE, 0),
-    "png, 16 bit grey": (save(GREY.astype(np.uint16) * 257, "PNG"), as_rgb(GREY), 0),
+    "png, 16 bit gray": (save(GRAY.astype(np.uint16) * 257, "PNG"), as_rgb(GRAY), 0),
     "apng": (save(SCENE, "PNG", save_all=True, append_images=[OTHER]), SCENE, 0),
     "webp": (save(SCENE, "WEBP", quality=95), SCENE, 2),
     "webp, lossless": (save(SCENE, "WEBP", lossless=True), SCENE, 0),
@@ -140,8 +140,8 @@ FORMATS: dict[str, tuple[bytes, np.ndarray, float]] = {
     "tiff": (save(SCENE, "TIFF"), SCENE, 0),
     "tiff, lzw": (save(SCENE, "TIFF", compression="tiff_lzw"), SCENE, 0),
     "tiff, two pages": (save(SCENE, "TIFF", save_all=True, append_images=[OTHER]), SCENE, 0),
-    "tiff, 16 bit": (save(GREY.astype("<u2") * 257, "TIFF"), as_rgb(GREY), 0),
-    "tiff, 16 bit, big-endian": (save(BIG_ENDIAN, "TIFF"), as_rgb(GREY), 0),
+    "tiff, 16 bit": (save(GRAY.astype("<u2") * 257, "TIFF"), as_rgb(GRAY), 0),
+    "tiff, 16 bit, big-endian": (save(BIG_ENDIAN, "TIFF"), as_rgb(GRAY), 0),
     "tiff, cmyk": (save(CMYK, "TIFF"), SCENE, 0),
     "tiff, alpha": (save(RGBA, "TIFF"), over_white(SCENE), 0.01),
     "tiff, lab": (save(IN_LAB, "TIFF"), SCENE, 2.5),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.helpers import picture
+from tests.helpers import make_image
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
@@ -19,10 +19,10 @@ def save(path: Path, pixels: np.ndarray, **options: int) -> None:
 
 
 def textured(seed: int) -> np.ndarray:
-    """A picture that resembles no other: discs over gradients, with some noise."""
+    """An image that resembles no other: discs over gradients, with some noise."""
     rng = np.random.default_rng(seed)
     noise = np.kron(rng.normal(0, 40, (9, 12, 3)), np.ones((10, 10, 1)))
-    return np.clip(picture(seed, width=120, height=90) + noise, 0, 255).astype(np.uint8)
+    return np.clip(make_image(seed, width=120, height=90) + noise, 0, 255).astype(np.uint8)
 
 
 @pytest.fixture
@@ -37,25 +37,23 @@ def names(table: object, rows: list[int]) -> list[str]:
     return [str(table.column("path")[i]).rpartition("/")[2] for i in rows]  # type: ignore[attr-defined]
 
 
-def test_clean_pictures_pass(birds: Path) -> None:
+def test_clean_images_pass(birds: Path) -> None:
     result = audit(read_table(birds))
     assert len(result.table) == 20
     assert len(set(result.table.column("content_id"))) == 20
     facts = result.facts()
-    assert facts.pop("pictures") == 20
+    assert facts.pop("images") == 20
     assert set(facts.values()) == {0}
 
 
 def test_unreadable_files_are_named_and_skipped(birds: Path) -> None:
-    (birds / "train/class0/bad.jpg").write_bytes(b"not a picture")
+    (birds / "train/class0/bad.jpg").write_bytes(b"not an image")
     result = audit(read_table(birds))
     assert [row for row, _ in result.unreadable] == ["birds/train/class0/bad.jpg"]
     assert result.unreadable[0][1]
     assert len(result.table) == 20 and "bad.jpg" not in names(result.table, list(range(20)))
     (birds / "train/class0/worse.jpg").write_bytes(b"")
-    with pytest.raises(
-        LookalikeError, match=r"2 of 22 pictures cannot be read, more than 5% \(`birds/train/class0/bad"
-    ):
+    with pytest.raises(LookalikeError, match=r"2 of 22 images cannot be read, more than 5% \(`birds/train/class0/bad"):
         audit(read_table(birds))
     assert len(audit(read_table(birds), max_bad=0.2).unreadable) == 2
 
@@ -72,7 +70,7 @@ def test_equal_pixels_are_found_whatever_the_file(birds: Path) -> None:
     assert facts["near_pairs"] == 0 and facts["across_exact"] == 0
 
 
-def test_near_and_exact_pictures_across_a_split(birds: Path) -> None:
+def test_near_and_exact_images_across_a_split(birds: Path) -> None:
     save(birds / "test/class0/same.png", textured(1))
     save(birds / "test/class0/smaller.png", np.asarray(Image.fromarray(textured(2)).resize((60, 45))))
     save(birds / "test/class0/again.jpg", textured(13), quality=60)  # near, but on its own side
@@ -88,7 +86,7 @@ def test_near_and_exact_pictures_across_a_split(birds: Path) -> None:
     assert without.near == [] and len(without.across) == 1
 
 
-def test_flat_pictures_are_equal_only_if_their_pixels_are(tmp_path: Path, home: Path) -> None:
+def test_flat_images_are_equal_only_if_their_pixels_are(tmp_path: Path, home: Path) -> None:
     for level in range(40):
         save(tmp_path / f"{level}.png", np.full((20, 20, 3), 100 + level, np.uint8))
     save(tmp_path / "twin.png", np.full((20, 20, 3), 100, np.uint8))
@@ -97,7 +95,7 @@ def test_flat_pictures_are_equal_only_if_their_pixels_are(tmp_path: Path, home: 
     assert result.facts()["flat"] == 41
 
 
-def test_boxes_are_pictures_of_their_own(tmp_path: Path, home: Path) -> None:
+def test_boxes_are_images_of_their_own(tmp_path: Path, home: Path) -> None:
     save(tmp_path / "a.png", np.hstack([textured(1), textured(2)]))
     save(tmp_path / "b.png", np.hstack([textured(3), textured(2)]))
     rows = ["a.png,0,120,0,90", "a.png,120,240,0,90", "b.png,120,240,0,90"]

@@ -16,38 +16,38 @@ PRE = Preprocess(size=24, crop=1.0, interpolation="bicubic", mean=(0.5, 0.4, 0.3
 FILL = (128, 102, 76)
 
 
-def picture() -> np.ndarray:
+def make_image() -> np.ndarray:
     return numpy_rng(0, "picture").integers(0, 256, (30, 40, 3), np.uint8)
 
 
 @pytest.mark.parametrize("name", augment.CHANGES)
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
 def test_every_change_keeps_size_and_kind(name, share):
-    image = Image.fromarray(picture())
+    image = Image.fromarray(make_image())
     for sign in (1.0, -1.0):
         out = augment.CHANGES[name](image, share, sign, FILL)
         assert out.size == image.size and out.mode == "RGB"
     if share == 0.9:
-        assert not np.array_equal(np.array(out), picture()) or name == "auto contrast"
+        assert not np.array_equal(np.array(out), make_image()) or name == "auto contrast"
 
 
 def test_the_same_stream_gives_the_same_view_and_another_one_another():
     view = RandomView(PRE, augment="rand-m9-mstd0.5", erase=1.0)
-    first, again, other = (view(picture(), numpy_rng(seed, "view")) for seed in (1, 1, 2))
+    first, again, other = (view(make_image(), numpy_rng(seed, "view")) for seed in (1, 1, 2))
     assert first.shape == (24, 24, 3)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     assert view_from_json(view.to_json()) == view
-    made = [RandomView(PRE, augment="rand-m9-mstd0.5")(picture(), numpy_rng(s, "view")) for s in range(12)]
-    bare = [RandomView(PRE)(picture(), numpy_rng(s, "view")) for s in range(12)]
+    made = [RandomView(PRE, augment="rand-m9-mstd0.5")(make_image(), numpy_rng(s, "view")) for s in range(12)]
+    bare = [RandomView(PRE)(make_image(), numpy_rng(s, "view")) for s in range(12)]
     changed = sum(not np.array_equal(a, b) for a, b in zip(made, bare, strict=True))
     assert 4 <= changed <= 12  # three of four views have at least one of the two changes
 
 
 NAMES = {
     "none": "Identity", "shear x": "ShearX", "shear y": "ShearY", "move x": "TranslateX", "move y": "TranslateY",
-    "rotate": "Rotate", "brightness": "Brightness", "colour": "Color", "contrast": "Contrast",
-    "sharpness": "Sharpness", "posterise": "Posterize", "solarise": "Solarize", "auto contrast": "AutoContrast",
-    "equalise": "Equalize",
+    "rotate": "Rotate", "brightness": "Brightness", "color": "Color", "contrast": "Contrast",
+    "sharpness": "Sharpness", "posterize": "Posterize", "solarize": "Solarize", "auto contrast": "AutoContrast",
+    "equalize": "Equalize",
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_plain_changes_are_those_of_torchvision(magnitude):
     prepare_torchvision()
     from torchvision.transforms import InterpolationMode, RandAugment, autoaugment
 
-    image = Image.fromarray(picture())
+    image = Image.fromarray(make_image())
     space = RandAugment(2, magnitude)._augmentation_space(31, (image.height, image.width))
     assert list(augment.PLAIN_CHANGES) == list(NAMES) and list(NAMES.values()) == list(space)
     for ours, theirs in NAMES.items():
@@ -73,7 +73,7 @@ def test_plain_changes_are_those_of_torchvision(magnitude):
 
 
 def test_plain_changes_are_always_made_and_drawn_evenly():
-    image, seen = Image.fromarray(picture()), dict.fromkeys(augment.PLAIN_CHANGES, 0)
+    image, seen = Image.fromarray(make_image()), dict.fromkeys(augment.PLAIN_CHANGES, 0)
     with pytest.MonkeyPatch.context() as patch:
         for name in seen:
             patch.setitem(
@@ -82,17 +82,17 @@ def test_plain_changes_are_always_made_and_drawn_evenly():
         for seed in range(300):
             augment.rand_augment(image, "rand-tv9", numpy_rng(seed, "view"), FILL)
     assert sum(seen.values()) == 600 and min(seen.values()) > 20
-    first, again = (RandomView(PRE, augment="rand-tv9")(picture(), numpy_rng(3, "view")) for _ in range(2))
+    first, again = (RandomView(PRE, augment="rand-tv9")(make_image(), numpy_rng(3, "view")) for _ in range(2))
     assert np.array_equal(first, again)
 
 
-def test_erasing_paints_one_box_in_the_mean_colour():
-    out = augment.erase(picture(), numpy_rng(0, "erase"), FILL)
+def test_erasing_paints_one_box_in_the_mean_color():
+    out = augment.erase(make_image(), numpy_rng(0, "erase"), FILL)
     painted = (out == FILL).all(2)
     rows, columns = np.flatnonzero(painted.any(1)), np.flatnonzero(painted.any(0))
     assert painted[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
     assert 0.015 < painted.mean() < 0.36
-    assert np.array_equal(out[~painted], picture()[~painted])
+    assert np.array_equal(out[~painted], make_image()[~painted])
 
 
 @pytest.mark.parametrize("text", ["rand", "rand-m11", "auto-m9", "rand-m9-mstd", "rand-tv31", "rand-tv9-mstd0.5"])

@@ -24,8 +24,8 @@ from lookalike.data.table import Table
 
 @pytest.fixture
 def table(tmp_path: Path, home: Path) -> Table:
-    folder = helpers.pictures(tmp_path / "pictures", classes=3, images=4, width=90, height=60)
-    Image.fromarray(helpers.picture(7, width=40, height=200)).save(folder / "class-00" / "tall.png")
+    folder = helpers.make_images(tmp_path / "images", classes=3, images=4, width=90, height=60)
+    Image.fromarray(helpers.make_image(7, width=40, height=200)).save(folder / "class-00" / "tall.png")
     return read_table(folder)
 
 
@@ -33,7 +33,7 @@ def entries(home: Path) -> list[Path]:
     return sorted((home / "cache" / "pixels").iterdir())
 
 
-def test_get_is_the_decoded_picture(table: Table, home: Path) -> None:
+def test_get_is_the_decoded_image(table: Table, home: Path) -> None:
     cache = PixelCache(table, 48)
     assert len(cache) == len(table) == 13
     for i, pixels in enumerate(cache):
@@ -65,7 +65,7 @@ def test_never_stale(table: Table, home: Path, monkeypatch: pytest.MonkeyPatch) 
     old = PixelCache(table, 32)
     path = table.file(0)
     assert path is not None and table.root is not None
-    Image.fromarray(helpers.picture(99, width=90, height=60)).save(path, quality=90)
+    Image.fromarray(helpers.make_image(99, width=90, height=60)).save(path, quality=90)
     changed = read_table(table.root)
     new = PixelCache(changed, 32)
     assert (new.get(0) != old.get(0)).any()
@@ -85,11 +85,11 @@ def test_a_damaged_entry_is_made_again(table: Table, name: str) -> None:
     np.testing.assert_array_equal(PixelCache(table, 32).get(2), wanted)
 
 
-def test_unreadable_pictures_are_named_and_nothing_is_left(table: Table, home: Path) -> None:
+def test_unreadable_images_are_named_and_nothing_is_left(table: Table, home: Path) -> None:
     broken = [table.file(i) for i in (2, 5)]
     for path in broken:
         assert path is not None
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     missing = table.file(7)
     assert missing is not None
     missing.unlink()

@@ -28,7 +28,7 @@ def test_one_class_is_answered_as_the_terminal_promises(tmp_path: Path, monkeypa
 def test_small_classes_are_named_and_only_too_few_others_are_an_error() -> None:
     assert check_classes(table(["a", "a", "b", "b", "c", None])) == ["c"]
     assert check_classes(table(["a", "a", "b", "b"])) == []
-    with pytest.raises(LookalikeError, match=r"holds 3 classes, but only 1 with at least 2 pictures.*first: `b`"):
+    with pytest.raises(LookalikeError, match=r"holds 3 classes, but only 1 with at least 2 images.*first: `b`"):
         check_classes(table(["a", "a", "b", "c"]))
     with pytest.raises(LookalikeError, match="needs at least 5"):
         check_classes(table(["a", "a", "b", "b"]), minimum_classes=5)

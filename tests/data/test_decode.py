@@ -1,4 +1,4 @@
-"""The same scene in every format comes out as the same picture, and nothing else than UnreadableImage comes out."""
+"""The same scene in every format comes out as the same image, and nothing else than UnreadableImage comes out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from PIL import Image, ImageCms
 from tests import helpers
 from tests.data.scenes import (
     FORMATS,
-    GREY,
-    GREY_ALPHA,
+    GRAY,
+    GRAY_ALPHA,
     RGBA,
     SCENE,
     SIXTEEN,
@@ -58,7 +58,7 @@ def test_every_format_gives_the_reference(name: str, tmp_path: Path) -> None:
     pixels = decode(data)
     assert away(pixels, reference) <= most
     assert pixels.flags.c_contiguous and pixels.flags.writeable
-    path = tmp_path / "picture"  # a file's name says nothing about its format
+    path = tmp_path / "image"  # a file's name says nothing about its format
     path.write_bytes(data)
     np.testing.assert_array_equal(decode(path), pixels)
     np.testing.assert_array_equal(decode(str(path)), pixels)
@@ -110,7 +110,7 @@ def test_floats_and_32_bit_integers_are_stretched() -> None:
     assert not decode(save(np.full((4, 4), np.nan, np.float32), "TIFF")).any()
 
 
-def test_transparent_colour_of_a_png_without_alpha() -> None:
+def test_transparent_color_of_a_png_without_alpha() -> None:
     data = save(np.full((8, 8, 3), (10, 200, 30), np.uint8), "PNG", transparency=(10, 200, 30))
     assert (decode(data) == 255).all()
 
@@ -142,12 +142,13 @@ def test_an_orientation_that_does_not_exist_and_a_broken_exif_block_are_ignored(
 
 @pytest.mark.parametrize("turn", [1, 6])
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "LA", "CMYK", "I;16"])
-def test_very_large_pictures_are_brought_down_first(mode: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bands of means over squares are the means of the whole picture, whatever its colours and orientation."""
-    from lookalike.data import colour, decoding
+def test_very_large_images_are_brought_down_first(mode: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bands of means over squares are the means of the whole image, whatever its colors and orientation."""
+    from lookalike.data import decoding
+    from lookalike.data import icc as color
 
     rng = np.random.default_rng(0)
-    scene = helpers.picture(5, width=301, height=203)
+    scene = helpers.make_image(5, width=301, height=203)
     if mode == "I;16":
         source = Image.fromarray(scene[..., 0].astype(np.uint16) * 257)
     else:
@@ -159,7 +160,7 @@ def test_very_large_pictures_are_brought_down_first(mode: str, turn: int, monkey
     data = save(source, "TIFF" if mode == "CMYK" else "PNG", exif=exif)
     whole = decode(data).astype(float)
     monkeypatch.setattr(decoding, "LARGE", 10_000)
-    monkeypatch.setattr(colour, "BAND", 5_000)
+    monkeypatch.setattr(color, "BAND", 5_000)
     small = decode(data, min_side=50)
     height, width = (76, 51) if turn == 6 else (51, 76)
     assert small.shape == (height, width, 3)
@@ -181,11 +182,11 @@ def test_very_large_floats_are_brought_down_first(monkeypatch: pytest.MonkeyPatc
     assert small.shape == (50, 67, 3) and small[0, 0, 0] == 0 and small[0, -1, 0] == 255
 
 
-# --- colour ---
+# --- color ---
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_a_profile_with_swapped_primaries_swaps_the_colours(kind: str) -> None:
+def test_a_profile_with_swapped_primaries_swaps_the_colors(kind: str) -> None:
     options = {"WEBP": {"lossless": True}, "PNG": {}, "TIFF": {}}.get(kind, {"quality": 95})
     tagged = save(SCENE, kind, icc_profile=profile("bgr"), **options)
     assert away(decode(tagged), SCENE[..., ::-1]) < 2.5
@@ -193,16 +194,16 @@ def test_a_profile_with_swapped_primaries_swaps_the_colours(kind: str) -> None:
 
 
 def test_a_linear_profile_is_brought_to_srgb() -> None:
-    light = GREY / 255
+    light = GRAY / 255
     wanted = np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055) * 255
     wanted = as_rgb(np.rint(wanted).astype(np.uint8))
     linear = profile(gamma=1.0)
-    assert away(decode(save(as_rgb(GREY), "PNG", icc_profile=linear)), wanted) < 1
-    assert away(decode(save(GREY, "PNG", icc_profile=linear)), wanted) < 1  # an RGB profile on a grey picture
-    grey = profile(gamma=1.0, grey=True)
-    assert away(decode(save(GREY, "PNG", icc_profile=grey)), wanted) < 1
-    assert away(decode(save(GREY, "JPEG", quality=98, icc_profile=grey)), wanted) < 2
-    assert away(decode(save(GREY_ALPHA, "PNG", icc_profile=grey)), over_white(wanted)) < 1
+    assert away(decode(save(as_rgb(GRAY), "PNG", icc_profile=linear)), wanted) < 1
+    assert away(decode(save(GRAY, "PNG", icc_profile=linear)), wanted) < 1  # an RGB profile on a gray image
+    gray = profile(gamma=1.0, gray=True)
+    assert away(decode(save(GRAY, "PNG", icc_profile=gray)), wanted) < 1
+    assert away(decode(save(GRAY, "JPEG", quality=98, icc_profile=gray)), wanted) < 2
+    assert away(decode(save(GRAY_ALPHA, "PNG", icc_profile=gray)), over_white(wanted)) < 1
 
 
 def test_srgb_in_other_words_changes_nothing() -> None:
@@ -212,7 +213,7 @@ def test_srgb_in_other_words_changes_nothing() -> None:
 
 
 def test_profiles_that_are_broken_or_of_another_kind_are_ignored() -> None:
-    for icc in (b"nonsense", profile("bgr")[:200], profile(gamma=1.0, grey=True)):
+    for icc in (b"nonsense", profile("bgr")[:200], profile(gamma=1.0, gray=True)):
         assert away(decode(save(SCENE, "PNG", icc_profile=icc))) == 0
 
 
@@ -257,7 +258,7 @@ def test_a_box_with_nothing_in_it(box: tuple[float, ...], name: str) -> None:
 
 @pytest.mark.parametrize("size", [32, 48, 96, 224])
 def test_prepare_is_near_the_full_decode(size: int) -> None:
-    large = Image.fromarray(helpers.picture(5, width=90, height=60)).resize((613, 407), Image.Resampling.BICUBIC)
+    large = Image.fromarray(helpers.make_image(5, width=90, height=60)).resize((613, 407), Image.Resampling.BICUBIC)
     data = save(large, "JPEG", quality=92)
     pre = Preprocess(size)
     full = Image.fromarray(decode(data))
@@ -269,14 +270,14 @@ def test_prepare_is_near_the_full_decode(size: int) -> None:
     np.testing.assert_array_equal(prepare(save(full, "PNG"), pre), wanted)
 
 
-def test_prepare_cuts_the_box_then_the_centre() -> None:
+def test_prepare_cuts_the_box_then_the_center() -> None:
     data = FORMATS["png"][0]
     whole = prepare(data, Preprocess(40, crop=1.0), box=(20, 0, 100, 80))
     assert away(whole, np.asarray(Image.fromarray(SCENE[:, 20:100]).resize((40, 40), Image.Resampling.BICUBIC))) < 0.5
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 500), (500, 1), (3, 2)])
-def test_tiny_and_thin_pictures(shape: tuple[int, int]) -> None:
+def test_tiny_and_thin_images(shape: tuple[int, int]) -> None:
     pixels = np.full((*shape, 3), 77, np.uint8)
     for data in (save(pixels, "PNG"), save(pixels, "JPEG", quality=95)):
         assert decode(data).shape == (*shape, 3)
@@ -297,8 +298,8 @@ def test_shrink() -> None:
 
 def test_arrays() -> None:
     np.testing.assert_array_equal(decode(SCENE), SCENE)
-    np.testing.assert_array_equal(decode(GREY), as_rgb(GREY))
-    np.testing.assert_array_equal(decode(GREY[..., None]), as_rgb(GREY))
+    np.testing.assert_array_equal(decode(GRAY), as_rgb(GRAY))
+    np.testing.assert_array_equal(decode(GRAY[..., None]), as_rgb(GRAY))
     np.testing.assert_array_equal(decode(SIXTEEN), SCENE)
     np.testing.assert_array_equal(decode(SCENE.astype(np.float32) / 255), SCENE)
     assert away(decode(RGBA), over_white(SCENE)) < 0.01

@@ -17,7 +17,7 @@ from lookalike.data import UnreadableImage, decode, thumbnail
 
 
 def _seeds() -> list[bytes]:
-    picture = Image.fromarray(helpers.picture(3))
+    image = Image.fromarray(helpers.make_image(3))
     exif = Image.Exif()
     exif[0x0112] = 6
     exif[0x0132] = "2019:07:21 10:11:12"
@@ -27,10 +27,10 @@ def _seeds() -> list[bytes]:
         ("BMP", {}), ("TIFF", {"compression": "tiff_lzw"}), ("AVIF", {}), ("JPEG2000", {}), ("PPM", {}),
     ):  # fmt: skip
         file = io.BytesIO()
-        picture.save(file, form, **options)
+        image.save(file, form, **options)
         out.append(file.getvalue())
     cmyk = io.BytesIO()
-    picture.convert("CMYK").save(cmyk, "JPEG")
+    image.convert("CMYK").save(cmyk, "JPEG")
     sixteen = io.BytesIO()
     Image.fromarray(np.arange(4096, dtype=np.uint16).reshape(64, 64) * 16).save(sixteen, "PNG")
     return [*out, cmyk.getvalue(), sixteen.getvalue()]

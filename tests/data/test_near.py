@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
-from tests.helpers import picture
+from tests.helpers import make_image
 from tests.naive import near as naive
 
-from lookalike.data import near
+from lookalike.data import near_duplicates
 
 
 def random_rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     hashes = rng.integers(0, 2**64, count, dtype=np.uint64)
-    thumbs = rng.integers(0, 256, (count, near.THUMB**2 * 3), dtype=np.uint8)
+    thumbs = rng.integers(0, 256, (count, near_duplicates.THUMB**2 * 3), dtype=np.uint8)
     return hashes, thumbs
 
 
@@ -31,13 +31,13 @@ def test_finds_what_looking_at_every_pair_finds(seed: int) -> None:
         hashes[60 + row] = flipped(int(hashes[row % 20]), bits)
         if rng.random() < 0.7:
             thumbs[60 + row] = thumbs[row % 20]
-    found, unsearched = near.near_pairs(hashes, thumbs)
-    wanted = naive.near_pairs(hashes, thumbs, near.DISTANCE, near.ALIKE)
+    found, unsearched = near_duplicates.near_pairs(hashes, thumbs)
+    wanted = naive.near_pairs(hashes, thumbs, near_duplicates.DISTANCE, near_duplicates.ALIKE)
     assert unsearched == 0
     assert {(i, j) for i, j, _ in found} <= wanted
     assert len({(i, j) for i, j, _ in found}) == len(found)
     # Rows with equal hashes hang on one of them, so groups are compared, not every pair.
-    assert near.groups(120, found) == naive.groups(120, wanted)
+    assert near_duplicates.groups(120, found) == naive.groups(120, wanted)
     for i, j, score in found[:20]:
         assert score == pytest.approx(naive.correlation(thumbs[i], thumbs[j]), abs=1e-5)
 
@@ -47,73 +47,78 @@ def test_the_bands_reach_exactly_seven_bits() -> None:
     thumbs[1] = thumbs[0]
     # Two bits in each band, one band with a single one: the hardest case that is promised.
     hashes[1] = flipped(int(hashes[0]), [0, 5, 16, 30, 33, 40, 63])
-    assert near.near_pairs(hashes, thumbs)[0] == [(0, 1, pytest.approx(1.0))]
+    assert near_duplicates.near_pairs(hashes, thumbs)[0] == [(0, 1, pytest.approx(1.0))]
     hashes[1] = flipped(int(hashes[0]), [0, 5, 16, 30, 33, 40, 63, 50])
-    assert near.near_pairs(hashes, thumbs)[0] == []
+    assert near_duplicates.near_pairs(hashes, thumbs)[0] == []
 
 
 def test_a_hash_is_what_its_definition_says() -> None:
-    pixels = picture(3, width=32, height=32)
-    grey = np.asarray(Image.fromarray(pixels).convert("L"), float)
-    assert near.look(pixels)[0] == naive.cosine_hash(grey.tolist())
+    pixels = make_image(3, width=32, height=32)
+    gray = np.asarray(Image.fromarray(pixels).convert("L"), float)
+    assert near_duplicates.look(pixels)[0] == naive.cosine_hash(gray.tolist())
 
 
 def test_copies_in_another_size_and_quality_are_near() -> None:
     rng = np.random.default_rng(0)
     looks = []
     for seed in range(12):
-        pixels = np.clip(picture(seed, width=120, height=90) + rng.normal(0, 6, (90, 120, 3)), 0, 255).astype(np.uint8)
+        pixels = np.clip(make_image(seed, width=120, height=90) + rng.normal(0, 6, (90, 120, 3)), 0, 255).astype(
+            np.uint8
+        )
         image = Image.fromarray(pixels)
         looks += [
-            near.look(pixels),
-            near.look(np.asarray(image.resize((80, 60)))),
-            near.look(np.asarray(image.resize((200, 150)))),
+            near_duplicates.look(pixels),
+            near_duplicates.look(np.asarray(image.resize((80, 60)))),
+            near_duplicates.look(np.asarray(image.resize((200, 150)))),
         ]
     hashes = np.array([number for number, _ in looks], np.uint64)
-    pairs, _ = near.near_pairs(hashes, np.stack([thumb for _, thumb in looks]))
-    assert near.groups(36, pairs) == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(12)]
+    pairs, _ = near_duplicates.near_pairs(hashes, np.stack([thumb for _, thumb in looks]))
+    assert near_duplicates.groups(36, pairs) == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(12)]
 
 
-def test_flat_pictures_are_told_apart_from_faint_ones() -> None:
+def test_flat_images_are_told_apart_from_faint_ones() -> None:
     even = np.full((40, 40, 3), 200, np.uint8)
     faint = even.copy()
     faint[10:30, 10:30] = 180
-    assert near.flat(np.stack([near.look(even)[1], near.look(faint)[1]])).tolist() == [True, False]
+    assert near_duplicates.flat(np.stack([near_duplicates.look(even)[1], near_duplicates.look(faint)[1]])).tolist() == [
+        True,
+        False,
+    ]
 
 
 def test_a_crowd_with_one_hash_costs_no_more_than_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
-    unit = near._unit
+    unit = near_duplicates._unit
 
     def counting(thumbs: np.ndarray) -> np.ndarray:
         nonlocal compared
         compared += len(thumbs)
         return unit(thumbs)
 
-    monkeypatch.setattr(near, "_unit", counting)
+    monkeypatch.setattr(near_duplicates, "_unit", counting)
     hashes, thumbs = random_rows(20_000, 1)
     hashes[:] = 5
-    pairs, unsearched = near.near_pairs(hashes, thumbs)  # one hash, every picture different
+    pairs, unsearched = near_duplicates.near_pairs(hashes, thumbs)  # one hash, every image different
     assert pairs == []
-    assert unsearched == 20_000 - near._LEADERS
+    assert unsearched == 20_000 - near_duplicates._LEADERS
     assert compared < 2 * len(hashes)
     thumbs[:] = thumbs[0]
-    pairs, unsearched = near.near_pairs(hashes, thumbs)  # one hash, one picture
+    pairs, unsearched = near_duplicates.near_pairs(hashes, thumbs)  # one hash, one image
     assert len(pairs) == 19_999
     assert unsearched == 0
 
 
 def test_crowded_bands_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "_BUDGET", 1)
-    monkeypatch.setattr(near, "_LEAST", 1000)
+    monkeypatch.setattr(near_duplicates, "_BUDGET", 1)
+    monkeypatch.setattr(near_duplicates, "_LEAST", 1000)
     hashes, thumbs = random_rows(2000, 2)
     hashes &= np.uint64(0xFFFF_FFFF_FFFF_0000)  # the lowest band tells nothing
     hashes[1], thumbs[1] = hashes[0], thumbs[0]
-    pairs, unsearched = near.near_pairs(hashes, thumbs)
+    pairs, unsearched = near_duplicates.near_pairs(hashes, thumbs)
     assert [(i, j) for i, j, _ in pairs] == [(0, 1)]
     assert unsearched > 1000
 
 
 def test_groups_join_pairs_that_share_a_row() -> None:
-    assert near.groups(7, [(0, 1), (5, 6), (1, 4)]) == [[0, 1, 4], [5, 6]]
-    assert near.groups(3, []) == []
+    assert near_duplicates.groups(7, [(0, 1), (5, 6), (1, 4)]) == [[0, 1, 4], [5, 6]]
+    assert near_duplicates.groups(3, []) == []

@@ -1,4 +1,4 @@
-"""A whole picture without what it tells beside its pixels."""
+"""A whole image without what it tells beside its pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.data.scenes import SCENE, away, heic, profile, save
 from tests.data.test_thumbs import SECRETS, talkative
 
 from lookalike.data.decoding import UnreadableImage, decode
-from lookalike.data.originals import media_type, without_metadata
+from lookalike.data.strip_metadata import media_type, without_metadata
 
 
 def silent(data: bytes) -> Image.Image:
@@ -28,7 +28,7 @@ def silent(data: bytes) -> Image.Image:
 
 @pytest.mark.needs("pillow_heif")
 @pytest.mark.parametrize("turn", [1, 6])
-def test_a_phones_picture_becomes_a_jpeg(turn: int) -> None:
+def test_a_phones_image_becomes_a_jpeg(turn: int) -> None:
     data = heic(turn=turn)
     assert b"Secret camera" in data and media_type(data) == "image/heif"
     bare, media = without_metadata(data)
@@ -39,7 +39,7 @@ def test_a_phones_picture_becomes_a_jpeg(turn: int) -> None:
 
 @pytest.mark.parametrize("turn", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_no_metadata_and_the_same_picture(kind: str, turn: int) -> None:
+def test_no_metadata_and_the_same_image(kind: str, turn: int) -> None:
     data = talkative(kind, turn)
     assert b"SECRET" in data
     bare, media = without_metadata(data)
@@ -48,7 +48,7 @@ def test_no_metadata_and_the_same_picture(kind: str, turn: int) -> None:
     assert media_type(bare) == media == Image.MIME[image.format]
     assert bare.count(b"\xff\xd8\xff") <= 1, "an embedded preview"
     assert away(np.asarray(image.convert("RGB")), decode(data)) < 3, (
-        "upright and in the same colours without a reader's help"
+        "upright and in the same colors without a reader's help"
     )
 
 
@@ -93,9 +93,9 @@ def test_four_inks_come_out_as_a_browser_shows_them() -> None:
     assert silent(bare).mode == "RGB" and away(decode(bare), decode(data)) < 3
 
 
-def test_what_is_no_picture_or_not_whole_is_refused() -> None:
+def test_what_is_no_image_or_not_whole_is_refused() -> None:
     whole = talkative("JPEG")
-    for data in (b"", b"no picture", whole[: len(whole) // 2], save(SCENE, "PNG")[:-400]):
+    for data in (b"", b"no image", whole[: len(whole) // 2], save(SCENE, "PNG")[:-400]):
         with pytest.raises(UnreadableImage):
             without_metadata(data)
     with pytest.raises(UnreadableImage):

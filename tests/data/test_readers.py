@@ -36,7 +36,7 @@ def test_the_first_subfolder_is_the_label(tmp_path: Path) -> None:
     assert table.root == tmp_path
 
 
-def test_pictures_at_the_top_only_have_no_labels(tmp_path: Path) -> None:
+def test_images_at_the_top_only_have_no_labels(tmp_path: Path) -> None:
     table = read_table(touch(tmp_path, "1.jpg", "2.jpg"))
     assert not table.has("label") and not table.has("split")
 
@@ -92,17 +92,17 @@ def test_mistakes_are_answered_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "prose.txt").write_text("Dear reader,\nthis is a letter.\n")
     (tmp_path / "blank.txt").write_text("\n")
     wanted = {
-        "missing": "does not exist: give a folder of pictures or a table",
-        "empty": "holds no pictures: it is empty",
-        "films": r"holds no pictures that can be read \(passed over: 1 RAW, 1 video\)",
-        "pic.jpg": "is a single picture; give the folder",
+        "missing": "does not exist: give a folder of images or a table",
+        "empty": "holds no images: it is empty",
+        "films": r"holds no images that can be read \(passed over: 1 RAW, 1 video\)",
+        "pic.jpg": "is a single image; give the folder",
         "model.bin": "is not a table: give a folder",
         "no-path.csv": "has no column `path`; its columns are name, label",
         "rows.csv": "table without rows",
         "hole.csv": "1 rows without a path",
         "latin.csv": "UTF-8",
         "ragged.csv": "is not a table",
-        "prose.txt": "not a list of pictures: its first line reads `Dear reader",
+        "prose.txt": "not a list of images: its first line reads `Dear reader",
         "blank.txt": "empty list",
     }
     for name, sentence in wanted.items():
@@ -128,7 +128,7 @@ def test_a_misspelt_layout_or_split_is_answered_with_the_nearest(tmp_path: Path)
 
 # --- tables ---
 
-OML = """path,label,split,is_query,is_gallery,x_1,x_2,y_1,y_2,category,colour,year
+OML = """path,label,split,is_query,is_gallery,x_1,x_2,y_1,y_2,category,color,year
 a/1.jpg,001,train,,,,,,,birds,red,2020
 a/2.jpg,001,validation,True,False,1,11,2,12,birds,,2021
 a/3.jpg,NA,validation,False,True,3.0,13.4,4,14,birds,blue,
@@ -136,7 +136,7 @@ a/3.jpg,NA,validation,False,True,3.0,13.4,4,14,birds,blue,
 
 
 @pytest.fixture
-def pictures_a(tmp_path: Path) -> Path:
+def images_a(tmp_path: Path) -> Path:
     return touch(tmp_path, "a/1.jpg", "a/2.jpg", "a/3.jpg")
 
 
@@ -147,24 +147,24 @@ def check_oml(table: Table) -> None:
     assert table.column("is_gallery").tolist() == [False, False, True]
     assert [table.box(i) for i in range(3)] == [None, (1, 2, 11, 12), (3, 4, 13, 14)]
     assert column(table, "coarse") == ["birds"] * 3
-    assert column(table, "colour") == ["red", None, "blue"]
+    assert column(table, "color") == ["red", None, "blue"]
     assert column(table, "year") == [2020, 2021, None]
     assert column(table, "row_id")[1] == f"{table.name}/a/2.jpg#1,2,11,12"
     assert column(table, "size") == [1, 1, 1]
 
 
-def test_a_csv_in_the_columns_of_open_metric_learning(pictures_a: Path) -> None:
-    (pictures_a / "set.csv").write_text(OML)
-    check_oml(read_table(pictures_a / "set.csv"))
+def test_a_csv_in_the_columns_of_open_metric_learning(images_a: Path) -> None:
+    (images_a / "set.csv").write_text(OML)
+    check_oml(read_table(images_a / "set.csv"))
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_other_delimiters_and_a_byte_order_mark(pictures_a: Path, delimiter: str) -> None:
-    (pictures_a / "set.csv").write_text("\ufeff" + OML.replace(",", delimiter), encoding="utf-8")
-    check_oml(read_table(pictures_a / "set.csv"))
+def test_other_delimiters_and_a_byte_order_mark(images_a: Path, delimiter: str) -> None:
+    (images_a / "set.csv").write_text("\ufeff" + OML.replace(",", delimiter), encoding="utf-8")
+    check_oml(read_table(images_a / "set.csv"))
 
 
-def test_a_parquet_table_with_other_types(pictures_a: Path) -> None:
+def test_a_parquet_table_with_other_types(images_a: Path) -> None:
     arrow = pa.table(
         {
             "path": pa.array(["a/1.jpg", "a/2.jpg"], pa.large_string()),
@@ -173,36 +173,36 @@ def test_a_parquet_table_with_other_types(pictures_a: Path) -> None:
             "size": ["XL", "S"],
         }
     )
-    pq.write_table(arrow, pictures_a / "set.parquet")
-    table = read_table(pictures_a / "set.parquet")
+    pq.write_table(arrow, images_a / "set.parquet")
+    table = read_table(images_a / "set.parquet")
     assert table.labels()[1] == ["x", "y"]
     assert table.column("is_query").tolist() == [True, False]
     assert column(table, "given_size") == ["XL", "S"] and column(table, "size") == [1, 1]
-    pq.write_table(pa.table({"path": ["a/1.jpg"], "label": pa.array([[7, 8]])}), pictures_a / "many.parquet")
-    assert read_table(pictures_a / "many.parquet").label_matrix()[1] == ["7", "8"]
+    pq.write_table(pa.table({"path": ["a/1.jpg"], "label": pa.array([[7, 8]])}), images_a / "many.parquet")
+    assert read_table(images_a / "many.parquet").label_matrix()[1] == ["7", "8"]
 
 
-def test_a_table_speaks_for_its_folder(pictures_a: Path) -> None:
-    (pictures_a / "table.csv").write_text("path,label,domain\na/2.jpg,x,night\n")
-    by_folder, by_file = read_table(pictures_a), read_table(pictures_a / "table.csv")
+def test_a_table_speaks_for_its_folder(images_a: Path) -> None:
+    (images_a / "table.csv").write_text("path,label,domain\na/2.jpg,x,night\n")
+    by_folder, by_file = read_table(images_a), read_table(images_a / "table.csv")
     assert column(by_folder, "domain") == ["night"]
     assert by_folder.fingerprint() == by_file.fingerprint()
-    (pictures_a / "table.csv").write_text("not,about,pictures\n1,2,3\n")
-    assert len(read_table(pictures_a)) == 3
+    (images_a / "table.csv").write_text("not,about,images\n1,2,3\n")
+    assert len(read_table(images_a)) == 3
 
 
-def test_other_names_for_the_column_of_paths(pictures_a: Path) -> None:
-    (pictures_a / "metadata.csv").write_text("file_name,class\na/1.jpg,x\n")
-    assert column(read_table(pictures_a), "label") == ["x"]
+def test_other_names_for_the_column_of_paths(images_a: Path) -> None:
+    (images_a / "metadata.csv").write_text("file_name,class\na/1.jpg,x\n")
+    assert column(read_table(images_a), "label") == ["x"]
 
 
 def test_files_outside_the_tables_folder(tmp_path: Path) -> None:
-    touch(tmp_path, "pictures/1.jpg", "more/2.jpg")
+    touch(tmp_path, "images/1.jpg", "more/2.jpg")
     (tmp_path / "lists").mkdir()
-    (tmp_path / "lists/t.csv").write_text(f"path\n../pictures/1.jpg\n{tmp_path}/more/2.jpg\n")
+    (tmp_path / "lists/t.csv").write_text(f"path\n../images/1.jpg\n{tmp_path}/more/2.jpg\n")
     table = read_table(tmp_path / "lists/t.csv")
     assert table.root == tmp_path
-    assert column(table, "row_id") == ["t/pictures/1.jpg", "t/more/2.jpg"]
+    assert column(table, "row_id") == ["t/images/1.jpg", "t/more/2.jpg"]
 
 
 def test_few_missing_files_are_left_out_and_named_many_are_an_error(
@@ -214,11 +214,11 @@ def test_few_missing_files_are_left_out_and_named_many_are_an_error(
     table = read_table(tmp_path / "t.csv")
     assert len(table) == 40 and column(table, "label")[39] == "l39.jpg"
     assert table.notes["missing"] == {"count": 1, "first": ["gone.jpg"]}
-    assert "1 of 41 pictures listed in" in capsys.readouterr().err
+    assert "1 of 41 images listed in" in capsys.readouterr().err
     for name in names[:3]:
         (tmp_path / name).unlink()
-    (tmp_path / names[0]).mkdir()  # a folder is no picture
-    with pytest.raises(LookalikeError, match=r"lists 41 pictures, and 4 of them are not there .*first: `0.jpg`"):
+    (tmp_path / names[0]).mkdir()  # a folder is no image
+    with pytest.raises(LookalikeError, match=r"lists 41 images, and 4 of them are not there .*first: `0.jpg`"):
         read_table(tmp_path / "t.csv")
 
 
@@ -229,14 +229,14 @@ def test_listed_names_are_compared_in_nfc(tmp_path: Path) -> None:
     assert column(table, "path") == ["Möwe/ö.jpg"] and table.open_bytes(0) == b"x"
 
 
-def test_a_picture_listed_twice_has_two_row_ids(pictures_a: Path) -> None:
-    (pictures_a / "t.csv").write_text("path,label\na/1.jpg,x\na/1.jpg,y\na/2.jpg,y\n")
-    table = read_table(pictures_a / "t.csv")
+def test_a_image_listed_twice_has_two_row_ids(images_a: Path) -> None:
+    (images_a / "t.csv").write_text("path,label\na/1.jpg,x\na/1.jpg,y\na/2.jpg,y\n")
+    table = read_table(images_a / "t.csv")
     assert column(table, "row_id") == ["t/a/1.jpg", "t/a/1.jpg~2", "t/a/2.jpg"]
     assert table.notes["repeated"] == 1
 
 
-def test_a_saved_table_is_read_back_and_misses_its_pictures(tmp_path: Path) -> None:
+def test_a_saved_table_is_read_back_and_misses_its_images(tmp_path: Path) -> None:
     touch(tmp_path / "birds", "a/1.jpg")
     read_table(tmp_path / "birds").save(tmp_path / "t.parquet")
     table = read_table(tmp_path / "t.parquet")
@@ -288,7 +288,7 @@ def test_shards_are_indexed_and_read_by_seeking(tmp_path: Path) -> None:
     assert alone.take([1]).open_bytes(0) == b"two!"
 
 
-def test_texts_beside_pictures_are_labels_if_they_recur(tmp_path: Path) -> None:
+def test_texts_beside_images_are_labels_if_they_recur(tmp_path: Path) -> None:
     rows = [
         (f"{i}.{end}", data) for i in range(4) for end, data in (("jpg", b"x"), ("txt", b"gull" if i % 2 else b"tern"))
     ]
@@ -302,10 +302,10 @@ def test_shards_that_cannot_be_used(tmp_path: Path) -> None:
     whole = shard(tmp_path / "a.tar", ("1.jpg", b"x" * 2000), ("2.jpg", b"y" * 2000)).read_bytes()
     with tarfile.open(tmp_path / "z.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "a.tar", "1.jpg")
-    with pytest.raises(LookalikeError, match=r"is compressed, so that no picture .* unpack it"):
+    with pytest.raises(LookalikeError, match=r"is compressed, so that no image .* unpack it"):
         read_table(tmp_path / "z.tar.gz")
     (tmp_path / "z.tar.gz").rename(tmp_path / "renamed.tar")
-    with pytest.raises(LookalikeError, match=r"is compressed, so that no picture .* unpack it"):
+    with pytest.raises(LookalikeError, match=r"is compressed, so that no image .* unpack it"):
         read_table(tmp_path / "renamed.tar")
     (tmp_path / "text.tar").write_text("hello " * 200)
     with pytest.raises(LookalikeError, match="not a tar file"):
@@ -313,13 +313,13 @@ def test_shards_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "cut.tar").write_bytes(whole[:1500])
     with pytest.raises(LookalikeError, match="cut off or damaged"):
         read_table(tmp_path / "cut.tar")
-    with pytest.raises(LookalikeError, match="hold no pictures"):
+    with pytest.raises(LookalikeError, match="hold no images"):
         read_table(shard(tmp_path / "none.tar", ("1.txt", b"x")))
     with pytest.raises(LookalikeError, match="not whole JSON"):
         read_table(shard(tmp_path / "json.tar", ("1.jpg", b"x"), ("1.json", b"{")))
 
 
-def test_a_shard_cut_between_two_pictures_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_cut_between_two_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = shard(tmp_path / "a.tar", ("1.jpg", b"x" * 2000), ("2.jpg", b"y" * 2000))
     assert len(read_table(path)) == 2 and capsys.readouterr().err == ""
     for cut in (2560, 2700):
@@ -328,6 +328,6 @@ def test_a_shard_cut_between_two_pictures_is_told(tmp_path: Path, capsys: pytest
         assert "without the mark of its end" in capsys.readouterr().err
 
 
-def test_a_tar_beside_pictures_does_not_make_shards(tmp_path: Path) -> None:
+def test_a_tar_beside_images_does_not_make_shards(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "backup.tar")
     assert column(read_table(tmp_path), "path") == ["a/1.jpg"]

@@ -563,14 +563,14 @@ def test_a_matlab_list_that_is_none(tmp_path: Path) -> None:
         read_table(tmp_path)
 
 
-def test_validation_pictures_without_their_list(tmp_path: Path) -> None:
+def test_validation_images_without_their_list(tmp_path: Path) -> None:
     tiny(tmp_path)
     (tmp_path / "val/val_annotations.txt").unlink()
     with pytest.raises(LookalikeError, match="list of validation labels is missing"):
         read_table(tmp_path)
 
 
-def test_in_shop_without_boxes_has_whole_pictures(tmp_path: Path) -> None:
+def test_in_shop_without_boxes_has_whole_images(tmp_path: Path) -> None:
     in_shop(tmp_path)
     shutil.rmtree(tmp_path / "Anno")
     assert read_table(tmp_path).box(0) is None
@@ -591,7 +591,7 @@ def test_voc_with_one_list_for_train_and_val(tmp_path: Path) -> None:
     assert column(read_table(tmp_path), "split") == ["train", "train", "test"]
     for name in ("trainval", "test"):
         (tmp_path / f"ImageSets/Main/{name}.txt").unlink()
-    with pytest.raises(LookalikeError, match="its lists name no pictures"):
+    with pytest.raises(LookalikeError, match="its lists name no images"):
         read_table(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.data.samplers import PKSampler, ShuffleSampler
 
@@ -26,7 +26,7 @@ def labels_of(counts):
     images=st.integers(1, 5),
     seed=st.integers(0, 3),
 )
-def test_every_joint_batch_is_p_classes_of_k_pictures(counts, classes, images, seed):
+def test_every_joint_batch_is_p_classes_of_k_images(counts, classes, images, seed):
     labels = labels_of(counts)
     sampler = PKSampler(labels, classes=classes, images=images, seed=seed)
     usable = sum(n > 1 for n in counts)
@@ -63,7 +63,7 @@ def test_a_step_gives_the_same_batch_in_any_order_and_another_seed_another():
 def test_the_joint_batch_does_not_depend_on_the_number_of_processes(world):
     sampler = PKSampler(labels_of([6] * 7), classes=5, images=3, seed=1)
     joint = sampler.batch(4)
-    parts = [joint[processes.share(len(joint), rank, world)] for rank in range(world)]
+    parts = [joint[distributed.share(len(joint), rank, world)] for rank in range(world)]
     assert np.concatenate(parts).tolist() == joint.tolist()
 
 
@@ -80,12 +80,12 @@ def test_too_few_classes_shrink_the_batch_with_a_note(capsys):
 
 
 @pytest.mark.parametrize("counts", [[5], [5, 1, 1], [1, 1, 1]])
-def test_one_class_or_only_single_pictures_is_one_sentence(counts):
+def test_one_class_or_only_single_images_is_one_sentence(counts):
     with pytest.raises(LookalikeError, match="training needs at least 2"):
         PKSampler(labels_of(counts), classes=2, images=2)
 
 
-def test_shuffled_passes_hold_every_picture_once():
+def test_shuffled_passes_hold_every_image_once():
     sampler = ShuffleSampler(12, size=4, seed=0)
     assert sampler.steps_per_epoch == 3
     passes = [np.concatenate([sampler.batch(3 * p + s) for s in (1, 2, 3)]).tolist() for p in range(3)]
@@ -94,7 +94,7 @@ def test_shuffled_passes_hold_every_picture_once():
     assert len(ShuffleSampler(3, size=8).batch(1)) == 3
 
 
-def test_with_replacement_classes_and_pictures_come_twice():
+def test_with_replacement_classes_and_images_come_twice():
     labels = np.repeat(np.arange(6), 3)
     sampler = PKSampler(labels, classes=6, images=2, seed=1, replacement=True)
     batches = [sampler.batch(step).reshape(6, 2) for step in range(1, 40)]
@@ -105,7 +105,7 @@ def test_with_replacement_classes_and_pictures_come_twice():
     assert all(np.array_equal(again.batch(step + 1).reshape(6, 2), rows) for step, rows in enumerate(batches))
 
 
-def test_among_some_pictures_only() -> None:
+def test_among_some_images_only() -> None:
     from lookalike.data.samplers import Among, ShuffleSampler
 
     rows = np.array([3, 7, 8, 20, 21, 40])

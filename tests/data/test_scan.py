@@ -23,7 +23,7 @@ def paths(root: Path, **options: bool) -> list[str]:
     return scanning.scan(root, **options).columns["path"].to_pylist()
 
 
-def test_pictures_are_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_images_are_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
     touch(
         tmp_path,
         *("b.JPG", "a.png", "sub/c.webp", "sub/d.avif", ".hidden.jpg", ".git/e.jpg", ".DS_Store", "Thumbs.db"),
@@ -36,7 +36,7 @@ def test_pictures_are_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
     assert result.columns["mtime_ns"][0] == scanning.changed_ns((tmp_path / "a.png").stat())
 
 
-def test_heic_is_a_picture_only_where_it_can_be_read(
+def test_heic_is_a_image_only_where_it_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     touch(tmp_path, "a.jpg", "b.heic", "c.HEIF")
@@ -46,10 +46,10 @@ def test_heic_is_a_picture_only_where_it_can_be_read(
     table = read_table(tmp_path)
     assert table.notes["skipped"] == {"HEIC": 2}
     said = capsys.readouterr().err
-    assert said.count("2 HEIC pictures were skipped") == 1 and "lookalike[heif]" in said
+    assert said.count("2 HEIC images were skipped") == 1 and "lookalike[heif]" in said
 
 
-def test_folders_named_like_pictures_are_entered_and_pipes_passed_over(tmp_path: Path) -> None:
+def test_folders_named_like_images_are_entered_and_pipes_passed_over(tmp_path: Path) -> None:
     touch(tmp_path, "odd.jpg/a.jpg")
     os.mkfifo(tmp_path / "pipe.jpg")
     result = scanning.scan(tmp_path)
@@ -57,7 +57,7 @@ def test_folders_named_like_pictures_are_entered_and_pipes_passed_over(tmp_path:
     assert result.skipped == {"other": 1}
 
 
-def test_links_lead_to_every_picture_once(tmp_path: Path) -> None:
+def test_links_lead_to_every_image_once(tmp_path: Path) -> None:
     root = touch(tmp_path / "root", "real/a.jpg", ".store/b.jpg", ".store/deep/c.jpg", "z/d.jpg")
     touch(tmp_path, "outside/e.jpg")
     (root / "again").symlink_to("real")  # a folder that is there by itself
@@ -116,7 +116,7 @@ def test_names_are_stored_in_nfc_and_opened_as_found(tmp_path: Path) -> None:
     assert table.open_bytes(0) == b"x" and table.open_bytes(1) == b"x"
 
 
-def test_equal_names_in_nfc_stay_two_pictures(tmp_path: Path) -> None:
+def test_equal_names_in_nfc_stay_two_images(tmp_path: Path) -> None:
     together, apart = unicodedata.normalize("NFC", "ö.jpg"), unicodedata.normalize("NFD", "ö.jpg")
     (tmp_path / together).write_bytes(b"1")
     (tmp_path / apart).write_bytes(b"22")
@@ -147,7 +147,7 @@ def test_a_folder_whose_own_name_is_not_utf8_works(tmp_path: Path) -> None:
     assert read_table(tmp_path / "t.parquet").open_bytes(0) == b"x"
 
 
-def test_equal_names_in_two_folders_are_two_pictures(tmp_path: Path) -> None:
+def test_equal_names_in_two_folders_are_two_images(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/1.jpg")
     assert len(set(read_table(tmp_path).column("row_id"))) == 2
 
@@ -250,7 +250,7 @@ print(json.dumps(out))
 
 @pytest.mark.parametrize("count", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_million_files(tmp_path: Path, count: int) -> None:
-    root = tmp_path / "pictures"
+    root = tmp_path / "images"
     root.mkdir()
     fill(root, count)
     done = subprocess.run([sys.executable, "-c", SCAN, str(root)], capture_output=True, text=True, check=True)

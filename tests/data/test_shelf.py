@@ -1,4 +1,4 @@
-"""The generated pictures: the same every time, reused, hard enough, and never written over what is not theirs."""
+"""The generated images: the same every time, reused, hard enough, and never written over what is not theirs."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_what_is_there_is_reused_and_what_is_damaged_made_again(tmp_path: Path) 
         name.write_bytes(b"")
         small(shelf)
         assert name.read_bytes() == whole
-    assert len(small(shelf, classes=3)) == 9  # other settings: other pictures
+    assert len(small(shelf, classes=3)) == 9  # other settings: other images
     assert len(list(shelf.rglob("*.jpg"))) == 9
 
 
 def test_what_is_not_generated_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "mine.jpg").write_bytes(b"x")
-    with pytest.raises(LookalikeError, match="not generated pictures"):
+    with pytest.raises(LookalikeError, match="not generated images"):
         small(tmp_path / "mine")
     small(tmp_path / "shelf")
     (tmp_path / "shelf" / "notes.txt").write_text("mine")
@@ -121,13 +121,13 @@ def test_designs_differ_and_every_kind_comes_round() -> None:
 def test_every_kind_can_be_drawn_in_every_style(style: str) -> None:
     others = [design(0, 1000 + number) for number in range(5)]
     for number in range(20):
-        picture = np.asarray(draw(design(3, number), style, 48, others, numpy_rng(number, style)))
-        assert picture.shape == (48, 48, 3) and picture.dtype == np.uint8
-        assert picture.std() > 8  # there is something to see
+        image = np.asarray(draw(design(3, number), style, 48, others, numpy_rng(number, style)))
+        assert image.shape == (48, 48, 3) and image.dtype == np.uint8
+        assert image.std() > 8  # there is something to see
 
 
-def test_the_thing_is_in_the_middle_of_its_picture() -> None:
-    """Two pictures with the same random numbers differ where the thing is, and it is not small."""
+def test_the_thing_is_in_the_middle_of_its_image() -> None:
+    """Two images with the same random numbers differ where the thing is, and it is not small."""
     for number in range(10):
         one, two = (
             np.asarray(draw(design(0, n), "poster", 64, [design(0, 99)], numpy_rng(number)), float)

@@ -18,7 +18,7 @@ from lookalike.data.table import Table, natural_key
 
 def sample(**more: object) -> Table:
     columns = {"path": ["a/10.jpg", "a/2.jpg", "b/1.jpg"], "label": ["c10", "c2", None], "size": [5, 6, 7], **more}
-    return Table.from_columns(columns, name="birds", root="/pictures")
+    return Table.from_columns(columns, name="birds", root="/images")
 
 
 def test_row_ids_name_the_data_set_and_the_path() -> None:
@@ -49,7 +49,7 @@ def test_labels_of_other_columns_and_of_parts_of_a_table() -> None:
     assert names == ["2020"] and codes.tolist() == [0, 0]
 
 
-def test_several_labels_a_picture() -> None:
+def test_several_labels_a_image() -> None:
     table = sample(label=[["dog", "cat"], [], ["cat"]])
     matrix, names = table.label_matrix()
     assert names == ["cat", "dog"]
@@ -140,7 +140,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         Table.load(tmp_path / "foreign.parquet")
 
 
-def test_the_fingerprint_follows_what_the_pictures_are() -> None:
+def test_the_fingerprint_follows_what_the_images_are() -> None:
     table = sample(mtime_ns=[1, 2, 3])
     same = table.with_column("label", ["x", "y", "z"])
     assert same.fingerprint() == table.fingerprint() == sample(mtime_ns=[1, 2, 3]).fingerprint()

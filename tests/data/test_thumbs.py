@@ -10,13 +10,13 @@ from PIL import Image, TiffImagePlugin
 from tests.data.scenes import SCENE, away, profile, save
 
 from lookalike.data.decoding import UnreadableImage, decode
-from lookalike.data.thumbs import thumbnail
+from lookalike.data.thumbnails import thumbnail
 
 SECRETS = (b"Exif", b"GPS", b"http://ns.adobe.com", b"xpacket", b"Photoshop 3.0", b"8BIM", b"ICC_PROFILE", b"SECRET")
 
 
 def talkative(kind: str, turn: int = 1) -> bytes:
-    """A picture with EXIF, a place, a camera, an embedded preview, XMP, IPTC, a profile and a comment."""
+    """An image with EXIF, a place, a camera, an embedded preview, XMP, IPTC, a profile and a comment."""
     exif = Image.Exif()
     exif[0x0112], exif[0x010F] = turn, "SECRET camera"
     exif.get_ifd(0x8825).update({1: "N", 2: (TiffImagePlugin.IFDRational(51), 30, 0), 3: "E", 4: (7, 0, 0)})
@@ -65,4 +65,4 @@ def test_size_box_and_quality() -> None:
 
 def test_unreadable() -> None:
     with pytest.raises(UnreadableImage):
-        thumbnail(b"no picture")
+        thumbnail(b"no image")

@@ -13,11 +13,11 @@ from tests.data.scenes import SCENE, away
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.decoding import Preprocess, prepare
-from lookalike.data.views import CentreView, CropView, MultiView, RandomView, _random_box, view_from_json
+from lookalike.data.views import CenterView, CropView, MultiView, RandomView, _random_box, view_from_json
 
 PRE = Preprocess(32)
-STRONG = RandomView(PRE, scale=(0.1, 0.9), jitter=1.0, grey=0.2, blur=0.5)
-# Left to right 0 to 255 in red, top to bottom in green: a square's colours say where it was taken.
+STRONG = RandomView(PRE, scale=(0.1, 0.9), jitter=1.0, gray=0.2, blur=0.5)
+# Left to right 0 to 255 in red, top to bottom in green: a square's colors say where it was taken.
 PLACE = np.dstack(np.broadcast_arrays(np.arange(256)[None], np.arange(256)[:, None], 77)).astype(np.uint8)
 
 
@@ -25,9 +25,9 @@ def draw(view: Any, seed: int, pixels: np.ndarray = SCENE) -> Any:
     return view(pixels, numpy_rng(seed, "views"))
 
 
-def test_the_centre_view_is_what_the_model_will_be_given() -> None:
-    np.testing.assert_array_equal(CentreView(PRE)(SCENE), prepare(SCENE, PRE))
-    np.testing.assert_array_equal(draw(CentreView(PRE), 1), prepare(SCENE, PRE))
+def test_the_center_view_is_what_the_model_will_be_given() -> None:
+    np.testing.assert_array_equal(CenterView(PRE)(SCENE), prepare(SCENE, PRE))
+    np.testing.assert_array_equal(draw(CenterView(PRE), 1), prepare(SCENE, PRE))
 
 
 @pytest.mark.parametrize("view", [RandomView(PRE), STRONG, RandomView(PRE, flip=False)])
@@ -38,7 +38,7 @@ def test_the_stream_decides(view: RandomView) -> None:
     assert (first != other).any()
 
 
-def test_the_picture_is_not_changed() -> None:
+def test_the_image_is_not_changed() -> None:
     pixels = SCENE.copy()
     pixels.flags.writeable = False
     for seed in range(10):
@@ -59,7 +59,7 @@ def test_parts_lie_where_they_should() -> None:
         assert down > 0  # never upside down
         areas.append(abs(across) * down / 255**2)
         assert 0.7 < abs(across) / down < 1.4
-        assert abs(part[..., 2] - 77).max() <= 1  # colours are left alone
+        assert abs(part[..., 2] - 77).max() <= 1  # colors are left alone
     assert 120 < mirrored < 180
     assert 0.18 < min(areas) < 0.23 and 0.47 < max(areas) < 0.52
     assert 0.33 < np.mean(areas) < 0.37
@@ -76,7 +76,7 @@ def test_boxes_stay_inside(width: int, height: int) -> None:
     assert draw(RandomView(PRE), 0, np.zeros((height, width, 3), np.uint8)).shape == (32, 32, 3)
 
 
-def test_jitter_changes_colours_and_grey_takes_them_away() -> None:
+def test_jitter_changes_colors_and_gray_takes_them_away() -> None:
     plain = RandomView(PRE, scale=(1, 1), ratio=(1, 1), flip=False)
     square = SCENE[:, :80]
     reference = draw(plain, 0, square)
@@ -85,37 +85,37 @@ def test_jitter_changes_colours_and_grey_takes_them_away() -> None:
     ]
     assert all(away(one, reference) > 1 for one in jittered)
     assert len({one.tobytes() for one in jittered}) == 8
-    grey = draw(RandomView(PRE, (1, 1), (1, 1), False, grey=1.0), 0, square)
-    assert (grey == grey[..., :1]).all()
+    gray = draw(RandomView(PRE, (1, 1), (1, 1), False, gray=1.0), 0, square)
+    assert (gray == gray[..., :1]).all()
     noise = numpy_rng(0, "noise").integers(0, 256, (80, 80, 3)).astype(np.uint8)
     blurred = draw(RandomView(Preprocess(80), (1, 1), (1, 1), False, blur=1.0), 3, noise)
     assert np.abs(np.diff(blurred.astype(int), axis=1)).mean() < np.abs(np.diff(noise.astype(int), axis=1)).mean()
 
 
-def test_solarised_views_turn_bright_pixels_dark() -> None:
+def test_solarized_views_turn_bright_pixels_dark() -> None:
     pre = Preprocess(size=16, crop=1.0)
     bright, dark = np.full((20, 20, 3), 200, np.uint8), np.full((20, 20, 3), 50, np.uint8)
-    view = RandomView(pre, scale=(1.0, 1.0), flip=False, solarise=1.0)
+    view = RandomView(pre, scale=(1.0, 1.0), flip=False, solarize=1.0)
     assert (view(bright, numpy_rng(0)) == 55).all() and (view(dark, numpy_rng(0)) == 50).all()
     assert (RandomView(pre, scale=(1.0, 1.0), flip=False)(bright, numpy_rng(0)) == 200).all()
 
 
-def test_colours_fade_less_with_a_smaller_share_of_the_jitter() -> None:
+def test_colors_fade_less_with_a_smaller_share_of_the_jitter() -> None:
     pre = Preprocess(size=16, crop=1.0)
     red = np.zeros((20, 20, 3), np.uint8)
     red[..., 0] = 200
 
-    def colour(saturation: float) -> float:
+    def color(saturation: float) -> float:
         view = RandomView(pre, scale=(1.0, 1.0), flip=False, jitter=0.5, jitter_chance=1.0, saturation=saturation)
         found = [view(red, numpy_rng(seed)).astype(float) for seed in range(40)]
         shares = [f.min(-1).mean() / max(f.max(-1).mean(), 1e-9) for f in found]
         return float(np.mean(shares))
 
-    assert colour(0.0) < colour(0.5) < colour(1.0)
+    assert color(0.0) < color(0.5) < color(1.0)
 
 
 def test_several_views() -> None:
-    views = MultiView((CentreView(PRE), STRONG, STRONG, RandomView(Preprocess(16), (0.05, 0.3))))
+    views = MultiView((CenterView(PRE), STRONG, STRONG, RandomView(Preprocess(16), (0.05, 0.3))))
     squares = draw(views, 5)
     assert [square.shape[0] for square in squares] == [32, 32, 32, 16] and len(views) == 4
     assert (squares[1] != squares[2]).any()  # one stream runs through all of them
@@ -123,7 +123,7 @@ def test_several_views() -> None:
         np.testing.assert_array_equal(mine, again)
 
 
-def test_a_plain_crop_is_as_large_as_the_centre_crop_and_lies_anywhere() -> None:
+def test_a_plain_crop_is_as_large_as_the_center_crop_and_lies_anywhere() -> None:
     view = CropView(PRE, flip=False)
     assert view != RandomView(PRE, flip=False)
     boxes = [view._box(100, 60, numpy_rng(0, n)) for n in range(300)]
@@ -132,7 +132,7 @@ def test_a_plain_crop_is_as_large_as_the_centre_crop_and_lies_anywhere() -> None
     assert max(x for x, *_ in boxes) > 0.9 * (100 - side) and min(y for _, y, *_ in boxes) < 0.1 * (60 - side)
 
 
-@pytest.mark.parametrize("view", [CentreView(PRE), STRONG, CropView(PRE), MultiView((CentreView(PRE), STRONG))])
+@pytest.mark.parametrize("view", [CenterView(PRE), STRONG, CropView(PRE), MultiView((CenterView(PRE), STRONG))])
 def test_written_down_and_read_back(view: Any) -> None:
     again = view_from_json(json.loads(json.dumps(view.to_json())))
     assert again == view == pickle.loads(pickle.dumps(view))
@@ -142,5 +142,5 @@ def test_written_down_and_read_back(view: Any) -> None:
 def test_wrong_settings() -> None:
     with pytest.raises(LookalikeError, match="scale"):
         RandomView(PRE, scale=(0.5, 0.2))
-    with pytest.raises(LookalikeError, match="did you mean `centre`"):
-        view_from_json({"kind": "center"})
+    with pytest.raises(LookalikeError, match="did you mean `center`"):
+        view_from_json({"kind": "centre"})

@@ -10,25 +10,25 @@ from lookalike.evaluation.calibration import Background, Calibration, _monotone,
 from lookalike.evaluation.verdicts import found_word, hit_word, per_cent
 
 
-def pictures(seed=0, classes=60, each=12, dim=24):
+def make_images(seed=0, classes=60, each=12, dim=24):
     """Classes of unequal tightness around unequally crowded places: a score alone does not say enough."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), each)
     crowd = rng.standard_normal((6, dim))[np.arange(classes) % 6] * (np.arange(classes) % 2)[:, None] * 1.5
-    centres = crowd + rng.standard_normal((classes, dim)) * 0.8
-    rows = centres[labels] + rng.uniform(0.2, 1.0, classes)[labels, None] * rng.standard_normal((len(labels), dim))
+    centers = crowd + rng.standard_normal((classes, dim)) * 0.8
+    rows = centers[labels] + rng.uniform(0.2, 1.0, classes)[labels, None] * rng.standard_normal((len(labels), dim))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    found, why = calibrate(*pictures())
+    found, why = calibrate(*make_images())
     assert found is not None and why == ""
     return found
 
 
 def test_percentages_hold_on_other_classes(fitted):
-    rows, labels = pictures(seed=1)
+    rows, labels = make_images(seed=1)
     pairs = hit_pairs(rows, labels, hits=20)
     p, low, high = fitted.probability(pairs.scores, pairs.level)
     assert abs(p.mean() - pairs.same.mean()) < 0.05
@@ -42,21 +42,21 @@ def test_percentages_hold_on_other_classes(fitted):
 
 
 def test_the_level_is_that_of_the_edge(fitted):
-    pairs = hit_pairs(*pictures(seed=1), hits=60, neighbours=50)
+    pairs = hit_pairs(*make_images(seed=1), hits=60, neighbors=50)
     np.testing.assert_array_equal(fitted.level(pairs.scores), pairs.level)
     assert fitted.level([0.9, 0.5]) == 0.5  # fewer hits than that: the last one known
     np.testing.assert_array_equal(fitted.probability(pairs.scores)[0], fitted.probability(pairs.scores, pairs.level)[0])
 
 
-def test_p_rises_with_the_score_and_the_neighbourhood_matters(fitted):
+def test_p_rises_with_the_score_and_the_neighborhood_matters(fitted):
     scores = np.linspace(-1, 1, 200)
     curves = [fitted.probability(scores[:, None], np.full(200, level))[0][:, 0] for level in (0.2, 0.6)]
     assert all((np.diff(curve) >= 0).all() for curve in curves)
     assert (curves[0] >= curves[1]).all() and (curves[0] > curves[1]).any()
 
 
-def test_it_beats_the_score_alone_where_neighbourhoods_differ(fitted):
-    rows, labels = pictures(seed=2)
+def test_it_beats_the_score_alone_where_neighborhoods_differ(fitted):
+    rows, labels = make_images(seed=2)
     pairs = hit_pairs(rows, labels)
     p = np.clip(fitted.probability(pairs.scores, pairs.level)[0], 1e-6, 1 - 1e-6)
     flat = np.clip(np.full(p.shape, pairs.same.mean()), 1e-6, 1 - 1e-6)
@@ -122,7 +122,7 @@ def test_a_verdict_that_was_never_wrong_is_not_called_certain():
 
 
 def test_too_little_is_said_and_not_guessed():
-    rows, labels = pictures(classes=3, each=4)
+    rows, labels = make_images(classes=3, each=4)
     found, why = calibrate(rows, labels)
     assert found is None and "200 are needed" in why
     found, why = calibrate(np.ones((30, 2)), np.zeros(30))
@@ -143,7 +143,7 @@ def test_classes_that_cannot_be_checked_by_others_give_no_percentages():
 
 
 def test_one_class_that_asks_gives_no_percentages():
-    rows, labels = pictures(classes=2, each=40, dim=4)
+    rows, labels = make_images(classes=2, each=40, dim=4)
     asked = labels == 0
     pairs = hit_pairs(rows, labels, query=asked)
     assert 200 <= pairs.same.sum() < np.isfinite(pairs.scores).sum()
@@ -152,7 +152,7 @@ def test_one_class_that_asks_gives_no_percentages():
 
 
 def test_same_content_is_no_hit():
-    rows, labels = pictures(classes=8, each=6)
+    rows, labels = make_images(classes=8, each=6)
     rows, labels = np.concatenate([rows, rows]), np.concatenate([labels, labels])
     ids = np.tile(np.arange(48), 2)
     pairs = hit_pairs(rows, labels, ids=ids, hits=5)
@@ -163,7 +163,7 @@ def test_same_content_is_no_hit():
 
 def test_fewer_hits_than_asked_for():
     found, _ = calibrate(
-        *pictures(classes=40, each=6), query=np.arange(0, 240, 2), gallery=np.arange(1, 240, 2), hits=500
+        *make_images(classes=40, each=6), query=np.arange(0, 240, 2), gallery=np.arange(1, 240, 2), hits=500
     )
     assert found is not None and found.pairs == 120 * 120
     assert found.probability(np.array([[0.5]]))[0].shape == (1, 1)
@@ -195,7 +195,7 @@ def test_words():
 
 
 def test_background_of_random_pairs():
-    rows, _ = pictures()
+    rows, _ = make_images()
     found = background(rows, pairs=20_000)
     assert found is not None and background(rows[:1]) is None
     again = Background.from_json(json.loads(json.dumps(found.to_json())))

@@ -1,4 +1,4 @@
-"""A retriever's score: majority of neighbours, k chosen on known pictures alone."""
+"""A retriever's score: majority of neighbors, k chosen on known images alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.expertise import expertise
+from lookalike.evaluation.retriever_knn import expertise
 
 
 def bed(spread: float = 0.7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -33,7 +33,7 @@ def test_it_is_a_plain_majority() -> None:
     assert found.accuracy.low <= found.accuracy.value <= found.accuracy.high
 
 
-def test_k_is_chosen_without_the_asked_pictures() -> None:
+def test_k_is_chosen_without_the_asked_images() -> None:
     rows, labels, known = bed()
     other = labels.copy()
     other[~known] = (other[~known] + 1) % 4

@@ -1,4 +1,4 @@
-"""Fine-tuning with few labels: which pictures, the paper's schedule, and that the model given stays as it is."""
+"""Fine-tuning with few labels: which images, the paper's schedule, and that the model given stays as it is."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def test_a_share_of_every_class_at_least_one():
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    folder = helpers.pictures(tmp_path_factory.mktemp("few") / "shelf", classes=6, images=8, width=40, height=40)
+    folder = helpers.make_images(tmp_path_factory.mktemp("few") / "shelf", classes=6, images=8, width=40, height=40)
     return read_table(folder)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "share", "labelled", "wanted"),
+    ("schedule", "share", "labeled", "wanted"),
     [
         (finetune.FEW_LABELS, 0.5, 18, {0: (0.002, 0.5), 11: (0.002, 0.5), 12: (0.0004, 0.1), 16: (8e-5, 0.02)}),
         (finetune.LINEAR, 1.0, 36, {0: (0, 0.3), 59: (0, 0.3), 60: (0, 0.03), 80: (0, 0.003)}),
     ],
 )
-def test_the_schedules_are_the_papers_and_the_model_stays(schedule, share, labelled, wanted, table, monkeypatch):
+def test_the_schedules_are_the_papers_and_the_model_stays(schedule, share, labeled, wanted, table, monkeypatch):
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
     before, rates, moved = model.fingerprint(), [], []
     usual = torch.optim.SGD.step
@@ -60,7 +60,7 @@ def test_the_schedules_are_the_papers_and_the_model_stays(schedule, share, label
         schedule=schedule,
         seed=0,
     )
-    assert found.labelled == labelled and 0 <= found.top1 <= found.top5 <= 1 and found.top5 > 0.5
+    assert found.labeled == labeled and 0 <= found.top1 <= found.top5 <= 1 and found.top5 > 0.5
     assert {epoch: tuple(rates[epoch]) for epoch in wanted} == {e: pytest.approx(r) for e, r in wanted.items()}
     assert len(rates) == schedule.epochs and model.fingerprint() == before
     assert any(moved) != found.linear  # a linear classifier leaves the network alone

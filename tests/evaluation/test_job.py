@@ -1,4 +1,4 @@
-"""The verbs on generated pictures, with a stand-in for the model: mean colours instead of a network."""
+"""The verbs on generated images, with a stand-in for the model: mean colors instead of a network."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.report_blocks import Section
 from lookalike.core.run import Run
-from lookalike.core.sections import Section
 from lookalike.data import read_table
 from lookalike.evaluation import compare, evaluate
-from tests.helpers import pictures
+from tests.helpers import make_images
 
 
-class Colours:
-    """Mean colours of a coarse grid as the vector, with noise to make the model worse."""
+class Colors:
+    """Mean colors of a coarse grid as the vector, with noise to make the model worse."""
 
-    def __init__(self, name="colours", grid=3, noise=0.0):
+    def __init__(self, name="colors", grid=3, noise=0.0):
         self.name, self.grid, self.noise = name, grid, noise
 
     def fingerprint(self):
@@ -32,12 +32,12 @@ class Colours:
         rng = np.random.default_rng(0)
         for i in range(len(table)):
             try:
-                picture = Image.open(io.BytesIO(table.open_bytes(i))).convert("RGB").resize((self.grid, self.grid))
+                image = Image.open(io.BytesIO(table.open_bytes(i))).convert("RGB").resize((self.grid, self.grid))
             except OSError as error:
                 assert on_error == "skip"
                 failures.append(Unreadable(i, str(table.file(i)), str(error)))
                 continue
-            row = np.asarray(picture, np.float32).ravel() - 128
+            row = np.asarray(image, np.float32).ravel() - 128
             row = row + self.noise * rng.standard_normal(len(row)).astype(np.float32) * 60
             rows.append(row / np.linalg.norm(row))
         return np.array(rows, np.float32), failures
@@ -53,10 +53,10 @@ class Unreadable:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return pictures(tmp_path_factory.mktemp("data") / "shop", classes=6, images=8)
+    return make_images(tmp_path_factory.mktemp("data") / "shop", classes=6, images=8)
 
 
-GOOD, BAD = Colours("good", noise=0.5), Colours("bad", noise=3.0)
+GOOD, BAD = Colors("good", noise=0.5), Colors("bad", noise=3.0)
 
 
 def test_evaluate_measures_and_says_so(folder):
@@ -89,10 +89,10 @@ def test_sections_are_kept_in_a_run(folder, tmp_path):
         10, 20, 30, 40, 50, 70, 80,
     ]  # fmt: skip
     assert found["verdict"].blocks[0].tone == "better"
-    stored = {p.name for p in (run.path / "sections" / "pictures").iterdir()}
+    stored = {p.name for p in (run.path / "sections" / "images").iterdir()}
     fixed = found["changed"].blocks[0]
     hits = [hit for row in fixed.rows for lists in row.lists for hit in lists.hits]
-    assert hits and {h.picture.file for h in hits} <= stored
+    assert hits and {h.image.file for h in hits} <= stored
     for row in fixed.rows:  # a fixed query: the first hit was wrong, and is right now
         assert [lists.name for lists in row.lists] == ["bad", "good"]
         assert not row.lists[0].hits[0].ok and row.lists[1].hits[0].ok
@@ -105,17 +105,17 @@ def test_sections_are_kept_in_a_run(folder, tmp_path):
     assert len(found["map"].blocks[0].panels) == 2 and len(found["map"].blocks[0].codes) == 48
     arrows = found["classes"].blocks[0].rows
     assert len(arrows) == 6 and all(0 <= row.low <= row.after <= row.high <= 1 for row in arrows)
-    assert all(row.high - row.low > 0.1 for row in arrows), "eight pictures are never certain"
+    assert all(row.high - row.low > 0.1 for row in arrows), "eight images are never certain"
     grid = found["table"].blocks[0]
     assert "mAP@1000 (ooDML)" in [row[0] for row in grid.rows] and "authors compute it" in grid.note
     assert run.result["differences"]["recall@1"]["low"] > 0
 
 
-def test_an_unreadable_picture_is_named_and_left_out(folder, tmp_path):
+def test_an_unreadable_image_is_named_and_left_out(folder, tmp_path):
     import shutil
 
     shutil.copytree(folder, tmp_path / "shop")
-    (tmp_path / "shop" / "class-00" / "0.jpg").write_bytes(b"no picture")
+    (tmp_path / "shop" / "class-00" / "0.jpg").write_bytes(b"no image")
     found = evaluate(data=tmp_path / "shop", model=GOOD, baseline=BAD)
     assert len(found.table) == 47 and [f["index"] for f in found.to_json()["unreadable"]] == [0]
 
@@ -141,7 +141,7 @@ def test_a_wider_class_counts_apart(folder):
     assert measures["coarse_recall@1"] > measures["recall@1"]
 
 
-def test_several_labels_a_picture(folder, tmp_path):
+def test_several_labels_a_image(folder, tmp_path):
     table = read_table(folder)
     codes, _ = table.labels()
     several = table.with_column("label", [[f"a{c}", f"b{c % 2}"] for c in codes])
@@ -154,7 +154,7 @@ def test_several_labels_a_picture(folder, tmp_path):
     "options, words",
     [
         ({"mode": "querygallery"}, "did you mean `query-gallery`"),
-        ({"mode": "query-gallery"}, "does not say which pictures are queries"),
+        ({"mode": "query-gallery"}, "does not say which images are queries"),
         ({"split": "tset"}, "tset"),
     ],
 )
@@ -163,14 +163,14 @@ def test_mistakes_are_one_sentence(folder, options, words):
         evaluate(data=read_table(folder), model=GOOD, **options)
 
 
-def test_classes_of_one_picture_are_answered(folder):
+def test_classes_of_one_image_are_answered(folder):
     table = read_table(folder)
     lonely = table.with_column("label", np.array([f"c{i}" for i in range(len(table))], object))
-    with pytest.raises(LookalikeError, match="at least 2 pictures"):
+    with pytest.raises(LookalikeError, match="at least 2 images"):
         evaluate(data=lonely, model=GOOD)
 
 
-def test_neighbours_and_a_probe_name_pictures_they_have_not_seen(folder):
+def test_neighbors_and_a_probe_name_images_they_have_not_seen(folder):
     found = evaluate(data=folder, model=GOOD, baseline=BAD, knn=True, probe=True)
     said = found.to_json()["classification"]
     assert (said["known"], said["asked"]) == (36, 12)  # a fifth of each 8, rounded
@@ -199,13 +199,13 @@ def test_the_split_says_who_is_known(folder):
     table = read_table(folder)
     part = np.array(["train", "train", "train", "train", "val", "val", "test", "test"] * 6)
     parted = table.with_column("split", part)
-    still = Colours("still")
+    still = Colors("still")
     said = evaluate(data=parted, model=still, split="val", knn=True)
     assert (said.classified.known, said.classified.asked) == (24, 12) and said.classified.probe is None
-    assert said.to_json()["queries"] == 12  # retrieval is among the pictures of the split alone
+    assert said.to_json()["queries"] == 12  # retrieval is among the images of the split alone
     alone = evaluate(data=parted, model=still, split="val")
     assert alone.to_json()["measures"] == said.to_json()["measures"]
-    assert evaluate(data=parted, model=GOOD, probe=True).classified.asked == 12  # the test pictures
+    assert evaluate(data=parted, model=GOOD, probe=True).classified.asked == 12  # the test images
     apart = table.with_column("split", np.repeat(["train", "train", "train", "test", "test", "test"], 8))
     with pytest.raises(LookalikeError, match="keeps classes apart"):
         evaluate(data=apart, model=GOOD, knn=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation import lists
-from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation._ranking import lists
+from lookalike.evaluation.neighbors import top_k
 from tests.naive import evaluation as naive
 
 

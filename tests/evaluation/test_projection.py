@@ -18,13 +18,13 @@ def test_the_same_rows_give_the_same_map(tsne):
     first, second = project(rows, tsne=tsne), project(rows, tsne=tsne)
     np.testing.assert_array_equal(first.places, second.places)
     assert first.places.shape == (120, 2) and np.isfinite(first.places).all()
-    centres = np.stack([first.places[labels == c].mean(axis=0) for c in range(6)])
+    centers = np.stack([first.places[labels == c].mean(axis=0) for c in range(6)])
     inside = np.mean([first.places[labels == c].std() for c in range(6)])
-    assert centres.std() > inside  # classes stand apart
+    assert centers.std() > inside  # classes stand apart
     assert first.method in first.note or "sketch" in first.note
 
 
-def test_tsne_keeps_more_neighbours_than_two_axes():
+def test_tsne_keeps_more_neighbors_than_two_axes():
     rows, _ = clusters()
     assert project(rows, tsne=True).kept > project(rows, tsne=False).kept
 

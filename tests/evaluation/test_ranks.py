@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lookalike.evaluation import counting, ranks, screening, tally
-from lookalike.evaluation.ranks import Task
+from lookalike.evaluation._ranking import counting, ranks, screening, tally
+from lookalike.evaluation._ranking.ranks import Task
 
 
 def task(count=3000, dim=24, classes=700, depth=20, seed=0):

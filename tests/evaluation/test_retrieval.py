@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation import counting, lists, ranks, screening, tally
+from lookalike.evaluation._ranking import counting, lists, ranks, screening, tally
 from lookalike.evaluation.retrieval import retrieval
 from tests.naive import evaluation as naive
 
@@ -141,7 +141,7 @@ def test_all_rows_equal_rank_by_index():
     agree(result, *naive.retrieval(np.ones((6, 3)), [0, 1, 0, 1, 0, 1], recall_at=KS))
 
 
-def test_singletons_and_unlabelled_rows_are_skipped():
+def test_singletons_and_unlabeled_rows_are_skipped():
     rng = np.random.default_rng(1)
     result = retrieval(unit_rows(rng, 5, 4), ["a", "a", "b", None, None])
     assert result.query_index.tolist() == [0, 1] and result.skipped.tolist() == [2, 3, 4]
@@ -194,8 +194,8 @@ def test_agrees_with_pytorch_metric_learning():
     pytest.importorskip("faiss")
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(25), 8)
-    centres = rng.standard_normal((25, 16))
-    rows = (centres[labels] + 1.2 * rng.standard_normal((200, 16))).astype(np.float32)
+    centers = rng.standard_normal((25, 16))
+    rows = (centers[labels] + 1.2 * rng.standard_normal((200, 16))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     ours = retrieval(rows, labels).mean()
     theirs = calculator(

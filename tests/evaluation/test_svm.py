@@ -34,7 +34,7 @@ def test_average_precision():
 
 def blobs(seed: int, count: int = 40):
     rng = np.random.default_rng(seed)
-    members = rng.random((count, 3)) < 0.4  # a picture may show several
+    members = rng.random((count, 3)) < 0.4  # an image may show several
     rows = members @ np.eye(3, 8) * 3 + rng.normal(size=(count, 8))
     return rows.astype(np.float32), members
 
@@ -67,5 +67,5 @@ def test_few_shots():
 
 def test_nothing_to_tell_apart():
     rows = np.ones((4, 2), np.float32)
-    with pytest.raises(LookalikeError, match="pictures on both sides"):
+    with pytest.raises(LookalikeError, match="images on both sides"):
         svm(rows, np.ones((4, 1), bool), rows, np.ones((4, 1), bool))

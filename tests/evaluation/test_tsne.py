@@ -37,7 +37,7 @@ def test_the_grid_is_near_the_sum_over_pairs(monkeypatch):
     assert np.linalg.norm(grid - true) < 0.1 * np.linalg.norm(true)
 
 
-def test_neighbours_by_cells_are_nearly_all_true():
+def test_neighbors_by_cells_are_nearly_all_true():
     rows = unit(6000, groups=60)
     graph = tsne.near_graph(rows, 10)
     scores = rows[:200] @ rows.T
@@ -60,7 +60,7 @@ def test_many_rows_by_landmarks(monkeypatch):
     assert steps == sorted(steps) and steps[-1] == pytest.approx(1.0)
 
 
-def test_points_without_a_place_come_between_their_neighbours():
+def test_points_without_a_place_come_between_their_neighbors():
     places = np.array([[0.0, 0], [2, 0], [np.nan, np.nan], [np.nan, np.nan]])
     tsne.between(places, np.array([[1, 2], [0, 2], [0, 1], [2, 3]]))
     np.testing.assert_array_equal(places, [[0, 0], [2, 0], [1, 0], [1, 0]])

@@ -196,7 +196,7 @@ def test_views_that_disagree_surely_keep_a_gradient(size):
 def test_rows_far_apart_and_near_ones_are_those_of_the_plain_form(gap):
     """⟨s, t⟩ of e^−gap: where the product of the softmaxes has lost its digits the logits are taken."""
     student, teacher = logits(2, 6, 12), logits(2, 6, 12, "teacher")
-    student[0, 1, :3] += gap  # one view of one picture, and only blocks that hold these
+    student[0, 1, :3] += gap  # one view of one image, and only blocks that hold these
     teacher[1, 1, 3:6] += gap
     for kind, close in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         a, b = (x.to(kind).requires_grad_() for x in (student, teacher))

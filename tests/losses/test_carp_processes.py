@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.carp import CARPLoss, fused_carp
 from lookalike.losses.carp_blocks import Rule
@@ -14,15 +14,15 @@ SHARES = {"even": [(0, 4), (4, 8)], "uneven": [(0, 5), (5, 8)]}
 
 
 def work(share: str, form: str, *, joint: bool = False) -> dict:
-    """One step of a linear layer and prototypes with its own pictures, or with all of them."""
+    """One step of a linear layer and prototypes with its own images, or with all of them."""
     generator = torch_rng(0, "carp", "processes")
-    pictures = torch.randn(2, 8, 10, generator=generator, dtype=torch.float64)
+    images = torch.randn(2, 8, 10, generator=generator, dtype=torch.float64)
     layer = torch.randn(10, 6, generator=generator, dtype=torch.float64).requires_grad_()
     prototypes = torch.randn(24, 6, generator=generator, dtype=torch.float64).requires_grad_()
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     mine = slice(0, 8) if joint else slice(*SHARES[share][rank])
-    z = pictures[:, mine] @ layer
-    w = (pictures[:, mine] @ layer.detach()).roll(1, -1)
+    z = images[:, mine] @ layer
+    w = (images[:, mine] @ layer.detach()).roll(1, -1)
     loss = CARPLoss(4, seed=0 if joint else rank, weight=0.7)  # the first process's partition holds
     if form == "logits":
         found = loss(z @ prototypes.t(), w @ prototypes.detach().t())
@@ -38,13 +38,13 @@ def work(share: str, form: str, *, joint: bool = False) -> dict:
 
 
 def everything() -> dict:
-    processes._WORLD = 1  # the process group is another trainer's
+    distributed._WORLD = 1  # the process group is another trainer's
     return {f"{share} {form}": work(share, form) for share in SHARES for form in ("logits", "fused")}
 
 
 @pytest.fixture(scope="module")
 def both() -> list[dict]:
-    return processes.launch(everything, 2)
+    return distributed.launch(everything, 2)
 
 
 @pytest.mark.parametrize("form", ["logits", "fused"])

@@ -343,7 +343,7 @@ def test_points_instead_of_laws():
 
 # ---- the hyperbolic pairwise loss --------------------------------------------------------------------
 
-# Slot by slot: picture 1 of both classes, then picture 2.
+# Slot by slot: image 1 of both classes, then image 2.
 VECTORS = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [2.0, 1.0], [0.0, 3.0]], dtype=torch.float64)
 
 
@@ -377,7 +377,7 @@ def test_pairwise_losses_are_those_of_the_loop(kind):
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-9)
 
 
-def test_equal_pictures_have_a_finite_slope():
+def test_equal_images_have_a_finite_slope():
     u = VECTORS[[0, 1, 0, 3]].clone().requires_grad_()
     hyperbolic.hyperbolic(u, 2).backward()
     assert torch.isfinite(u.grad).all()

@@ -18,7 +18,7 @@ from lookalike.losses.triplet import Triplet
 BATCHES = {
     "even": [0, 0, 1, 1, 2, 2, 3, 3],
     "uneven": [0, 0, 0, 0, 1, 1, 2],
-    "a class with one picture": [0, 1, 1, 2, 2],
+    "a class with one image": [0, 1, 1, 2, 2],
     "one class": [1, 1, 1],
     "no pair": [0, 1, 2],
 }
@@ -27,8 +27,8 @@ BATCHES = {
 def batch(name, seed=0, dim=6):
     labels = torch.tensor(BATCHES[name])
     generator = torch_rng(seed, "test", name)
-    centres = torch.randn(4, dim, generator=generator, dtype=torch.float64)
-    z = centres[labels] + 0.7 * torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+    centers = torch.randn(4, dim, generator=generator, dtype=torch.float64)
+    z = centers[labels] + 0.7 * torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
     return torch.nn.functional.normalize(z, dim=1), labels
 
 
@@ -39,7 +39,7 @@ def compare(ours, twin, z, labels, others=()):
     assert value.item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-8)
     value.backward()
     expected.backward()
-    # PML normalises once more; so does the twin: gradients agree on the sphere and off it.
+    # PML normalizes once more; so does the twin: gradients agree on the sphere and off it.
     assert torch.allclose(rows[0].grad, rows[1].grad, rtol=1e-5, atol=1e-7)
     for mine, theirs in others:
         assert torch.allclose(mine.grad, theirs.grad, rtol=1e-5, atol=1e-7)

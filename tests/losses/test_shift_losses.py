@@ -19,7 +19,7 @@ from lookalike.losses.proxy_anchor import ProxyAnchor
 LABELS = {
     "even": [0, 0, 1, 1, 2, 2, 3, 3],
     "uneven": [0, 0, 0, 0, 1, 1, 2],
-    "a class with one picture": [0, 1, 1, 2, 2],
+    "a class with one image": [0, 1, 1, 2, 2],
     "one class": [1, 1, 1],
     "no pair": [0, 1, 2],
 }
@@ -195,7 +195,7 @@ def test_proxy_anchor_worked_by_hand_and_its_start():
         loss.inner.proxies.copy_(torch.tensor([[1.0, 0.0]]))
     assert loss(at(0.5), torch.tensor([0])).item() == pytest.approx(2.7608e-6, rel=1e-4)
     loss = ProxyAnchor(2, 2).double()
-    with torch.no_grad():  # the second proxy is the picture's own, at cosine 1
+    with torch.no_grad():  # the second proxy is the image's own, at cosine 1
         loss.inner.proxies.copy_(torch.stack([torch.tensor([1.0, 0.0]), at(0.2)[0]]))
     pull = math.log1p(math.exp(-32 * 0.9))
     assert loss(at(0.2), torch.tensor([1])).item() == pytest.approx(9.6000677 / 2 + pull, rel=1e-6)
@@ -258,7 +258,7 @@ def test_triplets_of_the_paper():
     assert len(shared.anchor) == 8
     assert all(len(set(column.tolist())) == 3 for column in classes.T)
     intra = diva.intra_triplets(z, labels, noise)
-    assert intra.anchor.tolist() == [0, 1, 2, 3, 4, 5]  # the last class has two pictures
+    assert intra.anchor.tolist() == [0, 1, 2, 3, 4, 5]  # the last class has two images
     assert all(len({int(part[i]) for part in intra}) == 3 for i in range(6))
     assert (labels[intra.anchor] == labels[intra.negative]).all()
     assert len(diva.shared_triplets(z[:6], labels[:6], noise[:, :6, :6]).anchor) == 0  # there is no third class

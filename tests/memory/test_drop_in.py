@@ -21,10 +21,10 @@ DIM = 12
 
 def batches(count, size=8, classes=4, dtype=torch.float32, seed=0):
     generator = torch_rng(seed, "drop-in")
-    centres = torch.randn(classes, DIM, generator=generator)
+    centers = torch.randn(classes, DIM, generator=generator)
     for _ in range(count):
         labels = torch.randint(0, classes, (size,), generator=generator)
-        yield (centres[labels] + torch.randn(size, DIM, generator=generator)).to(dtype), labels
+        yield (centers[labels] + torch.randn(size, DIM, generator=generator)).to(dtype), labels
 
 
 def both(loss, miner=None, size=21, **settings):
@@ -317,7 +317,7 @@ def test_more_masked_rows_than_the_memory_holds():
 
 
 def test_pairs_from_outside_are_positions_in_the_batch():
-    """Theirs reads them as rows of the memory: after the first batch they point at other pictures."""
+    """Theirs reads them as rows of the memory: after the first batch they point at other images."""
     ours = CrossBatchMemory(losses.ContrastiveLoss(), DIM, 21, miner=miners.PairMarginMiner(9.0, -1.0))
     for rows, labels in batches(6):  # the inner miner finds nothing
         given = lmu.get_all_pairs_indices(labels)

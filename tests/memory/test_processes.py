@@ -6,7 +6,7 @@ import pytest
 import torch
 from pytorch_metric_learning import losses, miners
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.memory import CrossBatchMemory
@@ -34,7 +34,7 @@ def setting(name: str):
 def work(name: str, gather: bool | None = True, foreign: bool = False, joint: bool = False) -> dict:
     """Five steps of a linear layer with its own rows of every batch, or with all of them."""
     if foreign:  # as if another trainer had started the process group
-        processes._WORLD = 1
+        distributed._WORLD = 1
     loss, settings, flags = setting(name)
     memory = CrossBatchMemory(loss, 6, 19, miner=miners.PairMarginMiner(0.2, 1.2), gather=gather, **settings)
     generator = torch_rng(0, "processes")
@@ -42,16 +42,16 @@ def work(name: str, gather: bool | None = True, foreign: bool = False, joint: bo
     values, gradients = [], []
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     for _ in range(5):
-        pictures = torch.randn(8, 10, generator=generator) + 1
+        images = torch.randn(8, 10, generator=generator) + 1
         labels = torch.randint(0, 3, (8,), generator=generator)
         if flags["apart"]:
-            labels[5:], pictures[5:] = 7, pictures[5:6]
+            labels[5:], images[5:] = 7, images[5:6]
         ids = torch.randint(0, 12, (8,), generator=generator)
         mask = torch.rand(8, generator=generator) < 0.6
         mask[[0, 6]], mask[[1, 7]] = True, False
         mine = slice(0, 8) if joint else slice(*SHARES[rank])
         # Each row by itself, so that it has the same bits in any batch.
-        z = torch.nn.functional.normalize((pictures[mine][:, :, None] * layer).sum(1), dim=1)
+        z = torch.nn.functional.normalize((images[mine][:, :, None] * layer).sum(1), dim=1)
         more = {"ids": ids[mine]} if flags["ids"] else {}
         if flags["mask"]:
             more["enqueue_mask"] = mask[mine]
@@ -80,7 +80,7 @@ def everything() -> dict:
 
 @pytest.fixture(scope="module")
 def both() -> list[dict]:
-    return processes.launch(everything, 2)
+    return distributed.launch(everything, 2)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,7 +109,7 @@ def test_in_our_loop_the_batch_is_joint_already(both: list[dict]) -> None:
 def poison() -> str:
     memory = CrossBatchMemory(losses.SupConLoss(), 3, 5, gather=True)
     rows = torch.ones(2, 3)
-    if processes.rank() == 1:
+    if distributed.rank() == 1:
         rows[0, 0] = float("nan")
     try:
         memory(rows, torch.tensor([0, 1]))

@@ -19,7 +19,7 @@ from lookalike.core.seeds import torch_rng
 from lookalike.losses.multi_similarity import MultiSimilarity
 from lookalike.losses.supcon import SupCon
 from lookalike.memory import CrossBatchMemory, Moments
-from lookalike.memory.joint import alone
+from lookalike.memory._gather import alone
 from lookalike.memory.moments import moments, understatement
 
 unit = torch.nn.functional.normalize
@@ -315,7 +315,7 @@ def test_plain_dot_products():
 
 
 @pytest.mark.parametrize("loss", [SupConLoss(0.1), losses.NTXentLoss(0.1)])
-def test_a_picture_is_not_compared_with_itself(loss):
+def test_a_image_is_not_compared_with_itself(loss):
     """Older copies of it, copies in the same batch, and copies under another label."""
     rows, labels, _ = next(iter(stream(1, 6, 6)))
     labels = torch.tensor([0, 0, 1, 1, 2, 0])

@@ -20,8 +20,8 @@ K = 12
 def cloud(count, dim=24, seed=0):
     """Rows in clusters, as embeddings are."""
     generator = torch_rng(seed, "retrieval")
-    centres = torch.randn(40, dim, generator=generator)
-    rows = centres[torch.arange(count) % 40] + 0.7 * torch.randn(count, dim, generator=generator)
+    centers = torch.randn(40, dim, generator=generator)
+    rows = centers[torch.arange(count) % 40] + 0.7 * torch.randn(count, dim, generator=generator)
     return normalize(rows, dim=1)
 
 

@@ -125,11 +125,11 @@ RULES = {
 def stream(steps, size, dim, seed=0, classes=4, sizes=None):
     """Unit batches whose distribution drifts."""
     generator = torch_rng(seed, "memory")
-    centres = torch.randn(classes, dim, generator=generator)
+    centers = torch.randn(classes, dim, generator=generator)
     for step in range(steps):
         number = size if sizes is None else sizes[step % len(sizes)]
         labels = torch.randint(0, classes, (number,), generator=generator)
-        rows = centres[labels] * (1 + 0.1 * step) + 0.05 * step + 0.5 * torch.randn(number, dim, generator=generator)
+        rows = centers[labels] * (1 + 0.1 * step) + 0.05 * step + 0.5 * torch.randn(number, dim, generator=generator)
         yield torch.nn.functional.normalize(rows, dim=1), labels, torch.randint(0, 30, (number,), generator=generator)
 
 

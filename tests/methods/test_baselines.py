@@ -48,17 +48,17 @@ def test_simsiam_stops_the_gradient_at_the_target():
     assert found["p"].shape == found["target"].shape == (12, 2, 6)
 
 
-def test_dino_is_the_cross_entropy_with_a_centred_sharp_teacher():
+def test_dino_is_the_cross_entropy_with_a_centered_sharp_teacher():
     method = make_dino()
     student, teacher = draw(4, 2, 9, name="s"), draw(4, 2, 9, name="t")
     rows = {"student": student, "teacher": teacher}
-    method.loss(rows, batch())  # the centre moves
-    centre = 0.1 * teacher.mean((0, 1))
-    assert torch.allclose(method.criterion.center.flatten(), centre, atol=1e-6)
+    method.loss(rows, batch())  # the center moves
+    center = 0.1 * teacher.mean((0, 1))
+    assert torch.allclose(method.criterion.center.flatten(), center, atol=1e-6)
     total = 0.0
     for i in range(4):
         for v, w in ((0, 1), (1, 0)):
-            target = ((teacher[i, w] - centre) / 0.04).softmax(0)
+            target = ((teacher[i, w] - center) / 0.04).softmax(0)
             total -= float((target * (student[i, v] / 0.1).log_softmax(0)).sum())
     assert method.loss(rows, batch()).item() == pytest.approx(total / 8, rel=1e-4)
 

@@ -47,8 +47,8 @@ def test_the_loss_is_that_of_the_networks_logits():
     assert method.loss(found, joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_views_of_a_picture_stay_together():
-    """Row i of what is embedded is picture i in every view, whatever the order in which views are joined."""
+def test_views_of_a_image_stay_together():
+    """Row i of what is embedded is image i in every view, whatever the order in which views are joined."""
     method = make()
     whole = method.eval().embed(batch())["student"]
     one = Batch(tuple(v[3:4] for v in batch().views), "pooled", batch().labels[3:4], batch().ids[3:4])
@@ -71,7 +71,7 @@ def test_one_partition_a_step_from_seed_and_step_alone():
 
 
 def test_the_teacher_takes_in_what_the_step_was_computed_with():
-    """ξ ← η ξ + (1 − η) θ with the θ before the optimiser's step; η from 0.9 to 1 along a cosine."""
+    """ξ ← η ξ + (1 − η) θ with the θ before the optimizer's step; η from 0.9 to 1 along a cosine."""
     method = make(momentum=0.9)
     with torch.no_grad():
         for parameter in [*method.context.model.parameters(), *method.assigner.parameters()]:
@@ -102,7 +102,7 @@ def test_previous_is_one_step_old_and_stopgrad_is_now():
     old, now = make(teacher="previous"), make(teacher="stopgrad")
     for method in (old, now):
         method.before_update()
-        with torch.no_grad():  # the optimiser's step
+        with torch.no_grad():  # the optimizer's step
             method.assigner.projection[0].weight.add_(0.3 * method.assigner.projection[0].weight.roll(1, 0))
     found = old.embed(batch())
     assert not torch.allclose(found["teacher"], found["student"][:, :2], atol=1e-4)
@@ -135,10 +135,10 @@ def test_shared_prototypes_are_the_students():
 
 
 def test_two_ways_of_looking_and_small_crops():
-    view = RandomView(Preprocess(size=224, crop=1.0), scale=(0.2, 1.0), jitter=0.5, grey=0.2)
+    view = RandomView(Preprocess(size=224, crop=1.0), scale=(0.2, 1.0), jitter=0.5, gray=0.2)
     first, second, *rest = make(local=6).views(view)
-    assert (first.blur, first.solarise) == (1.0, 0.0) and (second.blur, second.solarise) == (0.1, 0.2)
-    assert all((look.jitter, look.saturation, look.grey) == (0.5, 0.5, 0.2) for look in (first, second))
+    assert (first.blur, first.solarize) == (1.0, 0.0) and (second.blur, second.solarize) == (0.1, 0.2)
+    assert all((look.jitter, look.saturation, look.gray) == (0.5, 0.5, 0.2) for look in (first, second))
     assert len(rest) == 6 and all(v.pre.size == 96 and v.scale == (0.05, 0.2) and v.blur == 0.5 for v in rest)
     assert make(asymmetric=False).views(view) == [view, view]
 
@@ -191,7 +191,7 @@ def test_rates_head_and_prototypes_together():
 
 
 @pytest.mark.parametrize(
-    ("pictures", "batch", "prototypes", "block"),
+    ("images", "batch", "prototypes", "block"),
     [
         (50_000, 256, 16_384, 512),
         (1_281_167, 1024, 65_536, 512),
@@ -202,11 +202,11 @@ def test_rates_head_and_prototypes_together():
         (12, 12, 12, 4),
     ],
 )
-def test_prototypes_and_blocks_follow_from_pictures_and_batch(pictures, batch, prototypes, block):
-    found = choose_blocks(pictures, batch)
+def test_prototypes_and_blocks_follow_from_images_and_batch(images, batch, prototypes, block):
+    found = choose_blocks(images, batch)
     assert found[:2] == (prototypes, block)
-    assert prototypes % block == 0 and prototypes <= max(pictures, 12)
-    assert f"{pictures:,} pictures" in found[2]
+    assert prototypes % block == 0 and prototypes <= max(images, 12)
+    assert f"{images:,} images" in found[2]
 
 
 def test_what_is_asked_for_is_taken_or_refused():

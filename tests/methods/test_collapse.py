@@ -25,23 +25,23 @@ from lookalike.methods.collapse import (
 )
 
 
-@pytest.mark.parametrize(("pictures", "block"), [(6, 4), (64, 512), (128, 512), (1024, 512), (256, 65_536)])
-def test_the_balance_of_random_choices_is_that_of_drawing(pictures, block):
+@pytest.mark.parametrize(("images", "block"), [(6, 4), (64, 512), (128, 512), (1024, 512), (256, 65_536)])
+def test_the_balance_of_random_choices_is_that_of_drawing(images, block):
     rng, found = numpy_rng(0, "draws"), []
     for _ in range(1000):
-        counts = np.unique(rng.integers(0, block, pictures), return_counts=True)[1] / pictures
+        counts = np.unique(rng.integers(0, block, images), return_counts=True)[1] / images
         found.append(math.log(block) + float((counts * np.log(counts)).sum()))
     error = np.std(found) / len(found) ** 0.5
-    assert abs(expected_balance(pictures, block) - np.mean(found)) < 4 * error
+    assert abs(expected_balance(images, block) - np.mean(found)) < 4 * error
 
 
 @pytest.mark.parametrize(
-    ("pictures", "block", "drawn"),
+    ("images", "block", "drawn"),
     [(64, 512, 2.161), (128, 512, 1.555), (256, 512, 0.998), (4096, 512, 0.064), (256, 65_536, 5.548)],
 )
-def test_the_table_of_the_spec(pictures, block, drawn):
+def test_the_table_of_the_spec(images, block, drawn):
     """Its figures were drawn, a few times each; ours is the expectation."""
-    assert expected_balance(pictures, block) == pytest.approx(drawn, rel=0.01)
+    assert expected_balance(images, block) == pytest.approx(drawn, rel=0.01)
 
 
 def test_spread_and_rank_of_features():
@@ -93,7 +93,7 @@ def test_a_stall_is_told_from_a_collapse():
     found = guard()
     told = [read(found, step, clusters=1.01, consistency=0.97 * math.log(128), balance=0.01) for step in range(1, 60)]
     assert told[-1]["state"] == STALLED
-    assert "Raise `optimiser.rate`" in found.sentence(STALLED, 1.01, 4.7, 59)
+    assert "Raise `optimizer.rate`" in found.sentence(STALLED, 1.01, 4.7, 59)
 
 
 def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
@@ -109,7 +109,7 @@ def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
     fast = guard()
     for step in range(1, 60):
         read(fast, step, clusters=1.5, consistency=4.0 if step < 30 else 0.5)
-    assert "lower `optimiser.rate`" in fast.sentence(COLLAPSED, 1.5, 0.5, 59)
+    assert "lower `optimizer.rate`" in fast.sentence(COLLAPSED, 1.5, 0.5, 59)
 
 
 def test_a_resumed_guard_speaks_as_an_unbroken_one():
@@ -123,7 +123,7 @@ def test_a_resumed_guard_speaks_as_an_unbroken_one():
 
 
 def test_a_run_without_balance_collapses_and_is_told(capsys):
-    """No weight on the balance: every picture goes to the same prototypes, and the guard says so soon."""
+    """No weight on the balance: every image goes to the same prototypes, and the guard says so soon."""
     method = CARP(CARPSettings.parse({**SMALL, "weight": 0.0, "teacher": "stopgrad"}), context())
     method.context.steps = 200
     parameters = [*method.context.model.backbone.parameters(), *method.assigner.parameters()]

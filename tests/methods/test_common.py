@@ -41,7 +41,7 @@ class Net(nn.Module):
 def context(seed: int = 0) -> Context:
     model = Net()
     labels = torch.arange(12) % CLASSES
-    pictures = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
+    images = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
     return Context(
         model=model,
         classes=CLASSES,
@@ -51,8 +51,8 @@ def context(seed: int = 0) -> Context:
         batch=12,
         table=None,
         labels=labels,
-        encode=lambda rows: model(pictures if rows is None else pictures[rows]).detach(),
-        encode_backward=lambda rows, gradient: model(pictures[rows]).backward(gradient),
+        encode=lambda rows: model(images if rows is None else images[rows]).detach(),
+        encode_backward=lambda rows, gradient: model(images[rows]).backward(gradient),
         step=1,
     )
 

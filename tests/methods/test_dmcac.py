@@ -21,19 +21,19 @@ from lookalike.methods.dmcac_maps import class_maps, diagonal
 from lookalike.methods.dmcac_settings import DMCACSettings
 from lookalike.methods.dmcac_split import part
 
-PICTURES = 36
+IMAGES = 36
 
 
 def around(**changes):
-    """36 pictures of 3 classes; `encode` counts how often it is asked, and moves a little with every step."""
+    """36 images of 3 classes; `encode` counts how often it is asked, and moves a little with every step."""
     made = context()
-    made.labels = torch.arange(PICTURES) % CLASSES
-    rows = normalize(torch.randn(PICTURES, DIM, generator=torch_rng(5, "database")), dim=1)
+    made.labels = torch.arange(IMAGES) % CLASSES
+    rows = normalize(torch.randn(IMAGES, DIM, generator=torch_rng(5, "database")), dim=1)
     made.asked = []
 
     def encode(ids):
         made.asked.append((made.step, ids))
-        noise = torch.randn(PICTURES, DIM, generator=torch_rng(made.step, "moved"))
+        noise = torch.randn(IMAGES, DIM, generator=torch_rng(made.step, "moved"))
         return normalize(rows + 0.05 * noise, dim=1)[ids]
 
     made.encode = encode
@@ -91,14 +91,14 @@ def test_the_draw_is_its_seed_and_leaves_out_what_has_no_label():
     assert 3 not in first.queries and 3 not in first.database
 
 
-def test_single_pictures_are_searched_only_and_named(capsys):
+def test_single_images_are_searched_only_and_named(capsys):
     labels = np.array([0, 0, 0, 1, 2, 2])
     found = part(labels, share=0.2, seed=0)
     assert 3 in found.database and 1 not in labels[found.queries]
-    assert "1 class has one picture and asks nothing, but stands in the database" in capsys.readouterr().err
+    assert "1 class has one image and asks nothing, but stands in the database" in capsys.readouterr().err
     part(np.array([0, 0, 0, 1, 2, 2, 3]), share=0.2, seed=0, tell=True)
-    assert "2 classes have one picture each and ask nothing, but stand" in capsys.readouterr().err
-    with pytest.raises(LookalikeError, match="No class has two pictures or more"):
+    assert "2 classes have one image each and ask nothing, but stand" in capsys.readouterr().err
+    with pytest.raises(LookalikeError, match="No class has two images or more"):
         part(np.arange(6), share=0.2, seed=0)
 
 
@@ -119,11 +119,11 @@ def test_a_split_of_ones_own_names_the_classes_it_cannot_answer(capsys):
     labels, names = np.array([0, 0, 1, 1]), ["tern", "tern", "gull", "gull"]
     roles = ["query", "database", "query", "query"]
     table = Columns(label=names, role=roles)
-    with pytest.raises(LookalikeError, match="1 of 2 query classes have no picture in the database: `gull`"):
+    with pytest.raises(LookalikeError, match="1 of 2 query classes have no image in the database: `gull`"):
         part(labels, share=0.2, seed=0, table=table, column="role")
     found = part(labels, share=0.2, seed=0, table=table, column="role", unanswered=True)
     assert found.queries.tolist() == [0, 2, 3] and found.database.tolist() == [1]
-    assert "66.7% of the queries have no picture of their class" in capsys.readouterr().err
+    assert "66.7% of the queries have no image of their class" in capsys.readouterr().err
     with pytest.raises(LookalikeError, match="no column `part`"):
         part(labels, share=0.2, seed=0, table=table, column="part")
     with pytest.raises(LookalikeError, match="holds `gull`; it must say"):
@@ -134,7 +134,7 @@ def test_a_split_of_ones_own_names_the_classes_it_cannot_answer(capsys):
         part(labels, share=0.2, seed=0, table=Columns(role=["query"] * 4), column="role")
 
 
-def test_more_neighbours_than_rows_are_all_rows(capsys):
+def test_more_neighbors_than_rows_are_all_rows(capsys):
     method = make(k=50)
     assert method.k == len(method.parted.database) == 6
     assert "retrieves all of them, not 50" in capsys.readouterr().err
@@ -323,13 +323,13 @@ def test_full_retrieval_with_gradient_sends_the_database_its_own():
 def test_raw_rows_are_as_long_as_the_head_makes_them():
     place = context()
     method = DMCAC(DMCACSettings.parse({"k": 2, "head_input": "raw"}), place)
-    pictures = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
+    images = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
     found = method.embed(batch())
     raw = place.model.head(place.model.pooled_from("", batch().views[1]))
     assert torch.allclose(found["length"][:, 1], raw.norm(dim=1))
     place.step = 1
     loss = method.loss(found, Batch((), "pooled", batch().labels, batch().ids))
-    wanted = place.model.head(place.model.pooled_from("", pictures[method.parted.database])).norm(dim=1)
+    wanted = place.model.head(place.model.pooled_from("", images[method.parted.database])).norm(dim=1)
     assert torch.allclose(method.lengths, wanted)
     loss.backward()
     unit = DMCAC(DMCACSettings.parse({"k": 2}), context())
@@ -338,12 +338,12 @@ def test_raw_rows_are_as_long_as_the_head_makes_them():
 
 def test_views_the_first_plain():
     from lookalike.data import Preprocess
-    from lookalike.data.views import CentreView, RandomView
+    from lookalike.data.views import CenterView, RandomView
 
     default = RandomView(Preprocess(32), augment="rand-m9")
     views = make().views(default)
     assert len(views) == 6 and views[0].augment == "" and all(view is default for view in views[1:])
-    assert isinstance(make(first_view="centre").views(default)[0], CentreView)
+    assert isinstance(make(first_view="center").views(default)[0], CenterView)
 
 
 # ---- maps --------------------------------------------------------------------------------------------

@@ -86,6 +86,6 @@ def test_keys_are_shuffled_and_put_back():
     found = method.embed(same)
     assert not torch.equal(seen[0], rows.views[0])
     assert sorted(seen[0].tolist()) == sorted(rows.views[0].tolist())
-    # The encoders are still equal, so each key is its own picture's query.
+    # The encoders are still equal, so each key is its own image's query.
     assert torch.allclose(found["query"], found["key"], atol=1e-6)
     assert len(method.views("a view")) == 2

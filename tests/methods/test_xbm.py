@@ -9,7 +9,7 @@ from tests.methods.test_common import DIM, batch, context
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.methods import Batch
-from lookalike.methods.remembering import MemorySettings
+from lookalike.methods.memory_settings import MemorySettings
 from lookalike.methods.xbm import XBM, XBMSettings
 
 
@@ -26,7 +26,7 @@ def step(method: XBM, number: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("size", "pictures", "rows"),
+    ("size", "images", "rows"),
     [
         (0.5, 59_551, 29_775),
         (1, 4_000, 4_000),
@@ -36,8 +36,8 @@ def step(method: XBM, number: int) -> float:
         (2, 9, 64),
     ],
 )
-def test_a_memory_is_a_share_or_a_number_and_at_least_a_batch(size, pictures, rows):
-    assert MemorySettings(size=size).rows(pictures, 64) == rows
+def test_a_memory_is_a_share_or_a_number_and_at_least_a_batch(size, images, rows):
+    assert MemorySettings(size=size).rows(images, 64) == rows
 
 
 def test_without_a_memory_only_the_batch_is_compared():
@@ -58,7 +58,7 @@ def test_a_warm_up_is_the_batch_alone_and_leaves_the_memory_empty():
     assert method.memory.count == 12
 
 
-def test_filling_encodes_random_training_pictures_once():
+def test_filling_encodes_random_training_images_once():
     around = context()
     around.labels = torch.arange(36) % 3
     around.labels[5] = -1

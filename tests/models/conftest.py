@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lookalike.models import Embedder
-from tests.helpers import pictures
+from tests.helpers import make_images
 
 SIZE = 48
 
@@ -32,4 +32,4 @@ def make() -> Callable[..., Embedder]:
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     """12 JPEGs in 4 classes."""
-    return sorted(pictures(tmp_path / "pictures", classes=4, images=3).rglob("*.jpg"))
+    return sorted(make_images(tmp_path / "images", classes=4, images=3).rglob("*.jpg"))

@@ -31,7 +31,7 @@ def test_lite0_equals_the_packages_weights_by_name() -> None:
     assert built.architecture == "tf_efficientnet_lite0"
     assert built.preprocess.mean == built.preprocess.std == (0.5, 0.5, 0.5)
     assert (built.preprocess.size, built.preprocess.crop) == (224, 0.875)
-    assert "no licence" in built.licence
+    assert "no license" in built.license
 
 
 def test_lite0_is_the_whole_network_up_to_its_classifier() -> None:

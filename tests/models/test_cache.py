@@ -12,8 +12,9 @@ import torch
 
 from lookalike import LookalikeError
 from lookalike.core import folders
-from lookalike.data import CentreView, RandomView, Table, read_table
-from lookalike.models import Embedder, cache, fast_openvino, features_for, fused, runtimes
+from lookalike.data import CenterView, RandomView, Table, read_table
+from lookalike.models import Embedder, cache, features_for
+from lookalike.models.inference import openvino_runtime, runtimes, torch_fused
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def entries() -> list[Path]:
 
 
 def test_views_by_rows_by_features(model: Embedder, table: Table, files: list[Path], home: Path) -> None:
-    views = [CentreView(model.preprocess), RandomView(model.preprocess), RandomView(model.preprocess)]
+    views = [CenterView(model.preprocess), RandomView(model.preprocess), RandomView(model.preprocess)]
     got = features_for(model, table, views=views, seed=3)
     assert got.shape == (3, 12, model.feature_dim)
     assert got.dtype == np.float32
@@ -124,13 +125,13 @@ def _forgetful(real: Callable[..., np.ndarray | None]) -> Callable[..., np.ndarr
 def test_features_are_computed_by_torch_and_the_same_each_time(
     model: Embedder, table: Table, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training and its evaluations use torch, however many pictures there are and whatever else is installed."""
+    """Training and its evaluations use torch, however many images there are and whatever else is installed."""
     wanted = np.array(features_for(model, table))
     monkeypatch.setattr(runtimes, "ENOUGH", 5)
-    monkeypatch.setattr(fast_openvino, "prepare", lambda *_: pytest.fail("another runtime than torch"))
+    monkeypatch.setattr(openvino_runtime, "prepare", lambda *_: pytest.fail("another runtime than torch"))
     calls: list[int] = []
-    real = fused._run
-    monkeypatch.setattr(fused, "_run", lambda graph, batch: calls.append(len(batch)) or real(graph, batch))
+    real = torch_fused._run
+    monkeypatch.setattr(torch_fused, "_run", lambda graph, batch: calls.append(len(batch)) or real(graph, batch))
     many = [np.array(features_for(model, table, seed=seed)) for seed in (1, 2)]  # another seed: another entry
     assert sum(calls) >= 24, "through the fused graph"
     np.testing.assert_array_equal(*many)

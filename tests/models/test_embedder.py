@@ -13,7 +13,7 @@ from lookalike import LookalikeError
 from lookalike.models import Embedder
 
 
-def test_pixels_and_normalised_images_give_the_same(model: Embedder) -> None:
+def test_pixels_and_normalized_images_give_the_same(model: Embedder) -> None:
     pixels = torch.randint(0, 256, (3, 48, 48, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (model.preprocess.mean, model.preprocess.std))
     images = (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
@@ -42,7 +42,7 @@ def test_pca_head_is_the_top_of_the_second_moment(model: Embedder) -> None:
     assert not model.head.bias.any()
     basis = model.head.weight.detach().numpy().astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    moment = unit.T.astype(np.float64) @ unit  # not centred: the mean direction comes first
+    moment = unit.T.astype(np.float64) @ unit  # not centered: the mean direction comes first
     np.testing.assert_allclose(basis @ basis.T, np.eye(5), atol=1e-5)
     largest = np.sort(np.linalg.eigvalsh(moment))[::-1][:5]
     np.testing.assert_allclose(np.diag(basis @ moment @ basis.T), largest, rtol=1e-4, atol=1e-5)
@@ -126,9 +126,9 @@ def test_the_fingerprint_sees_every_kind_of_write(model: Embedder) -> None:
     for seed in range(6):  # a new head at the address of the old one is still a new head
         model.set_random_head(8, seed)
         assert changed()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     model(torch.rand(2, 3, 48, 48)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     assert changed()
     model.load_state_dict({key: value + 1 for key, value in model.state_dict().items()})
     assert changed()

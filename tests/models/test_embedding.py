@@ -38,7 +38,7 @@ def test_npy_with_the_names_beside(model: Embedder, files: list[Path], tmp_path:
 
 
 @pytest.mark.parametrize("suffix", ["npy", "parquet"])
-def test_unreadable_pictures_are_left_out_and_listed(
+def test_unreadable_images_are_left_out_and_listed(
     model: Embedder, files: list[Path], tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "BLOCK", 5)  # failures in several blocks
@@ -83,7 +83,7 @@ def test_bad_input(model: Embedder, files: list[Path], tmp_path: Path) -> None:
         embed(source=tmp_path / "nowhere", out=tmp_path / "v.npy", model=model)
     for file in files:
         file.write_bytes(b"broken")
-    with pytest.raises(LookalikeError, match="None of the 12 pictures"):
+    with pytest.raises(LookalikeError, match="None of the 12 images"):
         embed(source=files[0].parent.parent, out=tmp_path / "v.npy", model=model)
     assert not list(tmp_path.glob("v.*"))
 
@@ -100,7 +100,7 @@ def test_a_coarser_precision_says_what_it_costs(
     coarse, fine = (model.encode(read_table(folder), on_error="skip", precision=p)[0] for p in ("bf16", "f32"))
     cosine = (coarse * fine).sum(axis=1)
     assert done.cost == {
-        "pictures": 11,
+        "images": 11,
         "mean_cosine": pytest.approx(cosine.mean(), abs=1e-5),
         "least_cosine": pytest.approx(cosine.min(), abs=1e-5),
     }

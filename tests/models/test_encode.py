@@ -20,8 +20,9 @@ from PIL import Image
 
 from lookalike import LookalikeError
 from lookalike.data import RandomView, Table, UnreadableImage, prepare, read_table
-from lookalike.models import Embedder, Failure, pixels
-from tests.helpers import picture
+from lookalike.models import Embedder, Failure
+from lookalike.models.inference import pixels
+from tests.helpers import make_image
 
 
 @pytest.fixture
@@ -64,13 +65,13 @@ def test_everything_it_accepts(model: Embedder, files: list[Path], rows: np.ndar
     np.testing.assert_allclose(got, rows, atol=2e-3 if kind in ("pil", "arrays", "one array") else 1e-6)
 
 
-def test_one_picture_gives_one_vector(model: Embedder, files: list[Path], rows: np.ndarray) -> None:
+def test_one_image_gives_one_vector(model: Embedder, files: list[Path], rows: np.ndarray) -> None:
     for one in (files[3], str(files[3]), files[3].read_bytes()):
         np.testing.assert_allclose(model.encode(one), rows[3], atol=1e-5)
     assert model.encode([files[3]]).shape == (1, model.dim)
 
 
-def test_no_pictures(model: Embedder) -> None:
+def test_no_images(model: Embedder) -> None:
     assert model.encode([]).shape == (0, model.dim)
     assert model.encode(iter([])).shape == (0, model.dim)
     rows, failures = model.encode([], on_error="skip")
@@ -92,14 +93,14 @@ def test_the_square_is_what_pillow_makes_of_it() -> None:
 
     for size, crop, shape in ((48, 0.875, (64, 80)), (96, 0.875, (64, 64)), (32, 1.0, (128, 96))):
         pre = Preprocess(size=size, crop=crop)
-        data = picture(1, width=shape[1], height=shape[0])
-        off = np.abs(pixels.centre(data, pre).astype(int) - prepare(data, pre).astype(int))
+        data = make_image(1, width=shape[1], height=shape[0])
+        off = np.abs(pixels.center(data, pre).astype(int) - prepare(data, pre).astype(int))
         assert off.mean() < 0.6
         assert np.quantile(off, 0.99) <= 3
 
 
 def test_generators_are_streamed(model: Embedder) -> None:
-    """Pictures are made while earlier ones are embedded, never all at once."""
+    """Images are made while earlier ones are embedded, never all at once."""
     alive: list[int] = []
     most = 0
 
@@ -110,7 +111,7 @@ def test_generators_are_streamed(model: Embedder) -> None:
     def stream() -> Iterator[bytes]:
         nonlocal most
         buffer = io.BytesIO()
-        Image.fromarray(picture(0)).save(buffer, "JPEG")
+        Image.fromarray(make_image(0)).save(buffer, "JPEG")
         for _ in range(400):
             alive.append(1)
             most = max(most, len(alive))
@@ -121,7 +122,7 @@ def test_generators_are_streamed(model: Embedder) -> None:
     assert most <= 8 * 5
 
 
-def test_an_unreadable_picture_stops_with_its_name(model: Embedder, files: list[Path]) -> None:
+def test_an_unreadable_image_stops_with_its_name(model: Embedder, files: list[Path]) -> None:
     files[7].write_bytes(b"nonsense")
     with pytest.raises(UnreadableImage, match=files[7].name):
         model.encode(files)
@@ -162,12 +163,12 @@ def test_bad_options(model: Embedder, files: list[Path], bad: dict[str, object],
 
 
 @pytest.mark.parametrize("bad", [7, None, {"a": 1}, [7], [None]])
-def test_things_that_are_no_pictures(model: Embedder, bad: object) -> None:
+def test_things_that_are_no_images(model: Embedder, bad: object) -> None:
     with pytest.raises(LookalikeError, match="give paths, bytes"):
         model.encode(bad)
 
 
-def test_a_folder_is_no_picture(model: Embedder, files: list[Path]) -> None:
+def test_a_folder_is_no_image(model: Embedder, files: list[Path]) -> None:
     with pytest.raises(LookalikeError, match="read_table"):
         model.encode(files[0].parent)
 
@@ -251,15 +252,15 @@ def test_no_guard_is_needed(files: list[Path], tmp_path: Path) -> None:
 
 def test_decoding_goes_on_while_the_model_runs(model: Embedder) -> None:
     """Reading ahead is bounded: no more than a few batches wait for a slow runtime."""
-    from lookalike.models.pictures import stream
-    from lookalike.models.pipeline import AHEAD, Decoder
+    from lookalike.models.inference.inputs import stream
+    from lookalike.models.inference.pipeline import AHEAD, Decoder
 
     drawn: list[int] = []
 
     def source() -> Iterator[np.ndarray]:
         for number in range(200):
             drawn.append(number)
-            yield picture(number % 3)
+            yield make_image(number % 3)
 
     batches = Decoder(model.preprocess).batches(stream(source()).items, 4, 2)
     next(batches)
@@ -269,12 +270,12 @@ def test_decoding_goes_on_while_the_model_runs(model: Embedder) -> None:
 
 
 def test_more_threads_decode_only_when_the_runtime_waits(model: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lookalike.models import pipeline
-    from lookalike.models.pictures import stream
+    from lookalike.models.inference import pipeline
+    from lookalike.models.inference.inputs import stream
 
     def threads_used(slow_decoder: bool) -> int:
         workers: set[int] = set()
-        real = pipeline.centre
+        real = pipeline.center
 
         def decode(*arguments: object) -> np.ndarray:
             workers.add(threading.get_ident())
@@ -282,8 +283,8 @@ def test_more_threads_decode_only_when_the_runtime_waits(model: Embedder, monkey
             return real(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "centre", decode)
-            source = stream([picture(0)] * 100)
+            patch.setattr(pipeline, "center", decode)
+            source = stream([make_image(0)] * 100)
             for _ in pipeline.Decoder(model.preprocess).batches(source.items, 4, 3):
                 time.sleep(0 if slow_decoder else 0.06)
         return len(workers)
@@ -304,11 +305,11 @@ def test_views_are_seeded(model: Embedder, files: list[Path]) -> None:
 
 
 def test_a_view_of_another_size_is_refused(model: Embedder, files: list[Path], make: Callable[..., Embedder]) -> None:
-    with pytest.raises(LookalikeError, match="gives pictures of 64 px"):
+    with pytest.raises(LookalikeError, match="gives images of 64 px"):
         model.features(files, view=RandomView(make(size=64).preprocess))
 
 
-def test_pooled_features_are_not_normalised(model: Embedder, files: list[Path], rows: np.ndarray) -> None:
+def test_pooled_features_are_not_normalized(model: Embedder, files: list[Path], rows: np.ndarray) -> None:
     pooled = model.features(files, runtime="torch")
     lengths = np.linalg.norm(pooled, axis=1, keepdims=True)
     assert np.abs(lengths - 1).min() > 1e-3

@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 
 from lookalike import LookalikeError, export
-from lookalike.models import Embedder, exporting, fast_onnx, pixels
-from tests.helpers import picture
+from lookalike.models import Embedder, exporting
+from lookalike.models.inference import onnx_runtime, pixels
+from tests.helpers import make_image
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,11 @@ def test_the_file_stands_alone(exported: tuple[Embedder, Path, exporting.Exporte
     model, out, done = exported
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     for count in (1, 7):
-        squares = np.stack([pixels.centre(picture(seed), model.preprocess) for seed in range(count)])
+        squares = np.stack([pixels.center(make_image(seed), model.preprocess) for seed in range(count)])
         rows = session.run(None, {"pixels": squares})[0]
-        np.testing.assert_allclose(rows, model.encode([picture(s) for s in range(count)], runtime="torch"), atol=1e-5)
+        np.testing.assert_allclose(
+            rows, model.encode([make_image(s) for s in range(count)], runtime="torch"), atol=1e-5
+        )
     assert done.difference <= 1e-4
     assert done.to_json()["fingerprint"] == model.fingerprint()
 
@@ -40,7 +43,7 @@ def test_what_it_says_about_itself(exported: tuple[Embedder, Path, exporting.Exp
     about = {prop.key: prop.value for prop in graph.metadata_props}
     assert about["fingerprint"] == model.fingerprint()
     assert json.loads(about["preprocess"])["size"] == 48
-    assert {entry.domain: entry.version for entry in graph.opset_import}[""] == fast_onnx.OPSET
+    assert {entry.domain: entry.version for entry in graph.opset_import}[""] == onnx_runtime.OPSET
     (given,) = graph.graph.input
     dims = given.type.tensor_type.shape.dim
     assert dims[0].dim_param
@@ -55,7 +58,7 @@ def test_a_file_that_differs_is_not_kept(
     other = Embedder.from_pretrained("test_efficientnet", weights="random", size=48, pooling="avg")
     other.set_random_head(16)
     monkeypatch.setattr(
-        fast_onnx, "write_onnx", lambda model, layer, file, metadata: file.write_bytes(out.read_bytes())
+        onnx_runtime, "write_onnx", lambda model, layer, file, metadata: file.write_bytes(out.read_bytes())
     )
     with pytest.raises(LookalikeError, match="differs from torch"):
         export(model=other, out=tmp_path / "m.onnx")

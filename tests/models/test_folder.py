@@ -15,7 +15,7 @@ from lookalike.core.formats import CURRENT
 from lookalike.core.run import Run
 from lookalike.models import Embedder
 from lookalike.models.prototypes import Prototypes, folded
-from tests.helpers import picture
+from tests.helpers import make_image
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def test_round_trip(model: Embedder, saved: Path) -> None:
     assert (again.name, again.dim, again.pooling.name) == (model.name, 8, "gem")
     assert again.preprocess == model.preprocess
     assert not again.training
-    pictures = [picture(seed) for seed in range(3)]
-    assert np.array_equal(again.encode(pictures, runtime="torch"), model.encode(pictures, runtime="torch"))
+    images = [make_image(seed) for seed in range(3)]
+    assert np.array_equal(again.encode(images, runtime="torch"), model.encode(images, runtime="torch"))
 
 
 def test_classifier_prototypes_and_parent_survive(make: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -61,22 +61,22 @@ def test_the_folder(saved: Path) -> None:
     assert (config["format"], config["kind"]) == (CURRENT["model"], "model")
 
 
-def test_the_card_holds_results_and_licence(saved: Path) -> None:
+def test_the_card_holds_results_and_license(saved: Path) -> None:
     card = (saved / "README.md").read_text()
     assert "| recall@1 | 0.7500 |" in card
     assert "| map@r | 0.5000 (0.4000 to 0.6000) |" in card
-    assert "## Licence" in card
+    assert "## License" in card
     assert "48 × 48 px" in card
 
 
-def test_every_card_of_the_default_weights_says_what_is_known_of_their_licence(tmp_path: Path) -> None:
+def test_every_card_of_the_default_weights_says_what_is_known_of_their_license(tmp_path: Path) -> None:
     model = Embedder.from_pretrained("efficientnet_lite0")
     model.save_pretrained(tmp_path / "m")
     again = Embedder.from_pretrained(tmp_path / "m")
     again.save_pretrained(tmp_path / "n", card={"results": []})
     for name in ("m", "n"):
         card = (tmp_path / name / "README.md").read_text()
-        assert "state no licence" in card
+        assert "state no license" in card
         assert "Apache" in card
         assert "weights=" in card
 

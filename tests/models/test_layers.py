@@ -50,13 +50,13 @@ def test_training_the_upper_part_reaches_the_model(make: Callable[..., Embedder]
 
 
 def test_features_of_a_stage_are_float16(model: Embedder) -> None:
-    pictures = [np.full((60, 60, 3), value, np.uint8) for value in (10, 200)]
-    rows = model.features(pictures, layer="stage1", runtime="torch")
+    images = [np.full((60, 60, 3), value, np.uint8) for value in (10, 200)]
+    rows = model.features(images, layer="stage1", runtime="torch")
     assert rows.dtype == np.float16
     assert rows.ndim == 4
     with torch.inference_mode():
         again = model.from_layer("stage1", torch.from_numpy(rows)).numpy()
-    assert np.abs(again - model.encode(pictures, runtime="torch")).max() < 5e-3
+    assert np.abs(again - model.encode(images, runtime="torch")).max() < 5e-3
 
 
 def test_layers_that_do_not_exist(model: Embedder) -> None:

@@ -86,11 +86,11 @@ def test_a_saved_model_keeps_its_norm_layer(name, tmp_path):
     model.save_pretrained(tmp_path / "model")
     again = Embedder.from_pretrained(tmp_path / "model")
     assert again.fingerprint() == model.fingerprint()
-    picture = np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)
-    rows = model.eval().encode([picture], runtime="torch")
-    np.testing.assert_array_equal(again.encode([picture], runtime="torch"), rows)
+    image = np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)
+    rows = model.eval().encode([image], runtime="torch")
+    np.testing.assert_array_equal(again.encode([image], runtime="torch"), rows)
     # Linear → length one → norm → length one.
-    inner = unit(model.head(unit(torch.from_numpy(model.features([picture], runtime="torch")))))
+    inner = unit(model.head(unit(torch.from_numpy(model.features([image], runtime="torch")))))
     wanted = inner if name == "none" else unit(model.norm(inner))
     np.testing.assert_allclose(rows, wanted.detach().numpy(), atol=1e-6)
 

@@ -14,23 +14,24 @@ import pytest
 import torch
 
 from lookalike.core import folders
-from lookalike.models import Embedder, fast_onnx, fast_openvino, fused, runtimes
-from lookalike.models.pictures import Stream, stream
-from lookalike.models.program import RuntimeUnavailable
-from tests.helpers import picture
+from lookalike.models import Embedder
+from lookalike.models.inference import onnx_runtime, openvino_runtime, runtimes, torch_fused
+from lookalike.models.inference.graph import RuntimeUnavailable
+from lookalike.models.inference.inputs import Stream, stream
+from tests.helpers import make_image
 
-PICTURES = [picture(seed) for seed in range(11)]
+IMAGES = [make_image(seed) for seed in range(11)]
 
 
-def chosen(model: Embedder, pictures: object, batch_size: int = 32) -> str:
-    return runtimes.select(model, "embedding", "auto", "f32", stream(pictures), batch_size)[0].name
+def chosen(model: Embedder, images: object, batch_size: int = 32) -> str:
+    return runtimes.select(model, "embedding", "auto", "f32", stream(images), batch_size)[0].name
 
 
 @pytest.mark.parametrize("layer", ["embedding", "pooled", "stage2"])
 def test_openvino_agrees_with_torch(model: Embedder, layer: str) -> None:
     model.set_random_head(16)
-    torch_rows = model.features(PICTURES, layer=layer, runtime="torch")
-    rows = model.features(PICTURES, layer=layer, runtime="openvino")
+    torch_rows = model.features(IMAGES, layer=layer, runtime="torch")
+    rows = model.features(IMAGES, layer=layer, runtime="openvino")
     assert rows.dtype == torch_rows.dtype
     scale = np.abs(torch_rows).max()
     np.testing.assert_allclose(rows / scale, torch_rows / scale, atol=2e-3 if layer == "stage2" else 1e-5)
@@ -38,29 +39,29 @@ def test_openvino_agrees_with_torch(model: Embedder, layer: str) -> None:
 
 def test_onnx_agrees_with_torch(model: Embedder, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model.set_random_head(16)
-    wanted = model.encode(PICTURES, runtime="torch")
-    np.testing.assert_allclose(model.encode(PICTURES, runtime="onnx", batch_size=4), wanted, atol=1e-5)
-    monkeypatch.setattr(fast_openvino, "installed", lambda: False)
-    assert chosen(model, PICTURES) == "onnx"  # where it is all there is, and ready
-    monkeypatch.setattr(fast_onnx, "write_onnx", lambda *_: pytest.fail("exported again"))
-    np.testing.assert_allclose(model.encode(PICTURES, runtime="onnx"), wanted, atol=1e-5)
+    wanted = model.encode(IMAGES, runtime="torch")
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx", batch_size=4), wanted, atol=1e-5)
+    monkeypatch.setattr(openvino_runtime, "installed", lambda: False)
+    assert chosen(model, IMAGES) == "onnx"  # where it is all there is, and ready
+    monkeypatch.setattr(onnx_runtime, "write_onnx", lambda *_: pytest.fail("exported again"))
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx"), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
 def test_other_families_run_on_openvino(name: str) -> None:
     model = Embedder.from_pretrained(name, weights="random")
     np.testing.assert_allclose(
-        model.encode(PICTURES, runtime="openvino"), model.encode(PICTURES, runtime="torch"), atol=1e-4
+        model.encode(IMAGES, runtime="openvino"), model.encode(IMAGES, runtime="torch"), atol=1e-4
     )
 
 
 def test_lite0_agrees_within_the_promise() -> None:
     """f32 must be asked for: this processor's default may be bf16, which is off by a hundred times as much."""
     model = Embedder.from_pretrained("efficientnet_lite0", size=96)
-    wanted = model.encode(PICTURES, runtime="torch")
-    np.testing.assert_allclose(model.encode(PICTURES, runtime="openvino"), wanted, atol=1e-5)
-    np.testing.assert_allclose(model.encode(PICTURES[:3], runtime="openvino"), wanted[:3], atol=1e-5)
-    coarse = model.encode(PICTURES, runtime="openvino", precision="bf16")
+    wanted = model.encode(IMAGES, runtime="torch")
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), wanted, atol=1e-5)
+    np.testing.assert_allclose(model.encode(IMAGES[:3], runtime="openvino"), wanted[:3], atol=1e-5)
+    coarse = model.encode(IMAGES, runtime="openvino", precision="bf16")
     assert ((coarse * wanted).sum(1) > 0.98).all()
     np.testing.assert_allclose(np.linalg.norm(coarse, axis=1), 1, atol=1e-5)
 
@@ -70,20 +71,20 @@ def test_lite0_agrees_within_the_promise() -> None:
 def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Embedder.from_pretrained(name, weights="random")
     model.train()
-    wanted = model.features(PICTURES, layer=layer, runtime="torch", batch_size=4)
-    monkeypatch.setattr(runtimes, "ENOUGH", len(PICTURES))
-    got = model.features(PICTURES, layer=layer, runtime="torch", batch_size=4)
+    wanted = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
+    monkeypatch.setattr(runtimes, "ENOUGH", len(IMAGES))
+    got = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
     assert model.training and not torch.jit.onednn_fusion_enabled()
-    assert fused._kept[(model.fingerprint(layer), layer, 1)] is not None
+    assert torch_fused._kept[(model.fingerprint(layer), layer, 1)] is not None
     assert got.dtype == wanted.dtype
     scale = np.abs(wanted).max()
     np.testing.assert_allclose(got / scale, wanted / scale, atol=2e-3 if layer == "stage1" else 1e-5)
-    again = model.features(PICTURES, layer=layer, runtime="torch", batch_size=11)
+    again = model.features(IMAGES, layer=layer, runtime="torch", batch_size=11)
     np.testing.assert_array_equal(got, again)  # blocks are the same whatever the batch
     with torch.no_grad():
         for parameter in model.backbone.parameters():
             parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    changed = model.features(PICTURES, layer=layer, runtime="torch")
+    changed = model.features(IMAGES, layer=layer, runtime="torch")
     assert np.abs(changed.astype(np.float32) - got).max() / scale > 1e-3, "never stale"
 
 
@@ -91,7 +92,7 @@ def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeyp
 def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Embedder.from_pretrained(name, weights="random")
     model.set_random_head(16)
-    squares = np.stack([model.square(picture) for picture in PICTURES])
+    squares = np.stack([model.square(image) for image in IMAGES])
     traced: list[str] = []
     trace = torch.jit.trace
     monkeypatch.setattr(torch.jit, "trace", lambda *a, **b: (traced.append(name), trace(*a, **b))[1])
@@ -119,8 +120,8 @@ def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypat
                 value.mul_(1 + 0.1 * torch.rand(value.shape, generator=generator))
     assert len(traced) == 1
     last = ours(model)
-    fused._traced.clear()
-    fused._kept.clear()
+    torch_fused._traced.clear()
+    torch_fused._kept.clear()
     np.testing.assert_array_equal(ours(model), last)  # a resumed run, which traces anew, finds the same bits
     model.set_random_head(16, seed=1)
     np.testing.assert_allclose(ours(model), wanted(model), atol=1e-5)
@@ -144,7 +145,7 @@ def test_a_graph_is_no_way_round_a_hook(model: Embedder, monkeypatch: pytest.Mon
         seen: list[object] = []
         handle = place.register_forward_hook(lambda *given, seen=seen: seen.append(given))
         assert (runtimes.graph_for(model, layer, "f32", 2) is not None) == free
-        model.features(PICTURES, layer=layer, runtime="torch")
+        model.features(IMAGES, layer=layer, runtime="torch")
         assert bool(seen) != free
         handle.remove()
 
@@ -153,16 +154,16 @@ def test_a_network_that_cannot_be_fused_is_run_layer_by_layer(
     make: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make()
-    wanted = model.encode(PICTURES, runtime="torch")
+    wanted = model.encode(IMAGES, runtime="torch")
     monkeypatch.setattr(runtimes, "ENOUGH", 3)
     for name, broken in (("trace", _refuses), ("freeze", lambda graph: _wrong)):
-        fused._kept.clear()
-        fused._traced.clear()
+        torch_fused._kept.clear()
+        torch_fused._traced.clear()
         with monkeypatch.context() as patch:
             patch.setattr(torch.jit, name, broken)
-            np.testing.assert_array_equal(model.encode(PICTURES, runtime="torch"), wanted)
-        assert list(fused._kept.values()) == [None]
-    fused._kept.clear()
+            np.testing.assert_array_equal(model.encode(IMAGES, runtime="torch"), wanted)
+        assert list(torch_fused._kept.values()) == [None]
+    torch_fused._kept.clear()
 
 
 def _refuses(*_: object, **__: object) -> None:
@@ -174,33 +175,33 @@ def _wrong(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def test_bf16_on_torch(model: Embedder) -> None:
-    coarse = model.encode(PICTURES, runtime="torch", precision="bf16")
+    coarse = model.encode(IMAGES, runtime="torch", precision="bf16")
     assert coarse.dtype == np.float32
-    assert 0 < np.abs(coarse - model.encode(PICTURES, runtime="torch")).max() < 0.05
+    assert 0 < np.abs(coarse - model.encode(IMAGES, runtime="torch")).max() < 0.05
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 9, 32])
 def test_blocks_and_padding_change_nothing(model: Embedder, batch_size: int) -> None:
-    rows = model.encode(PICTURES, runtime="openvino", batch_size=batch_size)
-    np.testing.assert_allclose(rows, model.encode(PICTURES, runtime="torch"), atol=1e-5)
+    rows = model.encode(IMAGES, runtime="openvino", batch_size=batch_size)
+    np.testing.assert_allclose(rows, model.encode(IMAGES, runtime="torch"), atol=1e-5)
 
 
 def test_auto_waits_until_it_pays(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
-    many = [PICTURES[0]] * runtimes.ENOUGH
+    many = [IMAGES[0]] * runtimes.ENOUGH
     assert chosen(model, many[:-1]) == "torch"
-    assert chosen(model, PICTURES[0]) == "torch"
+    assert chosen(model, IMAGES[0]) == "torch"
     assert chosen(model, many) == "openvino"
-    assert chosen(model, PICTURES[0]) == "openvino"  # from now on it is cached
+    assert chosen(model, IMAGES[0]) == "openvino"  # from now on it is cached
     model.set_random_head(4)
-    assert chosen(model, PICTURES[0]) == "torch"  # another model
+    assert chosen(model, IMAGES[0]) == "torch"  # another model
 
 
 def test_auto_looks_at_a_generator_and_loses_nothing(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
 
     def source(count: int) -> Iterator[np.ndarray]:
-        yield from (PICTURES[number % 11] for number in range(count))
+        yield from (IMAGES[number % 11] for number in range(count))
 
     runtime, items = runtimes.select(model, "embedding", "auto", "f32", stream(source(runtimes.GLANCE - 1)), 8)
     assert (runtime.name, len(list(items))) == ("torch", runtimes.GLANCE - 1)
@@ -211,28 +212,28 @@ def test_auto_looks_at_a_generator_and_loses_nothing(make: Callable[..., Embedde
 
 def test_auto_keeps_a_training_model_on_torch(make: Callable[..., Embedder], home: Path) -> None:
     model = make().train()
-    assert chosen(model, [PICTURES[0]] * runtimes.ENOUGH) == "torch"
+    assert chosen(model, [IMAGES[0]] * runtimes.ENOUGH) == "torch"
 
 
 def test_a_compiled_model_is_never_stale(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
-    before = model.encode(PICTURES, runtime="openvino")
+    before = model.encode(IMAGES, runtime="openvino")
     with torch.no_grad():
         model.backbone.conv_head.weight.mul_(torch.linspace(-1, 1, 256).view(-1, 1, 1, 1))
-    after = model.encode(PICTURES, runtime="openvino")
+    after = model.encode(IMAGES, runtime="openvino")
     assert np.abs(after - before).max() > 1e-3
-    np.testing.assert_allclose(after, model.encode(PICTURES, runtime="torch"), atol=1e-5)
+    np.testing.assert_allclose(after, model.encode(IMAGES, runtime="torch"), atol=1e-5)
     assert len(list(folders.cache("runtimes").iterdir())) == 2
 
 
 def test_without_openvino_auto_goes_on_with_torch(
     make: Callable[..., Embedder], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast_openvino, "installed", lambda: False)
+    monkeypatch.setattr(openvino_runtime, "installed", lambda: False)
     model = make()
-    assert chosen(model, [PICTURES[0]] * runtimes.ENOUGH) == "torch"
+    assert chosen(model, [IMAGES[0]] * runtimes.ENOUGH) == "torch"
     with pytest.raises(RuntimeUnavailable, match="pip install openvino"):
-        model.encode(PICTURES, runtime="openvino")
+        model.encode(IMAGES, runtime="openvino")
 
 
 def test_a_network_openvino_refuses_goes_on_with_torch(
@@ -241,15 +242,15 @@ def test_a_network_openvino_refuses_goes_on_with_torch(
     def refuse(*_: object) -> None:
         raise ValueError("No conversion rule\nand much more")
 
-    monkeypatch.setattr(fast_openvino, "_convert", refuse)
+    monkeypatch.setattr(openvino_runtime, "_convert", refuse)
     monkeypatch.setattr(runtimes, "_refused", set())
     model = make()
-    many = [PICTURES[0]] * runtimes.ENOUGH
+    many = [IMAGES[0]] * runtimes.ENOUGH
     assert chosen(model, many) == "torch"
     assert chosen(model, many) == "torch"
     assert capsys.readouterr().err.count("No conversion rule). Going on with torch.") == 1  # said once
     with pytest.raises(RuntimeUnavailable, match="No conversion rule"):
-        model.encode(PICTURES, runtime="openvino")
+        model.encode(IMAGES, runtime="openvino")
 
 
 def test_ctrl_c_in_the_middle_of_a_conversion_is_no_refusal(
@@ -259,42 +260,42 @@ def test_ctrl_c_in_the_middle_of_a_conversion_is_no_refusal(
         signal.raise_signal(signal.SIGINT)
         raise ValueError("No conversion rule")  # what the frontend makes of it
 
-    monkeypatch.setattr(fast_openvino, "_convert", struck)
+    monkeypatch.setattr(openvino_runtime, "_convert", struck)
     with pytest.raises(KeyboardInterrupt):
-        make().encode([PICTURES[0]] * runtimes.ENOUGH)
+        make().encode([IMAGES[0]] * runtimes.ENOUGH)
 
 
 def test_a_runtime_that_computes_something_else_is_refused(
     make: Callable[..., Embedder], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fast_openvino._convert
+    real = openvino_runtime._convert
 
     def wrong(ov: object, model: Embedder, layer: str) -> object:
         return real(ov, make(pooling="max"), layer)
 
-    monkeypatch.setattr(fast_openvino, "_convert", wrong)
+    monkeypatch.setattr(openvino_runtime, "_convert", wrong)
     with pytest.raises(RuntimeUnavailable, match="differently from torch"):
-        make().encode(PICTURES, runtime="openvino")
+        make().encode(IMAGES, runtime="openvino")
     assert not list(folders.cache("runtimes").iterdir())
 
 
 def test_a_damaged_entry_is_made_again(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
-    wanted = model.encode(PICTURES, runtime="openvino")
-    entry = fast_openvino.entry(model, "embedding")
-    fast_openvino._forget()
+    wanted = model.encode(IMAGES, runtime="openvino")
+    entry = openvino_runtime.entry(model, "embedding")
+    openvino_runtime._forget()
     (entry / "model.bin").write_bytes(b"")
-    np.testing.assert_allclose(model.encode(PICTURES, runtime="openvino"), wanted, atol=1e-6)
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), wanted, atol=1e-6)
 
 
 def test_the_cache_is_the_owners_alone(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
-    model.encode(PICTURES, runtime="openvino")
-    assert fast_openvino.entry(model, "embedding").stat().st_mode & 0o077 == 0
+    model.encode(IMAGES, runtime="openvino")
+    assert openvino_runtime.entry(model, "embedding").stat().st_mode & 0o077 == 0
 
 
 def test_openvino_cannot_phone_home(model: Embedder) -> None:
-    model.encode(PICTURES, runtime="openvino")
+    model.encode(IMAGES, runtime="openvino")
     assert sys.modules["openvino_telemetry"] is None
     import openvino.tools.ovc.telemetry_utils as telemetry
 
@@ -302,14 +303,14 @@ def test_openvino_cannot_phone_home(model: Embedder) -> None:
 
 
 def test_only_so_many_compiled_models_are_kept(model: Embedder) -> None:
-    path = fast_openvino.prepare(model, "embedding")
-    for block in range(1, fast_openvino.KEPT + 3):
-        fast_openvino.compile_model(path, block, "f32")
-    assert [name[1] for name in fast_openvino._compiled] == [3, 4, 5, 6]
+    path = openvino_runtime.prepare(model, "embedding")
+    for block in range(1, openvino_runtime.KEPT + 3):
+        openvino_runtime.compile_model(path, block, "f32")
+    assert [name[1] for name in openvino_runtime._compiled] == [3, 4, 5, 6]
 
 
 def test_requests_come_back_when_a_caller_stops_early(model: Embedder) -> None:
-    runtime = fast_openvino.OpenVINORuntime(model, "embedding")
+    runtime = openvino_runtime.OpenVINORuntime(model, "embedding")
     batch = np.zeros((32, 48, 48, 3), np.uint8)
     rows = runtime.run(iter([batch] * 50))
     next(rows)
@@ -318,10 +319,10 @@ def test_requests_come_back_when_a_caller_stops_early(model: Embedder) -> None:
 
 
 def test_stream_counts() -> None:
-    assert stream(PICTURES).count == 11
-    assert stream(iter(PICTURES)).count is None
-    assert isinstance(stream(PICTURES[0]), Stream)
-    assert stream(PICTURES[0]).single
+    assert stream(IMAGES).count == 11
+    assert stream(iter(IMAGES)).count is None
+    assert isinstance(stream(IMAGES[0]), Stream)
+    assert stream(IMAGES[0]).single
 
 
 def test_large_squares_run_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +330,7 @@ def test_large_squares_run_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     from types import SimpleNamespace
     from typing import Any
 
-    from lookalike.models.squares import Squares
+    from lookalike.models.inference.squares import Squares
 
     def most(size: int, runtime: str) -> int:
         model: Any = SimpleNamespace(preprocess=SimpleNamespace(size=size))

@@ -35,17 +35,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     return Embedder.from_pretrained("open_clip:tiny-words", weights="random")
 
 
-def test_words_and_pictures_land_in_one_space(tiny: Embedder) -> None:
+def test_words_and_images_land_in_one_space(tiny: Embedder) -> None:
     import torch
 
     words = tiny.encode_text(["a gull", "a wren", "a gull"])
     assert tiny.reads_words and words.shape == (3, 32) and tiny.preprocess.size == 64 and tiny.preprocess.crop == 1.0
     assert np.allclose(np.linalg.norm(words, axis=1), 1, atol=1e-6)
     assert (words[0] == words[2]).all() and words[0] @ words[1] < 0.9999
-    rows = tiny.encode([helpers.picture(n) for n in range(3)])
-    pixels = np.stack([np.asarray(helpers.picture(1, width=64, height=64))])
+    rows = tiny.encode([helpers.make_image(n) for n in range(3)])
+    pixels = np.stack([np.asarray(helpers.make_image(1, width=64, height=64))])
     with torch.inference_mode():
-        direct = tiny.backbone.clip.encode_image(tiny.normalise(torch.from_numpy(pixels)))
+        direct = tiny.backbone.clip.encode_image(tiny.normalize(torch.from_numpy(pixels)))
     ours = tiny.encode([pixels[0]])
     assert rows.shape == (3, 32) and np.allclose(ours, direct / direct.norm(dim=1, keepdim=True), atol=1e-5)
 
@@ -64,7 +64,7 @@ def test_both_sides_are_saved_and_a_head_ends_reading(tiny: Embedder, tmp_path: 
 def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
     from lookalike.searching import Hits, Index, index, search
 
-    folder = helpers.pictures(tmp_path / "pictures", classes=2, images=4)
+    folder = helpers.make_images(tmp_path / "images", classes=2, images=4)
     index(folder=folder, model=tiny, index=tmp_path / "index", store="exact", calibrate=False, progress=False)
     found: Any = search(text="a red bird", index=tmp_path / "index", k=8)
     assert isinstance(found, Hits) and len(found) == 8
@@ -83,20 +83,20 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
     from lookalike.searching import Hits, Index, index, search
     from lookalike.store import direction
 
-    folder = helpers.pictures(tmp_path / "pictures", classes=8, images=14)
+    folder = helpers.make_images(tmp_path / "images", classes=8, images=14)
     place = tmp_path / "index"
     assert index(folder=folder, model=tiny, index=place, store="exact", progress=False).calibrated
     first, other = folder / "class-00" / "0.jpg", folder / "class-05" / "1.jpg"
     found = search(text="a red bird", more=[first], less=[other], index=place, k=5)
     assert isinstance(found, Hits) and found.kind == "uncalibrated" and found.best is not None
     assert found.best.probability is None and found.best.closer_than is None
-    assert found.detail == found.note and "checked for pictures" in found.detail
+    assert found.detail == found.note and "checked for images" in found.detail
     with Index.open(place) as opened:
-        pictures = tiny.encode([first, other])
-        wanted = direction(np.stack([opened.words_vector("a red bird"), pictures[0]]), pictures[1:])
+        images = tiny.encode([first, other])
+        wanted = direction(np.stack([opened.words_vector("a red bird"), images[0]]), images[1:])
         record = opened.store.get([found.best.id], vectors=True)[0]
         assert record is not None and record.vector is not None
-        assert found.best.score == pytest.approx(float(record.vector @ wanted), abs=1e-4), "pictures count too"
+        assert found.best.score == pytest.approx(float(record.vector @ wanted), abs=1e-4), "images count too"
     assert search(query=first, index=place)[1].probability is not None  # type: ignore[union-attr]
     with pytest.raises(LookalikeError, match="words have none"):
         search(text="a red bird", box=(0, 0, 9, 9), index=place)

@@ -176,13 +176,13 @@ def shot_labels(features: Sequence[Vector], logits: Sequence[Vector]) -> list[in
     weights = [softmax(z) for z in logits]
     labels: list[int] = []
     for _ in range(2):
-        centres = []
+        centers = []
         for c in range(classes):
             mass = 1e-8 + sum(w[c] for w in weights)
-            centres.append(
+            centers.append(
                 [sum(w[c] * r[d] for w, r in zip(weights, rows, strict=True)) / mass for d in range(len(rows[0]))]
             )
-        labels = [max(sorted(present), key=lambda c: (dot(r, unit(centres[c])), -c)) for r in rows]
+        labels = [max(sorted(present), key=lambda c: (dot(r, unit(centers[c])), -c)) for r in rows]
         weights = [[float(c == label) for c in range(classes)] for label in labels]
     return labels
 
@@ -190,7 +190,7 @@ def shot_labels(features: Sequence[Vector], logits: Sequence[Vector]) -> list[in
 def adacontrast(
     q: Vector, key: Vector, own: int, label: int, queue: Sequence[tuple[Vector, int, int]], tau: float
 ) -> float:
-    """AdaContrast's contrast of one picture; the queue holds (key, label, id), and no entry is negative to its own."""
+    """AdaContrast's contrast of one image; the queue holds (key, label, id), and no entry is negative to its own."""
     total = sum(math.exp(dot(q, row) / tau) for row, theirs, id_ in queue if theirs != label and id_ != own)
     positive = math.exp(dot(q, key) / tau)
     return -math.log(positive / (positive + total))

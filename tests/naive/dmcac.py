@@ -79,7 +79,7 @@ def dmcac(z, labels, database, heads, *, k, temperature, weights=(1.0, 1.0, 1.0)
 
 
 def database_count(n, share):
-    """Pictures of a class of n that go to the database."""
+    """Images of a class of n that go to the database."""
     return 1 if n == 1 else min(max(math.floor(share * n + 0.5), 1), n - 1)
 
 
@@ -105,7 +105,7 @@ def distance(x, y, c):
 
 
 def pairwise(slots, score, temperature):
-    """`slots[j][n]`: picture j of class n. Sum over ordered pairs of slots of the mean cross-entropy."""
+    """`slots[j][n]`: image j of class n. Sum over ordered pairs of slots of the mean cross-entropy."""
     total, classes = 0.0, len(slots[0])
     for i in range(len(slots)):
         for j in range(len(slots)):

@@ -185,7 +185,7 @@ def self_similarity(queries, keys, queue, temperature=0.01):
 
 
 def distillation(teacher, student, temperature=1.0):
-    """KL of the teacher's rows of similarities from the student's, a row a picture."""
+    """KL of the teacher's rows of similarities from the student's, a row an image."""
     total = student.sum() * 0
     for i in range(len(student)):
         p = torch.softmax(torch.stack([teacher[i] @ t for t in teacher]).detach() / temperature, 0)

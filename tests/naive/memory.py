@@ -135,7 +135,7 @@ def noise_and_motion(means):
 
 
 def understatement(labels, correlation):
-    """E[s]/σ: the variance of a batch's mean is σ²/B² times Σᵢⱼ of the correlation of pictures i and j."""
+    """E[s]/σ: the variance of a batch's mean is σ²/B² times Σᵢⱼ of the correlation of images i and j."""
     n = len(labels)
     total = sum(1.0 if i == j else correlation if labels[i] == labels[j] else 0.0 for i in range(n) for j in range(n))
     return math.sqrt(1 - total / n**2)

@@ -25,9 +25,9 @@ def near_pairs(hashes: np.ndarray, thumbs: np.ndarray, distance: int, least: flo
     return out
 
 
-def cosine_hash(grey: list[list[float]]) -> int:
-    """The hash by its definition, from a square of grey levels."""
-    side = len(grey)
+def cosine_hash(gray: list[list[float]]) -> int:
+    """The hash by its definition, from a square of gray levels."""
+    side = len(gray)
     lowest = sorted((u + v, u, v) for u in range(side) for v in range(side))[1:65]
     strengths = []
     for _, u, v in lowest:
@@ -37,7 +37,7 @@ def cosine_hash(grey: list[list[float]]) -> int:
                 wave = math.cos(math.pi * u * (2 * y + 1) / (2 * side)) * math.cos(
                     math.pi * v * (2 * x + 1) / (2 * side)
                 )
-                total += grey[y][x] * wave
+                total += gray[y][x] * wave
         strengths.append(total)
     middle = sorted(strengths)
     median = (middle[31] + middle[32]) / 2

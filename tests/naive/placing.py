@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 
-def cv_plus(centres, residuals, level):
-    """⌊α(n+1)⌋-th smallest of centre − |r| and ⌈(1−α)(n+1)⌉-th smallest of centre + |r|."""
+def cv_plus(centers, residuals, level):
+    """⌊α(n+1)⌋-th smallest of center − |r| and ⌈(1−α)(n+1)⌉-th smallest of center + |r|."""
     count = len(residuals)
     rank = math.ceil(level * (count + 1))
     if rank > count:
         return -math.inf, math.inf
-    lows = sorted(c - abs(r) for c, r in zip(centres, residuals, strict=True))
-    highs = sorted(c + abs(r) for c, r in zip(centres, residuals, strict=True))
+    lows = sorted(c - abs(r) for c, r in zip(centers, residuals, strict=True))
+    highs = sorted(c + abs(r) for c, r in zip(centers, residuals, strict=True))
     return lows[count + 1 - rank - 1], highs[rank - 1]
 
 
@@ -31,7 +31,7 @@ def over_groups(said, groups, level):
     return (max(lows) if lows else min(said)), (min(highs) if highs else max(said))
 
 
-def neighbours(vectors, row, count):
+def neighbors(vectors, row, count):
     scored = [(-float(vectors[row] @ vectors[other]), other) for other in range(len(vectors)) if other != row]
     return [other for _, other in sorted(scored)[:count]]
 
@@ -45,14 +45,14 @@ def directions(vectors):
 
 
 def evidence(vectors, features, kinds, row):
-    """What one picture tells of itself: {name: value} of those that need no random half."""
+    """What one image tells of itself: {name: value} of those that need no random half."""
     count = len(vectors)
-    near = [neighbours(vectors, other, 50) for other in range(count)]
+    near = [neighbors(vectors, other, 50) for other in range(count)]
     scores = [float(vectors[a] @ vectors[b]) for a in range(count) for b in range(count) if a != b]
     level = sum(scores) / len(scores)
     spread = math.sqrt(sum((score - level) ** 2 for score in scores) / len(scores))
     own, hit = near[row], near[row][0]
-    seen = neighbours(features, row, 50)
+    seen = neighbors(features, row, 50)
 
     def score(rank):
         return float(vectors[row] @ vectors[own[min(rank, len(own)) - 1]])
@@ -63,23 +63,23 @@ def evidence(vectors, features, kinds, row):
     def shared(one, two, k):
         return len(set(one[:k]) & set(two[:k])) / k
 
-    def degree(picture):
-        return math.log1p(sum(picture in other[:5] for other in near))
+    def degree(image):
+        return math.log1p(sum(image in other[:5] for other in near))
 
-    def shares(picture, temperature):
-        values = [math.exp(float(vectors[picture] @ kind) / temperature) for kind in kinds]
+    def shares(image, temperature):
+        values = [math.exp(float(vectors[image] @ kind) / temperature) for kind in kinds]
         return [value / sum(values) for value in values]
 
     def both(temperature):
         return sum(a * b for a, b in zip(shares(row, temperature), shares(hit, temperature), strict=True))
 
-    def profile(picture):
-        values = [float(vectors[picture] @ kind) for kind in kinds]
-        centred = [value - sum(values) / len(values) for value in values]
-        norm = math.sqrt(sum(value * value for value in centred))
-        return [value / norm for value in centred]
+    def profile(image):
+        values = [float(vectors[image] @ kind) for kind in kinds]
+        centered = [value - sum(values) / len(values) for value in values]
+        norm = math.sqrt(sum(value * value for value in centered))
+        return [value / norm for value in centered]
 
-    likeliest = [max(range(len(kinds)), key=lambda k: vectors[picture] @ kinds[k]) for picture in (row, hit)]
+    likeliest = [max(range(len(kinds)), key=lambda k: vectors[image] @ kinds[k]) for image in (row, hit)]
     return {
         "first": (score(1) - level) / spread,
         "gap 2": (score(1) - score(2)) / spread,
@@ -107,5 +107,5 @@ def recall(vectors, labels):
     for row in range(len(vectors)):
         if sum(label == labels[row] for label in labels) > 1:
             asked += 1
-            hits += labels[neighbours(vectors, row, 1)[0]] == labels[row]
+            hits += labels[neighbors(vectors, row, 1)[0]] == labels[row]
     return hits / asked, asked

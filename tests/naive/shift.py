@@ -74,8 +74,8 @@ def structure(x, labels):
                 if i != j:
                     align += float(((x[i] - x[j]) ** 2).sum())
                     pairs += 1
-    centres = [sum(x[i] for i in range(len(x)) if labels[i] == c) / list(labels).count(c) for c in classes]
-    between = [cosine_distance(a, b) for i, a in enumerate(centres) for j, b in enumerate(centres) if i != j]
+    centers = [sum(x[i] for i in range(len(x)) if labels[i] == c) / list(labels).count(c) for c in classes]
+    between = [cosine_distance(a, b) for i, a in enumerate(centers) for j, b in enumerate(centers) if i != j]
     for i in range(len(x)):
         for j in range(len(x)):
             if i != j:

@@ -1,4 +1,4 @@
-"""A run as training leaves it, invented from a seed: pictures, tables, curves, a map."""
+"""A run as training leaves it, invented from a seed: images, tables, curves, a map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 
 KINDS = ["Western gull", "Herring gull", "Common tern", "House wren", "Rock wren", "Blue jay", "Florida jay", "Mallard",
@@ -19,7 +19,7 @@ KINDS = ["Western gull", "Herring gull", "Common tern", "House wren", "Rock wren
 
 @functools.cache
 def thumb(kind: int, seed: int) -> bytes:
-    """A little bird on a branch, its colours by kind, its place and light by seed; 96 pixels long."""
+    """A little bird on a branch, its colors by kind, its place and light by seed; 96 pixels long."""
     own, rng = np.random.default_rng(kind), np.random.default_rng([kind, seed])
     width, height = [(96, 72), (96, 96), (72, 96), (96, 64)][rng.integers(4)]
     sky = np.linspace(rng.uniform(0.75, 1), rng.uniform(0.5, 0.9), height * 4)[:, None, None]
@@ -53,23 +53,23 @@ class Factory:
     def __init__(self, run: Run, *, names: list[str] | None = None, seed: int = 0) -> None:
         self.run, self.names, self.rng = run, names or KINDS, np.random.default_rng(seed)
 
-    def picture(self, kind: int, seed: int) -> s.Picture:
-        file = self.run.keep_picture(thumb(kind, seed))
+    def image(self, kind: int, seed: int) -> s.Image:
+        file = self.run.keep_image(thumb(kind, seed))
         label = self.names[kind % len(self.names)]
-        return s.Picture(file=file, alt=f"{label}, picture {seed}", label=label)
+        return s.Image(file=file, alt=f"{label}, image {seed}", label=label)
 
     def hits(self, kind: int, right: list[bool], *, seed: int) -> list[s.Hit]:
         out, p = [], self.rng.uniform(0.8, 0.995)
         for place, ok in enumerate(right):
             other = kind if ok else (kind + 1 + (place + seed) % 3) % len(self.names)
             score = 0.55 + 0.4 * p
-            out.append(s.Hit(picture=self.picture(other, 10 * seed + place), ok=ok, score=score, probability=p))
+            out.append(s.Hit(image=self.image(other, 10 * seed + place), ok=ok, score=score, probability=p))
             p *= self.rng.uniform(0.75, 0.97)
         return out
 
     def row(self, kind: int, lists: dict[str, list[bool]], *, seed: int, note: str = "") -> s.HitRow:
         found = [s.HitList(name=name, hits=self.hits(kind, right, seed=seed)) for name, right in lists.items()]
-        return s.HitRow(query=self.picture(kind, 900 + seed), lists=found, note=note)
+        return s.HitRow(query=self.image(kind, 900 + seed), lists=found, note=note)
 
 
 def value(v: float, half: float, **look: object) -> s.Value:
@@ -84,7 +84,7 @@ def verdict(kept: bool = True) -> s.Verdict:
         difference=s.Value(value=0.041, low=0.029, high=0.052)
         if kept
         else s.Value(value=-0.002, low=-0.01, high=0.006),
-        pictures=5924,
+        images=5924,
         kept=kept,
         p=0.0002 if kept else 0.61,
         line="CUB-200-2011, classes 101–200 · 15 November 2026 · seed 0 · 2 threads, load 0.3",
@@ -105,7 +105,7 @@ def table() -> s.Section:
         rows=rows,
         whisker="difference, points",
         note="Frozen: the starting model's 1,280 features. Step 0: the untrained 128-dimensional head. Difference: "
-        "trained − frozen, paired over the same pictures; intervals are 95 %, from 2,000 bootstrap draws over classes.",
+        "trained − frozen, paired over the same images; intervals are 95 %, from 2,000 bootstrap draws over classes.",
     )
     return s.Section(title="How good it is", order=s.TABLE, blocks=[grid])
 
@@ -188,17 +188,17 @@ def classes(make: Factory, count: int = 100) -> s.Section:
 def chart_of_places(make: Factory, points: int = 6000, thumbs: int = 120) -> s.Section:
     names = [f"{name} {i}" for i in (1, 2) for name in make.names]
     codes = make.rng.integers(0, len(names), points)
-    centres = make.rng.normal(0, 4, (len(names), 2))
+    centers = make.rng.normal(0, 4, (len(names), 2))
     panels = []
     for title, spread in (("frozen", 1.6), ("trained", 0.8)):
         xy = (
-            centres[codes]
+            centers[codes]
             + make.rng.normal(0, spread, (points, 2)) * make.rng.uniform(0.4, 1.3, (len(names), 1))[codes]
         )
         panels.append(s.Panel(title=title, x=xy[:, 0], y=xy[:, 1]))
-    shown = {i: make.picture(int(codes[i]) % len(make.names), i) for i in range(0, points, max(1, points // thumbs))}
-    block = s.Scatter(panels=panels, codes=codes, names=names, pictures=shown,
-                      note="Of each picture's 10 nearest the map keeps 31 % among its own 10 nearest.")  # fmt: skip
+    shown = {i: make.image(int(codes[i]) % len(make.names), i) for i in range(0, points, max(1, points // thumbs))}
+    block = s.Scatter(panels=panels, codes=codes, names=names, images=shown,
+                      note="Of each image's 10 nearest the map keeps 31 % among its own 10 nearest.")  # fmt: skip
     return s.Section(title="Map", order=s.MAP, blocks=[block])
 
 
@@ -208,9 +208,9 @@ def audit(make: Factory) -> s.Section:
         title="Data audit",
         order=s.AUDIT,
         blocks=[
-            s.Facts(rows=[("pictures", 11788), ("classes", 200), ("could not be read", 0), ("identical files", 4),
+            s.Facts(rows=[("images", 11788), ("classes", 200), ("could not be read", 0), ("identical files", 4),
                           ("near duplicates", 18), ("on both sides of a split", 0)]),
-            s.Bars(title="Pictures in a class", label="classes", rows=[
+            s.Bars(title="Images in a class", label="classes", rows=[
                 s.Bar(name="41–45", value=6), s.Bar(name="46–50", value=11), s.Bar(name="51–55", value=5),
                 s.Bar(name="56–60", value=178)]),
             s.Hits(title="Near duplicates", rows=pairs, folded=True),
@@ -234,7 +234,7 @@ def settings() -> s.Section:
 
 def make_run(path: Path, *, names: list[str] | None = None, kept: bool = True, points: int = 6000) -> Run:
     """A whole run with every section."""
-    run = Run.create("proxy_anchor", {"seed": 0, "optimiser": {"rate": 0.0003}}, path=path)
+    run = Run.create("proxy_anchor", {"seed": 0, "optimizer": {"rate": 0.0003}}, path=path)
     make = Factory(run, names=names)
     sections = [
         s.Section(title="Verdict", order=s.VERDICT, blocks=[verdict(kept)]),

@@ -48,7 +48,7 @@ def sideways(page: Any) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def picture_of(locator: Any) -> np.ndarray:
+def image_of(locator: Any) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(locator.screenshot())).convert("RGB")).astype(int)
 
 
@@ -89,10 +89,10 @@ def test_without_scripts_everything_can_be_read(browser, whole_report):
         assert "Training raised recall@1" in page.locator("h1").inner_text()
         assert page.locator("canvas").count() == 0
         for map_ in page.locator(".field img").all():
-            assert map_.is_visible() and picture_of(map_).std() > 5
+            assert map_.is_visible() and image_of(map_).std() > 5
         for look in ("img.pic", "svg.pic"):
             shown = page.locator(f".hits {look}").first
-            assert shown.is_visible() and picture_of(shown).std() > 5
+            assert shown.is_visible() and image_of(shown).std() > 5
         numbers = page.locator("details.numbers").first
         numbers.locator("summary").click()
         assert numbers.locator("table").is_visible()
@@ -106,7 +106,7 @@ def test_pointing_at_a_place_shows_it_in_both_maps(browser, whole_report):
         assert before > 6000
         canvas.first.scroll_into_view_if_needed()
         box = canvas.first.bounding_box()
-        for step in range(40):  # along a line through the middle there is a picture soon
+        for step in range(40):  # along a line through the middle there is an image soon
             page.mouse.move(box["x"] + box["width"] * (0.3 + step / 100), box["y"] + box["height"] / 2)
             if page.locator(".map .tip-card").is_visible():
                 break

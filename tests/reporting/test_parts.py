@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookalike.core.sections import Value
+from lookalike.core.report_blocks import Value
 from lookalike.reporting.markup import Html, data_block, h, name
+from lookalike.reporting.number_format import cell, digits_for, digits_shown, is_number, p_value, per_cent, plain, span
 from lookalike.reporting.scale import Scale, envelope, padded, thin
-from lookalike.reporting.words import cell, digits_for, digits_shown, is_number, p_value, per_cent, plain, span
 from tests.reporting.reading import read
 
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import lookalike as la
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 from lookalike.reporting import report
 from lookalike.reporting.job import render
@@ -40,7 +40,7 @@ def small_run(path: Path, *blocks: s.Block, order: int = s.TABLE) -> Run:
     return run
 
 
-def pictures_in(text: str) -> list[bytes]:
+def images_in(text: str) -> list[bytes]:
     return [base64.b64decode(data) for data in re.findall(r"data:image/jpeg;base64,([A-Za-z0-9+/=]+)", text)]
 
 
@@ -73,7 +73,7 @@ def test_the_sections_stand_in_their_order(document):
 
 def test_the_verdict_is_the_headline(document, tmp_path):
     assert document.one("h1").text == (
-        "Training raised recall@1 from 0.571 to 0.612 (+4.1 points, 95 % interval 2.9 to 5.2) on 5,924 unseen pictures."
+        "Training raised recall@1 from 0.571 to 0.612 (+4.1 points, 95 % interval 2.9 to 5.2) on 5,924 unseen images."
     )
     no_gain = read(render(small_run(tmp_path / "run", factory.verdict(kept=False), order=s.VERDICT)))
     assert no_gain.one("h1").text == "Training did not help; the starting model is kept."
@@ -81,10 +81,10 @@ def test_the_verdict_is_the_headline(document, tmp_path):
 
 def test_a_run_of_one_evaluation(tmp_path):
     value = s.Value(value=0.6, low=0.5, high=0.7)
-    verdict = s.evaluation_verdict(metric="recall@1", value=value, pictures=1200)
+    verdict = s.evaluation_verdict(metric="recall@1", value=value, images=1200)
     grid = s.Grid(columns=["", "value"], rows=[["recall@1", value]])
     drawn = read(render(small_run(tmp_path / "run", verdict, grid)))
-    assert drawn.one("h1").text == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 pictures."
+    assert drawn.one("h1").text == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."
     assert "0.500–0.700" in drawn.text
 
 
@@ -108,7 +108,7 @@ def test_landmarks_headings_and_names(document):
     ids = Counter(e.attributes["id"] for e in document.elements if "id" in e.attributes)
     assert max(ids.values()) == 1
     for element in document.elements:
-        for name in ("aria-labelledby", "aria-describedby"):
+        for name in ("aria-labeledby", "aria-describedby"):
             assert element.attributes.get(name, "s1") in ids
         if element.attributes.get("href", "").startswith("#"):
             assert element.attributes["href"][1:] in ids
@@ -121,7 +121,7 @@ def test_every_chart_has_title_and_description(document):
     assert len(charts) >= 7
     by_id = {e.attributes["id"]: e for e in document.elements if "id" in e.attributes}
     for chart in charts:
-        assert by_id[chart.attributes["aria-labelledby"]].tag == "title"
+        assert by_id[chart.attributes["aria-labeledby"]].tag == "title"
         assert by_id[chart.attributes["aria-describedby"]].text
 
 
@@ -141,10 +141,10 @@ def test_nothing_is_fetched_and_only_our_own_blocks_run(text, document):
     assert "@import" not in text and "url(" not in text
 
 
-def test_each_picture_is_stored_once(whole_run, text, document):
-    stored = pictures_in(text)
+def test_each_image_is_stored_once(whole_run, text, document):
+    stored = images_in(text)
     assert len(stored) == len(set(stored)) > 100
-    on_disk = {p.read_bytes() for p in (whole_run.path / "sections" / "pictures").iterdir()}
+    on_disk = {p.read_bytes() for p in (whole_run.path / "sections" / "images").iterdir()}
     assert set(stored) == on_disk
     # Frozen's and trained's list hold some of the same hits: those are shown twice.
     shared = document.all("image")
@@ -158,21 +158,21 @@ def test_the_whole_report_is_small_and_always_the_same(whole_run, text):
     assert render(whole_run) == text
 
 
-def test_without_pictures_there_is_none(whole_run, text):
-    bare = render(whole_run, pictures=False)
-    assert pictures_in(text) and not pictures_in(bare)
+def test_without_images_there_is_none(whole_run, text):
+    bare = render(whole_run, images=False)
+    assert images_in(text) and not images_in(bare)
     assert "Western gull" in read(bare).text
 
 
-def test_pictures_lose_size_and_metadata(tmp_path):
+def test_images_lose_size_and_metadata(tmp_path):
     run = Run.create("test", {}, path=tmp_path / "run")
     exif = Image.Exif()
     exif[0x010E] = "a secret place"
     out = io.BytesIO()
     Image.new("RGB", (300, 200), "teal").save(out, "JPEG", exif=exif, comment=b"a secret comment")
-    picture = s.Picture(file=run.keep_picture(out.getvalue()), alt="teal")
-    run.write_section("hits", s.Section(title="", order=30, blocks=[s.Hits(rows=[s.HitRow(query=picture, lists=[])])]))
-    (stored,) = pictures_in(render(run))
+    image = s.Image(file=run.keep_image(out.getvalue()), alt="teal")
+    run.write_section("hits", s.Section(title="", order=30, blocks=[s.Hits(rows=[s.HitRow(query=image, lists=[])])]))
+    (stored,) = images_in(render(run))
     assert b"secret" not in stored
     assert Image.open(io.BytesIO(stored)).size == (96, 64)
 
@@ -189,26 +189,26 @@ def test_beyond_the_limit_rows_go_and_it_says_so(whole_run):
 
 def test_for_the_goal_only_the_map_gives_up_thumbnails(whole_run):
     lean = render(whole_run, goal=1_000_000)
-    assert len(pictures_in(lean)) < len(pictures_in(render(whole_run)))
+    assert len(images_in(lean)) < len(images_in(render(whole_run)))
     assert "rows are shown" not in lean
 
 
-def test_a_picture_that_is_gone_is_counted(tmp_path):
-    gone = s.Picture(file="f" * 32 + ".jpg", alt="a lost gull")
+def test_a_image_that_is_gone_is_counted(tmp_path):
+    gone = s.Image(file="f" * 32 + ".jpg", alt="a lost gull")
     drawn = read(render(small_run(tmp_path / "run", s.Hits(rows=[s.HitRow(query=gone, lists=[])]))))
-    assert "1 pictures were no longer in the run's folder" in drawn.one("footer").text
+    assert "1 images were no longer in the run's folder" in drawn.one("footer").text
     assert "a lost gull" in drawn.text
 
 
 def test_an_unfinished_run_shows_what_there_is(tmp_path):
-    run = Run.create("supcon", {"seed": 3, "optimiser": {"rate": 0.0003}}, path=tmp_path / "run")
+    run = Run.create("supcon", {"seed": 3, "optimizer": {"rate": 0.0003}}, path=tmp_path / "run")
     for step in range(0, 50, 10):
         run.log(step=step, loss=2.0 - step / 50, rate=0.001, **{"recall@1": step / 100})
     drawn = read(render(run))
     assert drawn.one("h1").text == "This run has no result yet: its log ends at step 40."
     assert [e.text for e in drawn.all("h2")] == ["Curves", "Settings"]
     assert len([e for e in drawn.all("svg") if e.attributes.get("class") == "plot"]) == 3
-    assert "optimiser.rate" in drawn.text and "0.0003" in drawn.text
+    assert "optimizer.rate" in drawn.text and "0.0003" in drawn.text
 
 
 def test_a_verdict_without_a_section_is_still_told(tmp_path):
@@ -284,13 +284,13 @@ def test_the_map_keeps_an_even_sample_and_every_thumbnail(tmp_path):
     text = render(run)
     drawn = read(text)
     data = json.loads(drawn.one("script", type="application/json").text)
-    assert "20,000 of 30,000 pictures" in drawn.text
+    assert "20,000 of 30,000 images" in drawn.text
     codes = np.frombuffer(base64.b64decode(data["codes"]), "<u2")
     places = [np.frombuffer(base64.b64decode(p), "<u2") for p in data["panels"]]
     assert len(codes) == 20_000 and [len(p) for p in places] == [40_000, 40_000]
-    assert len(data["pictures"]) == 50 and codes.min() >= 1 and codes.max() < len(data["names"])
-    used = {data["colours"][c] for c in codes}
-    assert used == set(range(12)), "eleven names have a colour, the rest is grey"
+    assert len(data["images"]) == 50 and codes.min() >= 1 and codes.max() < len(data["names"])
+    used = {data["colors"][c] for c in codes}
+    assert used == set(range(12)), "eleven names have a color, the rest is gray"
     assert len(text.encode()) < 1_000_000
 
 
@@ -300,8 +300,8 @@ def test_the_still_map_shows_what_the_script_paints():
     xy = np.array([[0, 0], [65535, 65535], [32768, 0]], dtype=np.uint16)
     image = Image.open(io.BytesIO(still(xy, np.array([0, 1, 11])))).convert("RGBA")
     side = image.size[0] - 1
-    for place, colour in (((0, 0), 0), ((side, side), 1), ((side // 2, 0), 11)):
-        assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(place)[:3]) == PALETTE[colour]
+    for place, color in (((0, 0), 0), ((side, side), 1), ((side // 2, 0), 11)):
+        assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(place)[:3]) == PALETTE[color]
     assert image.getpixel((side // 2, side // 2))[3] == 0
 
 
@@ -328,7 +328,7 @@ def test_one_list_is_named_once(tmp_path):
     assert not drawn.all("p", class_="label")
 
 
-def test_a_table_of_numbers_is_drawn_as_colours(tmp_path):
+def test_a_table_of_numbers_is_drawn_as_colors(tmp_path):
     from lookalike.reporting.heat import still
 
     values = np.array([[1.0, 0.0], [-0.5, 0.25]])
@@ -341,6 +341,6 @@ def test_a_table_of_numbers_is_drawn_as_colours(tmp_path):
     panels = [s.HeatPanel(title=name, values=values) for name in ("share", "attention", "lift")]
     block = s.Heat(title="By class", names=["gull", "<tern>"], panels=panels, x_label="database", y_label="query")
     drawn = read(render(small_run(tmp_path / "run", s.Verdict(sentence="First"), block)))
-    pictures = [e for e in drawn.all("img") if "diagonal" in e.attributes.get("alt", "")]
-    assert len(pictures) == 3 and "mean of the diagonal 0.625" in pictures[0].attributes["alt"]
+    images = [e for e in drawn.all("img") if "diagonal" in e.attributes.get("alt", "")]
+    assert len(images) == 3 and "mean of the diagonal 0.625" in images[0].attributes["alt"]
     assert "<tern>" in drawn.text and "One line a query, one column a database" in drawn.text

@@ -31,8 +31,8 @@ def model(models: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """24 pictures in 4 classes."""
-    return helpers.pictures(tmp_path / "pictures")
+    """24 images in 4 classes."""
+    return helpers.make_images(tmp_path / "images")
 
 
 @pytest.fixture(scope="session")
@@ -40,13 +40,13 @@ def _made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     from lookalike.searching import index
 
     base = tmp_path_factory.mktemp("made")
-    pictures = helpers.pictures(base / "pictures", classes=5, images=12)
-    shutil.copy(pictures / "class-01" / "3.jpg", pictures / "class-01" / "copy of 3.jpg")
-    index(folder=pictures, model=model, index=base / "index", store="exact", progress=False)
-    return pictures, base / "index"
+    images = helpers.make_images(base / "images", classes=5, images=12)
+    shutil.copy(images / "class-01" / "3.jpg", images / "class-01" / "copy of 3.jpg")
+    index(folder=images, model=model, index=base / "index", store="exact", progress=False)
+    return images, base / "index"
 
 
 @pytest.fixture
 def made(_made: tuple[Path, Path]) -> Any:
-    """(pictures, index) of 61 pictures in 5 classes, one of them twice; not to be changed."""
+    """(images, index) of 61 images in 5 classes, one of them twice; not to be changed."""
     return _made

@@ -12,7 +12,7 @@ import pytest
 
 from lookalike.core.files import write_json
 from lookalike.data import Preprocess, UnreadableImage, prepare
-from lookalike.models.pictures import Failure, stream
+from lookalike.models.inference.inputs import Failure, stream
 
 
 class FakeEmbedder:
@@ -31,8 +31,8 @@ class FakeEmbedder:
     def save_pretrained(self, folder: Path) -> None:
         write_json(folder / "config.json", {"seed": self.seed, "parent": self.parent, "card": self.card})
 
-    def square(self, picture: Any) -> np.ndarray:
-        return prepare(picture, self.preprocess)
+    def square(self, image: Any) -> np.ndarray:
+        return prepare(image, self.preprocess)
 
     def encode_squares(self, squares: Any, count: int) -> Any:
         for square in squares:
@@ -43,20 +43,21 @@ class FakeEmbedder:
         rows = np.abs(rows) if self.seed else rows
         return np.asarray(self.signs * rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
-    def encode(self, pictures: Any, *, on_error: str = "raise") -> Any:
+    def encode(self, images: Any, *, on_error: str = "raise") -> Any:
         squares, failures = [], []
-        for picture in stream(pictures).items:
+        for image in stream(images).items:
             try:
-                squares.append(prepare(picture.load(), self.preprocess, box=picture.box))
+                squares.append(prepare(image.load(), self.preprocess, box=image.box))
             except UnreadableImage as error:
-                failures.append(Failure(picture.index, picture.name, error.reason))
+                failures.append(Failure(image.index, image.name, error.reason))
         rows = self.rows(squares) if squares else np.empty((0, self.dim), np.float32)
         return (rows, failures) if on_error == "skip" else rows
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let every model folder of a `FakeEmbedder` be opened as one, in an index and in a service."""
-    from lookalike.searching import folder, writing
+    from lookalike.searching import index_folder as folder
+    from lookalike.searching import writer
     from lookalike.service.encoder import Encoder
 
     def load(name: str | os.PathLike[str], device: str = "auto") -> FakeEmbedder:
@@ -74,5 +75,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
         return self._squares
 
     patch.setattr(folder, "load_model", load)
-    patch.setattr(writing, "load_model", load)
+    patch.setattr(writer, "load_model", load)
     patch.setattr(Encoder, "model", model)

@@ -35,11 +35,11 @@ archive.restore(file=sys.argv[1], index=sys.argv[2], store=sys.argv[3], progress
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
-    """A backup of twelve pictures."""
+    """A backup of twelve images."""
     fake.install(monkeypatch)
-    pictures = helpers.pictures(tmp_path / "pictures", classes=3, images=4)
+    images = helpers.make_images(tmp_path / "images", classes=3, images=4)
     model: Any = fake.FakeEmbedder()
-    index(folder=pictures, model=model, index=tmp_path / "index", store="exact", progress=False)
+    index(folder=images, model=model, index=tmp_path / "index", store="exact", progress=False)
     return lookalike.backup(index=tmp_path / "index", out=tmp_path / "kept.tar", progress=False).path
 
 
@@ -59,10 +59,10 @@ def test_restoring_after_a_kill_and_purging_what_it_left(
     assert part.parent == tmp_path and not place.exists()
     assert archive.leftovers(tmp_path / "agai") == archive.leftovers(tmp_path / "again.b") == []
     plan = lookalike.purge(index=place, dry_run=True)
-    assert plan.bytes > 5_000 and plan.pictures == 0 and part.exists()
+    assert plan.bytes > 5_000 and plan.images == 0 and part.exists()
 
     made = lookalike.restore(file=kept, index=place, store=any_store, progress=False)
-    assert made.pictures == 12 and archive.leftovers(place) == [] and Index.open(place).store.count() == 12
+    assert made.images == 12 and archive.leftovers(place) == [] and Index.open(place).store.count() == 12
     if any_store.startswith("milvus"):
         with pytest.raises(LookalikeError):
             store_class(any_store).open(str(stale)).count()
@@ -89,7 +89,7 @@ def test_a_restore_that_is_still_at_work_is_not_swept(
         return real(*args)
 
     monkeypatch.setattr(archive, "_put_rows", during)
-    assert lookalike.restore(file=kept, index=place, progress=False).pictures == 12
+    assert lookalike.restore(file=kept, index=place, progress=False).images == 12
     assert Index.open(place).store.count() == 12
 
 
@@ -105,7 +105,7 @@ def test_a_leftover_whose_server_is_away_is_told(
 
     with monkeypatch.context() as patch:
         patch.setattr(archive, "remove_generations", away)
-        assert lookalike.restore(file=kept, index=place, progress=False).pictures == 12
+        assert lookalike.restore(file=kept, index=place, progress=False).images == 12
         assert "is not deleted: No server answers." in capfd.readouterr().err
         with pytest.raises(Unavailable):
             lookalike.purge(index=place)
@@ -127,5 +127,5 @@ def test_the_room_of_a_leftover_is_used(kept: Path, tmp_path: Path, monkeypatch:
     part = tmp_path / ".again.abcdefgh.part"
     shutil.copytree(tmp_path / "index", part)
     monkeypatch.setattr(files, "free_bytes", lambda path: 1_000 if part.exists() else 10**9)
-    assert lookalike.restore(file=kept, index=tmp_path / "again", progress=False).pictures == 12
+    assert lookalike.restore(file=kept, index=tmp_path / "again", progress=False).images == 12
     assert json.loads((tmp_path / "again" / "index.json").read_text())["generations"][0]["complete"]

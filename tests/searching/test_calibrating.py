@@ -1,4 +1,4 @@
-"""Percentages are checked on pictures that the model was not trained on, or it is said that they were not."""
+"""Percentages are checked on images that the model was not trained on, or it is said that they were not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lookalike.core.files import read_json, write_json
 from lookalike.core.run import Run
 from lookalike.data import audit, read_table
-from lookalike.evaluation.trained import SEEN, UNKNOWN
+from lookalike.evaluation.training_overlap import SEEN, UNKNOWN
 from lookalike.searching import Hits, Index, backup, index, restore, search
 from tests import helpers
 from tests.searching import fake
@@ -26,8 +26,8 @@ def _fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """96 pictures in 8 classes; those of a class are each other's nearest, but for some."""
-    return helpers.pictures(tmp_path / "photos", classes=8, images=12)
+    """96 images in 8 classes; those of a class are each other's nearest, but for some."""
+    return helpers.make_images(tmp_path / "photos", classes=8, images=12)
 
 
 def trained_run(place: Path, folder: Path, classes: int, start: str = "efficientnet_lite0", seed: int = 0) -> Path:
@@ -52,7 +52,7 @@ def make(folder: Path, place: Path, **more: Any) -> dict[str, Any]:
     return checked(place)
 
 
-def test_pictures_of_the_training_do_not_ask(tmp_path: Path, folder: Path) -> None:
+def test_images_of_the_training_do_not_ask(tmp_path: Path, folder: Path) -> None:
     run = trained_run(tmp_path / "run", folder, classes=5)
     found = make(folder, tmp_path / "i", model=run)
     assert found["queries"] == 36 and found["gallery"] == 96 and found["calibration"] and found["note"] == ""
@@ -70,7 +70,7 @@ def test_pictures_of_the_training_do_not_ask(tmp_path: Path, folder: Path) -> No
     assert make(moved, tmp_path / "back")["queries"] == 35
 
 
-def test_another_decoder_sees_the_same_pictures(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_decoder_sees_the_same_images(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lookalike.data import decoding
 
     run = trained_run(tmp_path / "run", folder, classes=5)
@@ -83,9 +83,9 @@ def test_another_decoder_sees_the_same_pictures(tmp_path: Path, folder: Path, mo
     assert found["queries"] == 36 and found["note"] == ""
 
 
-def test_a_run_that_went_on_from_another_knows_the_pictures_of_both(tmp_path: Path, folder: Path) -> None:
+def test_a_run_that_went_on_from_another_knows_the_images_of_both(tmp_path: Path, folder: Path) -> None:
     first = trained_run(tmp_path / "first", folder, classes=3)
-    other = helpers.pictures(tmp_path / "other", classes=6, images=4, seed=5)
+    other = helpers.make_images(tmp_path / "other", classes=6, images=4, seed=5)
     second = trained_run(tmp_path / "second", other, classes=6, start=str(first), seed=1)
     assert make(folder, tmp_path / "i", model=second)["queries"] == 60
     shutil.rmtree(first)
@@ -100,7 +100,7 @@ def test_where_all_or_too_many_were_trained_on_it_is_said(tmp_path: Path, folder
     assert checked(tmp_path / "i")["queries"] == 96
     hits = search(query=folder / "class-01" / "2.jpg", index=tmp_path / "i", k=3)
     assert isinstance(hits, Hits) and SEEN in hits.note and SEEN in hits.detail and SEEN in str(hits)
-    few = trained_run(tmp_path / "few", folder, classes=7, seed=1)  # 12 pictures: too few pairs
+    few = trained_run(tmp_path / "few", folder, classes=7, seed=1)  # 12 images: too few pairs
     found = make(folder, tmp_path / "ii", model=few)
     assert found["calibration"] and found["note"] == SEEN and found["queries"] == 96
 
@@ -113,8 +113,8 @@ def test_where_it_is_not_known_it_is_said(tmp_path: Path, folder: Path) -> None:
     (run / "table.parquet").unlink()  # a run of another kind: it keeps no such table
     write_json(run / "model" / "config.json", {"seed": 1})
     assert make(folder, tmp_path / "ii", model=run)["note"] == UNKNOWN
-    for licence, note in (("Weights from the user's own file a.pth.", UNKNOWN), ("Apache-2.0", "")):
-        write_json(tmp_path / "own" / "config.json", {"seed": 2, "card": {"licence": licence}})
+    for license, note in (("Weights from the user's own file a.pth.", UNKNOWN), ("Apache-2.0", "")):
+        write_json(tmp_path / "own" / "config.json", {"seed": 2, "card": {"license": license}})
         assert make(folder, tmp_path / f"own-{len(note)}", model=tmp_path / "own")["note"] == note
 
 
@@ -125,9 +125,9 @@ def test_the_note_stands_beside_no_good_match_too() -> None:
     assert hits.kind == "none" and hits.detail.startswith("The nearest one is 12 %") and hits.detail.endswith(SEEN)
 
 
-def test_a_folder_of_one_class_and_a_stray_picture_is_indexed(tmp_path: Path) -> None:
-    folder = helpers.pictures(tmp_path / "cats", classes=1, images=30)
-    shutil.copytree(helpers.pictures(tmp_path / "x", classes=1, images=1, seed=9) / "class-00", folder / "misc")
+def test_a_folder_of_one_class_and_a_stray_image_is_indexed(tmp_path: Path) -> None:
+    folder = helpers.make_images(tmp_path / "cats", classes=1, images=30)
+    shutil.copytree(helpers.make_images(tmp_path / "x", classes=1, images=1, seed=9) / "class-00", folder / "misc")
     write_json(tmp_path / "model" / "config.json", {"seed": 0})
     done = index(folder=folder, model=tmp_path / "model", index=tmp_path / "i", store="exact", progress=False)
     assert not done.calibrated and "too few classes" in str(done)
@@ -138,9 +138,9 @@ def test_a_real_run_is_checked_on_its_own_test_side(tmp_path: Path, model: Path)
     from lookalike.evaluation import evaluate
     from lookalike.training import train
 
-    folder = helpers.pictures(tmp_path / "photos", classes=12, images=12, width=48, height=40)
+    folder = helpers.make_images(tmp_path / "photos", classes=12, images=12, width=48, height=40)
     run = train(data=folder, model=model, out=tmp_path / "run", settings={**SMALL, "keep": "trained"})
-    count = run.result["pictures"]["train"]
+    count = run.result["images"]["train"]
     assert 0 < count < 144
     found = make(folder, tmp_path / "i", model=run.path)
     assert found["queries"] == 144 - count and found["calibration"] and found["note"] == ""

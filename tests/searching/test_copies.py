@@ -15,16 +15,17 @@ from PIL import Image
 import lookalike
 from lookalike.core.errors import LookalikeError
 from lookalike.data import read_table
-from lookalike.searching import close, grouping, looks, moving
-from lookalike.searching.copies import dismiss
-from lookalike.searching.looks import look_at
+from lookalike.searching import grouping, moving, near_pairs
+from lookalike.searching import image_facts as looks
+from lookalike.searching.find_duplicates import dismiss
+from lookalike.searching.image_facts import look_at
 from tests import helpers
 
 
 def scene(seed: int, width: int = 400, height: int = 300) -> Image.Image:
-    """A picture with enough in it to be told from others."""
+    """An image with enough in it to be told from others."""
     rng = np.random.default_rng(seed)
-    image = Image.fromarray(helpers.picture(seed, width=width, height=height))
+    image = Image.fromarray(helpers.make_image(seed, width=width, height=height))
     for _ in range(12):
         x, y = rng.integers(0, width - 60), rng.integers(0, height - 60)
         patch = Image.new(
@@ -36,7 +37,7 @@ def scene(seed: int, width: int = 400, height: int = 300) -> Image.Image:
 
 @pytest.fixture
 def photos(tmp_path: Path, home: Path) -> Path:
-    """Ten different pictures, of which some are there again in other forms."""
+    """Ten different images, of which some are there again in other forms."""
     folder = tmp_path / "photos"
     (folder / "a").mkdir(parents=True)
     (folder / "b").mkdir()
@@ -59,7 +60,7 @@ def names(found: Any, kind: str) -> list[list[str]]:
 
 def test_three_kinds_with_reasons(photos: Path) -> None:
     found = lookalike.duplicates(source=photos, progress=False)
-    assert found.pictures == 15
+    assert found.images == 15
     assert names(found, "identical") == [["a/0.jpg", "b/copy.jpg"]]
     same = {tuple(files) for files in names(found, "same")}
     assert same == {("a/1.jpg", "b/worse.jpg"), ("a/2.jpg", "b/small.png"), ("a/3.jpg", "b/dated.jpg")}
@@ -154,7 +155,7 @@ def test_nothing_is_moved_that_changed_or_lies_outside(photos: Path, tmp_path: P
     ]
     batch = moving.move(photos, wanted)
     assert batch.files == 0 and len(batch.left) == 5 and outside.exists() and not moving.history(photos)
-    with pytest.raises(LookalikeError, match="inside the picture folder"):
+    with pytest.raises(LookalikeError, match="inside the image folder"):
         moving.move(photos, [], photos / "away")
     (tmp_path / "full" / "a").mkdir(parents=True)
     (tmp_path / "full" / "a" / "0.jpg").write_bytes(b"there first")
@@ -183,34 +184,34 @@ def test_close_pairs_are_those_of_the_slow_way(monkeypatch: pytest.MonkeyPatch) 
     scores = rows @ rows.T
     wanted = {(i, j) for i in range(len(rows)) for j in np.flatnonzero(scores[i] >= 0.95) if i < j}
     compared = 0
-    real = close._within
+    real = near_pairs._within
 
     def counted(vectors: Any, members: Any, least: float) -> Any:
         nonlocal compared
         compared += len(members) ** 2 // 2
         return real(vectors, members, least)
 
-    monkeypatch.setattr(close, "_within", counted)
-    found = {(i, j) for i, j, _ in close.close_pairs(rows, 0.95)}
+    monkeypatch.setattr(near_pairs, "_within", counted)
+    found = {(i, j) for i, j, _ in near_pairs.close_pairs(rows, 0.95)}
     assert found <= wanted and len(found) >= 0.97 * len(wanted) and len(wanted) >= 200
     assert compared < 0.25 * len(rows) ** 2 / 2
 
 
-def test_embeddings_find_what_small_pictures_do_not(photos: Path) -> None:
-    """A crop that the small picture alone misses is found when the vectors lie close; another class is not."""
+def test_embeddings_find_what_small_images_do_not(photos: Path) -> None:
+    """A crop that the small image alone misses is found when the vectors lie close; another class is not."""
     scene(5).crop((30, 20, 390, 290)).save(photos / "b" / "part.jpg", quality=92)
     looks, _ = look_at(read_table(photos), progress=False)
     vectors = {look.id: np.eye(20, dtype=np.float32)[n] for n, look in enumerate(looks)}
     ids = {look.path: look.id for look in looks}
     assert not [one for one in grouping.group(looks, vectors) if "b/part.jpg" in {f.path for f in one.files}]
     vectors[ids["b/part.jpg"]] = vectors[ids["a/5.jpg"]]
-    vectors[ids["a/7.jpg"]] = vectors[ids["a/6.jpg"]]  # alike to the model, yet other pictures
+    vectors[ids["a/7.jpg"]] = vectors[ids["a/6.jpg"]]  # alike to the model, yet other images
     found = [{f.path for f in one.files} for one in grouping.group(looks, vectors) if one.kind == "near"]
     assert {"a/7.jpg", "a/6.jpg"} not in found
-    from lookalike.data import near
+    from lookalike.data import near_duplicates
 
     thumbs = np.stack([look.thumb for look in looks if look.path in ("a/5.jpg", "b/part.jpg")])
-    alike = float(near.alike(thumbs, np.array([0]), np.array([1]))[0])
+    alike = float(near_duplicates.alike(thumbs, np.array([0]), np.array([1]))[0])
     assert ({"a/5.jpg", "b/part.jpg"} in found) == (alike >= grouping.CONFIRMED)
 
 

@@ -11,7 +11,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.searching import Hits, Index, index, search
 from lookalike.searching.filters import describe, parse, to_rule
-from lookalike.searching.rows import names_of, payload_of
+from lookalike.searching.payload import names_of, payload_of
 from lookalike.store import Condition
 from tests import helpers
 from tests.searching.fake import FakeEmbedder, install
@@ -78,7 +78,7 @@ def test_no_two_columns_become_one() -> None:
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
     """A table whose columns and values are as bad as can be."""
-    folder = helpers.pictures(tmp_path / "photos", classes=1, images=len(VALUES))
+    folder = helpers.make_images(tmp_path / "photos", classes=1, images=len(VALUES))
     with (folder / "list.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["path", *COLUMNS, "_label"])
@@ -88,8 +88,8 @@ def shelf(tmp_path: Path) -> Path:
     return folder / "list.csv"
 
 
-def found(place: Path, picture: Path, **asked: Any) -> set[str]:
-    hits = search(query=picture, index=place, k=100, all=True, **asked)
+def found(place: Path, image: Path, **asked: Any) -> set[str]:
+    hits = search(query=image, index=place, k=100, all=True, **asked)
     assert isinstance(hits, Hits)
     return {hit.path for hit in hits} | {path for hit in hits for path in hit.copies}
 
@@ -98,7 +98,7 @@ def test_every_column_and_value_can_be_filtered_by(
     shelf: Path, tmp_path: Path, any_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
-    place, picture = tmp_path / "i", shelf.parent / "class-00" / "0.jpg"
+    place, image = tmp_path / "i", shelf.parent / "class-00" / "0.jpg"
     model: Any = FakeEmbedder()
     index(folder=shelf, model=model, index=place, store=any_store, calibrate=False, progress=False)
     with Index.open(place) as opened:
@@ -108,13 +108,11 @@ def test_every_column_and_value_can_be_filtered_by(
             for value, _ in opened.store.facets(column, limit=100)[:: 1 if column == "label" else 4]:
                 wanted = {path for path, line in rows.items() if line.get(column) == value}
                 rule = to_rule([Condition(column, (value,))])
-                assert found(opened, picture, filters=rule) == wanted and len(wanted) == 1, rule  # type: ignore[arg-type]
+                assert found(opened, image, filters=rule) == wanted and len(wanted) == 1, rule  # type: ignore[arg-type]
     before = len(rows)
     done = index(folder=shelf, index=place, remove=[r"label=5\*"], progress=False)
     assert done.deleted == 1, "not the 50 mm"
     done = index(folder=shelf, index=place, remove=["x=y=a=b"], progress=False)
     assert done.deleted == 1
     again = index(folder=shelf, index=place, calibrate=False, progress=False)
-    assert (again.pictures, again.new, again.deleted) == (before - 2, 0, 0), (
-        "the rules are remembered as they were meant"
-    )
+    assert (again.images, again.new, again.deleted) == (before - 2, 0, 0), "the rules are remembered as they were meant"

@@ -1,4 +1,4 @@
-"""An index follows its folder: new, changed, moved, relabelled and deleted pictures, each once."""
+"""An index follows its folder: new, changed, moved, relabeled and deleted images, each once."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ def paths(folder: Path) -> set[str]:
 def draw(path: Path, seed: int) -> None:
     from PIL import Image
 
-    Image.fromarray(helpers.picture(seed)).save(path)
+    Image.fromarray(helpers.make_image(seed)).save(path)
 
 
 def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, any_store: str) -> None:
     place = tmp_path / "index"
     first = index(folder=folder, model=model, index=place, store=any_store, progress=False)
-    assert (first.new, first.pictures, first.unreadable) == (24, 24, [])
+    assert (first.new, first.images, first.unreadable) == (24, 24, [])
     assert set(rows(place)) == paths(folder)
 
     again = index(folder=folder, index=place, progress=False)
-    assert (again.new, again.changed, again.unchanged, again.pictures) == (0, 0, 24, 24)
+    assert (again.new, again.changed, again.unchanged, again.images) == (0, 0, 24, 24)
 
     from PIL import Image
 
-    Image.fromarray(helpers.picture(77)).save(folder / "class-00" / "new.jpg")  # new
-    Image.fromarray(helpers.picture(78)).save(folder / "class-00" / "0.jpg")  # changed
+    Image.fromarray(helpers.make_image(77)).save(folder / "class-00" / "new.jpg")  # new
+    Image.fromarray(helpers.make_image(78)).save(folder / "class-00" / "0.jpg")  # changed
     (folder / "class-01" / "1.jpg").unlink()  # deleted
     (folder / "class-02" / "2.jpg").rename(folder / "class-03" / "moved.jpg")  # moved
     os.utime(folder / "class-03" / "3.jpg")  # touched, the same bytes
     before = rows(place)
     third = index(folder=folder, index=place, progress=False)
     assert (third.new, third.changed, third.deleted, third.moved) == (1, 1, 1, 1)
-    assert third.unchanged == 21 and third.pictures == 24
+    assert third.unchanged == 21 and third.images == 24
     after = rows(place)
     assert set(after) == paths(folder)
     assert after["class-03/moved.jpg"]["_hash"] == before["class-02/2.jpg"]["_hash"]
@@ -72,7 +72,7 @@ def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, 
     assert len(Index.open(place).table) == 24
 
 
-def test_moved_and_touched_pictures_are_not_embedded_again(
+def test_moved_and_touched_images_are_not_embedded_again(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
@@ -111,14 +111,14 @@ def test_renamed_and_changed_at_once(folder: Path, tmp_path: Path, any_store: st
     assert (done.moved, done.new, done.deleted, done.unchanged) == (7, 0, 0, 17)
 
     (first / "1.jpg").rename(first / "elsewhere.jpg")
-    draw(first / "elsewhere.jpg", 91)  # moved, and another picture now
+    draw(first / "elsewhere.jpg", 91)  # moved, and another image now
     (first / "2.jpg").rename(first / "second.jpg")
     draw(first / "2.jpg", 92)  # moved, and another took its place
     (first / "3.jpg").rename(first / "x")  # two that changed their names with each other
     (first / "4.jpg").rename(first / "3.jpg")
     (first / "x").rename(first / "4.jpg")
     done = fake(folder, place, any_store)
-    assert (done.new, done.changed, done.deleted, done.pictures) == (2, 3, 1, 25)
+    assert (done.new, done.changed, done.deleted, done.images) == (2, 3, 1, 25)
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
@@ -143,10 +143,10 @@ def test_a_folder_that_cannot_be_read_for_a_moment_is_not_deleted(
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", guarded)
         plan = index(folder=folder, index=place, dry_run=True, progress=False)
-        assert (plan.deleted, plan.new, plan.pictures) == (1, 1, 25)
+        assert (plan.deleted, plan.new, plan.images) == (1, 1, 25)
         done = fake(folder, place)
-        assert (done.deleted, done.new, done.unchanged, done.pictures) == (1, 1, 24, 25)
-        assert "7 pictures that cannot be looked at now stay in the index" in capsys.readouterr().err
+        assert (done.deleted, done.new, done.unchanged, done.images) == (1, 1, 24, 25)
+        assert "7 images that cannot be looked at now stay in the index" in capsys.readouterr().err
         patch.setattr(FakeEmbedder, "rows", forbidden)
         assert index(folder=folder, index=place, calibrate=False, progress=False).unchanged == 25
     assert fake(folder, place).unchanged == 25
@@ -162,7 +162,7 @@ def test_new_labels_in_a_table_need_no_embedding(folder: Path, model: Path, tmp_
     index(folder=table, model=model, index=place, store="exact", progress=False)
     table.write_text("\n".join(lines).replace("class-01", "kestrel", 0).replace(",class-01,2020", ",kestrel,1999"))
     done = index(folder=table, index=place, progress=False)
-    assert done.relabelled == 6 and done.new == done.changed == 0
+    assert done.relabeled == 6 and done.new == done.changed == 0
     with Index.open(place) as opened:
         assert opened.columns == ["label", "path", "year"]
         assert dict(opened.store.facets("year")) == {"2020": 18, "1999": 6}
@@ -171,19 +171,19 @@ def test_new_labels_in_a_table_need_no_embedding(folder: Path, model: Path, tmp_
         assert record.payload["content_id"] and record.payload["_hash"]
 
 
-def test_unreadable_pictures_are_named_and_the_rest_is_indexed(folder: Path, model: Path, tmp_path: Path) -> None:
+def test_unreadable_images_are_named_and_the_rest_is_indexed(folder: Path, model: Path, tmp_path: Path) -> None:
     for number in range(5):
-        (folder / "class-00" / f"bad{number}.jpg").write_bytes(b"\xff\xd8 not a picture" * number)
+        (folder / "class-00" / f"bad{number}.jpg").write_bytes(b"\xff\xd8 not an image" * number)
     place = tmp_path / "index"
     done = index(folder=folder, model=model, index=place, store="exact", progress=False)
-    assert done.pictures == 24 and len(done.unreadable) == 5
+    assert done.images == 24 and len(done.unreadable) == 5
     text = str(done)
     assert text.count("Unreadable ") == 3 and "and 2 more" in text
     assert done.unreadable_file is not None and len(done.unreadable_file.read_text().splitlines()) == 5
     assert json.loads(json.dumps(done.to_json(), default=files.to_json))["unreadable"][0]["reason"]
-    # A picture that went bad after it was indexed is taken out.
+    # An image that went bad after it was indexed is taken out.
     (folder / "class-03" / "0.jpg").write_bytes(b"gone")
-    assert index(folder=folder, index=place, progress=False).pictures == 23
+    assert index(folder=folder, index=place, progress=False).images == 23
     for bad in [*folder.glob("class-00/bad*.jpg"), folder / "class-03" / "0.jpg"]:
         bad.unlink()
     assert index(folder=folder, index=place, progress=False).unreadable == []
@@ -191,14 +191,14 @@ def test_unreadable_pictures_are_named_and_the_rest_is_indexed(folder: Path, mod
 
 
 @pytest.mark.parametrize("bad", [(0, 1, 2, 3), (2, 3), (20, 21, 22, 23), (3, 8, 9, 10, 11, 23)])
-def test_every_vector_belongs_to_its_picture(
+def test_every_vector_belongs_to_its_image(
     folder: Path, tmp_path: Path, bad: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pictures go through the model in one stream, whatever part of a batch, or all of it, cannot be read."""
-    monkeypatch.setattr("lookalike.searching.embedding.BATCH", 2)
+    """Images go through the model in one stream, whatever part of a batch, or all of it, cannot be read."""
+    monkeypatch.setattr("lookalike.searching.ingest.BATCH", 2)
     files = sorted(folder.rglob("*.jpg"))
     for number in bad:
-        files[number].write_bytes(b"no picture")
+        files[number].write_bytes(b"no image")
     model = FakeEmbedder()
     done = index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)  # type: ignore[arg-type]
     assert done.new == 24 - len(bad) and len(done.unreadable) == len(bad)
@@ -208,7 +208,7 @@ def test_every_vector_belongs_to_its_picture(
             np.testing.assert_allclose(record.vector, expected, atol=1e-6)
 
 
-def test_nothing_is_written_into_the_picture_folder(folder: Path, model: Path, tmp_path: Path) -> None:
+def test_nothing_is_written_into_the_image_folder(folder: Path, model: Path, tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
     for file in [*folder.rglob("*"), folder]:
         file.chmod(0o555 if file.is_dir() else 0o444)
@@ -216,7 +216,7 @@ def test_nothing_is_written_into_the_picture_folder(folder: Path, model: Path, t
     assert {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]} == before
     for file in [folder, *folder.rglob("*")]:
         file.chmod(0o755)
-    with pytest.raises(LookalikeError, match="inside the picture folder"):
+    with pytest.raises(LookalikeError, match="inside the image folder"):
         index(folder=folder, model=model, index=folder / "index", progress=False)
 
 
@@ -298,11 +298,11 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 
     refuse("no folder", folder=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    refuse("pictures", folder=tmp_path / "empty")
+    refuse("images", folder=tmp_path / "empty")
     refuse("did you mean `exact`", store="exakt")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.jpg").write_bytes(b"nothing")
-    with pytest.raises(LookalikeError, match="None of the 1 pictures could be read"):
+    with pytest.raises(LookalikeError, match="None of the 1 images could be read"):
         index(folder=tmp_path / "bad", model=model, index=tmp_path / "other", progress=False)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("mine")
@@ -320,7 +320,7 @@ def test_a_full_disk_is_told_and_what_was_stored_stays(
     with pytest.raises(LookalikeError, match=r"only 1\.0 kB are free"):
         index(folder=folder, model=model, index=place, store="exact", progress=False)
     monkeypatch.undo()
-    monkeypatch.setattr("lookalike.searching.embedding.BATCH", 8)
+    monkeypatch.setattr("lookalike.searching.ingest.BATCH", 8)
     from lookalike.store import frames
 
     real, calls = frames._write, []
@@ -338,7 +338,7 @@ def test_a_full_disk_is_told_and_what_was_stored_stays(
     monkeypatch.setattr(frames, "_write", real)
     assert len(rows(place)) == 16
     done = index(folder=folder, index=place, progress=False)
-    assert (done.unchanged, done.new, done.pictures) == (16, 8, 24)
+    assert (done.unchanged, done.new, done.images) == (16, 8, 24)
     assert set(rows(place)) == paths(folder)
 
 
@@ -355,24 +355,24 @@ def test_two_writers_at_once(folder: Path, model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["index.json", "generations/1/store/store.json", "generations/1/model/config.json"])
 def test_a_truncated_index_is_told_in_one_sentence(made: Any, tmp_path: Path, what: str) -> None:
-    pictures, place = made
+    images, place = made
     shutil.copytree(place, tmp_path / "broken")
     file = tmp_path / "broken" / what
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(LookalikeError) as error:
-        search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "broken")
+        search(query=images / "class-00" / "0.jpg", index=tmp_path / "broken")
     assert "\n" not in str(error.value) and "broken" in str(error.value)
 
 
 def test_an_index_that_lost_rows_says_so_and_is_repaired(made: Any, tmp_path: Path, model: Path) -> None:
-    pictures, place = made
+    images, place = made
     shutil.copytree(place, tmp_path / "lost")
     log = tmp_path / "lost" / "generations" / "1" / "store" / "rows-1.log"
     log.write_bytes(b"")
-    with pytest.raises(LookalikeError, match="holds 0 of 61 pictures"):
-        search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "lost")
-    assert index(folder=pictures, index=tmp_path / "lost", progress=False).new == 61
-    assert len(search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "lost", k=5)) == 5
+    with pytest.raises(LookalikeError, match="holds 0 of 61 images"):
+        search(query=images / "class-00" / "0.jpg", index=tmp_path / "lost")
+    assert index(folder=images, index=tmp_path / "lost", progress=False).new == 61
+    assert len(search(query=images / "class-00" / "0.jpg", index=tmp_path / "lost", k=5)) == 5
 
 
 def test_an_index_of_a_newer_version_is_refused(made: Any, tmp_path: Path) -> None:
@@ -384,12 +384,12 @@ def test_an_index_of_a_newer_version_is_refused(made: Any, tmp_path: Path) -> No
 
 
 def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -> None:
-    """Whatever the table says of where a picture is, its row finds it again."""
+    """Whatever the table says of where an image is, its row finds it again."""
     import tarfile
 
     from lookalike.data import decode
 
-    folder = helpers.pictures(tmp_path / "pictures", classes=1, images=2)
+    folder = helpers.make_images(tmp_path / "images", classes=1, images=2)
     odd = os.fsencode(folder / "class-00") + b"/caf\xe9.jpg"
     (folder / "class-00" / "0.jpg").rename(os.fsdecode(odd))
     index(folder=folder, model=model, index=tmp_path / "one", store="exact", progress=False)
@@ -402,7 +402,7 @@ def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -
         "path,label,x_1,y_1,x_2,y_2\nclass-00/1.jpg,left,0,0,32,48\nclass-00/1.jpg,right,32,0,64,48\n"
     )
     done = index(folder=folder / "boxes.csv", model=model, index=tmp_path / "two", store="exact", progress=False)
-    assert done.pictures == 2
+    assert done.images == 2
     right = decode(folder / "class-00" / "1.jpg", box=(32, 0, 64, 48))
     hits = search(query=right, index=tmp_path / "two", k=2)
     assert (
@@ -437,7 +437,7 @@ index(folder=sys.argv[1], model=FakeEmbedder(), index=sys.argv[2], store=sys.arg
 
 def test_kill_9_while_indexing(tmp_path: Path, any_store: str) -> None:
     """Killed in the middle, three times: nothing acknowledged is lost, nothing is there twice, the next run goes on."""
-    folder = helpers.pictures(tmp_path / "pictures", classes=6, images=8)
+    folder = helpers.make_images(tmp_path / "images", classes=6, images=8)
     place = tmp_path / "index"
     acknowledged = 0
     for kill_after in (1, 3, 2):
@@ -463,7 +463,7 @@ def test_kill_9_while_indexing(tmp_path: Path, any_store: str) -> None:
 def test_ctrl_c_says_what_is_kept(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lookalike.searching.embedding.BATCH", 10)
+    monkeypatch.setattr("lookalike.searching.ingest.BATCH", 10)
     real = updating_module.Update._store
 
     def stopped(self: Any, *batch: Any) -> Any:
@@ -474,4 +474,4 @@ def test_ctrl_c_says_what_is_kept(
     monkeypatch.setattr(updating_module.Update, "_store", stopped)
     with pytest.raises(KeyboardInterrupt):
         index(folder=folder, model=model, index=tmp_path / "index", progress=False)
-    assert "Stopped. 10 pictures are indexed and kept; run the same command to go on." in capsys.readouterr().err
+    assert "Stopped. 10 images are indexed and kept; run the same command to go on." in capsys.readouterr().err

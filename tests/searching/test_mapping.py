@@ -32,7 +32,7 @@ def test_a_map_is_drawn_once_and_kept(own: Index) -> None:
         assert 0 < first.kept[0] <= first.kept[1] <= 1
 
 
-def test_pictures_of_a_class_lie_together(own: Index) -> None:
+def test_images_of_a_class_lie_together(own: Index) -> None:
     with own:
         drawn = mapping.draw(own, progress=False)
     groups = np.array([name.split("/")[1] for name in drawn.ids])
@@ -41,7 +41,7 @@ def test_pictures_of_a_class_lie_together(own: Index) -> None:
     assert (groups[apart.argmin(axis=1)] == groups).mean() > 0.8
 
 
-def test_old_pictures_stay_where_they_are(folder: Path, model: Path, tmp_path: Path, home: Path) -> None:
+def test_old_images_stay_where_they_are(folder: Path, model: Path, tmp_path: Path, home: Path) -> None:
     place = tmp_path / "index"
     index(folder=folder, model=model, index=place, store="exact", progress=False)
     with Index.open(place) as opened:
@@ -56,9 +56,9 @@ def test_old_pictures_stay_where_they_are(folder: Path, model: Path, tmp_path: P
         for name in stayed:
             np.testing.assert_array_equal(after.places[after.where[name]], before.places[before.where[name]])
         assert len(after) == 24 and len(stayed) == 23 and after.number > before.number
-        twin, new = (after.places[after.where[f"pictures/class-01/{n}.jpg"]] for n in ("1", "new"))
+        twin, new = (after.places[after.where[f"images/class-01/{n}.jpg"]] for n in ("1", "new"))
         assert np.linalg.norm(twin - new) < 0.2 * np.ptp(before.places, axis=0).max(), "a copy lies by its original"
-        helpers.pictures(folder, classes=6, images=6)
+        helpers.make_images(folder, classes=6, images=6)
     index(folder=folder, index=place, progress=False)
     with Index.open(place) as opened:
         grown = mapping.draw(opened, progress=False)  # by more than 30 %: drawn anew, laid over the old one
@@ -84,7 +84,7 @@ def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Pa
         assert opened.generation.number == 2
         new = mapping.draw(opened, progress=False, sketch=sketches.append)
         ids, rows = mapping._vectors(opened)
-    assert len(new) == 25, "a picture that the old map has not is there too"
+    assert len(new) == 25, "an image that the old map has not is there too"
     alone = layout(rows, principal(rows, 2))
     both = [name for name in ids if name in old.where]
     wanted = mirrored[[old.where[name] for name in both]].astype(float)

@@ -15,7 +15,7 @@ import pytest
 import lookalike
 from lookalike.core import files
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.searching import Index, embedding, index, search, switch
+from lookalike.searching import Index, index, ingest, search, switch
 from lookalike.searching.generations import agreement, drop
 from lookalike.store import milvus_terms
 from tests import helpers, milvus_server
@@ -59,9 +59,9 @@ def gate(milvus: str, tmp_path: Path) -> Iterator[milvus_server.Gate]:
 def test_the_command_line_from_index_to_purge(
     folder: Path, model: Path, tmp_path: Path, home: Path, milvus: str, cli: Any
 ) -> None:
-    """What a user types, the first time in a process of its own, beside the same pictures under exact search."""
+    """What a user types, the first time in a process of its own, beside the same images under exact search."""
     done = helpers.lookalike("index", folder, "--model", model, "--index", "there", "--store", milvus, "--json")
-    assert done.code == 0 and done.json["pictures"] == 24, done.err
+    assert done.code == 0 and done.json["images"] == 24, done.err
     index(folder=folder, model=model, index="here", store="exact", progress=False)
     place = Index.open("there").path
     query = folder / "class-01" / "2.jpg"
@@ -147,12 +147,12 @@ def test_a_backup_goes_to_the_server_whole_or_not_at_all(
     index(folder=folder, model=fakes / "first", index=place, store="exact", progress=False)
     lookalike.backup(index=place, out=tmp_path / "kept.tar", progress=False)
     restored = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "there", store=milvus, progress=False)
-    assert restored.pictures == 24
+    assert restored.images == 24
     query = folder / "class-02" / "1.jpg"
     here, there = (search(query=query, index=where, k=6) for where in (place, tmp_path / "there"))
     assert [hit.id for hit in here] == [hit.id for hit in there]
     again = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "twice", store=milvus, progress=False)
-    assert again.pictures == 24 and collection(tmp_path / "twice") != collection(tmp_path / "there")
+    assert again.images == 24 and collection(tmp_path / "twice") != collection(tmp_path / "there")
     before = collections(milvus)
     data = (tmp_path / "kept.tar").read_bytes()
     rows = data.index(b"rows/000000.arrow") // 512 * 512 + 700
@@ -165,10 +165,10 @@ def test_a_backup_goes_to_the_server_whole_or_not_at_all(
 
 
 def test_an_index_of_nothing_leaves_nothing_there(tmp_path: Path, fakes: Path, milvus: str) -> None:
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures" / "a.jpg").write_bytes(b"no picture")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(b"no image")
     made: list[str] = []
-    real = lookalike.searching.writing.create_store
+    real = lookalike.searching.writer.create_store
 
     def create(name: str, place: Path, dim: int) -> Any:
         store = real(name, place, dim)
@@ -176,11 +176,9 @@ def test_an_index_of_nothing_leaves_nothing_there(tmp_path: Path, fakes: Path, m
         return store
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lookalike.searching.writing.create_store", create)
-        with pytest.raises(LookalikeError, match="None of the 1 pictures could be read"):
-            index(
-                folder=tmp_path / "pictures", model=fakes / "first", index=tmp_path / "i", store=milvus, progress=False
-            )
+        patch.setattr("lookalike.searching.writer.create_store", create)
+        with pytest.raises(LookalikeError, match="None of the 1 images could be read"):
+            index(folder=tmp_path / "images", model=fakes / "first", index=tmp_path / "i", store=milvus, progress=False)
     assert len(made) == 1 and made[0] not in collections(milvus) and not (tmp_path / "i").exists()
 
 
@@ -190,7 +188,7 @@ def test_a_server_that_goes_away_while_indexing(
     """What was acknowledged before is kept, nothing is there twice, and the next run goes on."""
     from lookalike.searching.updating import Update
 
-    monkeypatch.setattr(embedding, "BATCH", 6)
+    monkeypatch.setattr(ingest, "BATCH", 6)
     real, place = Update._store, tmp_path / "index"
 
     def going(self: Any, *batch: Any) -> Any:
@@ -209,7 +207,7 @@ def test_a_server_that_goes_away_while_indexing(
     gate.open()
     monkeypatch.setattr(Update, "_store", real)
     done = index(folder=folder, index=place, progress=False)
-    assert (done.unchanged, done.new, done.pictures) == (12, 12, 24)
+    assert (done.unchanged, done.new, done.images) == (12, 12, 24)
     with Index.open(place) as opened:
         ids = [record.id for page in opened.store.scan() for record in page]
     assert len(ids) == len(set(ids)) == 24
@@ -226,7 +224,7 @@ def test_the_service_says_503_while_the_server_is_away(
     index(folder=folder, model=fakes / "first", index=tmp_path / "index", store=gate.address, progress=False)
     service = Service(Index.open(tmp_path / "index"), [tmp_path / "runs"])
     client = TestClient(create_app(service), base_url="http://127.0.0.1", raise_server_exceptions=False)
-    assert client.get("/health").json() == {"status": "ok", "pictures": 24}
+    assert client.get("/health").json() == {"status": "ok", "images": 24}
     assert client.get("/api/v1/info").json()["index"]["store"] == "milvus"
     gate.shut()
     away = client.get("/health")

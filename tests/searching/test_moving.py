@@ -26,8 +26,8 @@ CHANGES = ("link", "unlink", "rename", "replace", "fsync")
 
 @pytest.fixture
 def photos(tmp_path: Path, home: Path) -> Path:
-    """Three pictures, two of them twice."""
-    folder = helpers.pictures(tmp_path / "photos", classes=1, images=3)
+    """Three images, two of them twice."""
+    folder = helpers.make_images(tmp_path / "photos", classes=1, images=3)
     (folder / "b").mkdir()
     for number in range(2):
         shutil.copy(folder / "class-00" / f"{number}.jpg", folder / "b" / f"copy {number}.jpg")
@@ -172,7 +172,7 @@ def struck(words: list[str], strike: int) -> None:
 def test_the_command_is_killed_and_repeated(photos: Path, home: Path, cli: Any) -> None:
     """As a user sees it: `--move`, killed in the middle; `--back last`, killed in the middle; and once more."""
     before = contents(photos)
-    cli("duplicates", photos)  # what is remembered of the pictures is written
+    cli("duplicates", photos)  # what is remembered of the images is written
     away = helpers.apart(struck, ["duplicates", str(photos), "--move", "--yes"], 8)
     assert away.code == -signal.SIGKILL, away.err
     assert len(contents(photos)) == 4

@@ -1,4 +1,4 @@
-"""A picture folder whose own path is not UTF-8: everything a user does with a folder works there too."""
+"""An image folder whose own path is not UTF-8: everything a user does with a folder works there too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def odd(tmp_path: Path, home: Path) -> Path:
     """`caf\\xe9` as an old system wrote it, with one file twice; the copy's own name is odd too."""
     try:
         folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-        helpers.pictures(folder, classes=2, images=4)
+        helpers.make_images(folder, classes=2, images=4)
     except OSError:
         pytest.skip("this file system takes UTF-8 names alone")
     copy = Path(os.fsdecode(os.fsencode(folder) + b"/class-01/\xe9.jpg"))

@@ -23,20 +23,20 @@ def _light(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    return helpers.pictures(tmp_path / "pictures", classes=3, images=3)
+def images(tmp_path: Path) -> Path:
+    return helpers.make_images(tmp_path / "images", classes=3, images=3)
 
 
-def update(pictures: Path, *, seed: int | None = None, **options: Any) -> Any:
+def update(images: Path, *, seed: int | None = None, **options: Any) -> Any:
     model: Any = None if seed is None else fake.FakeEmbedder(seed)
-    return index(folder=pictures, model=model, progress=False, **options)
+    return index(folder=images, model=model, progress=False, **options)
 
 
 def classes(place: Path, number: int | None = None) -> set[str]:
     """What a generation answers with; its table and its count say the same."""
     with Index(place, number) as opened:
         found = [record.payload["path"] for part in opened.store.scan() for record in part]
-        assert len(found) == opened.generation.pictures
+        assert len(found) == opened.generation.images
         assert sorted(found) == sorted(opened.table.column("path"))
     return {path.partition("/")[0] for path in found}
 
@@ -44,42 +44,42 @@ def classes(place: Path, number: int | None = None) -> set[str]:
 ALL = {"class-00", "class-01", "class-02"}
 
 
-def test_what_is_removed_is_out_of_every_generation(pictures: Path, any_store: str) -> None:
-    place = update(pictures, seed=0, store=any_store).path
-    shutil.rmtree(pictures / "class-00")
-    (pictures / "class-01" / "0.jpg").unlink()
-    update(pictures, seed=1)
+def test_what_is_removed_is_out_of_every_generation(images: Path, any_store: str) -> None:
+    place = update(images, seed=0, store=any_store).path
+    shutil.rmtree(images / "class-00")
+    (images / "class-01" / "0.jpg").unlink()
+    update(images, seed=1)
     assert classes(place) == ALL - {"class-00"} and classes(place, 1) == ALL
-    assert update(pictures, remove=["path=class-01/*"]).deleted == 2
+    assert update(images, remove=["path=class-01/*"]).deleted == 2
     assert classes(place) == {"class-02"}
     assert switch(index=place).live == 1 and classes(place) == ALL - {"class-01"}, "also what only the older one had"
-    assert update(pictures, seed=0).pictures == 3, "the rule is remembered"
+    assert update(images, seed=0).images == 3, "the rule is remembered"
     assert switch(index=place, to=2).live == 2
 
 
 @pytest.mark.parametrize("decoder", ["{number}/pillow-99", "99/{libraries}"])
-def test_pictures_can_be_removed_after_the_decoder_changed(
-    pictures: Path, decoder: str, monkeypatch: pytest.MonkeyPatch
+def test_images_can_be_removed_after_the_decoder_changed(
+    images: Path, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lookalike.data.decoding import DECODER
 
-    place = update(pictures, seed=0, store="exact").path
+    place = update(images, seed=0, store="exact").path
     number, _, libraries = DECODER.partition("/")
     monkeypatch.setattr("lookalike.data.decoding.DECODER", decoder.format(number=number, libraries=libraries))
-    assert update(pictures, remove=["label=class-01"]).deleted == 3
+    assert update(images, remove=["label=class-01"]).deleted == 3
     assert classes(place) == ALL - {"class-01"}
     assert [path.name for path in (place / "generations").iterdir()] == ["1"]
     with Index(place) as opened:
-        assert removing_module.remove_rows(opened, ["pictures/class-02/0.jpg", "pictures/none.jpg"]) == 1
-    assert Index(place).generation.pictures == 5
+        assert removing_module.remove_rows(opened, ["images/class-02/0.jpg", "images/none.jpg"]) == 1
+    assert Index(place).generation.images == 5
     with pytest.raises(LookalikeError, match="no other complete generation"):
         switch(index=place)
-    assert update(pictures).pictures == 6 and classes(place) == ALL - {"class-01"}
+    assert update(images).images == 6 and classes(place) == ALL - {"class-01"}
 
 
-def test_a_store_that_is_away_leaves_all_as_it_was(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = update(pictures, seed=0, store="exact").path
-    update(pictures, seed=1)
+def test_a_store_that_is_away_leaves_all_as_it_was(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = update(images, seed=0, store="exact").path
+    update(images, seed=1)
     before = (place / "index.json").read_bytes()
     real = removing_module.open_store
 
@@ -91,61 +91,61 @@ def test_a_store_that_is_away_leaves_all_as_it_was(pictures: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(removing_module, "open_store", away)
         with pytest.raises(Unavailable):
-            update(pictures, remove=["label=class-01"])
+            update(images, remove=["label=class-01"])
     assert (place / "index.json").read_bytes() == before and classes(place) == ALL == classes(place, 1)
 
 
-def test_a_removal_that_was_cut_is_ended_by_the_next_run(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = update(pictures, seed=0, store="exact").path
+def test_a_removal_that_was_cut_is_ended_by_the_next_run(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = update(images, seed=0, store="exact").path
     with monkeypatch.context() as patch:
         patch.setattr("lookalike.data.Table.take", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            update(pictures, remove=["label=class-01"])
+            update(images, remove=["label=class-01"])
     assert not Index(place).generation.complete
-    done = update(pictures)
-    assert done.new == 0 and done.pictures == 6 and classes(place) == ALL - {"class-01"}
+    done = update(images)
+    assert done.new == 0 and done.images == 6 and classes(place) == ALL - {"class-01"}
 
 
-def test_nobody_switches_to_a_generation_with_nothing_left(pictures: Path) -> None:
-    kept = shutil.move(pictures / "class-00", pictures.parent)
-    place = update(pictures, seed=0, store="exact").path
-    shutil.move(kept, pictures)
-    update(pictures, seed=1)
-    assert update(pictures, remove=["path!=class-00/*"]).deleted == 6
-    assert classes(place) == {"class-00"} and Index(place, 1).generation.pictures == 0
+def test_nobody_switches_to_a_generation_with_nothing_left(images: Path) -> None:
+    kept = shutil.move(images / "class-00", images.parent)
+    place = update(images, seed=0, store="exact").path
+    shutil.move(kept, images)
+    update(images, seed=1)
+    assert update(images, remove=["path!=class-00/*"]).deleted == 6
+    assert classes(place) == {"class-00"} and Index(place, 1).generation.images == 0
     with pytest.raises(LookalikeError, match="no other complete generation"):
         switch(index=place)
 
 
-def test_an_index_whose_pictures_are_all_removed_or_gone(pictures: Path) -> None:
-    place = update(pictures, seed=0, store="exact").path
-    update(pictures, remove=["path=class-00/*"])
+def test_an_index_whose_images_are_all_removed_or_gone(images: Path) -> None:
+    place = update(images, seed=0, store="exact").path
+    update(images, remove=["path=class-00/*"])
     for name in ("class-01", "class-02"):
-        shutil.rmtree(pictures / name)
+        shutil.rmtree(images / name)
     for dry_run in (True, False):
-        with pytest.raises(LookalikeError, match=r"still holds were removed from .* `lookalike purge pictures-"):
-            update(pictures, dry_run=dry_run)
+        with pytest.raises(LookalikeError, match=r"still holds were removed from .* `lookalike purge images-"):
+            update(images, dry_run=dry_run)
     assert classes(place) == ALL - {"class-00"}, "nothing was deleted for it"
-    helpers.pictures(pictures, classes=2, images=1)
-    assert update(pictures).pictures == 1 and classes(place) == {"class-01"}
+    helpers.make_images(images, classes=2, images=1)
+    assert update(images).images == 1 and classes(place) == {"class-01"}
 
 
-def test_a_prototype_keeps_nothing_out(pictures: Path) -> None:
+def test_a_prototype_keeps_nothing_out(images: Path) -> None:
     """Rules are held against rows before they are embedded, when nobody knows their prototype."""
-    place = update(pictures, seed=0, store="exact").path
+    place = update(images, seed=0, store="exact").path
     document = json.loads((place / "index.json").read_text())
     document["generations"][0]["columns"].append("prototype")  # as a model with prototypes leaves it
     document["without"] = [["prototype!=5"]]  # as an earlier version took it
     (place / "index.json").write_text(json.dumps(document))
-    with pytest.raises(LookalikeError, match=r"`prototype` is what the model makes of a picture"):
-        update(pictures, remove=["prototype=5"])
-    assert update(pictures).unchanged == 9
-    names = sorted(path.relative_to(pictures).as_posix() for path in pictures.rglob("*.jpg"))
+    with pytest.raises(LookalikeError, match=r"`prototype` is what the model makes of an image"):
+        update(images, remove=["prototype=5"])
+    assert update(images).unchanged == 9
+    names = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))
     lines = [f"{name},{number % 2}" for number, name in enumerate(names)]
-    (pictures / "own.csv").write_text("\n".join(["path,prototype", *lines]))
-    update(pictures / "own.csv", seed=0, store="exact", index="own")
-    assert update(pictures / "own.csv", remove=["prototype=0"]).deleted == 5, "a column of the table is another matter"
-    assert update(pictures / "own.csv").pictures == 4
+    (images / "own.csv").write_text("\n".join(["path,prototype", *lines]))
+    update(images / "own.csv", seed=0, store="exact", index="own")
+    assert update(images / "own.csv", remove=["prototype=0"]).deleted == 5, "a column of the table is another matter"
+    assert update(images / "own.csv").images == 4
 
 
 def left(home: Path) -> list[Path]:
@@ -153,14 +153,14 @@ def left(home: Path) -> list[Path]:
 
 
 def test_purge_finds_what_left_the_index_before(
-    pictures: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thumbnails of pictures that were deleted, changed or removed since, looks by another decoder, and uploads kept
+    """Thumbnails of images that were deleted, changed or removed since, looks by another decoder, and uploads kept
     by a service that was started under another name of the folder."""
     from lookalike.searching import duplicates, purge
     from lookalike.service.state import Service
 
-    place = update(pictures, seed=0, store="exact").path
+    place = update(images, seed=0, store="exact").path
     (tmp_path / "link").symlink_to(place)
     for where in (tmp_path / "link", place / ".." / place.name, place):
         service = Service(Index.open(where), [])
@@ -169,21 +169,21 @@ def test_purge_finds_what_left_the_index_before(
             service.live.thumbs.get(content, 96)
         service.live.queries.keep(np.zeros(48), "hash", 1.0, b"small")
         service.close()
-    duplicates(source=pictures, progress=False)
+    duplicates(source=images, progress=False)
     old = home / "cache" / "thumbs" / "ab" / f"{'ab' * 16}-96.jpg"  # as earlier versions kept them
     old.parent.mkdir()
     old.write_bytes(b"small")
     (home / "cache" / "looks" / f"{'cd' * 16}.parquet").write_bytes(b"dates and places")
 
-    (pictures / "class-00" / "0.jpg").unlink()
-    shutil.copy(pictures / "class-00" / "1.jpg", pictures / "class-01" / "0.jpg")
-    update(pictures)
-    update(pictures, remove=["path=class-02/*"])
+    (images / "class-00" / "0.jpg").unlink()
+    shutil.copy(images / "class-00" / "1.jpg", images / "class-01" / "0.jpg")
+    update(images)
+    update(images, remove=["path=class-02/*"])
     monkeypatch.setattr("lookalike.data.decoding.DECODER", "1/pillow-99")
-    duplicates(source=pictures, progress=False)
+    duplicates(source=images, progress=False)
     assert len(list((home / "cache" / "looks").iterdir())) == 3
 
-    mine = helpers.pictures(tmp_path / "mine", classes=1, images=2)
+    mine = helpers.make_images(tmp_path / "mine", classes=1, images=2)
     other = update(mine, seed=0, store="exact").path
     service = Service(Index.open(other), [])
     service.live.thumbs.get(service.index.table.column("content_id")[0], 96)
@@ -202,15 +202,15 @@ def test_purge_finds_what_left_the_index_before(
     assert left(home) == []
 
 
-def test_purge_deletes_generations_that_the_manifest_does_not_name(pictures: Path, any_store: str) -> None:
+def test_purge_deletes_generations_that_the_manifest_does_not_name(images: Path, any_store: str) -> None:
     from lookalike.searching import purge
-    from lookalike.searching.folder import store_place
+    from lookalike.searching.index_folder import store_place
     from lookalike.store import create_store, store_class
 
-    place = update(pictures, seed=0, store=any_store).path
+    place = update(images, seed=0, store=any_store).path
     forgotten = store_place(place, 7)
     create_store(any_store, forgotten, 48).close()
-    kept = shutil.copytree(forgotten, pictures.parent / "kept")
+    kept = shutil.copytree(forgotten, images.parent / "kept")
     purge(index=place)
     assert not place.exists()
     if any_store.startswith("milvus"):

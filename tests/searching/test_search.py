@@ -20,62 +20,62 @@ from tests import helpers
 
 
 def ask(made: Any, query: Any = "class-01/0.jpg", **options: Any) -> Hits:
-    pictures, place = made
-    found = search(query=pictures / query if isinstance(query, str) else query, index=place, **options)
+    images, place = made
+    found = search(query=images / query if isinstance(query, str) else query, index=place, **options)
     assert isinstance(found, Hits)
     return found
 
 
-def test_a_picture_finds_itself_and_its_kind(made: Any) -> None:
+def test_a_image_finds_itself_and_its_kind(made: Any) -> None:
     hits = ask(made, k=8)
     assert len(hits) == 8 and hits[0].identical and hits[0].score == pytest.approx(1, abs=1e-4)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert sum(hit.label == "class-01" for hit in hits) >= 6
-    assert hits.pictures == 61
+    assert hits.images == 61
 
 
 def test_scores_are_those_of_the_model(made: Any) -> None:
-    pictures, place = made
+    images, place = made
     with Index.open(place) as opened:
-        rows = opened.embedder.encode([pictures / "class-01" / "0.jpg", pictures / "class-01" / "5.jpg"])
-        hits = search(query=pictures / "class-01" / "0.jpg", index=opened, k=61)
+        rows = opened.embedder.encode([images / "class-01" / "0.jpg", images / "class-01" / "5.jpg"])
+        hits = search(query=images / "class-01" / "0.jpg", index=opened, k=61)
     assert isinstance(hits, Hits)
     score = next(hit.score for hit in hits if hit.path == "class-01/5.jpg")
     assert score == pytest.approx(float(rows[0] @ rows[1]), abs=1e-4)
 
 
 def test_bytes_pil_and_arrays_ask_like_files(made: Any) -> None:
-    pictures, _ = made
-    file = pictures / "class-02" / "4.jpg"
+    images, _ = made
+    file = images / "class-02" / "4.jpg"
     wanted = [hit.id for hit in ask(made, file, k=5)]
     with Image.open(file) as image:
         for query in (file.read_bytes(), image, np.asarray(image), str(file)):
             assert [hit.id for hit in ask(made, query, k=5)] == wanted
 
 
-def test_a_folder_asks_for_each_picture(made: Any) -> None:
-    pictures, place = made
-    found = search(query=pictures / "class-00", index=place, k=2)
+def test_a_folder_asks_for_each_image(made: Any) -> None:
+    images, place = made
+    found = search(query=images / "class-00", index=place, k=2)
     assert isinstance(found, list) and len(found) == 12
     assert all(hits[0].identical for hits in found)
 
 
-def test_a_folder_with_unreadable_pictures_answers_for_the_others(
+def test_a_folder_with_unreadable_images_answers_for_the_others(
     made: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = tmp_path / "asked"
     asked.mkdir()
     for number in range(3):
         shutil.copy(made[0] / "class-02" / f"{number}.jpg", asked)
-    (asked / "1.jpg").write_bytes(b"\xff\xd8 no picture")
+    (asked / "1.jpg").write_bytes(b"\xff\xd8 no image")
     (asked / "0 empty.jpg").write_bytes(b"")
     hits = search(query=asked, index=made[1], k=3)
     assert isinstance(hits, list) and [Path(h.query).name for h in hits] == ["0.jpg", "2.jpg"]
     told = capfd.readouterr().err
-    assert "2 of 4 pictures" in told and "1.jpg` cannot be read" in told and "0 empty.jpg` cannot be read" in told
+    assert "2 of 4 images" in told and "1.jpg` cannot be read" in told and "0 empty.jpg` cannot be read" in told
     with pytest.raises(LookalikeError, match=r"1.jpg` cannot be read"):
         search(query=asked, more=[asked / "1.jpg"], index=made[1])
-    with pytest.raises(LookalikeError, match="part of one picture"):
+    with pytest.raises(LookalikeError, match="part of one image"):
         search(query=asked, box=(0, 0, 9, 9), index=made[1])
     for name in ("0.jpg", "2.jpg"):
         (asked / name).unlink()
@@ -83,7 +83,7 @@ def test_a_folder_with_unreadable_pictures_answers_for_the_others(
         search(query=asked, index=made[1])
 
 
-def test_a_box_outside_the_picture_is_told(made: Any) -> None:
+def test_a_box_outside_the_image_is_told(made: Any) -> None:
     with pytest.raises(LookalikeError):
         ask(made, "class-02/1.jpg", box=(5000, 5000, 6000, 6000))
 
@@ -104,7 +104,7 @@ def test_filters(made: Any) -> None:
         f"class-0{n}" for n in (0, 2, 3, 4)
     }
     hits = ask(made, k=50, filters="path=class-04/1*")
-    assert {hit.path for hit in hits} == {f"class-04/{n}.jpg" for n in (1, 10, 11)} and hits.pictures == 3
+    assert {hit.path for hit in hits} == {f"class-04/{n}.jpg" for n in (1, 10, 11)} and hits.images == 3
     with pytest.raises(LookalikeError, match="did you mean `label`"):
         ask(made, filters="lable=x")
     with pytest.raises(LookalikeError, match="COLUMN=VALUE"):
@@ -112,16 +112,16 @@ def test_filters(made: Any) -> None:
 
 
 def test_more_and_less(made: Any) -> None:
-    pictures, _ = made
-    both = ask(made, "class-01/0.jpg", more=[pictures / "class-02" / "0.jpg"], k=20)
+    images, _ = made
+    both = ask(made, "class-01/0.jpg", more=[images / "class-02" / "0.jpg"], k=20)
     assert {"class-01", "class-02"} <= {hit.label for hit in both}
-    without = ask(made, "class-01/0.jpg", more=[pictures / "class-02/0.jpg"], less=[pictures / "class-02/1.jpg"], k=10)
+    without = ask(made, "class-01/0.jpg", more=[images / "class-02/0.jpg"], less=[images / "class-02/1.jpg"], k=10)
     assert sum(hit.label == "class-02" for hit in without) < sum(hit.label == "class-02" for hit in both[:10])
 
 
-def test_a_region_of_the_picture_asks(made: Any, tmp_path: Path) -> None:
-    pictures, _ = made
-    one, two = (np.asarray(Image.open(pictures / f"class-0{n}" / "0.jpg")) for n in (0, 3))
+def test_a_region_of_the_image_asks(made: Any, tmp_path: Path) -> None:
+    images, _ = made
+    one, two = (np.asarray(Image.open(images / f"class-0{n}" / "0.jpg")) for n in (0, 3))
     Image.fromarray(np.concatenate([one, two], axis=1)).save(tmp_path / "both.png")
     left = ask(made, tmp_path / "both.png", box=(0, 0, 64, 48), k=5)
     right = ask(made, tmp_path / "both.png", box=(64, 0, 128, 48), k=5)
@@ -165,16 +165,16 @@ def test_a_run_leads_to_its_index(made: Any, tmp_path: Path) -> None:
 
 
 def test_bad_questions(made: Any, tmp_path: Path) -> None:
-    pictures, _ = made
-    with pytest.raises(LookalikeError, match="no picture"):
+    images, _ = made
+    with pytest.raises(LookalikeError, match="no image"):
         ask(made, "nowhere.jpg")
-    (tmp_path / "notes.jpg").write_text("not a picture")
+    (tmp_path / "notes.jpg").write_text("not an image")
     with pytest.raises(LookalikeError, match="cannot be read"):
         ask(made, tmp_path / "notes.jpg")
     with pytest.raises(LookalikeError, match="between 1 and"):
         ask(made, k=0)
     with pytest.raises(LookalikeError, match="no index"):
-        search(query=pictures / "class-00" / "0.jpg", index=tmp_path / "nothing")
+        search(query=images / "class-00" / "0.jpg", index=tmp_path / "nothing")
     assert ask(made, k=1)[0].identical, "and the next question works"
 
 
@@ -182,7 +182,7 @@ def test_json_and_html_say_the_same(made: Any) -> None:
     hits = ask(made, k=3)
     document = json.loads(json.dumps(hits.to_json(), default=to_json))
     assert [h["id"] for h in document["hits"]] == [hit.id for hit in hits]
-    assert document["hits"][0]["columns"]["label"] == "class-01" and document["pictures"] == 61
+    assert document["hits"][0]["columns"]["label"] == "class-01" and document["images"] == 61
     assert not any(name.startswith("_") for name in document["hits"][0]["columns"])
     page = hits._repr_html_()
     assert page.count("data:image/jpeg;base64,") == len(hits.shown) and hits.sentence in page
@@ -198,21 +198,21 @@ def hit(number: int, probability: float | None, spread: float = 0.01) -> Hit:
 @pytest.mark.parametrize(
     ("probabilities", "verdict", "detail"),
     [
-        ([0.97, 0.94, 0.63, 0.2], "Very likely found: 2 matches in 11,788 pictures (41 ms)", ""),
-        ([0.97], "Very likely found: 1 match in 11,788 pictures (41 ms)", ""),
-        ([0.805, 0.6], "Possibly found: 1 match in 11,788 pictures (41 ms)", ""),
-        ([0.62, 0.55], "Possibly found: 2 matches in 11,788 pictures (41 ms)", ""),
+        ([0.97, 0.94, 0.63, 0.2], "Very likely found: 2 matches in 11,788 images (41 ms)", ""),
+        ([0.97], "Very likely found: 1 match in 11,788 images (41 ms)", ""),
+        ([0.805, 0.6], "Possibly found: 1 match in 11,788 images (41 ms)", ""),
+        ([0.62, 0.55], "Possibly found: 2 matches in 11,788 images (41 ms)", ""),
         (
             [0.12, 0.1],
-            "No good match in 11,788 pictures (41 ms)",
+            "No good match in 11,788 images (41 ms)",
             "The nearest one is 12 % likely to show the same thing.",
         ),
         (
             [None],
-            "Sorted by similarity, in 11,788 pictures (41 ms)",
-            "This index has no labelled pairs, so there are no percentages.",
+            "Sorted by similarity, in 11,788 images (41 ms)",
+            "This index has no labeled pairs, so there are no percentages.",
         ),
-        ([], "No good match in 11,788 pictures (41 ms)", ""),
+        ([], "No good match in 11,788 images (41 ms)", ""),
     ],
 )
 def test_verdicts(probabilities: list[float | None], verdict: str, detail: str) -> None:
@@ -224,7 +224,7 @@ def test_the_terminal_shows_groups_and_counts_what_it_leaves_out() -> None:
     hits = Hits("gull.jpg", [hit(n, p) for n, p in enumerate([0.97, 0.94, 0.63, 0.2, 0.1])], 11_788, 41.2)
     hits.hits[1].copies = ["a", "b", "c", "d"]
     assert str(hits).splitlines() == [
-        "Very likely found: 2 matches in 11,788 pictures (41 ms)",
+        "Very likely found: 2 matches in 11,788 images (41 ms)",
         "      97 %  sea/0.jpg  gull",
         "      94 %  sea/1.jpg  gull  +4 copies",
         "Possibly",
@@ -238,7 +238,7 @@ def test_the_terminal_shows_groups_and_counts_what_it_leaves_out() -> None:
 def test_calibration_gives_probabilities_that_rise_with_the_score(tmp_path: Path, model: Path) -> None:
     from lookalike.searching import index
 
-    folder = helpers.pictures(tmp_path / "many", classes=8, images=14)
+    folder = helpers.make_images(tmp_path / "many", classes=8, images=14)
     done = index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
     assert done.calibrated
     hits = search(query=folder / "class-03" / "2.jpg", index=tmp_path / "index", k=100, all=True)
@@ -266,7 +266,7 @@ def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) ->
     flat = tmp_path / "flat"
     flat.mkdir()
     for number in range(9):
-        Image.fromarray(helpers.picture(number)).save(flat / f"{number}.png")
+        Image.fromarray(helpers.make_image(number)).save(flat / f"{number}.png")
     done = index(folder=flat, model=model, index=tmp_path / "index", store="exact", progress=False)
     assert not done.calibrated and "no percentages" in str(done)
     hits = search(query=flat / "3.png", index=tmp_path / "index", k=4)
@@ -275,17 +275,17 @@ def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) ->
     assert hits[1].sureness == f"{hits[1].score:.3f}" and hits[1].closer_than is not None
 
 
-def test_a_picture_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_image_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
     import sys
 
-    pictures, place = made
-    data = (pictures / "class-01" / "0.jpg").read_bytes()
+    images, place = made
+    data = (images / "class-01" / "0.jpg").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     found: Any = search(query="-", index=place, k=3)
     assert found[0].path == "class-01/0.jpg" and found[0].identical
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(LookalikeError, match="no picture on standard input"):
+    with pytest.raises(LookalikeError, match="no image on standard input"):
         search(query="-", index=place)
 
 

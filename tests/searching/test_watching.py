@@ -23,11 +23,11 @@ from tests.searching.fake import FakeEmbedder, install
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return helpers.pictures(tmp_path / "pictures", classes=2, images=3)
+    return helpers.make_images(tmp_path / "images", classes=2, images=3)
 
 
 def draw(path: Path, seed: int) -> None:
-    Image.fromarray(helpers.picture(seed)).save(path)
+    Image.fromarray(helpers.make_image(seed)).save(path)
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, steps: Iterator[object]) -> None:
@@ -85,7 +85,7 @@ def test_an_index_follows_its_folder(
     install(monkeypatch)
     place, one, run, scandir = tmp_path / "index", folder / "class-00", Update.run, os.scandir
 
-    def slow(self: Any) -> Any:  # a picture comes in while the first run is at work
+    def slow(self: Any) -> Any:  # an image comes in while the first run is at work
         if not (one / "late.jpg").exists():
             draw(one / "late.jpg", 90)
         return run(self)

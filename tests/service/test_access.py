@@ -113,7 +113,7 @@ def test_a_key_is_traded_for_a_cookie_scripts_cannot_read(locked: Any) -> None:
     assert client.get(f"{API}/session").json()["locked"]
 
 
-def test_cookies_of_neighbours_on_the_host_do_no_harm(locked: Any) -> None:
+def test_cookies_of_neighbors_on_the_host_do_no_harm(locked: Any) -> None:
     """Browsers send the cookies of every port of a host to all of them."""
     client, _service, read, write = locked
     jar: dict[str, str] = {}
@@ -124,8 +124,8 @@ def test_cookies_of_neighbours_on_the_host_do_no_harm(locked: Any) -> None:
         client.cookies.clear()
         jar[name] = value
     assert len(jar) == 2, "two servers, two cookies"
-    neighbours = ['prefs={"a": [1, 2]}', 'quoted="x;y"', "a b@c=1", "=", "lookalike_session=old"]
-    cookie = {"Cookie": "; ".join([*neighbours, *(f"{name}={value}" for name, value in jar.items())])}
+    neighbors = ['prefs={"a": [1, 2]}', 'quoted="x;y"', "a b@c=1", "=", "lookalike_session=old"]
+    cookie = {"Cookie": "; ".join([*neighbors, *(f"{name}={value}" for name, value in jar.items())])}
     for port, rights in (("8080", "read"), ("8081", "write"), ("8082", "none")):
         seen = client.get(f"{API}/session", headers=cookie | {"Host": f"127.0.0.1:{port}"}).json()
         assert seen["rights"] == rights, port
@@ -192,7 +192,7 @@ def test_one_client_cannot_take_everything(made: Any, runs: Path, home: Path) ->
     service.close()
 
 
-def test_a_page_full_of_pictures_is_within_the_rate(made: Any, runs: Path, home: Path) -> None:
+def test_a_page_full_of_images_is_within_the_rate(made: Any, runs: Path, home: Path) -> None:
     from fastapi.testclient import TestClient
 
     from lookalike.service import create_app

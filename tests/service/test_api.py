@@ -1,4 +1,4 @@
-"""The API: questions and answers, pictures, reports, and what it tells about itself."""
+"""The API: questions and answers, images, reports, and what it tells about itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ API = "/api/v1"
 
 
 def upload(client: Any, data: bytes, name: str = "query.jpg", **options: Any) -> Any:
-    return client.post(f"{API}/search", files={"picture": (name, data, "image/jpeg")}, **options)
+    return client.post(f"{API}/search", files={"image": (name, data, "image/jpeg")}, **options)
 
 
 def first_id(client: Any) -> str:
@@ -26,10 +26,10 @@ def first_id(client: Any) -> str:
 
 def test_info_tells_what_is_served(client: Any) -> None:
     info = client.get(f"{API}/info").json()
-    assert info["index"]["pictures"] == 61 and info["index"]["columns"] == ["label", "path"]
+    assert info["index"]["images"] == 61 and info["index"]["columns"] == ["label", "path"]
     assert info["model"]["name"] == "first" and info["scores"]["calibrated"] in (True, False)
     assert info["limits"]["upload"] == 20_000_000
-    assert client.get("/health").json() == {"status": "ok", "pictures": 61}
+    assert client.get("/health").json() == {"status": "ok", "images": 61}
 
 
 def test_an_upload_finds_its_kind_and_can_be_asked_again(client: Any, made: Any) -> None:
@@ -37,12 +37,12 @@ def test_an_upload_finds_its_kind_and_can_be_asked_again(client: Any, made: Any)
     answer = upload(client, data, params={"k": 5}).json()
     assert len(answer["hits"]) == 5 and answer["hits"][0]["identical"]
     assert answer["hits"][0]["columns"]["path"] == "class-01/0.jpg"
-    assert answer["pictures"] == 61 and answer["verdict"]["sentence"]
+    assert answer["images"] == 61 and answer["verdict"]["sentence"]
     assert "index" not in answer, "no path of this machine leaves it"
     again = client.get(f"{API}/search", params={"q": answer["query"]["id"], "k": 5}).json()
     assert [h["id"] for h in again["hits"]] == [h["id"] for h in answer["hits"]]
-    picture = client.get(f"/query/{answer['query']['id']}.jpg")
-    assert picture.headers["content-type"] == "image/jpeg" and Image.open(io.BytesIO(picture.content)).size == (64, 48)
+    image = client.get(f"/query/{answer['query']['id']}.jpg")
+    assert image.headers["content-type"] == "image/jpeg" and Image.open(io.BytesIO(image.content)).size == (64, 48)
 
 
 def test_a_kept_query_can_be_forgotten(client: Any, made: Any, home: Path) -> None:
@@ -82,7 +82,7 @@ def test_old_queries_go(client: Any, service: Any, made: Any, monkeypatch: pytes
     assert len(list(service.live.queries.folder.glob("u.*.jpg"))) == 3
 
 
-def test_more_like_a_picture_of_the_index(client: Any) -> None:
+def test_more_like_a_image_of_the_index(client: Any) -> None:
     name = first_id(client)
     answer = client.get(f"{API}/search", params={"like": name, "k": 61}).json()
     assert answer["query"]["id"] == name and name not in [hit["id"] for hit in answer["hits"]]
@@ -94,7 +94,7 @@ def test_more_like_a_picture_of_the_index(client: Any) -> None:
     without = client.get(f"{API}/search", params={"like": name, "less": [answer["hits"][0]["id"]], "k": 20}).json()
     assert without["less"][0]["id"] == answer["hits"][0]["id"] not in [hit["id"] for hit in without["hits"]]
     only = client.get(f"{API}/search", params={"less": [name]})
-    assert only.status_code == 400 and sentence(only) == "Add one picture to look for first."
+    assert only.status_code == 400 and sentence(only) == "Add one image to look for first."
 
 
 def test_filters_and_facets(client: Any) -> None:
@@ -115,7 +115,7 @@ def test_items_and_thumbnails(client: Any, home: Path) -> None:
     items = client.get(f"{API}/items?sample=24").json()["items"]
     assert len(items) == 24 == len({item["thumb"] for item in items})
     item = client.get(f"{API}/items/{items[0]['id']}").json()
-    assert item == items[0] and item["ratio"] == pytest.approx(64 / 48, abs=0.01) and item["colour"].startswith("#")
+    assert item == items[0] and item["ratio"] == pytest.approx(64 / 48, abs=0.01) and item["color"].startswith("#")
     first = client.get(f"/thumb/{item['thumb']}/256.jpg")
     assert first.headers["content-type"] == "image/jpeg" and "immutable" in first.headers["cache-control"]
     assert client.get(f"/thumb/{item['thumb']}/256.jpg").content == first.content
@@ -125,7 +125,7 @@ def test_items_and_thumbnails(client: Any, home: Path) -> None:
     for address in (f"/thumb/{item['thumb']}/257.jpg", f"/thumb/{'0' * 32}/256.jpg", "/thumb/..%2f..%2fetc/256.jpg"):
         assert client.get(address).status_code == 404
     missing = client.get(f"{API}/items/nobody.jpg")
-    assert missing.status_code == 404 and "no picture `nobody.jpg`" in sentence(missing)
+    assert missing.status_code == 404 and "no image `nobody.jpg`" in sentence(missing)
 
 
 def test_the_thumbnail_cache_is_bounded(client: Any, service: Any) -> None:
@@ -137,12 +137,12 @@ def test_the_thumbnail_cache_is_bounded(client: Any, service: Any) -> None:
 
 def test_thumbnails_carry_no_metadata(tmp_path: Path, model: Path, home: Path) -> None:
     from lookalike.searching import Index, index
-    from lookalike.service.thumbs import Thumbs
+    from lookalike.service.thumbnails import Thumbs
 
     folder = tmp_path / "photos"
     folder.mkdir()
     for number in range(3):
-        image = Image.fromarray(helpers.picture(number))
+        image = Image.fromarray(helpers.make_image(number))
         exif = image.getexif()
         exif[0x010F], exif[0x9286] = "SecretCamera", "at home"
         exif.get_ifd(0x8825)[1] = "N"
@@ -172,7 +172,7 @@ def test_metrics_count_by_route(client: Any) -> None:
     client.get(f"{API}/items/{first_id(client)}")
     text = client.get("/metrics").text
     assert 'lookalike_requests_total{method="GET",route="/api/v1/info",status="200"} 1.0' in text
-    assert "lookalike_pictures 61.0" in text and "class-" not in text
+    assert "lookalike_images 61.0" in text and "class-" not in text
 
 
 def test_openapi_is_there_and_the_foreign_docs_pages_are_not(client: Any) -> None:
@@ -203,7 +203,7 @@ def test_the_page_and_all_its_files_are_served(client: Any) -> None:
             assert "javascript" in answer.headers["content-type"]
 
 
-def test_a_picture_that_left_the_disk(client: Any, made: Any, service: Any, tmp_path: Path) -> None:
+def test_a_image_that_left_the_disk(client: Any, made: Any, service: Any, tmp_path: Path) -> None:
     service.index.root = tmp_path / "gone"
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     answer = client.get(f"/thumb/{item['thumb']}/256.jpg")

@@ -1,4 +1,4 @@
-"""Questions by a picture that is sent along: with examples, turned, and as a small part of what was kept."""
+"""Questions by an image that is sent along: with examples, turned, and as a small part of what was kept."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ def encoded(width: int, height: int, **options: Any) -> bytes:
     from PIL import Image
 
     out = io.BytesIO()
-    Image.fromarray(helpers.picture(7, width=width, height=height)).save(out, "JPEG", quality=90, **options)
+    Image.fromarray(helpers.make_image(7, width=width, height=height)).save(out, "JPEG", quality=90, **options)
     return out.getvalue()
 
 
 def test_an_upload_with_examples_is_asked_as_a_kept_one(client: Any) -> None:
-    data = {"picture": ("x.jpg", encoded(96, 64))}
+    data = {"image": ("x.jpg", encoded(96, 64))}
     kept = client.post(f"{API}/search", files=data).json()["query"]["id"]
-    both = "more=pictures/class-01/1.jpg&less=pictures/class-02/2.jpg&f=path:class-*&k=20"
+    both = "more=images/class-01/1.jpg&less=images/class-02/2.jpg&f=path:class-*&k=20"
     by_name = client.get(f"{API}/search?q={kept}&{both}").json()
     sent = client.post(f"{API}/search?{both}&keep=false", files=data).json()
-    assert sent["more"] == by_name["more"] and [item["id"] for item in sent["less"]] == ["pictures/class-02/2.jpg"]
+    assert sent["more"] == by_name["more"] and [item["id"] for item in sent["less"]] == ["images/class-02/2.jpg"]
     assert [hit["id"] for hit in sent["hits"]] == [hit["id"] for hit in by_name["hits"]]
-    assert "pictures/class-01/1.jpg" not in {hit["id"] for hit in sent["hits"]}
+    assert "images/class-01/1.jpg" not in {hit["id"] for hit in sent["hits"]}
     alone = client.post(f"{API}/search?f=path:class-*&k=20&keep=false", files=data).json()
     assert [hit["score"] for hit in alone["hits"]] != [hit["score"] for hit in sent["hits"]]
 
 
 @pytest.mark.parametrize("keep", ["true", "false"])
-def test_the_shape_is_that_of_the_upright_picture(client: Any, keep: str) -> None:
+def test_the_shape_is_that_of_the_upright_image(client: Any, keep: str) -> None:
     from PIL import Image
 
     exif = Image.Exif()
     exif[0x0112] = 6
     for data, ratio in ((encoded(80, 40), 2.0), (encoded(80, 40, exif=exif), 0.5)):
-        answer = client.post(f"{API}/search?keep={keep}", files={"picture": ("x.jpg", data)}).json()
+        answer = client.post(f"{API}/search?keep={keep}", files={"image": ("x.jpg", data)}).json()
         assert answer["query"]["ratio"] == ratio
 
 
 def test_a_small_part_of_what_was_kept_can_be_asked_by(client: Any) -> None:
-    """The part has 64 × 48 pixels in the picture that was sent, 20 × 15 in what was kept of it."""
-    kept = client.post(f"{API}/search", files={"picture": ("x.jpg", encoded(1600, 1200))}).json()["query"]["id"]
+    """The part has 64 × 48 pixels in the image that was sent, 20 × 15 in what was kept of it."""
+    kept = client.post(f"{API}/search", files={"image": ("x.jpg", encoded(1600, 1200))}).json()["query"]["id"]
     assert client.get(f"{API}/search?q={kept}&box=0.3,0.3,0.34,0.34").status_code == 200
     assert client.get(f"{API}/search?q={kept}&box=0.3,0.3,0.302,0.302").status_code == 422

@@ -13,7 +13,7 @@ from lookalike.service import limits
 from tests.service.conftest import sentence
 
 API = "/api/v1"
-AREA = 64 * 48  # pixels of every indexed picture
+AREA = 64 * 48  # pixels of every indexed image
 
 
 class Watched(limits.Budget):
@@ -45,12 +45,12 @@ def addresses(client: Any, count: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["thumbnails", "crops", "originals"])
-def test_pictures_of_the_index_take_what_they_have(
+def test_images_of_the_index_take_what_they_have(
     client: Any, home: Path, budget: Watched, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look at a folder of scans: as many at once as there is room for, the rest one after the other."""
     import lookalike.data
-    from lookalike.data import originals
+    from lookalike.data import strip_metadata
     from lookalike.service import uploads
 
     now, most, guard = 0, 0, threading.Lock()
@@ -70,7 +70,7 @@ def test_pictures_of_the_index_take_what_they_have(
 
     monkeypatch.setattr(lookalike.data, "thumbnail", counted(lookalike.data.thumbnail))
     monkeypatch.setattr(uploads, "cut", counted(uploads.cut))
-    monkeypatch.setattr(originals, "without_metadata", counted(originals.without_metadata))
+    monkeypatch.setattr(strip_metadata, "without_metadata", counted(strip_metadata.without_metadata))
     asked = addresses(client, 6)[kind]
     codes: list[int] = []
     threads = [threading.Thread(target=lambda a=a: codes.append(client.get(a).status_code)) for a in asked]
@@ -95,12 +95,12 @@ def test_a_long_file_is_not_read_beside_others(
     with budget.take(AREA):
         for address in every:
             answer = client.get(address)
-            assert answer.status_code == 503 and "large pictures" in sentence(answer)
+            assert answer.status_code == 503 and "large images" in sentence(answer)
     assert read == []
     assert [client.get(address).status_code for address in every] == [200] * 3 and len(read) == 3
 
 
-def test_a_large_picture_leaves_room_for_small_ones() -> None:
+def test_a_large_image_leaves_room_for_small_ones() -> None:
     budget = limits.Budget()
     with budget.take(10 * limits.PIXELS), budget.take(limits.PIXELS - limits.LARGEST):
         assert budget.left == 0

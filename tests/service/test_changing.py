@@ -49,10 +49,10 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def place(any_store: str, models: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """(pictures, index) of 12 pictures, to be changed."""
-    pictures = helpers.pictures(tmp_path / "pictures", classes=3, images=4)
-    index(folder=pictures, model=models / "first", index=tmp_path / "index", store=any_store, progress=False)
-    return pictures, tmp_path / "index"
+    """(images, index) of 12 images, to be changed."""
+    images = helpers.make_images(tmp_path / "images", classes=3, images=4)
+    index(folder=images, model=models / "first", index=tmp_path / "index", store=any_store, progress=False)
+    return images, tmp_path / "index"
 
 
 @pytest.fixture
@@ -123,10 +123,10 @@ def test_switching_over_and_back_fails_no_request(client: Any, service: Any, pla
 
 def test_the_command_line_switches_a_running_service(client: Any, service: Any, place: Any, models: Path) -> None:
     """The manifest is what a service follows, whoever wrote it."""
-    pictures, where = place
+    images, where = place
     from lookalike.searching.indexing import bring_up_to_date
 
-    bring_up_to_date(pictures.resolve(), where, model=models / "second", store="exact", progress=False)
+    bring_up_to_date(images.resolve(), where, model=models / "second", store="exact", progress=False)
     assert service.follower.look() and client.get(f"{API}/info").json()["index"]["generation"] == 2
     assert switch(index=where).live == 1 and service.follower.follow()
     assert client.get(f"{API}/info").json()["index"]["generation"] == 1
@@ -160,23 +160,23 @@ def test_each_model_has_a_map_of_its_own(client: Any, place: Any) -> None:
 
 
 def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: Any, place: Any) -> None:
-    pictures, _ = place
-    Image.fromarray(helpers.picture(99)).save(pictures / "class-00" / "new.jpg")
-    (pictures / "class-01" / "0.jpg").unlink()
+    images, _ = place
+    Image.fromarray(helpers.make_image(99)).save(images / "class-00" / "new.jpg")
+    (images / "class-01" / "0.jpg").unlink()
     started = client.post(f"{API}/index/update", headers=OURS).json()
     done = wait(client, started)
     assert done["state"] == "finished" and done["result"]["new"] == 1 and done["result"]["deleted"] == 1
     assert done["sentence"] == "1 new, 1 deleted, 11 unchanged."
     state = client.get(f"{API}/state")
-    assert state.json()["index"]["pictures"] == 12
+    assert state.json()["index"]["images"] == 12
     again = client.get(f"{API}/state", headers={"If-None-Match": state.headers["etag"]})
     assert again.status_code == 304 and not again.content
-    hits = client.get(f"{API}/search", params={"like": "pictures/class-00/new.jpg"}).json()
+    hits = client.get(f"{API}/search", params={"like": "images/class-00/new.jpg"}).json()
     assert hits["query"]["columns"]["path"] == "class-00/new.jpg"
     # Two looks that agree, and differ from what was acted on, start a run by themselves.
     service.watch, service.follower._looked = 0.001, -1e9
     service.follower._watch()
-    Image.fromarray(helpers.picture(98)).save(pictures / "class-00" / "newer.jpg")
+    Image.fromarray(helpers.make_image(98)).save(images / "class-00" / "newer.jpg")
     for _ in range(2):
         service.follower._looked = -1e9
         service.follower._watch()
@@ -193,7 +193,7 @@ def test_a_watched_folder_is_tried_again_until_its_run_succeeds(
         helpers.until(lambda: not service.jobs.running())
         return [job.state for job in reversed(service.jobs.list())]
 
-    Image.fromarray(helpers.picture(97)).save(place[0] / "class-00" / "came while nobody served.jpg")
+    Image.fromarray(helpers.make_image(97)).save(place[0] / "class-00" / "came while nobody served.jpg")
     service.watch = 0.001
     with hold(place[1] / ".lock", "x"):
         assert (look(), look()) == ([], ["failed"]), "what changed before the server started counts"
@@ -283,34 +283,34 @@ def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
     assert told == [("damaged", False), ("", True), ("damaged", False)]
 
 
-def test_pictures_can_be_removed_and_stay_out(place: Any) -> None:
-    pictures, where = place
-    done = index(folder=pictures, index=where, remove=["path=class-01/*"], progress=False)
+def test_images_can_be_removed_and_stay_out(place: Any) -> None:
+    images, where = place
+    done = index(folder=images, index=where, remove=["path=class-01/*"], progress=False)
     assert done.deleted == 4
     with Index.open(where) as opened:
         assert opened.store.count() == 8 == len(opened.table)
-    again = index(folder=pictures, index=where, progress=False)
-    assert again.pictures == 8 and again.new == 0, "the rule is remembered"
-    with pytest.raises(LookalikeError, match="every picture"):
-        index(folder=pictures, index=where, remove=["path=class-*"], progress=False)
+    again = index(folder=images, index=where, progress=False)
+    assert again.images == 8 and again.new == 0, "the rule is remembered"
+    with pytest.raises(LookalikeError, match="every image"):
+        index(folder=images, index=where, remove=["path=class-*"], progress=False)
     with pytest.raises(LookalikeError, match="not a column"):
-        index(folder=pictures, index=where, remove=["colour=red"], progress=False)
+        index(folder=images, index=where, remove=["color=red"], progress=False)
 
 
 def test_backup_and_restore(place: Any, tmp_path: Path, home: Path) -> None:
-    pictures, where = place
+    images, where = place
     made = lookalike.backup(index=where, out=tmp_path / "kept.tar", progress=False)
-    assert made.pictures == 12 and (tmp_path / "kept.tar").stat().st_mode & 0o077 == 0
-    query = pictures / "class-00" / "1.jpg"
+    assert made.images == 12 and (tmp_path / "kept.tar").stat().st_mode & 0o077 == 0
+    query = images / "class-00" / "1.jpg"
     wanted: Any = lookalike.search(query=query, index=where, k=5)
     lookalike.purge(index=where)
-    assert not where.exists() and len(list(pictures.rglob("*.jpg"))) == 12
+    assert not where.exists() and len(list(images.rglob("*.jpg"))) == 12
     other = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", store="exact", progress=False)
-    assert other.pictures == 12
+    assert other.images == 12
     found: Any = lookalike.search(query=query, index=tmp_path / "again", k=5)
     assert [hit.id for hit in found] == [hit.id for hit in wanted]
     assert all(abs(a.score - b.score) < 1e-4 for a, b in zip(found, wanted, strict=True))
-    done = index(folder=pictures, index=tmp_path / "again", progress=False)
+    done = index(folder=images, index=tmp_path / "again", progress=False)
     assert done.unchanged == 12, "nothing is embedded again"
     with pytest.raises(LookalikeError, match="there already"):
         lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again")
@@ -327,15 +327,15 @@ def test_backup_and_restore(place: Any, tmp_path: Path, home: Path) -> None:
 
 
 def test_purge_takes_everything_with_it(client: Any, service: Any, place: Any, home: Path) -> None:
-    pictures, where = place
+    images, where = place
     send(client, encoded())
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     assert client.get(f"/thumb/{item['thumb']}/96.jpg").status_code == 200
     wait(client, client.post(f"{API}/duplicates/find", headers=OURS).json())
     service.close()
     plan = lookalike.purge(index=where, dry_run=True)
-    assert where.exists() and plan.thumbnails == 1 and plan.queries == 1 and plan.pictures == 12
+    assert where.exists() and plan.thumbnails == 1 and plan.queries == 1 and plan.images == 12
     lookalike.purge(index=where)
     left = [file for file in home.rglob("*") if file.is_file() and "runtimes" not in file.parts]
     assert not where.exists() and left == [], "neither vectors nor thumbnails nor caches nor queries"
-    assert len(list(pictures.rglob("*.jpg"))) == 12
+    assert len(list(images.rglob("*.jpg"))) == 12

@@ -22,8 +22,8 @@ OURS = {"X-Lookalike": "1"}
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """60 pictures of 5 classes, one there three times, one once more with other compression."""
+def images(tmp_path: Path) -> Path:
+    """60 images of 5 classes, one there three times, one once more with other compression."""
     folder = tmp_path / "photos"
     for label in range(5):
         (folder / f"class-{label:02d}").mkdir(parents=True)
@@ -36,12 +36,12 @@ def pictures(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def service(pictures: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def service(images: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from lookalike.service.state import Service
 
     fake.install(monkeypatch)
     fake.FakeEmbedder().save_pretrained(tmp_path / "model")
-    index(folder=pictures, model=tmp_path / "model", index=tmp_path / "index", progress=False)
+    index(folder=images, model=tmp_path / "model", index=tmp_path / "index", progress=False)
     opened = Service(Index.open(tmp_path / "index"), [tmp_path / "runs"])
     yield opened
     opened.close()
@@ -60,7 +60,7 @@ def post(client: Any, address: str, **body: Any) -> Any:
     return client.post(f"{API}{address}", json=body, headers=OURS)
 
 
-def test_going_through_duplicates(client: Any, service: Any, pictures: Path) -> None:
+def test_going_through_duplicates(client: Any, service: Any, images: Path) -> None:
     before = client.get(f"{API}/duplicates").json()
     assert before["state"] == "none" and before["can_move"] and before["folder"].startswith("_lookalike_moved/photos/")
     assert client.get(f"{API}/duplicates/groups").status_code == 409
@@ -68,7 +68,7 @@ def test_going_through_duplicates(client: Any, service: Any, pictures: Path) -> 
     assert done["state"] == "finished", done["sentence"]
     found = client.get(f"{API}/duplicates").json()
     assert found["state"] == "ready" and found["counts"]["identical"] == {
-        "groups": 1, "files": 3, "bytes": 2 * (pictures / "class-01" / "3.jpg").stat().st_size,
+        "groups": 1, "files": 3, "bytes": 2 * (images / "class-01" / "3.jpg").stat().st_size,
     }  # fmt: skip
     page = client.get(f"{API}/duplicates/groups", params={"kind": "identical"}).json()
     group = page["groups"][0]
@@ -85,19 +85,19 @@ def test_going_through_duplicates(client: Any, service: Any, pictures: Path) -> 
     strange = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": ["photos/class-00/0.jpg"]}])
     assert strange.status_code == 422
     assert post(client, "/duplicates/move", groups=[{"id": "nothing", "move": ["x"]}]).status_code == 404
-    assert post(client, "/duplicates/move").status_code == 422 and len(list(pictures.rglob("*.jpg"))) == 62
+    assert post(client, "/duplicates/move").status_code == 422 and len(list(images.rglob("*.jpg"))) == 62
 
     moved = post(client, "/duplicates/move", kind="identical").json()
-    assert moved["files"] == 2 and moved["state"] == "moved" and str(pictures.parent) not in json.dumps(moved)
-    assert len(list(pictures.rglob("*.jpg"))) == 60
-    assert client.get(f"{API}/info").json()["index"]["pictures"] == 61, "the index forgets them at once"
+    assert moved["files"] == 2 and moved["state"] == "moved" and str(images.parent) not in json.dumps(moved)
+    assert len(list(images.rglob("*.jpg"))) == 60
+    assert client.get(f"{API}/info").json()["index"]["images"] == 61, "the index forgets them at once"
     assert client.get(f"{API}/duplicates").json()["counts"]["identical"]["groups"] == 0
     history = client.get(f"{API}/duplicates/history").json()["batches"]
     assert [batch["id"] for batch in history] == [moved["id"]]
     back = post(client, f"/duplicates/history/{moved['id']}/back").json()
-    assert back == {"moved": 2, "left": []} and len(list(pictures.rglob("*.jpg"))) == 62
+    assert back == {"moved": 2, "left": []} and len(list(images.rglob("*.jpg"))) == 62
     wait(client, service.jobs.list()[0].to_json())
-    assert client.get(f"{API}/info").json()["index"]["pictures"] == 63
+    assert client.get(f"{API}/info").json()["index"]["images"] == 63
     assert post(client, "/duplicates/history/none/back").status_code == 404
 
     name = same[0]["id"]
@@ -107,7 +107,7 @@ def test_going_through_duplicates(client: Any, service: Any, pictures: Path) -> 
     assert client.get(f"{API}/duplicates/groups", params={"kind": "same"}).json()["total"] == 1
 
 
-def test_a_thousand_groups_with_long_names_are_moved_at_once(client: Any, pictures: Path) -> None:
+def test_a_thousand_groups_with_long_names_are_moved_at_once(client: Any, images: Path) -> None:
     """Such a request has more bytes than other documents may have; one that is far too large is refused."""
     wait(client, post(client, "/duplicates/find").json())
     (group,) = client.get(f"{API}/duplicates/groups", params={"kind": "identical"}).json()["groups"]
@@ -119,8 +119,8 @@ def test_a_thousand_groups_with_long_names_are_moved_at_once(client: Any, pictur
 
     refused = asked(21_000_000)
     assert refused.status_code == 413 and "the limit here is" in sentence(refused)
-    assert len(list(pictures.rglob("*.jpg"))) == 62
-    assert asked(4_000_000).json()["files"] == 2 and len(list(pictures.rglob("*.jpg"))) == 60
+    assert len(list(images.rglob("*.jpg"))) == 62
+    assert asked(4_000_000).json()["files"] == 2 and len(list(images.rglob("*.jpg"))) == 60
 
 
 def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_facets_follow_the_question(client: Any) -> None:
     assert plain["nearest"] is None and "near" not in plain["facets"][0]["values"][0]
     found = client.get(f"{API}/facets", params=asked).json()
     values = found["facets"][0]["values"]
-    assert found["nearest"] == sum(value["near"] for value in values) <= found["pictures"]
+    assert found["nearest"] == sum(value["near"] for value in values) <= found["images"]
     assert [v["near"] for v in values] == sorted((v["near"] for v in values), reverse=True)
     hits = client.get(f"{API}/search", params={"like": asked["like"], "k": 600}).json()["hits"]
     labels = [hit["columns"]["label"] for hit in hits]
@@ -187,7 +187,7 @@ def test_facets_follow_the_question(client: Any) -> None:
 
 
 def test_what_lies_beyond_the_first_values_can_be_found(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`class-04` is the least frequent with 12 pictures, the last by name."""
+    """`class-04` is the least frequent with 12 images, the last by name."""
 
     def label(address: str, **params: Any) -> tuple[int, list[str]]:
         found = client.get(f"{API}/{address}", params=params).json()
@@ -227,7 +227,7 @@ def test_folders_and_what_is_in_the_middle_of_a_value(client: Any) -> None:
     assert client.get(f"{API}/facets/label/middle", params={"value": "none"}).status_code == 404
 
 
-def test_a_part_of_a_picture_asks(client: Any, pictures: Path) -> None:
+def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:
     def ask(**params: Any) -> Any:
         return client.get(f"{API}/search", params={"like": "photos/class-00/0.jpg", "k": 3, **params})
 
@@ -236,8 +236,8 @@ def test_a_part_of_a_picture_asks(client: Any, pictures: Path) -> None:
     assert small.status_code == 422 and sentence(small) == "Too small to search by; at least 32 pixels."
     for wrong in ("1,2", "a,b,c,d", "0.5,0,0.2,1", "0,0,2,1", "nan,0,1,1"):
         assert ask(box=wrong).status_code == 422
-    data = (pictures / "class-00" / "0.jpg").read_bytes()
-    files = {"picture": ("x.jpg", data, "image/jpeg")}
+    data = (images / "class-00" / "0.jpg").read_bytes()
+    files = {"image": ("x.jpg", data, "image/jpeg")}
     whole = client.post(f"{API}/search", files=files, params={"k": 3}).json()
     part = client.post(f"{API}/search", files=files, params={"k": 3, "box": "0,0,0.6,0.8"}).json()
     assert whole["hits"][0]["identical"] and not part["hits"][0]["identical"]
@@ -256,7 +256,7 @@ def test_words_need_a_model_that_reads(client: Any) -> None:
 def test_columns_with_a_colon_or_called_area_can_be_filtered_by() -> None:
     from types import SimpleNamespace
 
-    from lookalike.service.live import Live
+    from lookalike.service.open_index import Live
     from lookalike.store import Condition
 
     live = Live.__new__(Live)

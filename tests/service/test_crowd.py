@@ -30,7 +30,7 @@ FORM = {"Content-Type": "multipart/form-data; boundary=x"}
 
 
 def form(data: bytes) -> bytes:
-    head = b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\n\r\n'
+    head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
     return head + data + b"\r\n--x--\r\n"
 
 
@@ -97,15 +97,15 @@ class Gate:
 
 @pytest.fixture
 def place(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An index of 12 pictures by a model that needs no torch; a run `better` beside it has another."""
+    """An index of 12 images by a model that needs no torch; a run `better` beside it has another."""
     from lookalike.core.run import Run
 
     fake.install(monkeypatch)
     fake.FakeEmbedder(0).save_pretrained(tmp_path / "first")
     run = Run.create("supcon", {}, path=tmp_path / "runs" / "better")
     fake.FakeEmbedder(1).save_pretrained(run.path / "model")
-    pictures = helpers.pictures(tmp_path / "pictures", classes=3, images=4)
-    index(folder=pictures, model=tmp_path / "first", index=tmp_path / "index", store=store, progress=False)
+    images = helpers.make_images(tmp_path / "images", classes=3, images=4)
+    index(folder=images, model=tmp_path / "first", index=tmp_path / "index", store=store, progress=False)
     return tmp_path / "index"
 
 
@@ -127,9 +127,9 @@ def served(place: Path, home: Path) -> Iterator[Any]:
 
 
 def light(port: int) -> None:
-    """All that needs no picture decoded is answered at once."""
+    """All that needs no image decoded is answered at once."""
     start = time.monotonic()
-    assert told(port, "GET", "/health") == (200, {"status": "ok", "pictures": 12})
+    assert told(port, "GET", "/health") == (200, {"status": "ok", "images": 12})
     assert ask(port, "HEAD", "/health")[::2] == (200, b"")
     card = told(port, "GET", f"{API}/items?sample=1")[1]["items"][0]
     for address in ("/", "/static/main.js", f"{API}/session", f"{API}/state", f"{API}/search?like={card['id']}&k=3"):
@@ -157,7 +157,7 @@ def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, m
     assert Uploads(server.port, 3, keep=True).join() == {200: 3}
 
 
-def test_large_pictures_hold_up_nothing_else(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_hold_up_nothing_else(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
     monkeypatch.setattr(limits, "PATIENCE", 3.0)
     light(server.port)  # so that the thumbnail is there
@@ -305,13 +305,13 @@ def test_a_change_that_fails_leaves_nothing_behind(
 
     server, service = served
     service.follower.stop()
-    pictures = place.parent / "pictures"
+    images = place.parent / "images"
     if change == "model":
         model = place.parent / "runs" / "better" / "model"
-        bring_up_to_date(pictures, place, model=model, store=store, live=False, progress=False)
+        bring_up_to_date(images, place, model=model, store=store, live=False, progress=False)
     else:
-        shutil.copy(pictures / "class-00" / "0.jpg", pictures / "class-00" / "new.jpg")
-        bring_up_to_date(pictures, place, opened=service.index.store, progress=False)
+        shutil.copy(images / "class-00" / "0.jpg", images / "class-00" / "new.jpg")
+        bring_up_to_date(images, place, opened=service.index.store, progress=False)
     before, begun = service.live, threading.active_count()
 
     def fails(self: Any) -> None:
@@ -329,6 +329,6 @@ def test_a_change_that_fails_leaves_nothing_behind(
     assert service.follower.look() and service.live is not before
     helpers.until(lambda: before.index._store is None)
     wanted = 12 if change == "model" else 13
-    assert told(server.port, "GET", "/health")[1]["pictures"] == wanted
+    assert told(server.port, "GET", "/health")[1]["images"] == wanted
     assert service.index.generation.number == manifests.read(place).live
     assert Uploads(server.port, 2).join() == {200: 2}

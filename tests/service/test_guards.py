@@ -25,7 +25,7 @@ API = "/api/v1"
 
 def encoded(form: str = "JPEG", **options: Any) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(helpers.picture(3)).save(out, form, **options)
+    Image.fromarray(helpers.make_image(3)).save(out, form, **options)
     return out.getvalue()
 
 
@@ -41,22 +41,22 @@ def png(width: int, height: int) -> bytes:
 
 
 def send(client: Any, data: bytes, name: str = "x.jpg", kind: str = "image/jpeg", **options: Any) -> Any:
-    return client.post(f"{API}/search", files={"picture": (name, data, kind)}, **options)
+    return client.post(f"{API}/search", files={"image": (name, data, kind)}, **options)
 
 
 @pytest.mark.parametrize(
     ("data", "name", "status", "words"),
     [
         (b"", "empty.jpg", 422, "empty.jpg is empty."),
-        (b"%PDF-1.4 words", "notes.pdf", 415, "notes.pdf is not a picture this server can read (JPEG, PNG, "),
-        (b"GIF89a", "cut.gif", 415, "not a picture"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "a.svg", 415, "not a picture"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "a.eps", 415, "not a picture"),
-        (encoded()[:400], "half.jpg", 415, "not a picture"),
-        (b"\xff\xd8\xff\xe0" + b"\0" * 5000, "zeros.jpg", 415, "not a picture"),
+        (b"%PDF-1.4 words", "notes.pdf", 415, "notes.pdf is not an image this server can read (JPEG, PNG, "),
+        (b"GIF89a", "cut.gif", 415, "not an image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "a.svg", 415, "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "a.eps", 415, "not an image"),
+        (encoded()[:400], "half.jpg", 415, "not an image"),
+        (b"\xff\xd8\xff\xe0" + b"\0" * 5000, "zeros.jpg", 415, "not an image"),
         (png(50_000, 50_000), "bomb.png", 413, "pixels"),
         (png(12_000, 12_000), "large.png", 413, "12,000 × 12,000 pixels"),
-        (png(100, 100), "hollow.png", 415, "not a picture"),
+        (png(100, 100), "hollow.png", 415, "not an image"),
         (b"x" * 21_000_000, "long.jpg", 413, "the limit here is"),
     ],
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_what_counts_is_what_is_inside(client: Any, data: bytes, kind: str) -> N
     assert send(client, data, kind=kind).status_code == 200
 
 
-def test_requests_without_a_picture(client: Any) -> None:
+def test_requests_without_a_image(client: Any) -> None:
     assert client.post(f"{API}/search").status_code == 422
     assert client.post(f"{API}/search", content=b"{}", headers={"content-type": "application/json"}).status_code == 422
     broken = client.post(
@@ -95,7 +95,7 @@ def test_requests_without_a_picture(client: Any) -> None:
 
 def test_a_body_without_a_length_is_bounded_too(client: Any) -> None:
     def endless() -> Any:
-        yield b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\n\r\n'
+        yield b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
         for _ in range(30):
             yield b"x" * 1_000_000
 
@@ -149,8 +149,8 @@ def test_static_files_do_not_lead_out(client: Any, address: str) -> None:
     assert client.get(address).status_code == 404
 
 
-def test_pictures_only_from_the_indexed_folder(tmp_path: Path) -> None:
-    from lookalike.searching.rows import open_picture
+def test_images_only_from_the_indexed_folder(tmp_path: Path) -> None:
+    from lookalike.searching.payload import open_image
 
     root, secret = tmp_path / "root", tmp_path / "secret.jpg"
     root.mkdir()
@@ -158,13 +158,13 @@ def test_pictures_only_from_the_indexed_folder(tmp_path: Path) -> None:
     (root / "inside.jpg").write_bytes(b"fine")
     (root / "link.jpg").symlink_to(secret)
     (root / "within.jpg").symlink_to(root / "inside.jpg")
-    assert open_picture(root, {"path": "inside.jpg"}) == b"fine" == open_picture(root, {"path": "within.jpg"})
+    assert open_image(root, {"path": "inside.jpg"}) == b"fine" == open_image(root, {"path": "within.jpg"})
     found = b"../secret.jpg".hex()
     shard = {"path": "x", "_shard": "../secret.jpg", "_offset": 0, "_length": 3}
     paths = [{"path": path} for path in ("../secret.jpg", str(secret), "link.jpg", ".")]
     for payload in [*paths, {"path": "x", "_found": found}, shard]:
         with pytest.raises(LookalikeError):
-            open_picture(root, payload)
+            open_image(root, payload)
 
 
 def test_no_address_is_ever_fetched(client: Any) -> None:
@@ -180,14 +180,14 @@ def test_no_address_is_ever_fetched(client: Any) -> None:
         svg = f'<svg xmlns="http://www.w3.org/2000/svg"><image href="{url}"/></svg>'.encode()
         for data in (svg, url.encode(), f"[InternetShortcut]\nURL={url}".encode()):
             asked.append(send(client, data, url))
-        asked.append(client.post(f"{API}/search", data={"picture": url}))
+        asked.append(client.post(f"{API}/search", data={"image": url}))
         asked.append(client.post(f"{API}/switch", json={"model": url}, headers=ours))
         with pytest.raises(TimeoutError):
             listener.accept()
     assert all(400 <= answer.status_code < 500 and sentence(answer) for answer in asked)
 
 
-def test_waiting_pictures_go_through_the_model_together(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_images_go_through_the_model_together(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     gate = threading.Event()
     model = service.encoder.model()
@@ -198,14 +198,14 @@ def test_waiting_pictures_go_through_the_model_together(service: Any, monkeypatc
         sizes.append(len(squares))
         return real(squares)
 
-    wanted = [np.asarray(service.index.embedder.encode(helpers.picture(n))) for n in range(6)]
+    wanted = [np.asarray(service.index.embedder.encode(helpers.make_image(n))) for n in range(6)]
     monkeypatch.setattr(model, "rows", watched)
     found: dict[int, np.ndarray] = {}
     failed: list[Exception] = []
 
     def ask(number: int) -> None:
         try:
-            found[number] = service.encoder.encode(helpers.picture(number) if number != 4 else b"no picture")
+            found[number] = service.encoder.encode(helpers.make_image(number) if number != 4 else b"no image")
         except LookalikeError as error:
             failed.append(error)
 

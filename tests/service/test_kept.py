@@ -1,4 +1,4 @@
-"""Folders that several threads, and servers, fill and trim at once: kept uploads and small pictures."""
+"""Folders that several threads, and servers, fill and trim at once: kept uploads and small images."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lookalike.service import queries
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 from lookalike.service.queries import Queries
-from lookalike.service.thumbs import Thumbs
+from lookalike.service.thumbnails import Thumbs
 
 
 def kept(folder: Path) -> Queries:
@@ -38,10 +38,10 @@ def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: 
     with_ghosts(monkeypatch, tmp_path / "u.0123456789abcdef.jpg")
     questions = kept(tmp_path)
     names = [keep(questions) for _ in range(6)]
-    assert questions.get(names[-1]).hash == "hash" and questions.picture(names[-1]) == b"jpeg"
+    assert questions.get(names[-1]).hash == "hash" and questions.image(names[-1]) == b"jpeg"
 
 
-def test_a_link_whose_picture_goes_this_moment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     questions = kept(tmp_path)
     name, old = keep(questions), Queries._old
 
@@ -55,7 +55,7 @@ def test_a_link_whose_picture_goes_this_moment_says_so(tmp_path: Path, monkeypat
         questions.get(name)
     assert told.value.status == 410
     with pytest.raises(Problem, match="no longer kept") as told:
-        questions.picture(name)
+        questions.image(name)
     assert told.value.status == 404
 
 
@@ -70,7 +70,7 @@ def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytes
             for _ in range(25):
                 name = keep(questions)
                 try:
-                    assert questions.get(name).id == name and questions.picture(name) == b"jpeg"
+                    assert questions.get(name).id == name and questions.image(name) == b"jpeg"
                 except Problem as gone:
                     assert gone.status in (404, 410)
         except BaseException as error:
@@ -88,7 +88,7 @@ def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytes
 
 
 def test_half_of_a_kept_upload_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between the picture and its vector leaves the picture, which nothing would ever ask for."""
+    """A kill between the image and its vector leaves the image, which nothing would ever ask for."""
     monkeypatch.setattr(queries, "MOST", 2)
     (tmp_path / "u.0123456789abcdef.jpg").write_bytes(b"half")
     keep(kept(tmp_path))
@@ -104,7 +104,7 @@ def thumbs(made: Any, home: Path) -> Iterator[Thumbs]:
         yield Thumbs(index, limit=4_000)
 
 
-def test_small_pictures_that_others_trimmed_are_no_error(thumbs: Thumbs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_images_that_others_trimmed_are_no_error(thumbs: Thumbs, monkeypatch: pytest.MonkeyPatch) -> None:
     with_ghosts(monkeypatch, thumbs.folder / "00" / "gone-96.jpg")
     contents = [r.payload["content_id"] for part in thumbs.index.store.scan() for r in part]
     for content in contents[:12]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lookalike.benches.clients import answer
+from benchmarks.speed.clients import answer
 from tests.service.test_guards import encoded
 from tests.soak import Client, bad_requests
 
@@ -28,7 +28,7 @@ def test_many_clients_and_bad_requests(live: Any, monkeypatch: pytest.MonkeyPatc
     codes: Counter[tuple[str, int]] = sum((one.codes for one in crowd), Counter())
     # Twelve are fewer than may wait: nobody is sent away, and no good request fails beside the bad ones.
     assert {code for kind, code in codes if kind == "good"} == {200}, codes
-    assert {code for kind, code in codes if kind == "link"} == {200, 410}, "some links outlive their picture"
+    assert {code for kind, code in codes if kind == "link"} == {200, 410}, "some links outlive their image"
     assert all(400 <= code < 500 for kind, code in codes if kind == "bad"), codes
     assert codes.total() >= 20 * len(crowd) and sum(n for (kind, _), n in codes.items() if kind == "bad") > 20
 

@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 
 from lookalike.searching import Index, mapping
 from lookalike.service import create_app
-from lookalike.service.live import Live
-from lookalike.service.plane import within
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
+from lookalike.service.map_data import within
+from lookalike.service.open_index import Live
 from lookalike.service.state import Service
 from tests.service.conftest import sentence
 
@@ -36,7 +36,7 @@ def ready(client: Any) -> Any:
 
 
 def columns(body: bytes) -> np.ndarray:
-    kind = [("x", "<u2"), ("y", "<u2"), ("colour", "u1"), ("flags", "u1"), ("label", "<u2")]
+    kind = [("x", "<u2"), ("y", "<u2"), ("color", "u1"), ("flags", "u1"), ("label", "<u2")]
     return np.frombuffer(body, np.dtype(kind), offset=64)
 
 
@@ -48,7 +48,7 @@ def test_the_map_is_drawn_when_first_asked_for(client: Any, ready: Any) -> None:
     assert "immutable" in answer.headers["cache-control"]
     rows = columns(answer.content)
     assert len(rows) == 61 and (np.bincount(rows["label"]) == [13, 12, 12, 12, 12]).all()
-    assert (rows["colour"] == rows["label"]).all()
+    assert (rows["color"] == rows["label"]).all()
     assert rows["x"].max() > 40_000 and rows["x"].min() < 25_000, "the map is filled"
 
 
@@ -101,13 +101,13 @@ def test_points_masks_and_places_agree(client: Any, ready: Any) -> None:
     assert (codes == rows["label"]).all() and client.get(f"{base}/codes/label").json()["names"] == ready["labels"]
 
 
-def test_tiles_show_pictures(client: Any, ready: Any) -> None:
+def test_tiles_show_images(client: Any, ready: Any) -> None:
     from PIL import Image
 
     tile = client.get(f"{API}/map/{ready['gen']}/tile/0/0/0.jpg")
-    with Image.open(io.BytesIO(tile.content)) as picture:
-        assert picture.size == (512, 512)
-        cells = np.asarray(picture).reshape(8, 64, 8, 64, 3)[:, 4:-4, :, 4:-4]  # JPEG smears the edges
+    with Image.open(io.BytesIO(tile.content)) as image:
+        assert image.size == (512, 512)
+        cells = np.asarray(image).reshape(8, 64, 8, 64, 3)[:, 4:-4, :, 4:-4]  # JPEG smears the edges
         pixels = cells.std(axis=(1, 3)).max(axis=-1)
     rows = columns(client.get(f"{API}/map/{ready['gen']}.bin").content)
     taken = {(int(x) * 8 // 65536, int(y) * 8 // 65536) for x, y in zip(rows["x"], rows["y"], strict=True)}
@@ -124,7 +124,7 @@ def test_a_tile_with_a_hole_is_not_kept(client: Any, ready: Any, service: Any, m
     def busy(content: str, side: int) -> bytes:
         calls.append(content)
         if len(calls) == 1:
-            raise Problem(503, "Busy with large pictures.", retry_after=2)
+            raise Problem(503, "Busy with large images.", retry_after=2)
         return bytes(get(content, side))
 
     monkeypatch.setattr(service.live.thumbs, "get", busy)
@@ -143,7 +143,7 @@ def test_a_part_of_the_map_is_a_filter(client: Any, ready: Any) -> None:
     assert 0 < len(answer["items"]) <= inside.sum() < 61
     like = answer["items"][0]["id"]
     hits = client.get(f"{API}/search", params={"like": like, "f": f"area:{ready['gen']}.{area}"}).json()
-    assert hits["pictures"] == inside.sum() and hits["filters"] == "chosen on the map"
+    assert hits["images"] == inside.sum() and hits["filters"] == "chosen on the map"
     for bad, status in ((f"{ready['gen']}.zzz", 422), (f"{ready['gen']}.000", 422), ("77.000000fff000fffff", 410)):
         answer = client.get(f"{API}/items", params={"f": f"area:{bad}"})
         assert answer.status_code == status and sentence(answer)

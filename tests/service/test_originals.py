@@ -33,7 +33,7 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "pictures"
+    place = tmp_path / "images"
     for name, (kind, turn) in FILES.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(talkative(kind, turn))
@@ -57,7 +57,7 @@ def service(folder: Path, home: Path) -> Iterator[Service]:
 def quoted(name: str) -> str:
     from urllib.parse import quote
 
-    return f"/original/{quote(f'pictures/{name}')}"
+    return f"/original/{quote(f'images/{name}')}"
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -93,8 +93,8 @@ def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, fol
     client = TestClient(create_app(service))
     for name in (
         "secret.jpg",
-        "pictures/secret.jpg",
-        "pictures/../secret.jpg",
+        "images/secret.jpg",
+        "images/../secret.jpg",
         str(folder.parent / "secret.jpg"),
         "..%2fsecret.jpg",
     ):
@@ -112,15 +112,15 @@ def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, fol
 
 
 @pytest.mark.needs("pillow_heif")
-def test_a_phones_picture_can_be_indexed_seen_and_asked_by(
+def test_a_phones_image_can_be_indexed_seen_and_asked_by(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
-    folder = helpers.pictures(tmp_path / "pictures", classes=1, images=3)
+    folder = helpers.make_images(tmp_path / "images", classes=1, images=3)
     (folder / "IMG_1.HEIC").write_bytes(heic(turn=6))
     opened = serving(folder)
     client = TestClient(create_app(opened))
-    files = {"picture": ("IMG_1.HEIC", heic(turn=6), "application/octet-stream")}
+    files = {"image": ("IMG_1.HEIC", heic(turn=6), "application/octet-stream")}
     answer = client.post("/api/v1/search", files=files).json()
     first, query = answer["hits"][0], answer["query"]
     assert first["identical"] and first["columns"]["path"] == "IMG_1.HEIC"
@@ -130,16 +130,16 @@ def test_a_phones_picture_can_be_indexed_seen_and_asked_by(
         assert seen.headers["content-type"] == "image/jpeg" and silent(seen.content).height > 60
     part = client.post("/api/v1/search?box=0,0,0.5,0.5&keep=false", files=files)
     assert part.status_code == 200
-    cut = client.post("/api/v1/search", files={"picture": ("half.heic", heic()[:200], "image/heic")})
+    cut = client.post("/api/v1/search", files={"image": ("half.heic", heic()[:200], "image/heic")})
     assert cut.status_code == 415 and sentence(cut).startswith("half.heic cannot be read: ")
     opened.close()
 
 
-def test_without_the_extra_a_phones_picture_is_told_what_it_needs(
+def test_without_the_extra_a_phones_image_is_told_what_it_needs(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     data = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40
-    answer = TestClient(create_app(service)).post("/api/v1/search", files={"picture": ("a.heic", data, "image/heic")})
+    answer = TestClient(create_app(service)).post("/api/v1/search", files={"image": ("a.heic", data, "image/heic")})
     assert answer.status_code == 415
     assert sentence(answer) == "a.heic cannot be read: it is HEIC, which needs `pip install 'lookalike[heif]'`."

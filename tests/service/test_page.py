@@ -68,27 +68,27 @@ def verdict(page: Any) -> str:
 
 def test_the_empty_screen_invites(screen: Any) -> None:
     assert screen.locator(".grid .cell").count() == 24
-    assert "61 pictures" in screen.locator("button.ask").inner_text()
-    assert "61 pictures" in screen.locator("#status").inner_text()
+    assert "61 images" in screen.locator("button.ask").inner_text()
+    assert "61 images" in screen.locator("#status").inner_text()
     keep(screen, "empty")
 
 
 @pytest.mark.parametrize("way", ["choose", "drop", "paste"])
-def test_a_picture_gets_in(screen: Any, made: Any, way: str) -> None:
+def test_a_image_gets_in(screen: Any, made: Any, way: str) -> None:
     file = made[0] / "class-01" / "0.jpg"
     if way == "choose":
         choose(screen, file)
     else:
         give(screen, file, way)
         screen.locator(".results .cell").first.wait_for()
-    assert re.search(r"in 61 pictures · \d+ ms", verdict(screen))
+    assert re.search(r"in 61 images · \d+ ms", verdict(screen))
     assert screen.locator(".caption b").first.inner_text() == "Identical file"
     assert "q=u." in screen.url
     assert screen.locator(".question .shown img").evaluate("img => img.complete && img.naturalWidth > 0")
     keep(screen, "hits")
 
 
-def test_more_like_a_mosaic_picture_and_back(screen: Any) -> None:
+def test_more_like_a_mosaic_image_and_back(screen: Any) -> None:
     screen.locator(".grid .cell a").nth(2).click()
     screen.locator(".results .cell").first.wait_for()
     assert "like=" in screen.url and screen.locator(".question .shown").count() == 1
@@ -113,7 +113,7 @@ def test_open_step_swap_and_close_by_keyboard(screen: Any, made: Any) -> None:
     with screen.context.expect_page() as tab:
         original.click()
     tab.value.locator("img").wait_for()
-    assert "/original/pictures/" in tab.value.url
+    assert "/original/images/" in tab.value.url
     tab.value.close()
     keep(screen, "pair")
     screen.keyboard.press("ArrowRight")
@@ -177,7 +177,7 @@ def test_forget_now(screen: Any, made: Any) -> None:
     assert answer.status == 410
 
 
-def test_a_file_that_is_no_picture(browser: Any, live: Any, tmp_path: Path, made: Any) -> None:
+def test_a_file_that_is_no_image(browser: Any, live: Any, tmp_path: Path, made: Any) -> None:
     """A context of its own: the browser notes refused requests on the console, which the shared page forbids."""
     context = browser.new_context()
     page = context.new_page()
@@ -185,7 +185,7 @@ def test_a_file_that_is_no_picture(browser: Any, live: Any, tmp_path: Path, made
     page.locator(".grid img").first.wait_for()
     (tmp_path / "notes.pdf").write_bytes(b"%PDF-1.4")
     give(page, tmp_path / "notes.pdf", "drop")
-    page.get_by_text(f"notes.pdf is not a picture this server can read ({uploads.readable()}).").wait_for()
+    page.get_by_text(f"notes.pdf is not an image this server can read ({uploads.readable()}).").wait_for()
     give(page, made[0] / "class-00" / "0.jpg", "drop")
     page.locator(".results .cell").first.wait_for()
     context.close()
@@ -236,9 +236,9 @@ def test_names_cannot_become_markup(browser: Any, tmp_path: Path, model: Path, h
     from lookalike.searching import index
     from tests.service.conftest import Live, build
 
-    folder = tmp_path / "pictures" / "<img src=x onerror=alert(1)>"
-    helpers.pictures(folder, classes=1, images=3)
-    index(folder=tmp_path / "pictures", model=model, index=tmp_path / "index", store="exact", progress=False)
+    folder = tmp_path / "images" / "<img src=x onerror=alert(1)>"
+    helpers.make_images(folder, classes=1, images=3)
+    index(folder=tmp_path / "images", model=model, index=tmp_path / "index", store="exact", progress=False)
     live = Live(lambda: build(tmp_path / "index", tmp_path / "runs"))
     context = browser.new_context()
     page = context.new_page()
@@ -264,7 +264,7 @@ def test_nothing_scrolls_sideways(screen: Any, made: Any, width: int) -> None:
     assert screen.evaluate(fits)
 
 
-def test_rows_keep_whole_pictures_of_equal_height(screen: Any) -> None:
+def test_rows_keep_whole_images_of_equal_height(screen: Any) -> None:
     boxes = screen.locator(".grid .shot").evaluate_all("cells => cells.map((c) => c.getBoundingClientRect().toJSON())")
     rows: dict[int, list[float]] = {}
     for box in boxes:

@@ -18,16 +18,16 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Live]]:
-    """A folder of our own with three files twice, and one picture in two sizes."""
+    """A folder of our own with three files twice, and one image in two sizes."""
     from PIL import Image
 
     from lookalike.searching import index
 
-    folder = helpers.pictures(tmp_path / "pictures", classes=3, images=4, width=160, height=120)
+    folder = helpers.make_images(tmp_path / "images", classes=3, images=4, width=160, height=120)
     for number in range(3):
         shutil.copy(folder / "class-00" / f"{number}.jpg", folder / "class-00" / f"copy of {number}.jpg")
-    with Image.open(folder / "class-01" / "0.jpg") as picture:
-        picture.resize((80, 60)).save(folder / "class-01" / "small.jpg", quality=90)
+    with Image.open(folder / "class-01" / "0.jpg") as image:
+        image.resize((80, 60)).save(folder / "class-01" / "small.jpg", quality=90)
     index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
     live = Live(lambda: build(tmp_path / "index", tmp_path / "runs"))
     yield folder, live
@@ -40,7 +40,7 @@ def desk(copies: Any, page: Any) -> Any:
     page.set_default_timeout(60_000)
     page.goto(f"{copies[1].url}/duplicates")
     page.get_by_role("button", name="Look for duplicates").click()
-    page.locator(".pictures figure").first.wait_for(timeout=60_000)
+    page.locator(".images figure").first.wait_for(timeout=60_000)
     return page
 
 
@@ -119,7 +119,7 @@ def test_many_at_once_and_back(desk: Any, copies: Any) -> None:
 def test_on_a_phone_and_for_axe(desk: Any, axe: str) -> None:
     desk.set_viewport_size({"width": 390, "height": 844})
     desk.get_by_role("tab", name="Same").click()
-    desk.locator(".pictures figure").first.wait_for()
+    desk.locator(".images figure").first.wait_for()
     assert desk.evaluate("document.documentElement.scrollWidth <= innerWidth")
     keep(desk, "duplicates-390")
     desk.evaluate(axe)

@@ -22,7 +22,7 @@ def test_filters(screen: Any, made: Any) -> None:  # noqa: F811
     assert counts == sorted(counts, reverse=True) and sheet.get_by_text("among the").count() == 1
     option.click()
     screen.wait_for_url("**f=label:class-03*")
-    screen.locator("h1", has_text="in 12 pictures").wait_for()
+    screen.locator("h1", has_text="in 12 images").wait_for()
     keep(screen, "filters")
     sheet.get_by_role("button", name="Show 12 results").click()
     # The focus goes where it came from; a dialog says that it is closed a moment after it is.
@@ -30,7 +30,7 @@ def test_filters(screen: Any, made: Any) -> None:  # noqa: F811
     names = screen.locator(".caption bdi").all_inner_texts()
     assert names and set(names) == {"class-03"}
     screen.get_by_role("button", name="Remove filter label: class-03").click()
-    screen.locator("h1", has_text="in 61 pictures").wait_for()
+    screen.locator("h1", has_text="in 61 images").wait_for()
     assert "f=" not in screen.url
 
 
@@ -59,7 +59,7 @@ def test_a_value_with_a_star_and_a_column_with_a_colon(screen: Any, live: Any, m
     screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
     screen.reload()
     choose(screen, made[0] / "class-01" / "0.jpg")
-    answer = screen.request.get(f"{live.url}/api/v1/search?like=pictures/class-01/0.jpg").json()
+    answer = screen.request.get(f"{live.url}/api/v1/search?like=images/class-01/0.jpg").json()
     screen.route(re.compile(r"/api/v1/search\?.*f="), lambda route: route.fulfill(json=answer))
     screen.keyboard.press("f")
     sheet = screen.locator("dialog.sheet")
@@ -73,7 +73,7 @@ def test_a_value_with_a_star_and_a_column_with_a_colon(screen: Any, live: Any, m
     assert screen.get_by_text("part of the map").count() == 0
 
 
-def test_a_prototype_is_shown_by_its_middle_pictures(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+def test_a_prototype_is_shown_by_its_middle_images(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     """The server's part is played: a table with such a column is tested in test_collection."""
     facets = screen.request.get(f"{live.url}/api/v1/facets").json()
     facets["facets"].append({"column": "prototype", "values": [{"value": str(n), "count": 9 - n} for n in range(3)]})
@@ -141,6 +141,6 @@ def test_filters_that_leave_nothing(screen: Any) -> None:  # noqa: F811
     screen.locator("a.shot").first.click()
     screen.locator(".results .cell").first.wait_for()
     screen.goto(f"{screen.url}&f=label:nobody")
-    screen.get_by_text("No picture has label: nobody.").wait_for()
+    screen.get_by_text("No image has label: nobody.").wait_for()
     screen.get_by_role("button", name="Search without filters").click()
     screen.locator(".results .cell").first.wait_for()

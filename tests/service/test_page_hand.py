@@ -1,4 +1,4 @@
-"""The picture in hand, in a real browser: asked by itself while the page has it, whatever the server keeps of it."""
+"""The image in hand, in a real browser: asked by itself while the page has it, whatever the server keeps of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEN = ".question .shown img"
 
 @pytest.fixture(scope="module")
 def forgetful(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server that keeps no picture it is asked by."""
+    """A server that keeps no image it is asked by."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("forgetful")))
         opened = Live(lambda: build(_made[1], runs, keep_days=0))
@@ -35,7 +35,7 @@ def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
     file = tmp_path_factory.mktemp("photo") / "large.jpg"
-    Image.fromarray(helpers.picture(3, width=1600, height=1200)).save(file, quality=60)
+    Image.fromarray(helpers.make_image(3, width=1600, height=1200)).save(file, quality=60)
     return file
 
 
@@ -60,12 +60,12 @@ URL.revokeObjectURL = (url) => (window.revoked.push(url), drop.call(URL, url));
 
 
 def sees(page: Any, image: str = SEEN) -> bool:
-    """Whether the picture that is asked by is there, and not only in the browser's cache."""
+    """Whether the image that is asked by is there, and not only in the browser's cache."""
     words = "img => img.decode().then(() => !window.revoked.includes(img.src), () => false)"
     return bool(page.locator(image).first.evaluate(words))
 
 
-@pytest.mark.parametrize("begin", ["/", "/?like=pictures/class-01/1.jpg", "/runs"])
+@pytest.mark.parametrize("begin", ["/", "/?like=images/class-01/1.jpg", "/runs"])
 def test_an_upload_is_tried_again(loose: Any, live: Any, made: Any, begin: str) -> None:  # noqa: F811
     loose.goto(live.url + begin)
     loose.locator("h1").first.wait_for()
@@ -92,7 +92,7 @@ def test_without_keeping_the_file_asks_for_itself(screen: Any, forgetful: Live, 
     screen.locator(".tray").wait_for(state="detached")
     screen.keyboard.press("f")
     screen.locator("dialog.sheet label", has_text="class-03").click()
-    screen.locator("h1", has_text="in 12 pictures").wait_for()
+    screen.locator("h1", has_text="in 12 images").wait_for()
     screen.keyboard.press("Escape")
     screen.locator("dialog").wait_for(state="detached")
     screen.keyboard.press("c")
@@ -125,9 +125,9 @@ def test_without_keeping_more_and_back(screen: Any, forgetful: Live, made: Any) 
     assert screen.locator("a.shot").first.get_attribute("data-id") == names[0] and sees(screen)
 
 
-def test_a_link_to_a_picture_that_was_never_kept(loose: Any, forgetful: Live) -> None:  # noqa: F811
+def test_a_link_to_a_image_that_was_never_kept(loose: Any, forgetful: Live) -> None:  # noqa: F811
     loose.goto(f"{forgetful.url}/?q=here.1")
-    loose.get_by_text("This server keeps no pictures it is asked by. Drop it again to search.").wait_for()
+    loose.get_by_text("This server keeps no images it is asked by. Drop it again to search.").wait_for()
 
 
 def test_back_over_two_uploads(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
@@ -143,7 +143,7 @@ def test_back_over_two_uploads(screen: Any, live: Any, made: Any) -> None:  # no
     assert sees(screen, "dialog.pair figure img")
 
 
-def test_a_small_part_of_a_large_picture(screen: Any, live: Any, photo: Path) -> None:  # noqa: F811
+def test_a_small_part_of_a_large_image(screen: Any, live: Any, photo: Path) -> None:  # noqa: F811
     drop(screen, photo)
     screen.locator("#crop").click()
     area = screen.locator(".crop-area").bounding_box()
@@ -166,11 +166,11 @@ def test_several_files_at_once(screen: Any, made: Any) -> None:  # noqa: F811
         """([bytes]) => {
             const data = new DataTransfer();
             data.items.add(new File(["text"], "notes.txt", { type: "text/plain" }));
-            const picture = (name) => new File([new Uint8Array(bytes)], name, { type: "image/jpeg" });
-            for (const name of ["a.jpg", "b.jpg"]) data.items.add(picture(name));
+            const image = (name) => new File([new Uint8Array(bytes)], name, { type: "image/jpeg" });
+            for (const name of ["a.jpg", "b.jpg"]) data.items.add(make_image(name));
             document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
         }""",
         [list((made[0] / "class-01" / "0.jpg").read_bytes())],
     )
-    screen.get_by_text("One picture at a time: searching by a.jpg, not by the other 2.").wait_for()
+    screen.get_by_text("One image at a time: searching by a.jpg, not by the other 2.").wait_for()
     screen.locator(".results .cell").first.wait_for()

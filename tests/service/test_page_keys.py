@@ -51,7 +51,7 @@ def test_a_wrong_key_and_the_right_one(loose: Any, locked: Any) -> None:  # noqa
 GROUP = {
     "id": "g1", "kind": "identical", "keep": "a", "reason": "more pixels", "bytes": 9,
     "files": [
-        {"id": name, "columns": {"path": f"{name}.jpg"}, "thumb": "0", "ratio": 1, "colour": "#888888",
+        {"id": name, "columns": {"path": f"{name}.jpg"}, "thumb": "0", "ratio": 1, "color": "#888888",
          "bytes": 9, "width": 9, "height": 9, "date": "", "place": False, "keep": name == "a"}
         for name in "ab"
     ],
@@ -62,10 +62,10 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
     """Duplicates and a job of others are played; what the page would send is not."""
     server, read, write = locked
     counts = {"identical": {"groups": 1, "files": 2, "bytes": 9}}
-    facts = {"state": "ready", "job": None, "when": "2026-11-16", "pictures": 61, "counts": counts}
+    facts = {"state": "ready", "job": None, "when": "2026-11-16", "images": 61, "counts": counts}
     facts |= {"can_move": True, "why": "", "folder": "_lookalike_moved/x"}
     batch = {"id": "b1", "when": "2026-11-16T10:00", "folder": "x", "files": 1, "bytes": 9, "state": "moved"}
-    index = {"name": "index", "pictures": 61, "complete": True, "unreadable": 0, "model": "m", "updated": ""}
+    index = {"name": "index", "images": 61, "complete": True, "unreadable": 0, "model": "m", "updated": ""}
     job = {"id": "j1", "kind": "index", "title": "Indexing", "phase": "Embedding", "done": 1, "total": 9}
     job |= {"seconds_left": 4, "state": "running", "sentence": ""}
     play(loose, facts, where="duplicates")
@@ -77,7 +77,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
 
     def offered(*others: str) -> set[str]:
         loose.goto(f"{server.url}/duplicates")
-        loose.locator(".pictures figure").first.wait_for()
+        loose.locator(".images figure").first.wait_for()
         read_only = loose.get_by_text("This key may only read: duplicates are listed, moving is off.").count()
         loose.keyboard.press("x")
         loose.keyboard.press("Enter")
@@ -90,7 +90,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
         for address in others:
             loose.goto(f"{server.url}/{address}")
             loose.locator(".panel").first.wait_for()
-            loose.get_by_text("61 pictures" if address == "settings" else "1 of 9").first.wait_for()
+            loose.get_by_text("61 images" if address == "settings" else "1 of 9").first.wait_for()
             names += loose.locator("main button:enabled").all_inner_texts()
             keep(loose, f"read-{address}")
         return {" ".join(name.split()) for name in names if name.strip()}

@@ -25,13 +25,13 @@ def chart(screen: Any, live: Any) -> Any:  # noqa: F811
     """The map, drawn before it is looked at: nothing moves by itself."""
     until(lambda: screen.request.get(f"{live.url}/api/v1/map").json()["state"] == "ready")
     screen.goto(f"{live.url}/map")
-    screen.locator(".map-foot", has_text="· near neighbours kept").wait_for()
+    screen.locator(".map-foot", has_text="· near neighbors kept").wait_for()
     screen.locator(".place").first.wait_for()
     return screen
 
 
 def drawn_above(page: Any) -> int:
-    """Pixels of the layer of pictures, rings and lines that are not empty."""
+    """Pixels of the layer of images, rings and lines that are not empty."""
     return int(
         page.evaluate("""() => {
             const { width, height } = document.querySelector(".above");
@@ -41,17 +41,17 @@ def drawn_above(page: Any) -> int:
     )
 
 
-def coloured(page: Any) -> int:
-    """Pixels of the map that are neither grey nor background; what is written over it is not counted."""
+def colored(page: Any) -> int:
+    """Pixels of the map that are neither gray nor background; what is written over it is not counted."""
     page.evaluate("document.querySelectorAll('.map-foot, .legend').forEach((one) => (one.style.opacity = 0))")
-    with Image.open(io.BytesIO(page.locator(".plane").screenshot())) as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    with Image.open(io.BytesIO(page.locator(".plane").screenshot())) as image:
+        pixels = np.asarray(image.convert("RGB")).astype(int)
     return int((np.ptp(pixels, axis=2) > 50).sum())
 
 
-def test_the_map_shows_every_picture_and_names_places(chart: Any) -> None:
-    assert 61 * 4 < coloured(chart) < 61 * 80
-    assert re.match(r"61 pictures · near neighbours kept \d+ %", chart.locator(".map-foot").inner_text())
+def test_the_map_shows_every_image_and_names_places(chart: Any) -> None:
+    assert 61 * 4 < colored(chart) < 61 * 80
+    assert re.match(r"61 images · near neighbors kept \d+ %", chart.locator(".map-foot").inner_text())
     names = " ".join(chart.locator(".place").all_inner_texts())
     assert "class-0" in names and "%" in names
     assert chart.locator(".place").first.get_attribute("aria-label").endswith("of them")
@@ -96,7 +96,7 @@ def test_the_nearest_to_the_middle_are_the_nearest(chart: Any) -> None:
 
 
 def test_a_point_opens_and_is_searched_by(chart: Any) -> None:
-    # By keyboard: the places come first, then the pictures near the middle.
+    # By keyboard: the places come first, then the images near the middle.
     chart.locator(".nearest button").first.focus()
     chart.keyboard.press("Enter")
     card = chart.locator(".card")
@@ -154,7 +154,7 @@ def test_a_name_can_be_dragged_and_pressed(chart: Any) -> None:
     moved = eye()
     assert moved[0] < start[0] and moved[1] < start[1] and moved[2] == start[2], "dragged, not followed"
     name, *_ = press()
-    chart.get_by_label("Colour by").dispatch_event("change")
+    chart.get_by_label("Color by").dispatch_event("change")
     until(lambda: gone(name))
     chart.mouse.up()
     until(lambda: eye()[2] == pytest.approx(2.5 * start[2], abs=0.01))
@@ -165,7 +165,7 @@ def test_a_name_can_be_dragged_and_pressed(chart: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [800, 1280, 2560])
-def test_near_the_ground_points_become_pictures(chart: Any, width: int) -> None:
+def test_near_the_ground_points_become_images(chart: Any, width: int) -> None:
     chart.set_viewport_size({"width": width, "height": width * 9 // 16})
     chart.wait_for_load_state("networkidle")
     assert drawn_above(chart) == 0, "from afar they are points"
@@ -176,7 +176,7 @@ def test_near_the_ground_points_become_pictures(chart: Any, width: int) -> None:
     assert chart.evaluate("document.activeElement.className") == "plane", "the keys go on moving the map"
     tiles = chart.evaluate("performance.getEntriesByType('resource').filter((e) => e.name.includes('/tile/')).length")
     assert 0 < tiles <= 12
-    keep(chart, f"map-pictures-{width}")
+    keep(chart, f"map-images-{width}")
     chart.keyboard.press("0")
     until(lambda: drawn_above(chart) == 0)
 
@@ -185,9 +185,9 @@ def test_a_map_that_is_drawn_again_glides_to_its_new_places(chart: Any) -> None:
     with chart.expect_response(re.compile(r"/map/\d+/from/\d+\.bin")) as was:
         chart.get_by_role("button", name="Draw again").click()
     points = np.frombuffer(was.value.body(), "<i4")
-    assert sorted(points) == list(range(61)), "every picture knows where it was"
+    assert sorted(points) == list(range(61)), "every image knows where it was"
     chart.get_by_text("The map has been brought up to date.").wait_for()
-    assert 61 * 4 < coloured(chart) < 61 * 80
+    assert 61 * 4 < colored(chart) < 61 * 80
     chart.get_by_role("button", name="Draw again").wait_for()
 
 
@@ -228,19 +228,19 @@ def test_the_graphics_card_paints_what_the_other_painter_does(chart: Any) -> Non
 
 
 def test_filters_dim_and_a_question_is_ringed(chart: Any, live: Any) -> None:
-    everything = coloured(chart)
+    everything = colored(chart)
     with chart.expect_response(re.compile(r"/mask\?f=label")):
         chart.goto(f"{live.url}/map?f=label:class-02")
     chart.locator(".place").first.wait_for()
-    until(lambda: 0 < coloured(chart) < 0.7 * everything)  # the others are dim
-    left = coloured(chart)
+    until(lambda: 0 < colored(chart) < 0.7 * everything)  # the others are dim
+    left = colored(chart)
     keep(chart, "map-filter")
     with chart.expect_response(re.compile(r"/where\?id=")):
-        chart.goto(f"{live.url}/map?f=label:class-02&like=pictures/class-02/1.jpg")
-    until(lambda: coloured(chart) > left + 500)  # rings round the question and its hits
+        chart.goto(f"{live.url}/map?f=label:class-02&like=images/class-02/1.jpg")
+    until(lambda: colored(chart) > left + 500)  # rings round the question and its hits
 
 
-def test_drawing_round_pictures_searches_in_them(chart: Any) -> None:
+def test_drawing_round_images_searches_in_them(chart: Any) -> None:
     box = chart.locator(".plane").bounding_box()
     x, y, w, h = box["x"], box["y"], box["width"], box["height"]
     chart.keyboard.down("Shift")
@@ -261,7 +261,7 @@ def test_drawing_round_pictures_searches_in_them(chart: Any) -> None:
 
 
 def test_what_the_map_cannot_have_is_told(chart: Any, live: Any) -> None:
-    """A picture that left the index since, a drawing that is refused, a column that cannot be fetched."""
+    """An image that left the index since, a drawing that is refused, a column that cannot be fetched."""
     context = chart.context.browser.new_context()
     page = context.new_page()  # its console may show refusals
     broken: list[str] = []
@@ -273,16 +273,16 @@ def test_what_the_map_cannot_have_is_told(chart: Any, live: Any) -> None:
         body = json.dumps({"error": {"status": status, "sentence": sentence}})
         page.route(where, lambda route: route.fulfill(status=status, body=body, content_type="application/json"))
 
-    refuse("**/point/*", 404, "There is no picture `a` in the index `pictures`.")
+    refuse("**/point/*", 404, "There is no image `a` in the index `images`.")
     page.locator(".nearest button").first.evaluate("(button) => button.click()")
-    page.locator(".mapview .banner", has_text="There is no picture `a`").wait_for()
+    page.locator(".mapview .banner", has_text="There is no image `a`").wait_for()
     assert page.locator(".card").count() == 0
     refuse("**/map/draw", 409, "This is at work already.")
     page.get_by_role("button", name="Draw again").click()
     page.locator(".mapview .banner", has_text="This is at work already.").wait_for()
     refuse("**/codes/**", 410, "The map has been drawn anew since; load it again.")
     with page.expect_request("**/api/v1/map"):  # which is looked for at once
-        page.get_by_label("Colour by").dispatch_event("change")
+        page.get_by_label("Color by").dispatch_event("change")
     page.locator(".mapview .banner", has_text="drawn anew").wait_for()
     refuse("**/api/v1/map/*.bin", 503, "Busy.")
     page.reload()
@@ -299,17 +299,17 @@ def test_another_index_behind_the_same_address(
     """Maps are kept by browsers for good; what they kept of one index is not shown for another."""
     from lookalike.searching import index
 
-    pictures = helpers.pictures(tmp_path / "others", classes=2, images=6)
-    index(folder=pictures, model=model, index=tmp_path / "index", store="exact", progress=False)
+    images = helpers.make_images(tmp_path / "others", classes=2, images=6)
+    index(folder=images, model=model, index=tmp_path / "index", store="exact", progress=False)
     page.set_default_timeout(60_000)
     server = Live(lambda: build(made[1], runs))
     try:
-        for place, number, name in ((made[1], 61, "pictures"), (tmp_path / "index", 12, "others")):
+        for place, number, name in ((made[1], 61, "images"), (tmp_path / "index", 12, "others")):
             until(lambda: page.request.get(f"{server.url}/api/v1/map").json()["state"] == "ready")
             page.goto(f"{server.url}/map")
-            page.locator(".map-foot", has_text=f"{number} pictures").wait_for()
+            page.locator(".map-foot", has_text=f"{number} images").wait_for()
             page.locator(".nearest button").first.wait_for(state="attached")
-            assert number * 4 < coloured(page) < number * 80
+            assert number * 4 < colored(page) < number * 80
             page.locator(".nearest button").first.evaluate("(button) => button.click()")
             shown = page.locator(".card a").get_attribute("href")
             assert f"like={name}/" in shown, shown
@@ -329,7 +329,7 @@ def test_what_was_answered_is_forgotten_with_the_state_it_came_from(chart: Any, 
     told = chart.request.get(f"{live.url}/api/v1/info").json()
     told["index"]["generation"] = state["index"]["generation"] = 7
     with chart.expect_response(re.compile(r"/api/v1/search\?like=")):
-        chart.goto(f"{live.url}/?like=pictures/class-02/1.jpg")
+        chart.goto(f"{live.url}/?like=images/class-02/1.jpg")
         chart.locator(".results .cell").first.wait_for()
     chart.locator("a.name").click()
     chart.locator(".grid .cell").first.wait_for()

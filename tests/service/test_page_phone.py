@@ -12,7 +12,7 @@ from tests.helpers import until
 from tests.service.test_page import VIOLATIONS, href, keep
 
 pytestmark = pytest.mark.browser
-LIKE = "like=pictures/class-01/1.jpg"
+LIKE = "like=images/class-01/1.jpg"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def settled(what: Any) -> Any:
     return seen[-1]
 
 
-def test_the_picture_is_pinched_and_moved_under_a_fixed_frame(phone: Any, live: Any) -> None:
+def test_the_image_is_pinched_and_moved_under_a_fixed_frame(phone: Any, live: Any) -> None:
     phone.goto(f"{live.url}/?{LIKE}")
     phone.locator("#crop").tap()
     frame = phone.locator(".crop-frame")
@@ -88,7 +88,7 @@ def test_the_picture_is_pinched_and_moved_under_a_fixed_frame(phone: Any, live: 
     frame.wait_for(state="detached")
 
 
-def test_a_held_picture_offers_what_can_be_done_with_it(phone: Any, live: Any) -> None:
+def test_a_held_image_offers_what_can_be_done_with_it(phone: Any, live: Any) -> None:
     phone.goto(f"{live.url}/?{LIKE}")
     cell = phone.locator(".results .cell").nth(1)
     cell.wait_for()
@@ -134,7 +134,7 @@ def test_the_question_is_behind_a_hold_and_a_swipe_goes_on(phone: Any, live: Any
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_an_opened_picture_grows_from_its_cell_unless_calm_is_wanted(page: Any, live: Any, motion: str) -> None:
+def test_an_opened_image_grows_from_its_cell_unless_calm_is_wanted(page: Any, live: Any, motion: str) -> None:
     page.set_default_timeout(60_000)
     page.emulate_media(reduced_motion=motion)
     page.add_init_script("""

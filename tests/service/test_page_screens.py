@@ -34,7 +34,7 @@ def test_crop_by_keys_and_by_mouse(screen: Any, made: Any) -> None:  # noqa: F81
     keep(screen, "crop")
     frame.focus()
     screen.keyboard.press("r")
-    screen.locator("h1", has_text="in 61 pictures").wait_for()
+    screen.locator("h1", has_text="in 61 images").wait_for()
     assert "box=" not in href(screen)
     screen.keyboard.press("Escape")
     frame.wait_for(state="detached")
@@ -78,7 +78,7 @@ def test_runs_index_and_a_run(screen: Any, live: Any, runs: Path) -> None:  # no
         run.log(step=step, loss=1.0 - step / 50, **{"validation/recall@1": 0.5 + step / 100})
     screen.goto(f"{live.url}/runs")
     screen.locator(".run").nth(2).wait_for()
-    assert "61 pictures" in screen.locator(".panel").inner_text()
+    assert "61 images" in screen.locator(".panel").inner_text()
     keep(screen, "runs")
     screen.get_by_role("link", name="unfinished").click()
     screen.get_by_text("Best so far: step 20, recall@1 0.700.").wait_for()
@@ -115,7 +115,7 @@ def test_the_api_is_described_without_the_internet(screen: Any, live: Any) -> No
     paths = json.loads(screen.request.get(f"{live.url}/openapi.json").text())["paths"]
     assert screen.locator(".endpoint").count() == sum(len(methods) for methods in paths.values())
     screen.locator("summary", has_text="/api/v1/search").first.click()
-    screen.get_by_role("cell", name="picture").first.wait_for()
+    screen.get_by_role("cell", name="image").first.wait_for()
     keep(screen, "api")
 
 
@@ -124,7 +124,7 @@ def test_a_link_to_another_index_says_so(screen: Any, live: Any) -> None:  # noq
     screen.get_by_text("This link belongs to index cub.").wait_for()
 
 
-def test_size_of_pictures_and_undo(screen: Any, made: Any) -> None:  # noqa: F811
+def test_size_of_images_and_undo(screen: Any, made: Any) -> None:  # noqa: F811
     choose(screen, made[0] / "class-02" / "0.jpg")
     height = screen.locator("a.shot").first.bounding_box()["height"]
     screen.keyboard.press("]")
@@ -156,7 +156,7 @@ def test_a_late_answer_is_dropped(screen: Any, made: Any) -> None:  # noqa: F811
     held: list[Any] = []
     screen.route("**/api/v1/search?*", lambda route: held.append(route) if not held else route.continue_())
     screen.locator("a.shot").nth(0).click()
-    screen.get_by_text("Searching 61 pictures…").wait_for()
+    screen.get_by_text("Searching 61 images…").wait_for()
     give(screen, made[0] / "class-03" / "2.jpg", "paste")
     screen.locator(".results .cell").first.wait_for()
     shown = screen.locator("h1").inner_text()
@@ -166,7 +166,7 @@ def test_a_late_answer_is_dropped(screen: Any, made: Any) -> None:  # noqa: F811
     assert "q=u." in href(screen) and screen.locator("h1").inner_text() == shown
 
 
-def test_a_picture_can_be_pasted_on_any_screen(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+def test_a_image_can_be_pasted_on_any_screen(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     screen.goto(f"{live.url}/settings")
     screen.locator(".panel").first.wait_for()
     give(screen, made[0] / "class-00" / "0.jpg", "paste")

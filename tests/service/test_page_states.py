@@ -13,7 +13,7 @@ import pytest
 from tests.service.test_page import keep
 
 pytestmark = pytest.mark.browser
-LIKE = "like=pictures/class-01/1.jpg"
+LIKE = "like=images/class-01/1.jpg"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def none(real: Any) -> Any:
         hit["identical"] = False
     answer["verdict"] = {
         "kind": "none",
-        "sentence": "No good match in 11,788 pictures",
+        "sentence": "No good match in 11,788 images",
         "detail": "The nearest one is 12 % likely to show the same thing.",
         "note": "",
     }
@@ -58,7 +58,7 @@ def none(real: Any) -> Any:
 def test_no_good_match(loose: Any, live: Any, real: Any) -> None:
     play(loose, none(real))
     loose.goto(f"{live.url}/?{LIKE}&f=label:class-01")
-    loose.locator("h1", has_text="No good match in 11,788 pictures.").wait_for()
+    loose.locator("h1", has_text="No good match in 11,788 images.").wait_for()
     loose.get_by_text("The nearest one is 12 % likely to show the same thing.").wait_for()
     loose.get_by_role("button", name="Search without label: class-01 (0 likely matches)").wait_for()
     loose.locator("h2", has_text="Similar look only").wait_for()
@@ -70,18 +70,18 @@ def test_no_good_match(loose: Any, live: Any, real: Any) -> None:
 def test_no_percentages(loose: Any, live: Any, real: Any) -> None:
     for hit in real["hits"]:
         hit |= {"probability": None, "low": None, "high": None, "group": None, "sureness": "0.812"}
-    real["verdict"] |= {"kind": "uncalibrated", "sentence": "Sorted by similarity, in 61 pictures"}
+    real["verdict"] |= {"kind": "uncalibrated", "sentence": "Sorted by similarity, in 61 images"}
     play(loose, real)
     loose.goto(f"{live.url}/?{LIKE}")
     loose.locator("h1", has_text="Sorted by similarity.").wait_for()
-    loose.get_by_text("This index has no labelled pairs, so there are no percentages.").wait_for()
+    loose.get_by_text("This index has no labeled pairs, so there are no percentages.").wait_for()
     assert "%" not in loose.locator(".results").inner_text()
     loose.get_by_role("button", name="How to calibrate").click()
     loose.get_by_text("at least 200 of them").wait_for()
 
 
 def test_rough_percentages_are_hatched(loose: Any, live: Any, real: Any) -> None:
-    words = "This picture is unlike those the percentages were checked on. Take them as rough."
+    words = "This image is unlike those the percentages were checked on. Take them as rough."
     real["verdict"] |= {"kind": "possible", "detail": words, "note": words}
     real["hits"][0] |= {"probability": 0.6, "low": 0.4, "high": 0.8, "group": "possibly", "sureness": "about 60 %"}
     play(loose, real)
@@ -92,7 +92,7 @@ def test_rough_percentages_are_hatched(loose: Any, live: Any, real: Any) -> None
 
 def test_six_hundred_and_no_more(loose: Any, live: Any, real: Any) -> None:
     real["hits"] = [copy.deepcopy(real["hits"][0]) | {"id": f"x/{k}.jpg"} for k in range(600)]
-    real["pictures"] = 11_788
+    real["images"] = 11_788
     play(loose, real)
     loose.goto(f"{live.url}/?{LIKE}")
     loose.get_by_text("The first 600 of 11,788, best first. Filter to see others.").wait_for()
@@ -103,7 +103,7 @@ def test_while_it_takes_long(loose: Any, live: Any) -> None:
     loose.route("**/api/v1/search?*", lambda route: None)  # never answered
     loose.goto(live.url)
     loose.locator("a.shot").first.click()
-    loose.get_by_text("Searching 61 pictures…").wait_for()
+    loose.get_by_text("Searching 61 images…").wait_for()
     assert loose.locator(".bones i").count() == 8
     loose.get_by_text("Still searching. The first search after a start loads the model.").wait_for()
 
@@ -134,8 +134,8 @@ def test_a_locked_server(loose: Any, live: Any) -> None:
     keep(loose, "state-locked")
 
 
-def test_pictures_that_were_refused_are_asked_for_again(loose: Any, live: Any) -> None:
-    """One key may be shared by many, and then 200 pictures at once are too many."""
+def test_images_that_were_refused_are_asked_for_again(loose: Any, live: Any) -> None:
+    """One key may be shared by many, and then 200 images at once are too many."""
     refused: list[str] = []
 
     def refuse(route: Any) -> None:
@@ -155,33 +155,33 @@ def test_pictures_that_were_refused_are_asked_for_again(loose: Any, live: Any) -
     assert refused and loose.locator(".grid img").evaluate_all(whole) == 24
 
 
-def test_while_pictures_arrive(loose: Any, live: Any) -> None:
-    index = {"name": "index", "pictures": 11_240, "complete": False, "unreadable": 0, "model": "m", "updated": ""}
+def test_while_images_arrive(loose: Any, live: Any) -> None:
+    index = {"name": "index", "images": 11_240, "complete": False, "unreadable": 0, "model": "m", "updated": ""}
     job = {"id": "j1", "kind": "index", "title": "Indexing", "phase": "Embedding", "done": 0, "total": 548}
     job |= {"seconds_left": 40, "state": "running", "sentence": ""}
     play(loose, {"index": index, "job": job, "jobs": [job]}, where="state")
     loose.goto(f"{live.url}/?{LIKE}")
-    loose.get_by_text("Searching 11,240 of 11,788 pictures; the rest arrive in about 40 s.").wait_for()
+    loose.get_by_text("Searching 11,240 of 11,788 images; the rest arrive in about 40 s.").wait_for()
     assert "Embedding 0 %" in loose.locator("#status").inner_text()
 
 
 def test_filters_that_leave_nothing_say_what_each_would(loose: Any, live: Any, real: Any) -> None:
-    empty = copy.deepcopy(real) | {"hits": [], "pictures": 0}
-    empty["verdict"] = {"kind": "none", "sentence": "No good match in 0 pictures", "detail": "", "note": ""}
+    empty = copy.deepcopy(real) | {"hits": [], "images": 0}
+    empty["verdict"] = {"kind": "none", "sentence": "No good match in 0 images", "detail": "", "note": ""}
     play(loose, empty)
     loose.goto(f"{live.url}/?{LIKE}&f=label:class-01&f=path:class-02*")
-    loose.get_by_text("No picture has label: class-01 and path: class-02*.").wait_for()
+    loose.get_by_text("No image has label: class-01 and path: class-02*.").wait_for()
     loose.get_by_role("button", name="Class-01 alone: 13.").wait_for()
     keep(loose, "state-empty")
 
 
-def test_a_link_whose_picture_is_gone(loose: Any, live: Any) -> None:
+def test_a_link_whose_image_is_gone(loose: Any, live: Any) -> None:
     loose.goto(f"{live.url}/?q=u.0123456789abcdef")
-    words = "The picture behind this link was kept for up to 7 days and is gone. Drop it again to search."
+    words = "The image behind this link was kept for up to 7 days and is gone. Drop it again to search."
     loose.get_by_text(words).wait_for()
 
 
-def test_a_picture_that_is_too_large(loose: Any, live: Any) -> None:
+def test_a_image_that_is_too_large(loose: Any, live: Any) -> None:
     loose.goto(live.url)
     loose.locator(".grid img").first.wait_for()
     loose.evaluate("""() => {
@@ -189,14 +189,14 @@ def test_a_picture_that_is_too_large(loose: Any, live: Any) -> None:
         data.items.add(new File([new Uint8Array(84e6)], "large.jpg", { type: "image/jpeg" }));
         document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
     }""")
-    loose.get_by_text("This picture has 84 MB; the limit here is 20 MB.").wait_for()
+    loose.get_by_text("This image has 84 MB; the limit here is 20 MB.").wait_for()
 
 
-def test_less_alone_asks_for_a_picture_first(loose: Any, live: Any) -> None:
+def test_less_alone_asks_for_a_image_first(loose: Any, live: Any) -> None:
     loose.goto(live.url)
     loose.locator("a.shot").first.focus()
     loose.keyboard.press("-")
-    loose.get_by_text("Add one picture to look for first.").wait_for()
+    loose.get_by_text("Add one image to look for first.").wait_for()
 
 
 def test_memory_of_many_searches(loose: Any, live: Any) -> None:
@@ -216,7 +216,7 @@ def test_memory_of_many_searches(loose: Any, live: Any) -> None:
     }"""
     for _ in range(20):
         loose.evaluate(bad)
-    loose.get_by_text("is not a picture this server can read").wait_for()
+    loose.get_by_text("is not an image this server can read").wait_for()
     assert loose.evaluate("window.alive") == 1
 
 

@@ -1,4 +1,4 @@
-"""Pictures are found, shown and moved where they lie, also where that is not the folder a user named."""
+"""Images are found, shown and moved where they lie, also where that is not the folder a user named."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _light(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 
 
 def shelf(folder: Path) -> Path:
-    """Seven pictures, of which two are the same file."""
-    helpers.pictures(folder, classes=2, images=3)
+    """Seven images, of which two are the same file."""
+    helpers.make_images(folder, classes=2, images=3)
     shutil.copy(folder / "class-01" / "0.jpg", folder / "class-01" / "copy.jpg")
     return folder
 
@@ -120,7 +120,7 @@ def there(folder: Path) -> int:
 
 
 def goes_through(place: Path, root: Path) -> None:
-    """Every picture is shown, and the copy can be moved away from its folder and back."""
+    """Every image is shown, and the copy can be moved away from its folder and back."""
     with served(place) as client:
         items = client.get(f"{API}/items", params={"sample": 20}).json()["items"]
         assert len(items) == 6, "of two that show the same, one"
@@ -153,7 +153,7 @@ def test_what_is_indexed_is_shown_and_moved(source: Callable[[Path], tuple[Path,
 
 
 @pytest.mark.parametrize("source", [absolute, nested], ids=lambda made: made.__name__)
-def test_an_index_of_an_earlier_version_finds_its_pictures(
+def test_an_index_of_an_earlier_version_finds_its_images(
     source: Callable[[Path], tuple[Path, Path]], tmp_path: Path
 ) -> None:
     """It has no root in its manifest; one that was restored elsewhere has a table that speaks of the old folder."""
@@ -176,7 +176,7 @@ def test_a_restored_index_moves_files_of_its_new_folder(
         forget_root(place)
     lookalike.backup(index=place, out=tmp_path / "kept.tar", progress=False)
     shutil.copytree(tmp_path / "here", tmp_path / "there")
-    # A table that names files by where they were is of no use elsewhere: the folder of the pictures is given.
+    # A table that names files by where they were is of no use elsewhere: the folder of the images is given.
     new = tmp_path / "there" / (root if source in (absolute, upwards, saved) else given).relative_to(tmp_path / "here")
     lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", folder=new, progress=False)
     there_root = tmp_path / "there" / root.relative_to(tmp_path / "here")
@@ -205,23 +205,23 @@ def test_where_a_root_is_after_its_source_moved(tmp_path: Path) -> None:
 
 def test_a_folder_keeps_the_index_that_was_made_of_it(tmp_path: Path, home: Path) -> None:
     """`index FOLDER` goes on with the only index of that folder, whatever its name; errors name one elsewhere."""
-    pictures = shelf(tmp_path / "shelf")
-    named = make(pictures, "by name")
-    assert index(folder=pictures, progress=False).path == named
+    images = shelf(tmp_path / "shelf")
+    named = make(images, "by name")
+    assert index(folder=images, progress=False).path == named
     lookalike.backup(index=named, out=tmp_path / "kept.tar", progress=False)
     lookalike.purge(index=named)
-    moved = shutil.copytree(pictures, tmp_path / "moved" / "shelf")
+    moved = shutil.copytree(images, tmp_path / "moved" / "shelf")
     restored = lookalike.restore(file=tmp_path / "kept.tar", folder=moved, progress=False)
     done = index(folder=moved, progress=False)
-    assert done.path == restored.path and done.unchanged == 7 and done.pictures == 7
+    assert done.path == restored.path and done.unchanged == 7 and done.images == 7
     (restored.path / "index.json").write_text("{")  # a damaged one is no reason to refuse another folder
-    other = index(folder=pictures, model=fake.FakeEmbedder(), store="exact", progress=False)  # type: ignore[arg-type]
-    assert other.new == 7 and index(folder=pictures, progress=False).path == other.path
+    other = index(folder=images, model=fake.FakeEmbedder(), store="exact", progress=False)  # type: ignore[arg-type]
+    assert other.new == 7 and index(folder=images, progress=False).path == other.path
 
-    place = make(pictures, tmp_path / "outside")
+    place = make(images, tmp_path / "outside")
     os.truncate(place / "generations" / "1" / "store" / "rows-1.log", 0)
-    with pytest.raises(lookalike.LookalikeError, match=rf"`lookalike index {pictures} --index {place}` repairs it"):
-        lookalike.search(query=pictures / FILES[0], index=place)
+    with pytest.raises(lookalike.LookalikeError, match=rf"`lookalike index {images} --index {place}` repairs it"):
+        lookalike.search(query=images / FILES[0], index=place)
     os.truncate(other.path / "generations" / "1" / "store" / "rows-1.log", 0)
-    with pytest.raises(lookalike.LookalikeError, match=rf"`lookalike index {pictures}` repairs it"):
-        lookalike.search(query=pictures / FILES[0], index=pictures)
+    with pytest.raises(lookalike.LookalikeError, match=rf"`lookalike index {images}` repairs it"):
+        lookalike.search(query=images / FILES[0], index=images)

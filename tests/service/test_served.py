@@ -22,7 +22,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.searching import Hits, index, search
-from lookalike.searching.served import NAME, announced
+from lookalike.searching.remote import NAME, announced
 from tests import helpers
 
 MODEL = helpers.ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
@@ -31,8 +31,8 @@ MODEL = helpers.ROOT / "tests" / "compat" / "model-1"  # tiny, with random weigh
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("served")
-    pictures = helpers.pictures(base / "pictures", classes=5, images=12)
-    index(folder=pictures, model=MODEL, index=base / "index", store="qdrant", progress=False)
+    images = helpers.make_images(base / "images", classes=5, images=12)
+    index(folder=images, model=MODEL, index=base / "index", store="qdrant", progress=False)
     return base / "index"
 
 
@@ -66,21 +66,21 @@ def told(hits: Any) -> Any:
 
 
 def test_search_beside_serve_answers_as_without_it(place: Path, served: subprocess.Popen[str]) -> None:
-    pictures = place.parent / "pictures"
-    query = pictures / "class-01" / "0.jpg"
+    images = place.parent / "images"
+    query = images / "class-01" / "0.jpg"
     questions: list[dict[str, Any]] = [
         {"query": query, "k": 7},
         {"query": query, "filters": ["label!=class-01", "path=class-0*"], "all": True},
-        {"query": query, "more": [pictures / "class-02" / "1.jpg"], "less": [pictures / "class-03" / "1.jpg"]},
+        {"query": query, "more": [images / "class-02" / "1.jpg"], "less": [images / "class-03" / "1.jpg"]},
         {"query": query, "box": (0, 0, 32, 32), "exact": True},
     ]
     through = [told(search(index=place, **question)) for question in questions]
-    many = search(query=pictures / "class-04", index=place, k=2)
+    many = search(query=images / "class-04", index=place, k=2)
     assert isinstance(many, list) and len(many) == 12
     with pytest.raises(LookalikeError, match="did you mean `label`"):
         search(query=query, index=place, filters="lable=x")
     with pytest.raises(Locked, match="lookalike serve"):
-        index(folder=pictures, index=place, progress=False)
+        index(folder=images, index=place, progress=False)
     served.send_signal(signal.SIGINT)
     served.wait(timeout=30)
     assert not (place / NAME).exists()
@@ -113,7 +113,7 @@ def test_any_address_of_this_machine_can_be_served_at(place: Path) -> None:
                     assert answer.status == status
             except urllib.error.HTTPError as refused:
                 assert refused.code == status
-        assert len(search(query=place.parent / "pictures" / "class-01" / "0.jpg", index=place)) == 10, "through it"
+        assert len(search(query=place.parent / "images" / "class-01" / "0.jpg", index=place)) == 10, "through it"
 
 
 def test_a_silent_client_does_not_keep_the_server_from_ending(place: Path, served: subprocess.Popen[str]) -> None:
@@ -132,13 +132,13 @@ def test_a_service_that_was_killed_leaves_no_trap(place: Path, served: subproces
     served.kill()
     served.wait()
     assert (place / NAME).exists()
-    assert len(search(query=place.parent / "pictures" / "class-01" / "0.jpg", index=place)) == 10
+    assert len(search(query=place.parent / "images" / "class-01" / "0.jpg", index=place)) == 10
 
 
 def test_another_holder_is_told_in_one_sentence(place: Path, tmp_path: Path) -> None:
     from lookalike.searching import Index
 
-    query = place.parent / "pictures" / "class-01" / "0.jpg"
+    query = place.parent / "images" / "class-01" / "0.jpg"
     with Index.open(place) as holder:
         assert holder.store.count() == 60
         with pytest.raises(Locked, match=r"Another process has the index .* open"):
@@ -156,7 +156,7 @@ def test_an_index_that_cannot_be_written_to_is_served_all_the_same(
     def refuse(*_: Any, **__: Any) -> None:
         raise LookalikeError("read-only")
 
-    monkeypatch.setattr("lookalike.searching.served.write_json", refuse)
+    monkeypatch.setattr("lookalike.searching.remote.write_json", refuse)
     with announced(place, "127.0.0.1", 1, "lk_x"):
         assert not (place / NAME).exists()
 

@@ -54,12 +54,12 @@ def tiff(entries: list[tuple[int, int, int, int]]) -> bytes:
 
 def frames(count: int) -> bytes:
     out = io.BytesIO()
-    pictures = [Image.new("RGB", (64, 48), (n % 255, 0, 0)) for n in range(count)]
-    pictures[0].save(out, "GIF", save_all=True, append_images=pictures[1:])
+    images = [Image.new("RGB", (64, 48), (n % 255, 0, 0)) for n in range(count)]
+    images[0].save(out, "GIF", save_all=True, append_images=images[1:])
     return out.getvalue()
 
 
-def grey_png(side: int) -> bytes:
+def gray_png(side: int) -> bytes:
     """Large, and next to nothing when packed."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
     packer = zlib.compressobj(9)
@@ -80,17 +80,17 @@ HOSTILE = {
     "a TIFF of absurd counts": (tiff([(256, 4, 1, 60_000), (257, 4, 1, 60_000), (273, 4, 0xFFFFFFFF, 8)]), 4),
     "a TIFF that leads to itself": (tiff([(256, 4, 1, 64), (257, 4, 1, 64), (330, 4, 1, 8)])[:-4] + b"\x08\0\0\0", 4),
     "two thousand frames": (frames(2_000), 200),
-    "a bomb of 95 million pixels": (grey_png(9_700), 200),
+    "a bomb of 95 million pixels": (gray_png(9_700), 200),
     "a bomb of 2,500 million pixels": (png(50_000, 50_000), 413),
     "an SVG with an entity bomb": (b'<?xml version="1.0"?><!DOCTYPE s [<!ENTITY a "aaaaaaaaaa">]><svg>&a;</svg>', 415),
     "an SVG that fetches": (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="http://127.0.0.1/x"/></svg>', 415),
     "a script behind a GIF's head": (b"GIF89a/*" + b"\0" * 20 + b"*/=1;alert(1)//", 415),
-    "a ZIP with a picture before it": (encoded() + b"PK\x03\x04" + b"\0" * 100, 200),
-    "HTML named as a picture": (b"<html><script>alert(1)</script></html>", 415),
+    "a ZIP with an image before it": (encoded() + b"PK\x03\x04" + b"\0" * 100, 200),
+    "HTML named as an image": (b"<html><script>alert(1)</script></html>", 415),
     "a JPEG of endless scans": (endless_jpeg("RGB"), 415),
     "the same in four inks": (endless_jpeg("CMYK"), 415),
     "one byte": (b"\xff", 415),
-    "a picture of one pixel": (b"", 200),
+    "an image of one pixel": (b"", 200),
     "a strip 1 pixel high": (b"", 200),
 }  # fmt: skip
 
@@ -101,7 +101,7 @@ def _small(width: int, height: int) -> bytes:
     return out.getvalue()
 
 
-HOSTILE["a picture of one pixel"] = (_small(1, 1), 200)
+HOSTILE["an image of one pixel"] = (_small(1, 1), 200)
 HOSTILE["a strip 1 pixel high"] = (_small(30_000, 1), 200)
 
 
@@ -121,8 +121,8 @@ def memory() -> Iterator[Callable[[], float]]:
     yield lambda: level("VmHWM") - before
 
 
-def colour_png(side: int) -> bytes:
-    """Large in three colours, which take four times the room of grey."""
+def color_png(side: int) -> bytes:
+    """Large in three colors, which take four times the room of gray."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
     packer = zlib.compressobj(1)
     row = b"\0" + b"\x40\x80\xc0" * side
@@ -130,11 +130,11 @@ def colour_png(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def test_a_large_picture_in_colour_and_a_part_of_it(client: Any) -> None:
-    data = colour_png(7_500)
+def test_a_large_image_in_color_and_a_part_of_it(client: Any) -> None:
+    data = color_png(7_500)
     with memory() as grown:
         assert send(client, data).status_code == 200
-        assert client.post(f"{API}/search?box=0,0,0.5,0.5&keep=false", files={"picture": data}).status_code == 200
+        assert client.post(f"{API}/search?box=0,0,0.5,0.5&keep=false", files={"image": data}).status_code == 200
     assert grown() < 500, f"{grown():.0f} MB"
 
 
@@ -172,9 +172,9 @@ def test_bodies_that_are_no_form(client: Any, headers: dict[str, str]) -> None:
 
 
 def test_several_files_or_a_text_instead_of_one(client: Any) -> None:
-    many = client.post(f"{API}/search", files=[("picture", ("a.jpg", encoded(), "image/jpeg"))] * 3)
+    many = client.post(f"{API}/search", files=[("image", ("a.jpg", encoded(), "image/jpeg"))] * 3)
     assert many.status_code in (200, 422)
-    text = client.post(f"{API}/search", data={"picture": "not a file"})
+    text = client.post(f"{API}/search", data={"image": "not a file"})
     assert text.status_code == 422 and sentence(text)
     fields = client.post(f"{API}/search", data={f"f{n}": "x" for n in range(3000)})
     assert 400 <= fields.status_code < 500
@@ -182,16 +182,16 @@ def test_several_files_or_a_text_instead_of_one(client: Any) -> None:
 
 def test_names_of_uploads_are_not_trusted(client: Any) -> None:
     for name in ("../../etc/passwd", "<script>alert(1)</script>.jpg", "a" * 5000, "x\u202egpj.exe", "nul\x00.jpg"):
-        answer = client.post(f"{API}/search", files={"picture": (name, b"no picture", "image/jpeg")})
+        answer = client.post(f"{API}/search", files={"image": (name, b"no image", "image/jpeg")})
         assert answer.status_code in (400, 415) and len(sentence(answer)) < 300
         assert answer.headers["content-type"] == "application/json"
 
 
-def test_large_pictures_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     from lookalike.service import limits
-    from lookalike.service.problems import Problem
+    from lookalike.service.errors import Problem
 
     budget = limits.Budget(100)
     most, now, guard = 0, 0, threading.Lock()

@@ -15,8 +15,8 @@ def make_classes(classes=21, images=9, dim=6, seed=0):
     rng = numpy_rng(seed, "classes")
     sizes = rng.integers(images - 2, images + 3, classes)
     labels = np.repeat(np.arange(classes), sizes)
-    centres = rng.standard_normal((classes, dim)) * np.linspace(2, 0.5, dim)
-    features = centres[labels] + 0.6 * rng.standard_normal((len(labels), dim))
+    centers = rng.standard_normal((classes, dim)) * np.linspace(2, 0.5, dim)
+    features = centers[labels] + 0.6 * rng.standard_normal((len(labels), dim))
     names = [f"kind {label}" for label in labels]
     paths = [f"{name}/{i:04}.jpg" for i, name in enumerate(names)]
     return Table.from_columns({"path": paths, "label": names}, name="kinds"), features.astype(np.float32)
@@ -27,19 +27,19 @@ def classes():
     return make_classes
 
 
-# A small model and pictures, as the tests of training have them.
+# A small model and images, as the tests of training have them.
 SMALL = {
     "head": {"dim": 16},
     "sampler": {"classes": 4, "images": 2},
-    "optimiser": {"rate": 1e-3},
+    "optimizer": {"rate": 1e-3},
     "views": {"count": 1},
 }
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory):
-    """16 classes of 9 pictures."""
-    return helpers.pictures(tmp_path_factory.mktemp("pictures") / "kinds", classes=16, images=9, width=48, height=40)
+def images(tmp_path_factory):
+    """16 classes of 9 images."""
+    return helpers.make_images(tmp_path_factory.mktemp("images") / "kinds", classes=16, images=9, width=48, height=40)
 
 
 @pytest.fixture(scope="session")

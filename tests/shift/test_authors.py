@@ -10,8 +10,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from benchmarks.papers import author_splits, restricted_pickle
 from lookalike.core.errors import LookalikeError
-from lookalike.shift import authors, pickled
 from lookalike.shift.splitset import SplitSet
 
 
@@ -41,7 +41,7 @@ def table(classes):
 
 def test_read_in_full(table, tmp_path):
     names = [f"{i + 1:03}.Kind_{i}" for i in range(6)]
-    found = authors.read_splits(write(tmp_path / "cub.pkl", document(names)), table)
+    found = author_splits.read_splits(write(tmp_path / "cub.pkl", document(names)), table)
     assert b"numpy.core.multiarray" in (tmp_path / "cub.pkl").read_bytes()
     assert [split.fid for split in found.splits] == [3.25, 8.5]
     assert found.split(2).train == ("kind 0", "kind 1", "kind 2")
@@ -50,7 +50,7 @@ def test_read_in_full(table, tmp_path):
     assert found.split(2).episodes["5"]["1"]["kind 4"] == [f"005.Kind_4/{i}.jpg" for i in range(5)]
     assert found.default == 2
     assert found.measure == "authors"
-    assert sum(found.split(1).pictures) == len(table)
+    assert sum(found.split(1).images) == len(table)
     found.save(tmp_path / "splits.json")
     assert SplitSet.load(tmp_path / "splits.json") == found
 
@@ -60,7 +60,7 @@ def test_online_products_are_named_by_their_files(classes, tmp_path):
     items = [f"1110{label.split()[1]}" for label in table.column("label")]
     table = table.with_column("path", [f"sofa_final/{item}_{i}.JPG" for i, item in enumerate(items)])
     table.notes["layout"] = "sop"
-    found = authors.read_splits(write(tmp_path / "sop.pkl", document([f"1110{i}" for i in range(6)])), table)
+    found = author_splits.read_splits(write(tmp_path / "sop.pkl", document([f"1110{i}" for i in range(6)])), table)
     assert found.split(2).test == ("kind 3", "kind 4", "kind 5")
 
 
@@ -68,8 +68,8 @@ def test_online_products_are_named_by_their_files(classes, tmp_path):
 def test_files_written_anew_are_read_too(protocol, table, tmp_path):
     found = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
     (tmp_path / "new.pkl").write_bytes(pickle.dumps(found, protocol=protocol))
-    old = authors.read_splits(write(tmp_path / "old.pkl", found), table)
-    assert authors.read_splits(tmp_path / "new.pkl", table).splits == old.splits
+    old = author_splits.read_splits(write(tmp_path / "old.pkl", found), table)
+    assert author_splits.read_splits(tmp_path / "new.pkl", table).splits == old.splits
 
 
 class Evil:
@@ -88,7 +88,7 @@ class Other:
 def test_any_other_global_is_refused_before_any_call(content, tmp_path, capsys):
     path = write(tmp_path / "evil.pkl", content)
     with pytest.raises(LookalikeError, match="not a split file"):
-        authors.read_pickle(path)
+        author_splits.read_pickle(path)
     assert capsys.readouterr().out == ""
 
 
@@ -96,7 +96,7 @@ def test_any_other_global_is_refused_before_any_call(content, tmp_path, capsys):
 def test_other_protocols_run_nothing_either(protocol, tmp_path, capsys):
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps({1: Evil()}, protocol=protocol))
     with pytest.raises(LookalikeError, match="not a split file"):
-        authors.read_pickle(tmp_path / "evil.pkl")
+        author_splits.read_pickle(tmp_path / "evil.pkl")
     assert capsys.readouterr().out == ""
 
 
@@ -105,7 +105,7 @@ def test_global_named_by_the_stack_is_refused(tmp_path):
     assert any(op.name == "STACK_GLOBAL" for op, _, _ in pickletools.genops(raw))
     (tmp_path / "evil.pkl").write_bytes(raw)
     with pytest.raises(LookalikeError, match=r"posix\.system"):
-        authors.read_pickle(tmp_path / "evil.pkl")
+        author_splits.read_pickle(tmp_path / "evil.pkl")
 
 
 @pytest.mark.parametrize(
@@ -122,29 +122,29 @@ def test_global_named_by_the_stack_is_refused(tmp_path):
 )
 def test_another_shape_is_refused(content, tmp_path):
     with pytest.raises(LookalikeError, match="not a split file"):
-        authors.read_pickle(write(tmp_path / "odd.pkl", content))
+        author_splits.read_pickle(write(tmp_path / "odd.pkl", content))
 
 
 def test_what_cannot_be_read_is_said(table, tmp_path, monkeypatch):
     with pytest.raises(LookalikeError, match="no split file"):
-        authors.read_pickle(tmp_path / "none.pkl")
+        author_splits.read_pickle(tmp_path / "none.pkl")
     (tmp_path / "cut.pkl").write_bytes(pickle.dumps(document(["a", "b", "c", "d"]), protocol=3)[:-40])
     with pytest.raises(LookalikeError, match="not a split file"):
-        authors.read_pickle(tmp_path / "cut.pkl")
+        author_splits.read_pickle(tmp_path / "cut.pkl")
     good = write(tmp_path / "good.pkl", document([f"{i + 1:03}.Kind_{i}" for i in range(8)]))
     with pytest.raises(LookalikeError, match="names the class"):
-        authors.read_splits(good, table)
-    monkeypatch.setattr(authors, "MAX_BYTES", 10)
+        author_splits.read_splits(good, table)
+    monkeypatch.setattr(author_splits, "MAX_BYTES", 10)
     with pytest.raises(LookalikeError, match="bytes"):
-        authors.read_pickle(good)
+        author_splits.read_pickle(good)
 
 
 def test_a_list_named_a_million_times_is_no_way_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(authors, "MAX_TEXTS", 1000)
+    monkeypatch.setattr(author_splits, "MAX_TEXTS", 1000)
     names = ["a"] * 100
     found = {i: {"train": names, "test": names, "fid": 1.0} for i in range(1, 20)}
     with pytest.raises(LookalikeError, match="too many"):
-        authors.read_pickle(write(tmp_path / "many.pkl", found))
+        author_splits.read_pickle(write(tmp_path / "many.pkl", found))
 
 
 @pytest.mark.parametrize(
@@ -163,17 +163,17 @@ def test_what_no_split_may_be_is_refused(change, said, table, tmp_path):
     found = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
     found[2] |= {"test_episodes": {}, "split_val": [], **change}
     with pytest.raises(LookalikeError, match=rf"Split 2 of .*{said}"):
-        authors.read_splits(write(tmp_path / "wrong.pkl", found), table)
+        author_splits.read_splits(write(tmp_path / "wrong.pkl", found), table)
 
 
 def test_the_official_halves_of_online_products_differ_by_two_classes(table, tmp_path):
     row = {"train": [f"kind {i}" for i in range(4)], "test": ["kind 4", "kind 5"], "fid": 3.4}
     path = write(tmp_path / "sop.pkl", {1: row})
     with pytest.raises(LookalikeError, match="not equally many"):
-        authors.read_splits(path, table)
+        author_splits.read_splits(path, table)
     sop = table.with_column("path", [f"sofa_final/{i}_{i}.JPG" for i in range(len(table))])
     sop.notes["layout"] = "sop"
-    assert len(authors.read_splits(path, sop).split(1).train) == 4
+    assert len(author_splits.read_splits(path, sop).split(1).train) == 4
 
 
 # ---- files that mean harm ------------------------------------------------------------------------
@@ -195,23 +195,23 @@ def test_a_memo_of_any_number_takes_no_memory(table, tmp_path):
     (tmp_path / "bomb.pkl").write_bytes(raw[:3] + b"r" + struct.pack("<I", 30_000_000) + raw[5:])
     tracemalloc.start()
     try:
-        found = authors.read_splits(tmp_path / "bomb.pkl", table)
+        found = author_splits.read_splits(tmp_path / "bomb.pkl", table)
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
         tracemalloc.stop()
-    assert found.splits == authors.read_splits(tmp_path / "good.pkl", table).splits
+    assert found.splits == author_splits.read_splits(tmp_path / "good.pkl", table).splits
 
 
 @pytest.mark.parametrize("made", [SCALAR, DTYPE, b"}", b"]", text("a")])
 def test_a_state_is_given_to_types_alone(made, tmp_path):
     """BUILD could otherwise set what a function of ours holds, for the whole process."""
-    before = [(f.__defaults__, f.__kwdefaults__, dict(vars(f))) for f in pickled._KNOWN.values()]
+    before = [(f.__defaults__, f.__kwdefaults__, dict(vars(f))) for f in restricted_pickle._KNOWN.values()]
     (tmp_path / "build.pkl").write_bytes(b"\x80\x03" + made + BUILT + b".")
     with pytest.raises(LookalikeError, match="treated as something else"):
-        authors.read_pickle(tmp_path / "build.pkl")
-    assert [(f.__defaults__, f.__kwdefaults__, dict(vars(f))) for f in pickled._KNOWN.values()] == before
-    kind = pickled.load(b"\x80\x03" + U1000 + BUILT + b".")
-    assert kind == pickled._Kind(1000)
+        author_splits.read_pickle(tmp_path / "build.pkl")
+    assert [(f.__defaults__, f.__kwdefaults__, dict(vars(f))) for f in restricted_pickle._KNOWN.values()] == before
+    kind = restricted_pickle.load(b"\x80\x03" + U1000 + BUILT + b".")
+    assert kind == restricted_pickle._Kind(1000)
     with pytest.raises(AttributeError):
         kind.characters = 3
 
@@ -241,16 +241,16 @@ def test_a_state_is_given_to_types_alone(made, tmp_path):
 def test_every_other_step_is_refused(steps, said, tmp_path):
     (tmp_path / "odd.pkl").write_bytes(b"\x80\x03" + steps + b".")
     with pytest.raises(LookalikeError, match=f"not a split file.*{said}"):
-        authors.read_pickle(tmp_path / "odd.pkl")
+        author_splits.read_pickle(tmp_path / "odd.pkl")
 
 
 def test_steps_and_repeated_parts_are_counted(tmp_path, monkeypatch):
     empty = {i: {} for i in range(400)}
     found = {1: {"train": ["a"], "test": ["b"], "fid": 1.0, "test_episodes": dict.fromkeys(range(400), empty)}}
     path = write(tmp_path / "many.pkl", found)
-    monkeypatch.setattr(authors, "MAX_TEXTS", 100_000)
+    monkeypatch.setattr(author_splits, "MAX_TEXTS", 100_000)
     with pytest.raises(LookalikeError, match="too many"):
-        authors.read_pickle(path)
-    monkeypatch.setattr(pickled, "MAX_STEPS", 1000)
+        author_splits.read_pickle(path)
+    monkeypatch.setattr(restricted_pickle, "MAX_STEPS", 1000)
     with pytest.raises(LookalikeError, match="1,000 steps"):
-        authors.read_pickle(path)
+        author_splits.read_pickle(path)

@@ -18,18 +18,18 @@ from lookalike.shift.estimate import Estimator, Graded, Point, apart, expit, log
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
 def test_cv_plus_is_what_the_loops_say(count, level):
     rng = numpy_rng(count, "cv")
-    centres, residuals = rng.standard_normal((2, count))
-    assert cv_plus(centres, residuals, level) == pytest.approx(naive.cv_plus(centres, residuals, level))
+    centers, residuals = rng.standard_normal((2, count))
+    assert cv_plus(centers, residuals, level) == pytest.approx(naive.cv_plus(centers, residuals, level))
 
 
 @pytest.mark.parametrize("count", [9, 37, 200])
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
 def test_the_pooled_interval_is_what_the_loops_say(count, level):
     rng = numpy_rng(count, "pooled")
-    centres, residuals = rng.standard_normal((2, count))
+    centers, residuals = rng.standard_normal((2, count))
     groups = rng.integers(0, 25, count)
-    found = over_groups(centres, residuals, groups, level)
-    assert found == pytest.approx(naive.over_groups((centres + residuals).tolist(), groups.tolist(), level))
+    found = over_groups(centers, residuals, groups, level)
+    assert found == pytest.approx(naive.over_groups((centers + residuals).tolist(), groups.tolist(), level))
 
 
 def test_too_few_points_give_no_bounds():
@@ -76,12 +76,12 @@ def test_logistic_regression_finds_the_slopes_it_was_drawn_from():
     y = (rng.uniform(size=20000) < expit(x @ [1.0, -2.0, 0.5])).astype(float)
     slopes = logistic(x, y, np.ones(20000), np.zeros(3), 12)
     assert slopes == pytest.approx([1.0, -2.0, 0.5], abs=0.08)
-    p = expit(x @ slopes)  # where the penalised likelihood is flat
+    p = expit(x @ slopes)  # where the penalized likelihood is flat
     assert x.T @ (y - p) - 20 * slopes * [1, 1, 0] == pytest.approx(np.zeros(3), abs=1e-4)
 
 
 def world(rng, classes=24, noise=0.3, own=0.5):
-    """A picture's hit depends on what it tells and on its class, of which it tells nothing."""
+    """An image's hit depends on what it tells and on its class, of which it tells nothing."""
     quirk = own * rng.standard_normal(classes)
 
     def folder(chosen, look="plain"):
@@ -94,7 +94,7 @@ def world(rng, classes=24, noise=0.3, own=0.5):
     return folder
 
 
-def learnt(rng, folder, names, per_half=8):
+def learned(rng, folder, names, per_half=8):
     points = []
     for half in (h for pair in halvings(names, 6, rng) for h in pair):
         points += [folder(rng.permutation(half)[:4]) for _ in range(per_half)]
@@ -106,7 +106,7 @@ def test_the_interval_covers_what_it_promises_on_unseen_classes():
     for trial in range(30):
         rng = numpy_rng(trial, "world")
         folder = world(rng, classes=36)
-        points = learnt(rng, folder, np.arange(24))
+        points = learned(rng, folder, np.arange(24))
         fit = Estimator.learn(points)
         for _ in range(4):
             new = folder(24 + rng.permutation(12)[:4])
@@ -123,7 +123,7 @@ def test_what_judges_a_folder_has_nothing_in_common_with_it():
     rng = numpy_rng(3, "apart")
     points = []
     for half in (h for pair in halvings(np.arange(12), 6, rng) for h in pair):
-        for look in ("plain", "grey"):
+        for look in ("plain", "gray"):
             for size in (1, 3, 6):
                 classes = tuple(int(k) for k in rng.permutation(half)[:size])
                 points += [Point(1.0, 0.5, 100, look, classes)] * 3
@@ -154,6 +154,6 @@ def test_what_does_not_vary_says_nothing():
 
 
 def test_of_known_classes_another_look_judges():
-    points = [Point(1.0, 0.5, 100, look, ()) for look in ("plain", "grey", "blur") for _ in range(4)]
+    points = [Point(1.0, 0.5, 100, look, ()) for look in ("plain", "gray", "blur") for _ in range(4)]
     for own, others in zip(points, apart(points), strict=True):
-        assert {points[k].look for k in np.flatnonzero(others)} == {"plain", "grey", "blur"} - {own.look}
+        assert {points[k].look for k in np.flatnonzero(others)} == {"plain", "gray", "blur"} - {own.look}

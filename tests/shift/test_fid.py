@@ -89,23 +89,23 @@ def test_far_from_the_origin():
 
 def test_moments_add_and_rows_are_exchanged():
     x, y = rows(30, 6, 11), rows(20, 6, 12)
-    centre = np.concatenate([x, y]).mean(0)
-    a, b = fid.moments(x, centre), fid.moments(y, centre)
+    center = np.concatenate([x, y]).mean(0)
+    a, b = fid.moments(x, center), fid.moments(y, center)
     whole = fid.moments(np.concatenate([x, y]))
     assert np.allclose((a + b).covariance(), whole.covariance(), rtol=0, atol=1e-13)
     assert np.allclose((a + b).mean, whole.mean)
     other = (a + b).exchanged(x[:2] + 1, y)
-    expected = fid.moments(np.concatenate([x, x[:2] + 1]), centre)
+    expected = fid.moments(np.concatenate([x, x[:2] + 1]), center)
     assert other.count == expected.count == 32
     assert np.allclose(other.total, expected.total, atol=1e-12)
     assert np.allclose(other.scatter, expected.scatter, atol=1e-12)
     assert np.allclose((a + b).covariance(), whole.covariance(), rtol=0, atol=1e-13), "the old ones are as they were"
-    with pytest.raises(ValueError, match="different centres"):
+    with pytest.raises(ValueError, match="different centers"):
         a + fid.moments(y)
 
 
 @pytest.mark.parametrize("way", BOTH)
-def test_pictures_that_are_all_alike(way):
+def test_images_that_are_all_alike(way):
     x, y = np.zeros((9, 3)), np.full((8, 3), 2.0)
     assert way(x, y) == pytest.approx(12)
     spread = rows(9, 3, 1)

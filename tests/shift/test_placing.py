@@ -15,10 +15,10 @@ from lookalike.core.files import read_json, write_json
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import read_table
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
-from lookalike.shift import evidence, graded, placing
-from lookalike.shift.learning import Model, Pictures, SplitPoint, class_halves, far_limit, points_of
+from lookalike.shift import graded, neighbor_features, placement
+from lookalike.shift.learning import Images, Model, SplitPoint, class_halves, far_limit, points_of
 from lookalike.shift.nearness import Reference
-from lookalike.shift.reach import Reach
+from lookalike.shift.shift_curve import Reach
 
 
 def unit(rows):
@@ -28,9 +28,9 @@ def unit(rows):
 def world(classes=30, images=20, dim=40, seed=0, spread=0.6):
     """Unit features of classes, half of which a model would be trained on."""
     rng = numpy_rng(seed, "place world")
-    centres = rng.standard_normal((classes, dim)) * np.linspace(2, 0.3, dim)
+    centers = rng.standard_normal((classes, dim)) * np.linspace(2, 0.3, dim)
     labels = np.repeat(np.arange(classes), images)
-    rows = unit(centres[labels] + spread * rng.standard_normal((len(labels), dim)) + 1.0)
+    rows = unit(centers[labels] + spread * rng.standard_normal((len(labels), dim)) + 1.0)
     return rows, labels
 
 
@@ -44,18 +44,18 @@ def reach():
     features, labels = world()
     train, held = np.flatnonzero(labels < 14), np.flatnonzero(labels >= 14)
     looks = {
-        "grey": unit(features[held] + 0.05),
+        "gray": unit(features[held] + 0.05),
         "noise": unit(features[held] + 0.03 * numpy_rng(1, "n").standard_normal(features[held].shape)),
     }
-    pictures = Pictures(features, labels, looks, held)
+    images = Images(features, labels, looks, held)
     model = Model(encode, train, held)
-    graded, reference, kinds = points_of(pictures, model, class_halves(labels, held, 0), plain=4, styled=2)
+    graded, reference, kinds = points_of(images, model, class_halves(labels, held, 0), plain=4, styled=2)
     splits = [
         SplitPoint(k, 10.0 * k, 0.9 - 0.1 * k, reference, reference.project(unit(features[held] + 0.1 * k)))
         for k in range(1, 4)
     ]
-    far = far_limit(pictures, held, reference)
-    about = {"pictures": len(labels)}
+    far = far_limit(images, held, reference)
+    about = {"images": len(labels)}
     return Reach.learn("abc", graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about)
 
 
@@ -65,12 +65,12 @@ def reach():
 def test_evidence_is_what_the_loops_say():
     features, labels = world(classes=8, images=9)
     vectors = encode(features)
-    kinds = evidence.class_means(vectors[labels < 4], labels[labels < 4])
-    pictures = labels >= 3
-    found = evidence.evidence(vectors[pictures], features[pictures], kinds)
+    kinds = neighbor_features.class_means(vectors[labels < 4], labels[labels < 4])
+    images = labels >= 3
+    found = neighbor_features.evidence(vectors[images], features[images], kinds)
     for row in (0, 7, 44):
-        said = dict(zip(evidence.NAMES, found[row].tolist(), strict=True))
-        expected = naive.evidence(vectors[pictures], features[pictures], kinds, row)
+        said = dict(zip(neighbor_features.NAMES, found[row].tolist(), strict=True))
+        expected = naive.evidence(vectors[images], features[images], kinds, row)
         assert {name: said[name] for name in expected} == pytest.approx(expected, abs=2e-4)
 
 
@@ -81,36 +81,38 @@ def test_recall_is_what_the_loops_say():
     assert graded.recall(features, labels) == pytest.approx(naive.recall(features, labels))
 
 
-def test_evidence_follows_its_picture():
+def test_evidence_follows_its_image():
     features, labels = world(classes=8, images=8)
     vectors, order = encode(features), numpy_rng(0, "order").permutation(len(features))
-    kinds = evidence.class_means(vectors, labels)
-    one = evidence.evidence(vectors, features, kinds)
-    two = evidence.evidence(vectors[order], features[order], kinds)
+    kinds = neighbor_features.class_means(vectors, labels)
+    one = neighbor_features.evidence(vectors, features, kinds)
+    two = neighbor_features.evidence(vectors[order], features[order], kinds)
     np.testing.assert_allclose(one[order], two, atol=1e-4)
 
 
 def test_without_classes_of_training_nothing_is_said_of_them():
     features, _ = world(classes=6, images=8)
-    found = dict(zip(evidence.NAMES, evidence.evidence(features, features, features[:0]).T, strict=True))
+    found = dict(
+        zip(neighbor_features.NAMES, neighbor_features.evidence(features, features, features[:0]).T, strict=True)
+    )
     assert not any(found[name].any() for name in ("classes sharp", "classes", "same class", "profile"))
     assert (found["features first"] == 1).all() and (found["features rank"] == 0).all()
     assert found["half 10"].mean() < 1.0
 
 
-def test_pictures_that_were_trained_on_are_no_witnesses_for_their_classes():
+def test_images_that_were_trained_on_are_no_witnesses_for_their_classes():
     from lookalike.shift.learning import kinds_of
 
     features, labels = world(classes=6, images=8)
-    rows, pictures = np.arange(len(labels)), Pictures(features, labels)
-    assert len(kinds_of(pictures, Model(encode, rows, rows), features)) == 0
-    assert len(kinds_of(pictures, Model(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
+    rows, images = np.arange(len(labels)), Images(features, labels)
+    assert len(kinds_of(images, Model(encode, rows, rows), features)) == 0
+    assert len(kinds_of(images, Model(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
 
 
 # ---- distance ------------------------------------------------------------------------------------
 
 
-def test_the_distance_does_not_depend_on_how_many_pictures_there_are():
+def test_the_distance_does_not_depend_on_how_many_images_there_are():
     rng = numpy_rng(0, "gaussian")
     reference = Reference.of(rng.standard_normal((4000, 80)))
     near = [reference.distance(reference.project(rng.standard_normal((n, 80))))[0] for n in (120, 400, 1500)]
@@ -148,7 +150,7 @@ def test_points_of_a_half_hold_its_classes_only():
     held = np.flatnonzero(labels >= 14)
     halves = class_halves(labels, held, 0)
     model = Model(encode, np.flatnonzero(labels < 14), held)
-    points = [folder.point for folder in points_of(Pictures(features, labels), model, halves, plain=2)[0]]
+    points = [folder.point for folder in points_of(Images(features, labels), model, halves, plain=2)[0]]
     sides = [set(half) for pair in halves for half in pair]
     assert len(points) == 24
     for number, point in enumerate(points):
@@ -158,11 +160,11 @@ def test_points_of_a_half_hold_its_classes_only():
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_styles_change_a_picture_more_and_more(style):
+def test_styles_change_a_image_more_and_more(style):
     from lookalike.data.decoding import Preprocess, prepare
 
     pre = Preprocess(size=96, mean=(0.5,) * 3, std=(0.5,) * 3)
-    pixels = helpers.picture(3, width=120, height=110).astype(float) + numpy_rng(0, "p").normal(0, 12, (110, 120, 3))
+    pixels = helpers.make_image(3, width=120, height=110).astype(float) + numpy_rng(0, "p").normal(0, 12, (110, 120, 3))
     pixels = pixels.clip(0, 255).astype(np.uint8)
     assert StyleView(pre, ((style, 1),)).to_json()["steps"] == [[style, 1]]
     base = prepare(pixels, pre).astype(float)
@@ -215,7 +217,7 @@ def test_a_split_lands_on_itself(reach):
         assert abs(found.seen.split - split.id) <= 1
 
 
-def test_twice_the_pictures_move_the_estimate_by_less_than_its_interval(reach):
+def test_twice_the_images_move_the_estimate_by_less_than_its_interval(reach):
     features, _ = folder_of(classes=8, images=40)
     half = features[::2]
     one, two = reach.place(encode(half), half).recall, reach.place(encode(features), features).recall
@@ -244,7 +246,7 @@ def test_a_folder_nearer_than_the_curve_is_taken_for_its_near_end(reach):
     assert found.verdict == "placed" and "Nearer" not in plain.sentence
     assert found.recall.low <= found.recall.value == best < plain.recall.value
     assert found.recall.high == plain.recall.high
-    start = "Nearer to training than every folder the curve was learnt on, so the near end of the curve is taken"
+    start = "Nearer to training than every folder the curve was learned on, so the near end of the curve is taken"
     assert found.sentence.startswith(f"{start} (split {found.seen.split} of 3); expect recall@1 {best:.2f}, between ")
     bare = replace(far, splits=[]).place(encode(features), features)
     assert bare.sentence.startswith(f"{start}; expect recall@1 {best:.2f}, between ")
@@ -271,10 +273,10 @@ def test_the_curve_comes_back_from_disk_as_it_was(reach, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tiny, tmp_path_factory):
-    """A run on 20 classes of 24 pictures."""
+    """A run on 20 classes of 24 images."""
     from lookalike.training import train
 
-    folder = helpers.pictures(tmp_path_factory.mktemp("many") / "kinds", classes=20, images=24, width=40, height=40)
+    folder = helpers.make_images(tmp_path_factory.mktemp("many") / "kinds", classes=20, images=24, width=40, height=40)
     settings = {
         "head": {"dim": 8},
         "sampler": {"classes": 4, "images": 2},
@@ -287,11 +289,11 @@ def trained(tiny, tmp_path_factory):
 
 
 def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(placing, "LOOKS", placing.LOOKS[-3:])
-    folder = helpers.pictures(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
+    monkeypatch.setattr(placement, "LOOKS", placement.LOOKS[-3:])
+    folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     found = shift.place(model=trained.path, folder=folder, out=tmp_path / "placed")
     path = trained.path / "model.curve" / "curve.json"
-    assert found.seen.pictures == 120 and path.is_file()
+    assert found.seen.images == 120 and path.is_file()
     before = path.stat().st_mtime_ns
     again = shift.place(model=trained.path, folder=folder)
     assert path.stat().st_mtime_ns == before
@@ -304,20 +306,20 @@ def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_pat
     document = read_json(path)
     assert document["about"]["trained_on"] + document["about"]["held_out"] == 480
     assert len(document["splits"]) >= 3
-    assert document["about"]["looks"][-1] == "poster 2 and grey 3"
+    assert document["about"]["looks"][-1] == "poster 2 and gray 3"
 
 
 def test_a_curve_of_an_older_version_is_learnt_again(tmp_path, capsys):
     write_json(tmp_path / "curve.json", {"format": 1, "kind": "curve", "points": []})
-    assert placing._kept(tmp_path, None, None, None) is None
-    assert "older version; it is learnt again" in capsys.readouterr().err
+    assert placement._kept(tmp_path, None, None, None) is None
+    assert "older version; it is learned again" in capsys.readouterr().err
 
 
 def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(placing, "LOOKS", placing.LOOKS[-1:])
-    folder = helpers.pictures(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
+    monkeypatch.setattr(placement, "LOOKS", placement.LOOKS[-1:])
+    folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     one, two = (
-        helpers.pictures(tmp_path / name, classes=6, images=40, width=40, height=40, seed=seed)
+        helpers.make_images(tmp_path / name, classes=6, images=40, width=40, height=40, seed=seed)
         for name, seed in (("one", 3), ("two", 4))
     )
     curve = tmp_path / "curve"
@@ -326,36 +328,36 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
         shift.place(model=trained.path, folder=folder, curve=curve, **asked)
         return capsys.readouterr().err
 
-    assert "learnt, once: from 240 pictures of `one`" in said(data=one)
+    assert "learned, once: from 240 images of `one`" in said(data=one)
     first = Reach.load(curve)
     assert first.about["seed"] == 0
 
     def learn(model, embedder, data, *, seed):
-        about = {"data": placing._identity(data)} if data is not None else {}
+        about = {"data": placement._identity(data)} if data is not None else {}
         return replace(first, about={**about, "seed": seed})
 
-    monkeypatch.setattr(placing, "learn", learn)
+    monkeypatch.setattr(placement, "learn", learn)
     for asked in ({}, {"data": one}, {"data": one, "seed": 0}, {"seed": 0}, {"data": read_table(one)}):
-        assert "learnt" not in said(**asked)
-    assert "was learnt with seed 0; it is learnt again" in said(data=one, seed=1)
-    assert "learnt" not in said(data=one) + said(seed=1)
-    assert "was learnt from other pictures or labels; it is learnt again" in said(data=two)
+        assert "learned" not in said(**asked)
+    assert "was learned with seed 0; it is learned again" in said(data=one, seed=1)
+    assert "learned" not in said(data=one) + said(seed=1)
+    assert "was learned from other images or labels; it is learned again" in said(data=two)
     assert Reach.load(curve).about["seed"] == 0
     other = read_table(two)
     other = other.with_column("label", other.column("label")[::-1])
-    assert "other pictures or labels" in said(data=other)
-    assert "was learnt with seed 0" in said(seed=2)  # such a curve does not say which pictures it was learnt from
-    assert "learnt" not in said()
-    assert "does not say which pictures it was learnt from; it is learnt again" in said(data=two)
+    assert "other images or labels" in said(data=other)
+    assert "was learned with seed 0" in said(seed=2)  # such a curve does not say which images it was learned from
+    assert "learned" not in said()
+    assert "does not say which images it was learned from; it is learned again" in said(data=two)
     assert "without `data` it changes nothing" in said(layout="folder")
 
 
-def test_copies_are_one_picture_and_a_bare_model_needs_data(trained, tiny, tmp_path):
-    folder = helpers.pictures(tmp_path / "one", classes=1, images=1, width=40, height=40, seed=9)
-    picture = next(folder.rglob("*.jpg"))
+def test_copies_are_one_image_and_a_bare_model_needs_data(trained, tiny, tmp_path):
+    folder = helpers.make_images(tmp_path / "one", classes=1, images=1, width=40, height=40, seed=9)
+    image = next(folder.rglob("*.jpg"))
     for number in range(20):
-        (picture.parent / f"copy-{number}.jpg").write_bytes(picture.read_bytes())
-    with pytest.raises(LookalikeError, match="1 different pictures"):
+        (image.parent / f"copy-{number}.jpg").write_bytes(image.read_bytes())
+    with pytest.raises(LookalikeError, match="1 different images"):
         shift.place(model=trained.path, folder=folder)
     with pytest.raises(LookalikeError, match="--data"):
         shift.place(model=tiny, folder=folder, fresh=True)

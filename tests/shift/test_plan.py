@@ -12,7 +12,7 @@ from lookalike import shift
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Table
 from lookalike.methods.diva import DiVA
-from lookalike.shift import adapting, episodes, running, series, trials
+from lookalike.shift import episodes, few_shot, running, series, trials
 from lookalike.shift.splitset import Split, SplitSet
 from lookalike.shift.splitting import split_features
 from lookalike.training.source import CachedSource, Rows
@@ -43,14 +43,14 @@ def resolved(method, layout="", **settings):
         ("s2sd", "sop", {"beta": 0.9, "apart": 0.0, "weight": 5.0, "features_from": 1000}),
     ],
 )
-def test_constants_are_those_of_the_authors_for_these_pictures(method, layout, wanted):
+def test_constants_are_those_of_the_authors_for_these_images(method, layout, wanted):
     own = resolved(method, layout).method.own()
     assert {name: own[name] for name in wanted} == wanted
 
 
 def test_proxies_turn_at_the_authors_rate_and_the_user_has_the_last_word():
-    assert resolved("proxy_anchor").optimiser.loss_rate == 0.02
-    assert resolved("proxy_anchor", optimiser={"loss_rate": 0.1}).optimiser.loss_rate == 0.1
+    assert resolved("proxy_anchor").optimizer.loss_rate == 0.02
+    assert resolved("proxy_anchor", optimizer={"loss_rate": 0.1}).optimizer.loss_rate == 0.1
     assert resolved("s2sd", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.9
     assert resolved("r_margin", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.35  # not meant
 
@@ -63,13 +63,13 @@ def test_both_views_of_diva_differ():
     assert (first != second).all()
 
 
-def test_models_and_data_sets_that_end_alike_are_told_apart(pictures, tiny, tmp_path):
+def test_models_and_data_sets_that_end_alike_are_told_apart(images, tiny, tmp_path):
     assert running.short_names(["a/x", "b/y", "c/x"]) == ["x 1", "y", "x 3"]
     twin = tmp_path / "twin" / tiny.name
     twin.parent.mkdir()
     twin.symlink_to(tiny)
     chosen = {"methods": ["ms"], "seeds": 1, "steps": 2, "count": 3, "only": [1, 2], "processes": 1, "report": False}
-    done = shift.run(data=pictures, models=[str(tiny), str(twin)], out=tmp_path / "run", settings=SMALL, **chosen)
+    done = shift.run(data=images, models=[str(tiny), str(twin)], out=tmp_path / "run", settings=SMALL, **chosen)
     assert {row["model"] for row in done.result["rows"]} == {str(tiny), str(twin)}
     assert set(done.result["models"]) == {str(tiny), str(twin)}
 
@@ -91,9 +91,9 @@ def test_controls_are_classes_of_the_split_they_are_measured_on():
             assert set(test) == set(found.random_split(removal, draw).test)
 
 
-def test_a_removal_without_its_start_has_no_controls_and_that_is_said(capfd, pictures, tiny, tmp_path):
+def test_a_removal_without_its_start_has_no_controls_and_that_is_said(capfd, images, tiny, tmp_path):
     options = {"methods": ["ms"], "seeds": 1, "steps": 2, "processes": 1, "report": False, "settings": SMALL}
-    done = shift.run(data=pictures, models=[str(tiny)], out=tmp_path / "run", count=2, **options)
+    done = shift.run(data=images, models=[str(tiny)], out=tmp_path / "run", count=2, **options)
     splits = SplitSet.load(done.path / "splits.json")
     assert splits.end_of_swapping() is None and any(map(splits.is_removal, splits.splits))
     assert not any(row["controls"] for row in done.result["rows"])
@@ -161,7 +161,7 @@ def test_an_authors_file_brings_its_episodes_and_validation_classes():
         episodes.stored_episode(material, np.arange(12), supports, [2, 3], 1)
     split = Split(1, "", 1.0, ("a", "b"), ("crow", "wren"), validation=("a",), episodes=supports)
     config = {"shots": [2, 3], "episodes": 1, "adapt_steps": 3}
-    given = adapting.job("table", split, "ms", resolved("ms"), config, "")
+    given = few_shot.job("table", split, "ms", resolved("ms"), config, "")
     assert given["held"] == ("a",) and given["supports"] == supports
 
 
@@ -173,12 +173,12 @@ def test_the_gain_is_judged_over_episodes_not_over_seeds():
         {
             **base,
             "episode": e,
-            "zero": dict.fromkeys(adapting.MEASURES, 0.0),
-            "few": dict.fromkeys(adapting.MEASURES, v),
+            "zero": dict.fromkeys(few_shot.MEASURES, 0.0),
+            "few": dict.fromkeys(few_shot.MEASURES, v),
         }
         for e, v in enumerate(values)
     ]
-    assert adapting.summarise(row)[0]["recall@1"] == adapting.summarise([*row, *row])[0]["recall@1"]
+    assert few_shot.summarize(row)[0]["recall@1"] == few_shot.summarize([*row, *row])[0]["recall@1"]
 
 
 def test_queries_are_answered_from_the_gallery_alone():
@@ -187,14 +187,14 @@ def test_queries_are_answered_from_the_gallery_alone():
     query = np.array([True, True, False, True, True, False])
     columns = {"path": [f"{i}.jpg" for i in range(6)], "is_query": query, "is_gallery": ~query}
     material = SimpleNamespace(table=Table.from_columns(columns, name="parted"), labels=labels)
-    # Queries 0, 1 and 3, 4 are copies of each other; in the gallery the first class's picture is nearest to all.
+    # Queries 0, 1 and 3, 4 are copies of each other; in the gallery the first class's image is nearest to all.
     vectors = np.array([[1, 0], [1, 0], [0.6, 0.8], [0, 1], [0, 1], [-1, 0]], np.float32)
     found = trials.measure(material, np.arange(6), vectors)
     assert found["queries"] == 4 and found["recall@1"] == 0.5
 
 
-def test_runs_end_to_end(pictures, tiny, tmp_path):
+def test_runs_end_to_end(images, tiny, tmp_path):
     settings = {**SMALL, "views": {"mode": "end_to_end"}}
     chosen = {"methods": ["ms"], "seeds": 1, "steps": 2, "count": 3, "only": [1, 2], "processes": 1, "report": False}
-    done = shift.run(data=pictures, models=[str(tiny)], out=tmp_path / "run", settings=settings, **chosen)
+    done = shift.run(data=images, models=[str(tiny)], out=tmp_path / "run", settings=settings, **chosen)
     assert {row["steps"] for row in done.result["rows"] if row["method"] == "ms"} == {2}

@@ -1,4 +1,4 @@
-"""`shift run` and `shift fewshot` on generated pictures: what they write, that they go on, and what they never do."""
+"""`shift run` and `shift fewshot` on generated images: what they write, that they go on, and what they never do."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _methods():
         methods._REGISTERED.pop(name)
 
 
-def go(pictures, tiny, out, **more):
+def go(images, tiny, out, **more):
     settings = {**SMALL, **more.pop("settings", {})}
     chosen = {"methods": ["margin", "ms"], "seeds": 2, "steps": 4, "count": 3, "processes": 1, **more}
-    return shift.run(data=pictures, models=[str(tiny)], out=out, settings=settings, **chosen)
+    return shift.run(data=images, models=[str(tiny)], out=out, settings=settings, **chosen)
 
 
 @pytest.fixture(scope="module")
-def done(pictures, tiny, tmp_path_factory):
+def done(images, tiny, tmp_path_factory):
     for name, method in {"margin": Margin, "diva": DiVA}.items():
         methods.register(name, method)
-    return go(pictures, tiny, tmp_path_factory.mktemp("runs") / "run", transfer=[pictures])
+    return go(images, tiny, tmp_path_factory.mktemp("runs") / "run", transfer=[images])
 
 
 def test_every_method_on_every_split_with_every_seed(done):
@@ -76,7 +76,7 @@ def test_the_report_has_every_part(done):
     assert "holds up best" in text
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(pictures, tiny, tmp_path, done, monkeypatch):
+def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, monkeypatch):
     calls = []
     whole = trials.trial
 
@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(pictures, tiny, tmp_path, done, 
 
     monkeypatch.setattr("lookalike.shift.running.trial", dies)
     with pytest.raises(KeyboardInterrupt):
-        go(pictures, tiny, tmp_path / "run", transfer=[pictures])
+        go(images, tiny, tmp_path / "run", transfer=[images])
     monkeypatch.undo()
     counted = []
     monkeypatch.setattr("lookalike.shift.running.trial", lambda **a: counted.append(1) or whole(**a))
@@ -101,33 +101,33 @@ def test_a_killed_run_goes_on_and_ends_the_same(pictures, tiny, tmp_path, done, 
         }
 
 
-def test_the_step_is_never_chosen_on_the_test_classes(pictures, tiny, tmp_path, monkeypatch):
+def test_the_step_is_never_chosen_on_the_test_classes(images, tiny, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
         "lookalike.shift.trials.fit",
         lambda parts, run, whole=trials.fit: seen.append(parts) or whole(parts, run),
     )
-    go(pictures, tiny, tmp_path / "run", methods=["ms"], seeds=1)
+    go(images, tiny, tmp_path / "run", methods=["ms"], seeds=1)
     for parts in seen:
         sides = [set(parts.labels[rows]) for rows in (parts.train, parts.validation, parts.test)]
         assert len(sides[1]) and not sides[0] & sides[1] and not sides[2] & (sides[0] | sides[1])
 
 
-def test_what_cannot_be_run_is_said_in_a_sentence(pictures, tiny, tmp_path, done):
+def test_what_cannot_be_run_is_said_in_a_sentence(images, tiny, tmp_path, done):
     with pytest.raises(LookalikeError, match="nothing to run on"):
         shift.run()
     with pytest.raises(LookalikeError, match="nosuch"):
-        go(pictures, tiny, tmp_path / "a", methods=["nosuch"])
+        go(images, tiny, tmp_path / "a", methods=["nosuch"])
     with pytest.raises(LookalikeError, match="no split 99"):
-        go(pictures, tiny, tmp_path / "b", only=[99])
+        go(images, tiny, tmp_path / "b", only=[99])
     with pytest.raises(LookalikeError, match="not one of fewshot"):
         shift.fewshot(resume=done.path)
 
 
 @pytest.mark.slow
-def test_two_processes_give_what_one_gives(pictures, tiny, tmp_path):
-    one = go(pictures, tiny, tmp_path / "one", methods=["ms"], seeds=1, report=False)
-    two = go(pictures, tiny, tmp_path / "two", methods=["ms"], seeds=1, report=False, processes=2)
+def test_two_processes_give_what_one_gives(images, tiny, tmp_path):
+    one = go(images, tiny, tmp_path / "one", methods=["ms"], seeds=1, report=False)
+    two = go(images, tiny, tmp_path / "two", methods=["ms"], seeds=1, report=False, processes=2)
 
     def values(run: Run) -> list:
         return sorted((row["method"], row["split"], row["recall@1"]) for row in run.result["rows"])
@@ -145,13 +145,13 @@ def test_episodes_nest_and_never_meet_their_queries():
     assert all((labels[found["2"]] == code).sum() == 2 for code in (0, 1, 2, 3, 5))
     other = episodes.episode(labels, rows, (2, 5), 4)
     assert set(other["2"]) != set(found["2"])
-    with pytest.raises(LookalikeError, match="at least 7 pictures"):
+    with pytest.raises(LookalikeError, match="at least 7 images"):
         episodes.episode(np.repeat(np.arange(4), 6), np.arange(24), (2, 5), 0)
 
 
-def test_fewshot_compares_on_the_same_queries(pictures, tiny, tmp_path):
+def test_fewshot_compares_on_the_same_queries(images, tiny, tmp_path):
     run = shift.fewshot(
-        data=pictures,
+        data=images,
         model=str(tiny),
         methods=["ms", "diva"],
         settings=SMALL,

@@ -42,7 +42,7 @@ def test_swapping_drives_the_sides_apart_and_together(classes):
 
 @pytest.mark.parametrize("classes_there", [6, 7, 21, 40])
 @pytest.mark.parametrize("measure", ["samples", "means"])
-def test_every_class_and_picture_is_accounted_for(classes, classes_there, measure):
+def test_every_class_and_image_is_accounted_for(classes, classes_there, measure):
     table, features = classes(classes_there)
     found = split_features(table, features, EYE, measure=measure)
     codes, names = table.labels()
@@ -52,7 +52,7 @@ def test_every_class_and_picture_is_accounted_for(classes, classes_there, measur
         assert sorted((*split.train, *split.test, *split.removed)) == sorted(names)
         rows = found.rows(table, split)
         assert sorted(np.concatenate(list(rows.values()))) == list(range(len(table)))
-        assert split.pictures == tuple(len(own) for own in rows.values())
+        assert split.images == tuple(len(own) for own in rows.values())
         if not found.is_removal(split):
             assert len(split.removed) == classes_there % 2  # the odd one
         assert {names[c] for c in codes[rows["train"]]} == set(split.train)
@@ -80,7 +80,7 @@ def test_fids_are_those_of_the_sides(classes):
             control = found.random_split(hardest, draw)
             assert len(control.train) == len(hardest.train)
             assert not set(control.train) & set(control.test)
-            assert sum(control.pictures) == len(table)
+            assert sum(control.images) == len(table)
             assert len((*control.train, *control.test, *control.removed)) == 40
             assert control.fid == pytest.approx(naive.fid(side(control.train), side(control.test)), rel=1e-6)
 
@@ -171,7 +171,7 @@ def test_kinds_and_eyes_are_never_mixed(classes):
     samples.check_comparable(split_features(table, features, EYE, count=4))
 
 
-def test_splits_of_other_pictures_are_refused(classes):
+def test_splits_of_other_images_are_refused(classes):
     table, features = classes(12)
     found = split_features(table, features, EYE)
     with pytest.raises(LookalikeError, match="does not have"):
@@ -180,16 +180,16 @@ def test_splits_of_other_pictures_are_refused(classes):
         found.split(99)
 
 
-def test_pictures_without_a_label_are_in_neither(classes):
+def test_images_without_a_label_are_in_neither(classes):
     table, features = classes(12)
     labels = table.column("label").copy()
     labels[:3] = None
     table = table.with_column("label", labels)
     found = split_features(table, features, EYE)
-    assert found.data["unlabelled"] == 3
+    assert found.data["unlabeled"] == 3
     rows = found.rows(table, found.split(1))
     assert {0, 1, 2} <= set(rows["removed"])
-    assert sum(len(own) for own in rows.values()) == len(table) == sum(found.split(1).pictures)
+    assert sum(len(own) for own in rows.values()) == len(table) == sum(found.split(1).images)
 
 
 def test_start_takes_a_split_that_parts_the_classes(classes):

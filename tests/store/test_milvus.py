@@ -96,9 +96,9 @@ def unit(count: int, dim: int, seed: int = 0) -> np.ndarray:
 
 
 def clustered(count: int, dim: int, seed: int) -> np.ndarray:
-    """Rows about 200 centres, the same for every seed."""
-    centres, rng = unit(200, dim, 99), np.random.default_rng(seed)
-    rows = centres[rng.integers(200, size=count)] + 0.35 / np.sqrt(dim) * rng.normal(size=(count, dim))
+    """Rows about 200 centers, the same for every seed."""
+    centers, rng = unit(200, dim, 99), np.random.default_rng(seed)
+    rows = centers[rng.integers(200, size=count)] + 0.35 / np.sqrt(dim) * rng.normal(size=(count, dim))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 

@@ -18,8 +18,8 @@ from lookalike.store.qdrant import QdrantStore
 
 def clustered(count: int, dim: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(200, dim))
-    return (centres[rng.integers(200, size=count)] + 0.35 * rng.normal(size=(count, dim))).astype(np.float32)
+    centers = rng.normal(size=(200, dim))
+    return (centers[rng.integers(200, size=count)] + 0.35 * rng.normal(size=(count, dim))).astype(np.float32)
 
 
 def test_ids_are_a_function_of_the_name() -> None:
@@ -115,7 +115,7 @@ def test_a_disk_that_is_nearly_full_is_refused_before_it_ends_the_process(
     store.upsert(["a"], np.ones((1, 4), np.float32), [{}])
     with monkeypatch.context() as patch:
         patch.setattr("lookalike.core.files.free_bytes", lambda path: 50_000_000)
-        with pytest.raises(LookalikeError, match=r"Storing 1 more pictures needs .* only 50.0 MB are free"):
+        with pytest.raises(LookalikeError, match=r"Storing 1 more images needs .* only 50.0 MB are free"):
             store.upsert(["b"], np.ones((1, 4), np.float32), [{}])
         with pytest.raises(LookalikeError, match="`exact` takes less"):
             QdrantStore.create(str(tmp_path / "t"), 4)

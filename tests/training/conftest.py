@@ -1,4 +1,4 @@
-"""A tiny model and a few pictures, shared by the tests of training."""
+"""A tiny model and a few images, shared by the tests of training."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SMALL = {
     "steps": 12,
     "evaluate_every": 4,
     "logs": {"every": 2, "tensorboard": False},
-    "optimiser": {"rate": 1e-3},
+    "optimizer": {"rate": 1e-3},
     "data": {"near": False},
 }
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 classes of 8 pictures."""
-    return helpers.pictures(tmp_path_factory.mktemp("pictures") / "shelf", classes=12, images=8, width=48, height=40)
+    """12 classes of 8 images."""
+    return helpers.make_images(tmp_path_factory.mktemp("images") / "shelf", classes=12, images=8, width=48, height=40)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tests.training.conftest import SMALL
 from tests.training.test_resume import assert_same
 
 from lookalike import methods
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
@@ -85,9 +85,9 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
 
 
 def loop_of(run: Run) -> Any:
-    from lookalike.training.assembly import assemble
     from lookalike.training.job import load_table
     from lookalike.training.loop import Loop
+    from lookalike.training.setup import assemble
 
     settings = resolve(run.config)
     return Loop(settings, assemble(settings, *load_table(run), run), run)
@@ -111,13 +111,13 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
     descent = {"kind": "sgd", "rate": 0.5, "loss_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
     places = {tmp_path / "no": {"head_input": "raw"}, tmp_path / "gradient": {"weights": {"classes": 0.0}}}
     for place, own in places.items():
-        changes = {"steps": 1, "accumulate": 1, "logs": {"every": 1}, "optimiser": descent}
+        changes = {"steps": 1, "accumulate": 1, "logs": {"every": 1}, "optimizer": descent}
         settings = merge(BASE, CASES["end to end"], changes, {"method": {"full": place.name, **own}})
         train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=place / "one")
         shutil.copytree(place / "one", place / "two")
         for name in ("checkpoints/last.pt", "checkpoints/best.pt", "log.jsonl"):
             (place / "two" / name).unlink()
-    first, second = processes.launch(rows_of, 2, folders=[str(place / "two") for place in places])
+    first, second = distributed.launch(rows_of, 2, folders=[str(place / "two") for place in places])
     assert first == second
     for place in places:
         start = checkpoint.moving_state(loop_of(Run(place / "one")).model)
@@ -167,7 +167,7 @@ def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path
     settings = merge(BASE, changes)
     run = train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=tmp_path / "run")
     loop = loop_of(run)
-    rows = np.resize(loop.method.parted.database, 70)  # two blocks, and some pictures twice
+    rows = np.resize(loop.method.parted.database, 70)  # two blocks, and some images twice
     given = torch.randn(70, loop.model.dim, generator=torch.Generator().manual_seed(0))
     loop.train_mode()
     loop.encode_backward(rows, given)
@@ -175,7 +175,7 @@ def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path
     found = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
     loop.model.zero_grad(set_to_none=True)
     loop.model.eval()
-    x = loop.source.centre(loop.parts.train[rows])
+    x = loop.source.center(loop.parts.train[rows])
     z = loop.model(x) if mode == "end_to_end" else loop.model.from_layer("stage0", x)
     (z * given).sum().backward()
     wanted = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
@@ -185,7 +185,7 @@ def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path
         assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5 * value.abs().max().item() + 1e-7), name
 
 
-# Training pictures of each set as the readers count them, and the step of every refresh of the paper's runs.
+# Training images of each set as the readers count them, and the step of every refresh of the paper's runs.
 REFRESHES = {
     "cub": (5864, []),
     "cars": (8054, [375]),
@@ -202,7 +202,7 @@ NETWORKS = {"vit": "vit_small_patch16_224.augreg_in21k", "deit": "deit_small_dis
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", PAPER)
 def test_the_papers_recipes_hold_the_papers_values(network, name):
-    from lookalike.training.cookbook import load
+    from lookalike.training.recipe import load
 
     settings = resolve(load(f"dmcac_{network}_{name}"))
     own = DMCAC.Settings.parse(settings.method.own())
@@ -215,9 +215,9 @@ def test_the_papers_recipes_hold_the_papers_values(network, name):
     assert own.refresh.model_dump() == {"every": 15, "unit": "epochs"}
     assert (settings.views.mode, settings.views.flip, settings.views.augment) == ("end_to_end", False, "rand-tv9")
     assert (settings.sampler.kind, settings.sampler.batch, settings.steps) == ("shuffle", batch, steps)
-    optimiser = settings.optimiser
-    assert (optimiser.kind, optimiser.rate, optimiser.loss_rate) == ("adamw", 3e-5, 3e-5)
-    assert (optimiser.weight_decay, settings.schedule.kind) == (0.01, "constant")
+    optimizer = settings.optimizer
+    assert (optimizer.kind, optimizer.rate, optimizer.loss_rate) == ("adamw", 3e-5, 3e-5)
+    assert (optimizer.weight_decay, settings.schedule.kind) == (0.01, "constant")
 
 
 @pytest.mark.parametrize("network", ["vit", "deit"])
@@ -225,7 +225,7 @@ def test_the_papers_recipes_hold_the_papers_values(network, name):
 def test_the_papers_runs_make_their_database_anew_when_the_specification_says(network, name):
     """Recipe, split and sampler together: 15 epochs of whole batches of queries, a fifth being the database."""
     from lookalike.data.samplers import ShuffleSampler
-    from lookalike.training.cookbook import load
+    from lookalike.training.recipe import load
 
     count, wanted = REFRESHES[name]
     settings = resolve(load(f"dmcac_{network}_{name}"))
@@ -252,7 +252,7 @@ def test_the_papers_runs_make_their_database_anew_when_the_specification_says(ne
     ],
 )
 def test_the_database_is_refreshed_through_a_graph(network, head, given, through, folder, tmp_path, monkeypatch):
-    from lookalike.models import runtimes
+    from lookalike.models.inference import runtimes
     from lookalike.training import loop as looping
 
     changes = {
@@ -306,8 +306,8 @@ def test_lengths_without_a_gradient_are_refused_where_the_database_learns():
 
 
 def test_queries_are_drawn_from_their_part_only(shown):
-    from lookalike.training.assembly import assemble
     from lookalike.training.job import load_table
+    from lookalike.training.setup import assemble
 
     run = shown
     settings = resolve(run.config)
@@ -354,7 +354,7 @@ def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     found = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "own")
     hits = next(b for b in found.read_sections()["attention"]["blocks"] if b["kind"] == "hits")
     assert len(hits["rows"]) == 3
-    with pytest.raises(LookalikeError, match="no training picture ends so"):
+    with pytest.raises(LookalikeError, match="no training image ends so"):
         settings["method"]["show"] = ["nowhere.jpg"]
         train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "none")
     with pytest.raises(LookalikeError, match="is in the database: only queries are shown"):
@@ -377,18 +377,18 @@ def test_the_database_is_searched_by_the_model_alone(shown):
 def test_cached_views_of_one_step_differ():
     from lookalike.training.source import CachedSource, Rows
 
-    centre, random = np.zeros((5, 1), np.float32), np.arange(1, 4, dtype=np.float32)[:, None, None].repeat(5, 1)
-    source = CachedSource("pooled", Rows(centre), Rows(random), views=4, distinct=True)
+    center, random = np.zeros((5, 1), np.float32), np.arange(1, 4, dtype=np.float32)[:, None, None].repeat(5, 1)
+    source = CachedSource("pooled", Rows(center), Rows(random), views=4, distinct=True)
     views = torch.stack(source.views(np.arange(5), slice(1, 5), 1))[..., 0]
     assert views.shape == (4, 4) and all(sorted(column) == [0, 1, 2, 3] for column in views.T.tolist())
-    more = CachedSource("pooled", Rows(centre), Rows(random), views=6, distinct=True)
+    more = CachedSource("pooled", Rows(center), Rows(random), views=6, distinct=True)
     assert all(
         set(column) == {0, 1, 2, 3}
         for column in torch.stack(more.views(np.arange(5), slice(0, 5), 1))[..., 0].T.tolist()
     )
     assert not torch.equal(views, torch.stack(source.views(np.arange(5), slice(1, 5), 2))[..., 0])
     with pytest.raises(LookalikeError, match=r"with `views.count` 0 they are all the same"):
-        CachedSource("pooled", Rows(centre), None, views=2, distinct=True)
+        CachedSource("pooled", Rows(center), None, views=2, distinct=True)
 
 
 def test_a_transformer_learns_by_its_class_token(folder, tmp_path):
@@ -407,10 +407,10 @@ def test_a_transformer_learns_by_its_class_token(folder, tmp_path):
     assert "in 3 views" in plan.facts["steps"]
 
 
-def test_a_database_that_cannot_be_is_told_before_pictures_are_embedded(folder, tiny, tmp_path, monkeypatch):
-    from lookalike.training import assembly
+def test_a_database_that_cannot_be_is_told_before_images_are_embedded(folder, tiny, tmp_path, monkeypatch):
+    from lookalike.training import setup
 
-    monkeypatch.setattr(assembly, "features_for", lambda *_, **__: pytest.fail("pictures were embedded"))
+    monkeypatch.setattr(setup, "features_for", lambda *_, **__: pytest.fail("images were embedded"))
     settings = merge(BASE, {"method": {"column": "side"}})
     with pytest.raises(LookalikeError, match="no column `side`"):
         train(data=folder, model=tiny, out=tmp_path / "run", method="dmcac", settings=settings, report=False)
@@ -423,7 +423,7 @@ def test_a_split_of_ones_own_is_trained_against(folder, tiny, tmp_path):
         for number, file in enumerate(sorted(kind.iterdir())):
             searched = number < 2 and kind.name != "class-00"
             rows.append(f"{file},{kind.name},{'database' if searched else 'query'}")
-    listed = tmp_path / "pictures.csv"
+    listed = tmp_path / "images.csv"
     listed.write_text("\n".join(rows))
     own = merge(BASE, {"steps": 4, "method": {"column": "side"}, "data": {"validation": 0.0, "test": 0.0}})
     given = {"data": listed, "model": tiny, "method": "dmcac", "report": False}

@@ -1,4 +1,4 @@
-"""`train` from end to end on generated pictures: what it writes, what it says, and what it promises."""
+"""`train` from end to end on generated images: what it writes, what it says, and what it promises."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_all_ways_to_train_move_what_they_should(folder, tiny, tmp_path, mode):
 
 
 def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", optimiser={"rate": 30.0}, report=True)
+    done = run(folder, tiny, tmp_path / "run", optimizer={"rate": 30.0}, report=True)
     assert done.result["best_step"] == 0
     assert done.result["kept"] == "starting model"
     assert "training did not help" in done.result["verdict"]
@@ -92,7 +92,7 @@ def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
 
 
 def test_early_stopping(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", optimiser={"rate": 30.0}, early_stopping=2, steps=100)
+    done = run(folder, tiny, tmp_path / "run", optimizer={"rate": 30.0}, early_stopping=2, steps=100)
     assert done.result["stopped_early"] and done.result["steps"] == 8
     assert checkpoint.read(done.checkpoints / "last.pt")["step"] == 8
 
@@ -100,7 +100,7 @@ def test_early_stopping(folder, tiny, tmp_path):
 def test_no_validation_takes_the_last_step(folder, tiny, tmp_path):
     done = run(folder, tiny, tmp_path / "run", data={"validation": 0}, steps=6)
     assert done.result["best_step"] == 6
-    assert done.result["pictures"]["validation"] == 0
+    assert done.result["images"]["validation"] == 0
 
 
 def test_a_dry_run_does_nothing(folder, tiny, tmp_path):
@@ -137,28 +137,28 @@ def same(a, b) -> bool:
 
 
 def test_one_class_is_one_sentence_and_leaves_nothing(tmp_path, tiny):
-    folder = helpers.pictures(tmp_path / "one", classes=1, images=4)
+    folder = helpers.make_images(tmp_path / "one", classes=1, images=4)
     with pytest.raises(LookalikeError, match="holds 1 class; training needs at least 2"):
         train(data=folder, model=tiny, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_only_single_pictures_is_one_sentence(tmp_path, tiny):
-    folder = helpers.pictures(tmp_path / "single", classes=5, images=1)
-    with pytest.raises(LookalikeError, match=r"only 0 with at least 2 pictures.*class-00"):
+def test_only_single_images_is_one_sentence(tmp_path, tiny):
+    folder = helpers.make_images(tmp_path / "single", classes=5, images=1)
+    with pytest.raises(LookalikeError, match=r"only 0 with at least 2 images.*class-00"):
         train(data=folder, model=tiny)
 
 
-def test_single_pictures_are_named(tmp_path, tiny, capsys):
-    folder = helpers.pictures(tmp_path / "mixed", classes=8, images=4)
+def test_single_images_are_named(tmp_path, tiny, capsys):
+    folder = helpers.make_images(tmp_path / "mixed", classes=8, images=4)
     for number in (1, 2, 3):
         (folder / "class-03" / f"{number}.jpg").unlink()
     train(data=folder, model=tiny, dry_run=True)
-    assert "1 class has one picture only and can only be found by mistake: `class-03`" in capsys.readouterr().err
+    assert "1 class has one image only and can only be found by mistake: `class-03`" in capsys.readouterr().err
 
 
 def test_few_classes_train_with_smaller_batches(tmp_path, tiny, capsys):
-    folder = helpers.pictures(tmp_path / "few", classes=3, images=10)
+    folder = helpers.make_images(tmp_path / "few", classes=3, images=10)
     done = run(folder, tiny, tmp_path / "run", steps=2)
     told = capsys.readouterr().err
     assert "batches hold 3 classes, not 4" in told
@@ -166,17 +166,17 @@ def test_few_classes_train_with_smaller_batches(tmp_path, tiny, capsys):
     assert done.result["finished"]
 
 
-def test_unreadable_pictures_are_left_out(tmp_path, tiny, capsys):
-    folder = helpers.pictures(tmp_path / "pics", classes=8, images=6)
-    (folder / "class-00" / "0.jpg").write_bytes(b"no picture")
+def test_unreadable_images_are_left_out(tmp_path, tiny, capsys):
+    folder = helpers.make_images(tmp_path / "pics", classes=8, images=6)
+    (folder / "class-00" / "0.jpg").write_bytes(b"no image")
     done = run(folder, tiny, tmp_path / "run", steps=1)
     assert done.result["audit"]["unreadable"] == 1
-    assert sum(done.result["pictures"].values()) == 47
+    assert sum(done.result["images"].values()) == 47
     assert "class-00/0.jpg" in capsys.readouterr().err
 
 
 def test_nothing_to_train_on():
-    with pytest.raises(LookalikeError, match="give a folder of pictures"):
+    with pytest.raises(LookalikeError, match="give a folder of images"):
         train()
     with pytest.raises(LookalikeError, match="does not exist"):
         train(data="nowhere/")
@@ -187,8 +187,8 @@ def test_a_finished_run_and_other_settings_cannot_be_resumed(folder, tiny, tmp_p
     with pytest.raises(LookalikeError, match="is finished; there is nothing to resume"):
         train(resume=done.path)
     (done.path / "result.json").unlink()
-    with pytest.raises(LookalikeError, match=r"started with another `optimiser.rate`"):
-        train(resume=done.path, settings={"optimiser": {"rate": 0.5}})
+    with pytest.raises(LookalikeError, match=r"started with another `optimizer.rate`"):
+        train(resume=done.path, settings={"optimizer": {"rate": 0.5}})
     again = train(resume=done.path, report=False)  # as if it had been killed while it was measured
     assert again.result["finished"]
     with pytest.raises(LookalikeError, match="already holds a run"):
@@ -204,11 +204,11 @@ def test_a_truncated_checkpoint_is_one_sentence(folder, tiny, tmp_path):
         train(resume=done.path)
 
 
-def test_changed_pictures_stop_a_resume(tmp_path, tiny):
-    folder = helpers.pictures(tmp_path / "pics", classes=8, images=4)
+def test_changed_images_stop_a_resume(tmp_path, tiny):
+    folder = helpers.make_images(tmp_path / "pics", classes=8, images=4)
     done = run(folder, tiny, tmp_path / "run", steps=1)
     (done.path / "result.json").unlink()
-    helpers.pictures(tmp_path / "pics", classes=8, images=4, seed=1)
+    helpers.make_images(tmp_path / "pics", classes=8, images=4, seed=1)
     with pytest.raises(LookalikeError, match="have changed since"):
         train(resume=done.path)
 
@@ -254,7 +254,7 @@ def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     run(folder, tiny, tmp_path / "run", steps=4, logs={"wandb": "project", "mlflow": "file:x"})
     assert about["project"] == "project" and about["uri"] == "file:x" and about["ended"]
-    assert about["params"]["optimiser.rate"] == 1e-3
+    assert about["params"]["optimizer.rate"] == 1e-3
     for name, recall in (("wandb", "validation/recall@1"), ("mlflow", "validation/recall_at_1")):
         assert [step for to, step, values in sent if to == name and "loss" in values] == [2, 4]
         assert [step for to, step, values in sent if to == name and recall in values] == [0, 4]
@@ -288,7 +288,7 @@ def test_the_run_is_locked_while_it_trains(folder, tiny, tmp_path):
 
 
 def test_clipping_and_bf16(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", clip=1e-9, precision="bf16", optimiser={"kind": "sgd", "rate": 1.0})
+    done = run(folder, tiny, tmp_path / "run", clip=1e-9, precision="bf16", optimizer={"kind": "sgd", "rate": 1.0})
     start = checkpoint.read(done.checkpoints / "start.pt")["head"]["weight"]
     last = checkpoint.read(done.checkpoints / "last.pt")["model"]["head.weight"]
     assert not torch.equal(start, last)

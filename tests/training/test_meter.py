@@ -9,7 +9,7 @@ import torch
 from tests.training.conftest import SMALL
 from tests.training.test_job import same
 
-from lookalike.core.sections import Lines, Text
+from lookalike.core.report_blocks import Lines, Text
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import merge
 from lookalike.methods.base import Stored

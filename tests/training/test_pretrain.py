@@ -1,4 +1,4 @@
-"""`pretrain`: pictures without labels to a backbone that everything else takes."""
+"""`pretrain`: images without labels to a backbone that everything else takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FEW = {
 
 @pytest.fixture(scope="module")
 def flat(folder, tmp_path_factory):
-    """The same pictures without labels."""
+    """The same images without labels."""
     target = tmp_path_factory.mktemp("flat") / "photos"
     target.mkdir()
     for path in folder.rglob("*.jpg"):
@@ -42,10 +42,10 @@ def flat(folder, tmp_path_factory):
     return target
 
 
-def test_an_unlabelled_folder_becomes_a_model_that_train_and_index_take(flat, folder, tiny, tmp_path):
+def test_an_unlabeled_folder_becomes_a_model_that_train_and_index_take(flat, folder, tiny, tmp_path):
     done = pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "run", settings=FEW)
     assert done.result["finished"] and done.result["kept"] == "undecided"
-    assert "no labelled pictures" in done.result["verdict"]
+    assert "no labeled images" in done.result["verdict"]
     before, after = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path / "trained")
     assert Embedder.from_pretrained(done.path).fingerprint() == before.fingerprint()  # the default stays
     assert isinstance(after.head, torch.nn.Identity) and after.dim == before.dim
@@ -71,8 +71,8 @@ def test_with_labels_knn_is_followed_and_decides(folder, tiny, tmp_path):
     assert [row["step"] for row in rows] == [0, 3, 6]
     assert all(0 <= row["knn/accuracy@20"] <= 1 for row in rows)
     result = done.result
-    assert result["pictures"] == {"train": 72, "validation": 0, "test": 24}
-    assert result["queries"] == 24  # held-out pictures, looked for among those trained on
+    assert result["images"] == {"train": 72, "validation": 0, "test": 24}
+    assert result["queries"] == 24  # held-out images, looked for among those trained on
     assert result["kept"] == ("trained" if result["better"] else "starting model")
     assert result["better"] == (result["knn"]["difference"]["low"] > 0)
     assert set(result["knn"]["accuracy"]["trained"]) == {"10", "20", "100", "200"}
@@ -86,8 +86,8 @@ def test_from_scratch_starts_from_random_weights(flat, tmp_path):
     plan = pretrain(data=flat, method="moco", model="test_efficientnet", from_scratch=True, settings=FEW, dry_run=True)
     assert isinstance(plan, Plan)
     assert plan.settings.model.weights == "random" and plan.settings.model.batch_norm == "train"
-    assert plan.settings.optimiser.rate == 0.03
-    assert "in 2 views" in plan.facts["steps"], "a query and a key of every picture"
+    assert plan.settings.optimizer.rate == 0.03
+    assert "in 2 views" in plan.facts["steps"], "a query and a key of every image"
     done = pretrain(
         data=flat,
         recipe="moco_cifar",
@@ -117,14 +117,14 @@ def test_with_the_backbone_frozen_nothing_would_be_trained(flat, tiny, tmp_path)
         pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "run", settings=settings)
 
 
-def test_pictures_without_a_label_train_too():
+def test_images_without_a_label_train_too():
     from lookalike.data import Table
     from lookalike.training.settings import DataSettings
     from lookalike.training.split import divide
 
     labels = [*"aaaaabbbbbcccccdddddeeeeefffff", None, None]
     table = Table.from_columns({"path": [f"{n}.jpg" for n in range(32)], "label": labels}, name="some")
-    division = divide(table, DataSettings(split="pictures", test=0.2, validation=0)).with_unlabelled(table)
+    division = divide(table, DataSettings(split="images", test=0.2, validation=0)).with_unlabeled(table)
     assert {30, 31} <= set(division.train) and not {30, 31} & set(division.test)
     assert len(division.train) + len(division.test) == 32
 

@@ -101,12 +101,12 @@ def test_with_labels_knn_decides_and_teacher_and_student_are_measured(folder, ti
     result, log = done.result, done.read_log()
     assert result["kept"] == ("trained" if result["knn"]["difference"]["low"] > 0 else "starting model")
     assert set(result["knn"]["accuracy"]) == {"starting model", "trained", "student"}
-    assert "k-NN accuracy" in result["verdict"] and "24 held-out pictures" in result["verdict"]
+    assert "k-NN accuracy" in result["verdict"] and "24 held-out images" in result["verdict"]
     rows = [row for row in log if "knn/accuracy@20" in row]
     assert [row["step"] for row in rows] == [0, 3, 6]
     assert rows[0]["knn/accuracy@20"] == rows[0]["knn/student_accuracy@20"]  # they start equal
     grid = done.read_sections()["verdict"]["blocks"][1]
-    assert grid["columns"][1:] == ["10 neighbours", "20 neighbours", "100 neighbours", "200 neighbours"]
+    assert grid["columns"][1:] == ["10 neighbors", "20 neighbors", "100 neighbors", "200 neighbors"]
     assert (done.path / "student").is_dir()
     better = pretrain(
         data=folder, model=tiny, out=tmp_path / "kept", settings=merge(FEW, {"keep": "trained"}), report=False
@@ -139,11 +139,11 @@ def test_from_scratch_is_the_papers_setting(flat):  # noqa: F811
     assert isinstance(plan, Plan)
     chosen = plan.settings
     assert "in blocks of" in plan.facts["prototypes"] and "in 2 views" in plan.facts["steps"]
-    assert (chosen.optimiser.kind, chosen.model.weights, chosen.model.batch_norm) == ("lars", "random", "train")
-    assert chosen.optimiser.rate == pytest.approx(0.6 * chosen.sampler.batch / 1024)
+    assert (chosen.optimizer.kind, chosen.model.weights, chosen.model.batch_norm) == ("lars", "random", "train")
+    assert chosen.optimizer.rate == pytest.approx(0.6 * chosen.sampler.batch / 1024)
     assert chosen.schedule.floor == pytest.approx(0.1) and chosen.schedule.still == 0
     moved = pretrain(data=flat, method="moco", model="test_efficientnet", dry_run=True)
-    assert moved.settings.optimiser.kind == "sgd" and moved.settings.schedule.still == 0
+    assert moved.settings.optimizer.kind == "sgd" and moved.settings.schedule.still == 0
 
 
 @pytest.mark.parametrize("teacher", ["ema", "previous", "stopgrad", "siamese"])
@@ -180,7 +180,7 @@ def last_state(run) -> dict:
 
 def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):  # noqa: F811
     """One partition and one p̄ for both; with the batch-norm of the joint batch they agree."""
-    settings = merge(FEW, GATHERED, {"steps": 3, "schedule": {"still": 0}, "optimiser": {"kind": "sgd", "rate": 0.01}})
+    settings = merge(FEW, GATHERED, {"steps": 3, "schedule": {"still": 0}, "optimizer": {"kind": "sgd", "rate": 0.01}})
     one, two = (
         last_state(pretrain(data=flat, model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False))
         for n in (1, 2)
@@ -199,7 +199,7 @@ def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path
         def __init__(self, width: int) -> None:
             super().__init__()
 
-    settings = merge(FEW, {"steps": 2, "schedule": {"still": 0}, "optimiser": {"kind": "sgd", "rate": 0.01}})
+    settings = merge(FEW, {"steps": 2, "schedule": {"still": 0}, "optimizer": {"kind": "sgd", "rate": 0.01}})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assigner.nn, "BatchNorm1d", Still)
         whole, parts = (

@@ -14,7 +14,7 @@ from tests.training.conftest import SMALL
 from tests.training.test_job import same
 from tests.training.test_resume import assert_same
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
@@ -79,9 +79,9 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
 
 def memory_of(folder: str) -> list[str]:
     """What each process remembers after the run's steps: a name for its bits."""
-    from lookalike.training.assembly import assemble
     from lookalike.training.job import load_table
     from lookalike.training.loop import Loop
+    from lookalike.training.setup import assemble
 
     run = Run(folder)
     settings = resolve(run.config)
@@ -99,7 +99,7 @@ def test_two_processes_remember_the_same_and_train_what_one_does(folder, tiny, t
     shutil.copytree(one.path, tmp_path / "two")
     for name in ("last.pt", "best.pt"):
         (tmp_path / "two" / "checkpoints" / name).unlink()
-    first, second = processes.launch(memory_of, 2, folder=str(tmp_path / "two"))
+    first, second = distributed.launch(memory_of, 2, folder=str(tmp_path / "two"))
     assert first == second and len(first) > 5
     ours, theirs = (checkpoint.read(tmp_path / name / "checkpoints" / "last.pt") for name in ("one", "two"))
     rows = [state["method"]["memory.queue.base"] for state in (ours, theirs)]

@@ -16,7 +16,7 @@ from tests.training.methods import Remembering
 from tests.training.test_job import same
 
 from lookalike import methods
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
@@ -137,7 +137,7 @@ def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_p
     assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")["step"] == 4
     assert_same(train(resume=tmp_path / "run", report=False), whole)
     state = checkpoint.read(whole.checkpoints / "last.pt")
-    assert state["model"] and state["optimiser"]["state"], "there is something to compare"
+    assert state["model"] and state["optimizer"]["state"], "there is something to compare"
     assert bool(state["method"]) == (name in ("proxy_anchor", "norm_softmax")), "the proxies too"
 
 
@@ -189,7 +189,7 @@ def waiting(folder: str) -> dict:
 
     def step_of(self, step):
         if step == 6:
-            (Path(folder) / f"waits-{processes.rank()}").touch()
+            (Path(folder) / f"waits-{distributed.rank()}").touch()
             listening = signal.getsignal(signal.SIGINT)
             while signal.getsignal(signal.SIGINT) is listening:
                 time.sleep(0.01)
@@ -200,8 +200,8 @@ def waiting(folder: str) -> dict:
 
 
 def together(folder: Path, model: Path, out: Path) -> None:
-    usual = processes.launch
-    processes.launch = lambda _, *arguments, **options: usual(waiting, *arguments, **options)
+    usual = distributed.launch
+    distributed.launch = lambda _, *arguments, **options: usual(waiting, *arguments, **options)
     try:
         train(data=folder, model=model, out=out, method="proxy_anchor", settings=PAIR, processes=2, report=False)
     except LookalikeError as error:

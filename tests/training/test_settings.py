@@ -9,7 +9,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.methods import find
 from lookalike.training import recipes
-from lookalike.training.cookbook import load, names
+from lookalike.training.recipe import load, names
 from lookalike.training.schedule import factor
 from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
 
@@ -18,7 +18,7 @@ from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
     ("wrong", "sentence"),
     [
         ({"stesp": 3}, "did you mean `steps`"),
-        ({"optimiser": {"rat": 1}}, "`optimiser.rat`.*did you mean `rate`"),
+        ({"optimizer": {"rat": 1}}, "`optimizer.rat`.*did you mean `rate`"),
         ({"method": {"name": "ms", "alfa": 1}}, "`alfa` is not one of the settings of the method ms.*`alpha`"),
         ({"method": "supcom"}, "did you mean `supcon`"),
         ({"steps": -1}, "`steps` in the training settings is -1"),
@@ -31,19 +31,19 @@ def test_a_wrong_setting_is_one_sentence_that_names_the_right_one(wrong, sentenc
 
 
 def test_later_layers_win_and_nested_ones_are_joined():
-    found = resolve({"steps": 5, "optimiser": {"rate": 0.1, "weight_decay": 0.2}}, {"optimiser": {"rate": 0.3}})
-    assert (found.steps, found.optimiser.rate, found.optimiser.weight_decay) == (5, 0.3, 0.2)
+    found = resolve({"steps": 5, "optimizer": {"rate": 0.1, "weight_decay": 0.2}}, {"optimizer": {"rate": 0.3}})
+    assert (found.steps, found.optimizer.rate, found.optimizer.weight_decay) == (5, 0.3, 0.2)
 
 
 def test_another_method_drops_the_settings_of_the_old_one_and_brings_what_suits_it():
-    recipe = {"method": {"name": "ms", "alpha": 3.0}, "optimiser": {"rate": 0.5}}
+    recipe = {"method": {"name": "ms", "alpha": 3.0}, "optimizer": {"rate": 0.5}}
     same = resolve(recipe, {"method": "ms"})
-    assert (same.method.own()["alpha"], same.optimiser.rate) == (3.0, 0.5)
+    assert (same.method.own()["alpha"], same.optimizer.rate) == (3.0, 0.5)
     other = resolve(recipe, {"method": "proxy_anchor"})
     assert other.method.own() == find("proxy_anchor").Settings().model_dump()  # nothing of the old alpha
-    assert other.optimiser.rate != 0.5
-    mine = resolve(recipe, {"method": "proxy_anchor", "optimiser": {"rate": 0.7}})
-    assert mine.optimiser.rate == 0.7
+    assert other.optimizer.rate != 0.5
+    mine = resolve(recipe, {"method": "proxy_anchor", "optimizer": {"rate": 0.7}})
+    assert mine.optimizer.rate == 0.7
 
 
 def test_resolved_settings_are_a_fixed_point():
@@ -77,7 +77,7 @@ def test_every_setting_has_words_for_the_docs():
             elif not info.description:
                 yield prefix + name
 
-    plain = {"seed", "device", "processes", "optimiser.kind", "optimiser.weight_decay", "logs.tensorboard"}
+    plain = {"seed", "device", "processes", "optimizer.kind", "optimizer.weight_decay", "logs.tensorboard"}
     assert set(missing(TrainSettings)) <= plain
 
 

@@ -43,7 +43,7 @@ def test_classes_are_parted_without_overlap():
     assert not np.array_equal(found.test, other.test)
 
 
-def test_single_pictures_are_dealt_out_and_no_side_lives_of_them():
+def test_single_images_are_dealt_out_and_no_side_lives_of_them():
     table = table_of([1] * 10 + [4] * 8)
     found = divide(table, DataSettings())
     check_whole(found, table)
@@ -52,11 +52,11 @@ def test_single_pictures_are_dealt_out_and_no_side_lives_of_them():
         assert len(pairs) >= 2
 
 
-def test_few_classes_are_parted_by_picture():
+def test_few_classes_are_parted_by_image():
     table = table_of([10, 10, 10])
     found = divide(table, DataSettings())
     check_whole(found, table)
-    assert found.rule == "pictures"
+    assert found.rule == "images"
     assert classes(table, found.train) == classes(table, found.test) == {0, 1, 2}
     assert any("also trained on" in note for note in found.notes)
     assert len(found.validation)
@@ -109,7 +109,7 @@ def test_a_split_that_is_not_there_is_one_sentence():
         divide(table_of([4] * 8), DataSettings(split="table"))
     with pytest.raises(LookalikeError, match="has no `train`: there is a, b"):
         divide(table_of([4] * 2, ["a"] * 4 + ["b"] * 4), DataSettings(split="table"))
-    with pytest.raises(LookalikeError, match="to pictures"):
+    with pytest.raises(LookalikeError, match="to images"):
         divide(table_of([4] * 3), DataSettings(split="classes"))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.multi_similarity import MultiSimilarity
 from lookalike.methods.base import Batch, Method
@@ -79,7 +79,7 @@ def gradients(accumulate: int, mode: str = "frozen", dropout: float = 0.0) -> di
     joint = batch()
     loss = joint_gradient(
         method,
-        joint.part(processes.share(COUNT)),
+        joint.part(distributed.share(COUNT)),
         joint,
         accumulate=accumulate,
         autocast=contextlib.nullcontext,
@@ -127,7 +127,7 @@ def test_dropout_draws_the_same_numbers_in_both_passes():
     torch.manual_seed(5)
     method = Both(Net("frozen", 0.5))
     joint = batch()
-    outputs = [method.embed(joint.part(processes.share(COUNT, n, 3))) for n in range(3)]
+    outputs = [method.embed(joint.part(distributed.share(COUNT, n, 3))) for n in range(3)]
     whole = {name: torch.cat([o[name] for o in outputs]).float() for name in ("z", "fixed")}
     method.loss(whole | {"ids": joint.ids}, Batch((), "pooled", joint.labels, joint.ids)).backward()
     np.testing.assert_allclose(first["first.weight"], method.context.model.first.weight.grad, rtol=1e-5, atol=1e-6)
@@ -145,7 +145,7 @@ def several() -> list[dict]:
 
 def test_two_processes_give_the_gradient_of_one_on_the_joint_batch():
     frozen, trained = gradients(1, "frozen"), gradients(1, "train")
-    for plain, accumulated, gathered in processes.launch(several, 2):
+    for plain, accumulated, gathered in distributed.launch(several, 2):
         assert_equal(plain, frozen)
         assert_equal(accumulated, frozen)
         assert_equal(gathered, trained)

@@ -16,18 +16,18 @@ def adapt(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A run, a model folder, or an adapted model.")
     ] = None,
-    target: Annotated[Path | None, typer.Option("--target", help="The new pictures; labels are not needed.")] = None,
+    target: Annotated[Path | None, typer.Option("--target", help="The new images; labels are not needed.")] = None,
     pool: options.Pool = None,
-    labelled: Annotated[bool, typer.Option("--labelled", help="Learn from the target's labels.")] = False,
+    labeled: Annotated[bool, typer.Option("--labeled", help="Learn from the target's labels.")] = False,
     gallery: Annotated[
-        Path | None, typer.Option("--gallery", help="Labelled pictures that give a model its classes.")
+        Path | None, typer.Option("--gallery", help="Labeled images that give a model its classes.")
     ] = None,
     clusters: Annotated[
         int | None, typer.Option("--clusters", help="How many groups stand for classes where there are none.")
     ] = None,
-    judge: Annotated[Path | None, typer.Option("--judge", help="Labelled pictures to judge by.")] = None,
+    judge: Annotated[Path | None, typer.Option("--judge", help="Labeled images to judge by.")] = None,
     source: Annotated[
-        Path | None, typer.Option("--source", help="Pictures the model was trained on; only mcc needs them.")
+        Path | None, typer.Option("--source", help="Images the model was trained on; only mcc needs them.")
     ] = None,
     retriever: Annotated[
         str | None, typer.Option("--retriever", help="The model that retrieves; the model itself otherwise.")
@@ -38,19 +38,19 @@ def adapt(
             "--method", help="t3ar, or a baseline: adacontrast, shot, tent, mcc, on_target, finetune, bn, source."
         ),
     ] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Pictures come once, in the order of their names.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Images come once, in the order of their names.")] = False,
     allow: Annotated[
-        list[str] | None, typer.Option("--allow", help="Use only pool pictures of this pattern (folder/path) or id.")
+        list[str] | None, typer.Option("--allow", help="Use only pool images of this pattern (folder/path) or id.")
     ] = None,
     deny: Annotated[
-        list[str] | None, typer.Option("--deny", help="Never use pool pictures of this pattern (folder/path) or id.")
+        list[str] | None, typer.Option("--deny", help="Never use pool images of this pattern (folder/path) or id.")
     ] = None,
     config: Annotated[
         str | None, typer.Option("--config", "--recipe", help="A recipe for adapt, by name or as a file.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as neighbours=5; may be given again."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as neighbors=5; may be given again."),
     ] = None,
     steps: options.Steps = None,
     seed: options.Seed = 0,
@@ -61,7 +61,7 @@ def adapt(
     ] = None,
     resume: options.Resume = None,
 ) -> Answer:
-    """Adapt a model to new pictures, with the nearest ones of other folders; keep it only if it is better."""
+    """Adapt a model to new images, with the nearest ones of other folders; keep it only if it is better."""
     import lookalike
     from lookalike.core.settings import parse_set
 
@@ -69,7 +69,7 @@ def adapt(
         model=model,
         target=target,
         pool=pool or [],
-        labelled=labelled,
+        labeled=labeled,
         gallery=gallery,
         clusters=clusters,
         judge=judge,
@@ -96,8 +96,8 @@ def adapt(
         *show.rows(
             [
                 ("Classes", found["classes"]),
-                ("Learnt from", f"{counts['learnt_from']:,} pictures, judged by {counts['held_out']:,} others"),
-                ("From outside", f"{counts['used']:,} of {counts['pool']:,} pool pictures"),
+                ("Learned from", f"{counts['learnt_from']:,} images, judged by {counts['held_out']:,} others"),
+                ("From outside", f"{counts['used']:,} of {counts['pool']:,} pool images"),
                 ("Model", show.link(done.path)),
                 ("Receipts", show.link(done.path / "versions" / str(found["version"]) / "receipts.json")),
                 ("Go back", f"lookalike rollback {path}" if found["promoted"] else None),

@@ -20,14 +20,12 @@ PANELS = {
         "adapt",
         "rollback",
         "forget",
-        "protocol",
         "shift",
         "report",
         "embed",
         "export",
     ),
-    "Proof": ("bench", "reproduce"),
-    "Housekeeping": ("switch", "backup", "restore", "purge", "keys", "cache", "migrate"),
+    "Housekeeping": ("switch", "backup", "restore", "purge", "keys", "cache"),
 }
 
 
@@ -54,7 +52,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """From a folder of pictures to a search you can trust.
+    """From a folder of images to a search you can trust.
 
     `lookalike demo` shows all of it in three minutes.
     """

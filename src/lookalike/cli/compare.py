@@ -13,7 +13,7 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def compare(
-    data: options.Labelled,
+    data: options.Labeled,
     a: Annotated[str, typer.Option("--a", help="One model: a folder, a run or a name.")],
     b: Annotated[str, typer.Option("--b", help="The other.")],
     split: options.Split = None,
@@ -28,7 +28,7 @@ def compare(
     seed: options.Seed = 0,
     out: options.RunOut = None,
 ) -> Answer:
-    """Two models on the same pictures: which is better, if either."""
+    """Two models on the same images: which is better, if either."""
     import lookalike
 
     found = lookalike.compare(

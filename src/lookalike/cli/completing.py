@@ -15,18 +15,15 @@ WORDS = {
     "method": "lookalike.methods:names",
     "mode": "auto leave-one-out query-gallery",
     "on_error": "skip raise",
-    "paper": "lookalike.claims:PAPERS",
     "pooling": "avg max avgmax gem cls",
     "precision": "f32 bf16",
-    "recipe": "lookalike.training.cookbook:names",
+    "recipe": "lookalike.training.recipe:names",
     "runtime": "auto torch openvino onnx",
-    "scale": "small paper",
     "store": "lookalike.store:stores",
-    "adapt.config": "lookalike.training.cookbook:names_for_adapt",
-    "adapt.method": "lookalike.adapting.settings:METHODS",
-    "bench.name": "lookalike.benches:BENCHES",
-    "show.name": "lookalike.training.cookbook:every",
-    "copy.name": "lookalike.training.cookbook:every",
+    "adapt.config": "lookalike.training.recipe:names_for_adapt",
+    "adapt.method": "lookalike.adaptation.settings:METHODS",
+    "show.name": "lookalike.training.recipe:every",
+    "copy.name": "lookalike.training.recipe:every",
 }
 
 

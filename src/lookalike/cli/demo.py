@@ -24,11 +24,11 @@ def demo(
 ) -> Answer:
     """All of it in one go: train, measure, index, search, report.
 
-    Without --images the pictures are generated. A second run reuses what is there.
+    Without --images the images are generated. A second run reuses what is there.
     """
-    import lookalike
+    from lookalike import demo as station
 
-    done = lookalike.demo(images=images, out=out, model=model, seed=seed, device=device)
+    done = station.demo(images=images, out=out, model=model, seed=seed, device=device)
     search = f"lookalike search {show.short(done.hits.query)} --index {show.short(done.index)}"
     found = [f"  {line}" for line in str(done.hits).splitlines()[:4]]
     return Answer(done, [f"$ {search}", *found, *show.rows(done.lines)])

@@ -14,7 +14,7 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def duplicates(
-    source: Annotated[str, typer.Argument(metavar="FOLDER|INDEX", help="A folder of pictures, or an index.")],
+    source: Annotated[str, typer.Argument(metavar="FOLDER|INDEX", help="A folder of images, or an index.")],
     kinds: Annotated[
         list[str] | None,
         typer.Option("--kinds", "--kind", metavar="KIND", help="identical, same or near; again. All otherwise."),

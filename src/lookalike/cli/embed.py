@@ -13,7 +13,7 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def embed(
-    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of pictures, or a table of them.")],
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images, or a table of them.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write: .npy or .parquet.")],
     model: options.Model = "efficientnet_lite0",
     layout: options.Layout = "auto",
@@ -27,10 +27,10 @@ def embed(
         str, typer.Option("--precision", help="f32, or bf16: faster, less exact; what it costs is measured and said.")
     ] = "f32",
     device: options.Device = "auto",
-    on_error: Annotated[str, typer.Option("--on-error", help="Unreadable pictures: skip them, or raise.")] = "skip",
+    on_error: Annotated[str, typer.Option("--on-error", help="Unreadable images: skip them, or raise.")] = "skip",
     dry_run: options.DryRun = False,
 ) -> Answer:
-    """Turn pictures into a file of vectors."""
+    """Turn images into a file of vectors."""
     import lookalike
     from lookalike.core.files import human_bytes
 
@@ -58,7 +58,7 @@ def embed(
         done,
         show.rows(
             [
-                ("Pictures", f"{done.count:,}{took}"),
+                ("Images", f"{done.count:,}{took}"),
                 *bad,
                 *more,
                 ("Vectors", f"{done.dim} numbers each, by {done.model} ({done.fingerprint[:4]})"),

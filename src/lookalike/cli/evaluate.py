@@ -13,7 +13,7 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def evaluate(
-    data: options.Labelled,
+    data: options.Labeled,
     model: options.Model = "efficientnet_lite0",
     weights: options.Weights = None,
     split: options.Split = None,
@@ -28,7 +28,7 @@ def evaluate(
     ] = True,
     nmi: Annotated[bool, typer.Option("--nmi", help="Also cluster, and compare with the classes.")] = False,
     knn: Annotated[
-        bool, typer.Option("--knn", help="Also name pictures by their 10, 20, 100 and 200 nearest known ones.")
+        bool, typer.Option("--knn", help="Also name images by their 10, 20, 100 and 200 nearest known ones.")
     ] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Also name them by a linear probe.")] = False,
     linear: Annotated[
@@ -50,7 +50,7 @@ def evaluate(
     seed: options.Seed = 0,
     out: options.RunOut = None,
 ) -> Answer:
-    """Measure how well a model finds pictures of the same class."""
+    """Measure how well a model finds images of the same class."""
     import lookalike
 
     found = lookalike.evaluate(

@@ -31,7 +31,7 @@ def export(
         [
             ("File", f"{show.link(done.out)}, {human_bytes(done.bytes)}, ONNX opset {done.opset}"),
             ("Takes", f"pixels: uint8, any batch × {done.size} × {done.size} × 3, RGB"),
-            ("Gives", f"{done.dim} numbers a picture, of length one"),
+            ("Gives", f"{done.dim} numbers an image, of length one"),
             ("Parity", f"differs from torch by at most {done.difference:.1e} (allowed {done.tolerance:.0e})"),
         ]
     )

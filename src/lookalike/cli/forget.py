@@ -12,16 +12,16 @@ from lookalike.cli.verb import Answer, verb
 @verb
 def forget(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="An adapted model.")],
-    pictures: Annotated[
-        list[str], typer.Argument(metavar="PICTURE…", help="Files, content ids, or patterns of folder/path.")
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE…", help="Files, content ids, or patterns of folder/path.")
     ],
 ) -> Answer:
-    """Take pool pictures out of an adapted model for good: it is made again as if they had never been there."""
+    """Take pool images out of an adapted model for good: it is made again as if they had never been there."""
     import lookalike
 
-    found = lookalike.forget(model=model, pictures=pictures)
+    found = lookalike.forget(model=model, images=images)
     gone = ", ".join(map(str, found["versions_gone"])) or "none"
-    lines = [f"Forgot {len(found['forgotten'])} pictures; versions gone for good: {gone}."]
+    lines = [f"Forgot {len(found['forgotten'])} images; versions gone for good: {gone}."]
     if found["made_again"] is not None:
         lines.append(f"Version {found['made_again']} was made again from the base model.")
     name = "the base model" if found["in_use"] == 0 else f"version {found['in_use']}"

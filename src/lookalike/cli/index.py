@@ -13,12 +13,12 @@ from lookalike.cli.verb import Answer, verb
 
 @verb
 def index(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of pictures, or a table of them.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images, or a table of them.")],
     model: Annotated[
         str | None, typer.Option("--model", help="A run, a model folder or a name; an old index keeps its own.")
     ] = None,
     index: Annotated[
-        str | None, typer.Option("--index", help="Its name or folder; without it the pictures' folder decides.")
+        str | None, typer.Option("--index", help="Its name or folder; without it the images' folder decides.")
     ] = None,
     store: Annotated[
         str | None, typer.Option("--store", help="Where vectors live: qdrant, exact, or milvus://HOST:19530.")
@@ -26,7 +26,7 @@ def index(
     layout: Layout = "auto",
     split: Split = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate/--no-calibrate", help="Check what scores mean on labelled pictures.")
+        bool, typer.Option("--calibrate/--no-calibrate", help="Check what scores mean on labeled images.")
     ] = True,
     device: Device = "auto",
     watch: Annotated[bool, typer.Option("--watch", help="Follow the folder until Ctrl-C.")] = False,
@@ -54,5 +54,5 @@ def index(
     )
     if remove:
         word = "would be" if dry_run else "are"
-        return Answer(done, [f"{done.deleted:,} pictures {word} out of the index; their files stay where they are."])
+        return Answer(done, [f"{done.deleted:,} images {word} out of the index; their files stay where they are."])
     return Answer(done, str(done).splitlines())

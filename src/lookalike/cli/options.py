@@ -1,4 +1,4 @@
-"""Options that several verbs share, so that they are spelt and explained the same everywhere."""
+"""Options that several verbs share, so that they are spelled and explained the same everywhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import typer
 
 RECALL_AT = "1,10,100,1000"
 
-Labelled = Annotated[Path, typer.Argument(metavar="DATA", help="A folder with one subfolder a class, or a table.")]
+Labeled = Annotated[Path, typer.Argument(metavar="DATA", help="A folder with one subfolder a class, or a table.")]
 Model = Annotated[str, typer.Option("--model", help="A run, a model folder, a default's name, or any timm name.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")]
 Seed = Annotated[int, typer.Option("--seed", help="Start of all random numbers.")]
-Layout = Annotated[str, typer.Option("--layout", help="How the pictures are laid out; auto looks.")]
-Split = Annotated[str | None, typer.Option("--split", help="Only the pictures of this split.")]
+Layout = Annotated[str, typer.Option("--layout", help="How the images are laid out; auto looks.")]
+Split = Annotated[str | None, typer.Option("--split", help="Only the images of this split.")]
 Mode = Annotated[str, typer.Option("--mode", help="auto, leave-one-out or query-gallery.")]
 RecallAt = Annotated[str, typer.Option("--recall-at", help="Among how many hits, with commas.")]
 Top = Annotated[int, typer.Option("--top", help="How many hits count for mAP.")]
 LeaveOutCopies = Annotated[
-    bool, typer.Option("--leave-out-copies", help="Pictures of equal pixels are no hits for each other.")
+    bool, typer.Option("--leave-out-copies", help="Images of equal pixels are no hits for each other.")
 ]
 Size = Annotated[int | None, typer.Option("--size", help="Pixels fed to the network; the model's own otherwise.")]
 Pooling = Annotated[
@@ -28,14 +28,14 @@ Pooling = Annotated[
 Weights = Annotated[
     str | None, typer.Option("--weights", help="A local weight file for a timm name, or random: untrained.")
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", help="Pictures embedded at once.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", help="Images embedded at once.")]
 Runtime = Annotated[str, typer.Option("--runtime", help="auto, torch, openvino or onnx.")]
 RunOut = Annotated[Path | None, typer.Option("--out", help="Keep it as a run, for a report.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimiser.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Steps of the optimizer.")]
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")]
 Pool = Annotated[
-    list[Path] | None, typer.Option("--pool", help="Pictures from outside to retrieve from; may be given again.")
+    list[Path] | None, typer.Option("--pool", help="Images from outside to retrieve from; may be given again.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data sets; LOOKALIKE_DATA otherwise.")]

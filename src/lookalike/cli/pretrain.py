@@ -15,7 +15,7 @@ from lookalike.cli.verb import Answer, verb
 @verb
 def pretrain(
     data: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="Pictures; labels are not needed and not learnt from.")
+        Path | None, typer.Argument(metavar="FOLDER", help="Images; labels are not needed and not learned from.")
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="Which method learns: carp, moco, simsiam, dino.")
@@ -34,7 +34,7 @@ def pretrain(
     dry_run: options.DryRun = False,
     report: shared.Report = True,
 ) -> Answer:
-    """Learn from pictures without labels: a backbone for train and index.
+    """Learn from images without labels: a backbone for train and index.
 
     With labels a fifth is held out, and its k-NN accuracy is followed and decides what is kept.
     """

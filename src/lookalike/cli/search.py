@@ -14,11 +14,11 @@ from lookalike.cli.verb import Answer, verb
 @verb
 def search(
     query: Annotated[
-        str | None, typer.Argument(metavar="PICTURE", help="A picture, a folder of them, or - for standard input.")
+        str | None, typer.Argument(metavar="IMAGE", help="An image, a folder of them, or - for standard input.")
     ] = None,
     text: Annotated[str | None, typer.Option("--text", help="Words, where the model reads them (open_clip).")] = None,
     index: Annotated[
-        str | None, typer.Option("--index", help="An index, a run or the pictures' folder; the last updated otherwise.")
+        str | None, typer.Option("--index", help="An index, a run or the images' folder; the last updated otherwise.")
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="How many hits.")] = 10,
     filters: Annotated[
@@ -27,20 +27,20 @@ def search(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show weak hits too.")] = False,
     more: Annotated[
-        list[Path] | None, typer.Option("--more", metavar="PICTURE", help="It should look like this too; again.")
+        list[Path] | None, typer.Option("--more", metavar="IMAGE", help="It should look like this too; again.")
     ] = None,
     less: Annotated[
-        list[Path] | None, typer.Option("--less", metavar="PICTURE", help="It should not look like this; again.")
+        list[Path] | None, typer.Option("--less", metavar="IMAGE", help="It should not look like this; again.")
     ] = None,
     box: Annotated[
         tuple[float, float, float, float] | None,
-        typer.Option("--box", metavar="X1 Y1 X2 Y2", help="The part of the picture that counts, in pixels."),
+        typer.Option("--box", metavar="X1 Y1 X2 Y2", help="The part of the image that counts, in pixels."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Refuse an index made by another model.")] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Compare with every picture.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Compare with every image.")] = False,
     device: Device = "auto",
 ) -> Answer:
-    """Find pictures that show the same thing."""
+    """Find images that show the same thing."""
     import lookalike
 
     found = lookalike.search(

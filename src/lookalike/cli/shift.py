@@ -21,11 +21,11 @@ app = typer.Typer(help="How far a model can be trusted: splits of growing diffic
 @app.command("splits")
 @verb
 def splits(
-    data: options.Labelled,
+    data: options.Labeled,
     model: options.Model = "efficientnet_lite0",
     layout: options.Layout = "auto",
     measure: Annotated[
-        str, typer.Option("--measure", help="FID of the pictures (samples) or of the classes' means (means).")
+        str, typer.Option("--measure", help="FID of the images (samples) or of the classes' means (means).")
     ] = "samples",
     count: Annotated[int, typer.Option("--count", help="How many splits to keep of the whole sequence.")] = 9,
     removal: Annotated[
@@ -36,9 +36,6 @@ def splits(
     pooling: options.Pooling = None,
     device: options.Device = "auto",
     seed: options.Seed = 0,
-    authors: Annotated[
-        Path | None, typer.Option("--authors", help="Take the splits from a file of the paper's authors.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="The file to write; NAME-splits.json here otherwise.")
     ] = None,
@@ -58,11 +55,9 @@ def splits(
         pooling=pooling,
         device=device,
         seed=seed,
-        authors=authors,
         progress=True,
     )
-    if authors is None:
-        _say_fewer(found, count)
+    _say_fewer(found, count)
     path = out or Path(f"{found.data['name']}-splits.json")
     found.save(path)
     body = []
@@ -70,7 +65,7 @@ def splits(
         what = "the usual split" if split.id == found.default else ""
         control = next((step.random for step in found.sequence if step.name == split.step and step.random), ())
         beside = _significant(sum(control) / len(control)) if control else "–"
-        body.append((split.id, split.step, _significant(split.fid), beside, len(split.train), *split.pictures, what))
+        body.append((split.id, split.step, _significant(split.fid), beside, len(split.train), *split.images, what))
     head = ("split", "step", "FID", "at random", "classes a side", "train", "test", "neither", "")
     lines = show.table(head, body)
     lines += show.rows(
@@ -109,12 +104,12 @@ Only = Annotated[str | None, typer.Option("--only", help="Only these splits, by 
 Recipe = Annotated[str, typer.Option("--recipe", help="A recipe's name, or a YAML file.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the training, as optimiser.rate=1e-4."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the training, as optimizer.rate=1e-4."),
 ]
 Processes = Annotated[int | None, typer.Option("--processes", help="Runs at a time; one a core otherwise.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder of the runs; runs/<time>-<verb> otherwise.")]
 Data = Annotated[
-    Path | None, typer.Argument(metavar="DATA", help="Pictures with classes: a folder of subfolders, or a table.")
+    Path | None, typer.Argument(metavar="DATA", help="Images with classes: a folder of subfolders, or a table.")
 ]
 EIGHT = "s2sd,diva,margin,ms,arcface,proxy_anchor,r_margin,uniform_prior"
 
@@ -199,8 +194,8 @@ def fewshot(
     splits: Splits = None,
     methods: Methods = "ms,arcface,diva,s2sd",
     model: options.Model = "efficientnet_lite0",
-    shots: Annotated[str, typer.Option("--shots", help="Labelled pictures of every test class, with commas.")] = "2,5",
-    episodes: Annotated[int, typer.Option("--episodes", help="Random draws of these pictures.")] = 10,
+    shots: Annotated[str, typer.Option("--shots", help="Labeled images of every test class, with commas.")] = "2,5",
+    episodes: Annotated[int, typer.Option("--episodes", help="Random draws of these images.")] = 10,
     adapt_steps: Annotated[
         int, typer.Option("--adapt-steps", help="Steps of adaptation; half as many again for more shots.")
     ] = 200,
@@ -215,7 +210,7 @@ def fewshot(
     out: Out = None,
     resume: options.Resume = None,
 ) -> Answer:
-    """Adapt to a few labelled pictures of the test classes, against none, on the same queries."""
+    """Adapt to a few labeled images of the test classes, against none, on the same queries."""
     from lookalike import shift
     from lookalike.core.settings import parse_set
 
@@ -254,10 +249,10 @@ def fewshot(
 @verb
 def place(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, or a model folder.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New pictures, without labels.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New images, without labels.")],
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Labelled pictures to learn the curve from; those of the run otherwise."),
+        typer.Option("--data", help="Labeled images to learn the curve from; those of the run otherwise."),
     ] = None,
     layout: options.Layout = "auto",
     level: Annotated[float, typer.Option("--level", help="How often the interval should hold.")] = 0.9,
@@ -266,12 +261,12 @@ def place(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Learn the curve again.")] = False,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Start of the random numbers the curve is learnt with; 0 at first.")
+        int | None, typer.Option("--seed", help="Start of the random numbers the curve is learned with; 0 at first.")
     ] = None,
     device: options.Device = "auto",
     out: options.RunOut = None,
 ) -> Answer:
-    """Say how far new pictures are from training, and what recall to expect of them."""
+    """Say how far new images are from training, and what recall to expect of them."""
     from lookalike import shift
 
     found = shift.place(
@@ -291,8 +286,8 @@ def place(
         found.sentence,
         *show.rows(
             [
-                ("Pictures", f"{found.seen.pictures:,}"),
-                ("The figure", f"finding the same class first among {found.seen.used:,} pictures of the folder"),
+                ("Images", f"{found.seen.images:,}"),
+                ("The figure", f"finding the same class first among {found.seen.used:,} images of the folder"),
                 ("Interval", f"holds {100 * found.level:.0f} times in 100, for classes the model has not seen"),
                 ("Without a look", f"between {blind.low:.2f} and {blind.high:.2f}"),
                 ("Report", f"lookalike report {show.short(out)}" if out else None),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
@@ -19,9 +20,20 @@ def run(words: Sequence[str]) -> int:
     """Run one command; whatever a user can get wrong ends as one sentence on stderr."""
     from lookalike.cli.app import command
 
+    return _run(command(), words, "lookalike")
+
+
+def run_function(function: Callable[..., None], name: str) -> int:
+    """Run a single command that is not part of the application, with the words of this process."""
+    app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
+    app.command()(function)
+    return _run(typer.main.get_command(app), sys.argv[1:], name)
+
+
+def _run(command: Any, words: Sequence[str], name: str) -> int:
     with two_strikes():
         try:
-            code = command().main(list(words), prog_name="lookalike", standalone_mode=False)
+            code = command.main(list(words), prog_name=name, standalone_mode=False)
             sys.stdout.flush()
             if code == Exit.STOPPED:  # typer's way to tell of Ctrl-C
                 raise KeyboardInterrupt

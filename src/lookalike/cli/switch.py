@@ -21,9 +21,9 @@ def switch(
     import lookalike
 
     manifest = lookalike.switch(index=index, to=to)
-    head = ("generation", "model", "pictures", "")
+    head = ("generation", "model", "images", "")
     body = [
-        (g.number, g.model.short, f"{g.pictures:,}", "answers" if g.number == manifest.live else "")
+        (g.number, g.model.short, f"{g.images:,}", "answers" if g.number == manifest.live else "")
         for g in manifest.generations
     ]
     document = {"live": manifest.live, "generations": [g.model_dump(mode="json") for g in manifest.generations]}

@@ -16,19 +16,19 @@ Recipe = Annotated[str | None, typer.Option("--recipe", help="A recipe's name, o
 Out = Annotated[Path | None, typer.Option("--out", help="The run's folder; runs/<time>-<method> otherwise.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Start of all random numbers.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")]
-Rate = Annotated[float | None, typer.Option("--learning-rate", help="Rate of the optimiser; the recipe knows one.")]
+Rate = Annotated[float | None, typer.Option("--learning-rate", help="Rate of the optimizer; the recipe knows one.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimiser.rate=1e-4; may be given again."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as optimizer.rate=1e-4; may be given again."),
 ]
 Processes = Annotated[int | None, typer.Option("--processes", help="How many processes train together.")]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Also make the report's pictures and maps.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Also make the report's images and maps.")]
 
 
 @verb
 def train(
     data: Annotated[
-        Path | None, typer.Argument(metavar="DATA", help="Pictures with classes: a folder of subfolders, or a table.")
+        Path | None, typer.Argument(metavar="DATA", help="Images with classes: a folder of subfolders, or a table.")
     ] = None,
     method: Annotated[str | None, typer.Option("--method", help="Which method trains: ms, supcon, …")] = None,
     model: Start = None,
@@ -44,7 +44,7 @@ def train(
     dry_run: options.DryRun = False,
     report: Report = True,
 ) -> Answer:
-    """Train on pictures with classes; keep what is better.
+    """Train on images with classes; keep what is better.
 
     Better is measured on classes the training has not seen. Recipes hold settings by name
     (`lookalike recipes`); --set changes any of them.
@@ -65,7 +65,7 @@ def answer(name: str, given: dict[str, Any]) -> Answer:
 
 def summary(path: Path, result: dict[str, Any]) -> list[str]:
     """What was trained on what, how good it became, and which model is kept."""
-    counts, took = result["pictures"], result["seconds"]
+    counts, took = result["images"], result["seconds"]
     measured, changes = result.get("measured", {}), result.get("differences", {})
     values = [f"{name} {found['recall@1']['value']:.3f}" for name, found in measured.items()]
     change = next((found["recall@1"] for found in changes.values()), None)
@@ -74,7 +74,7 @@ def summary(path: Path, result: dict[str, Any]) -> list[str]:
     how = f"{result['method']}, {result['steps']:,} steps in {took['train']:.0f} s, best at {result['best_step']:,}"
     return show.rows(
         [
-            ("Pictures", ", ".join(f"{count:,} {name}" for name, count in counts.items())),
+            ("Images", ", ".join(f"{count:,} {name}" for name, count in counts.items())),
             ("Model", f"{result['model']}, {how}"),
             ("Recall@1", "  ".join(values)),
             ("Verdict", result["verdict"]),

@@ -1,1 +1,1 @@
-"""What every other room stands on; nothing here knows what a picture is."""
+"""What every other room stands on; nothing here knows what an image is."""

@@ -41,7 +41,7 @@ def prepare_torchvision() -> None:
 def import_timm() -> Any:
     """timm in two seconds of processor time instead of seven (docs/decisions/0086).
 
-    torchvision and timm import the compiler of torch for a decorator and an optimiser we do not use, and
+    torchvision and timm import the compiler of torch for a decorator and an optimizer we do not use, and
     timm imports wandb if it is there, which then listens to the console. For the time of the import both are
     out of reach; whoever needs them later gets the real ones.
     """

@@ -1,4 +1,4 @@
-"""Where things go: nothing is ever written into a picture folder."""
+"""Where things go: nothing is ever written into an image folder."""
 
 from __future__ import annotations
 

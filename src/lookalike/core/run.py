@@ -14,7 +14,7 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import disk_errors, hash_bytes, read_json, to_json, write_bytes, write_json
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 from lookalike.core.locks import hold
 from lookalike.core.settings import read_yaml, write_yaml
 
@@ -26,7 +26,7 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        self.info = upgrade("run", read_json(self.path / MARK, "run"), self.path)
+        self.info = check_format("run", read_json(self.path / MARK, "run"), self.path)
 
     @classmethod
     def create(cls, method: str, config: Mapping[str, Any], *, path: str | Path | None = None) -> Run:
@@ -113,7 +113,7 @@ class Run:
         return rows
 
     def write_section(self, name: str, section: Any) -> None:
-        """Store a part of the report (`core/sections.py`) for the report to draw."""
+        """Store a part of the report (`core/report_blocks.py`) for the report to draw."""
         document = section.model_dump(mode="json") if hasattr(section, "model_dump") else section
         write_json(self.path / "sections" / f"{name}.json", document)
 
@@ -121,10 +121,10 @@ class Run:
         folder = self.path / "sections"
         return {p.stem: read_json(p, "section") for p in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
 
-    def keep_picture(self, jpeg: bytes) -> str:
+    def keep_image(self, jpeg: bytes) -> str:
         """Store a thumbnail for the report once; its name is what a section refers to."""
         name = f"{hash_bytes(jpeg)}.jpg"
-        path = self.path / "sections" / "pictures" / name
+        path = self.path / "sections" / "images" / name
         if not path.exists():
             write_bytes(path, jpeg)
         return name

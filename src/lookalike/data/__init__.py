@@ -1,4 +1,4 @@
-"""Pictures: where they are, what is known of them, and their pixels."""
+"""Images: where they are, what is known of them, and their pixels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from lookalike.data.readers import layouts, read_table
     from lookalike.data.shelf import make_shelf
     from lookalike.data.table import Table
-    from lookalike.data.thumbs import thumbnail
-    from lookalike.data.views import CentreView, RandomView
+    from lookalike.data.thumbnails import thumbnail
+    from lookalike.data.views import CenterView, RandomView
 
 __all__ = [
     "Audit",
-    "CentreView",
+    "CenterView",
     "PixelCache",
     "Preprocess",
     "RandomView",
@@ -41,7 +41,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Audit": "auditing",
-        "CentreView": "views",
+        "CenterView": "views",
         "PixelCache": "cache",
         "Preprocess": "decoding",
         "RandomView": "views",
@@ -56,6 +56,6 @@ __getattr__, __dir__ = lazily(
         "prepare": "decoding",
         "read_table": "readers",
         "retrieval_split": "classes",
-        "thumbnail": "thumbs",
+        "thumbnail": "thumbnails",
     },
 )

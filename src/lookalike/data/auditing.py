@@ -1,4 +1,4 @@
-"""A look at every picture before training: what cannot be read, what is there twice, what leaks across a split."""
+"""A look at every image before training: what cannot be read, what is there twice, what leaks across a split."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Audit:
     near: list[tuple[int, int, float]]  # pairs that join the groups of near duplicates, and how alike they are
     across: list[list[int]]  # groups, exact or near, with rows in more than one split
     conflicts: list[list[int]]  # rows with equal pixels and different labels
-    flat: int  # pictures too even for the search for near duplicates
-    unsearched: int  # pictures whose surroundings were too crowded to search through
+    flat: int  # images too even for the search for near duplicates
+    unsearched: int  # images whose surroundings were too crowded to search through
 
     def facts(self) -> dict[str, int]:
         """Counts, for the report and for `--json`."""
-        from lookalike.data.near import groups
+        from lookalike.data.near_duplicates import groups
 
         exact = {row: number for number, group in enumerate(self.exact) for row in group}
         same = sum(len({exact.get(row) for row in group}) == 1 and group[0] in exact for group in self.across)
         return {
-            "pictures": len(self.table),
+            "images": len(self.table),
             "unreadable": len(self.unreadable),
             "exact_groups": len(self.exact),
             "exact_copies": sum(len(group) - 1 for group in self.exact),
@@ -58,8 +58,8 @@ class Audit:
 
 
 def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: bool = False) -> Audit:
-    """Decode every picture once; name what is wrong. Only more than `max_bad` unreadable ones are an error."""
-    from lookalike.data.near import flat, groups, near_pairs
+    """Decode every image once; name what is wrong. Only more than `max_bad` unreadable ones are an error."""
+    from lookalike.data.near_duplicates import flat, groups, near_pairs
 
     seen = _look_at_all(table, progress)
     reasons = seen["reason"].to_pylist()
@@ -69,7 +69,7 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     if len(bad) > max_bad * len(table):
         named = "; ".join(f"`{row_id}`: {reason}" for row_id, reason in unreadable[:3])
         raise LookalikeError(
-            f"{len(bad):,} of {len(table):,} pictures cannot be read, more than {max_bad:.0%} ({named}): "
+            f"{len(bad):,} of {len(table):,} images cannot be read, more than {max_bad:.0%} ({named}): "
             "mend or remove them."
         )
     good = np.setdiff1d(np.arange(len(table)), bad)
@@ -143,7 +143,7 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
     import pyarrow as pa
 
     from lookalike.data.decoding import UnreadableImage, content_id, decode
-    from lookalike.data.near import THUMB, look
+    from lookalike.data.near_duplicates import THUMB, look
 
     lasting = True
     blank = bytes(THUMB * THUMB * 3)
@@ -162,7 +162,7 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
 
     kinds = {"content_id": pa.string(), "reason": pa.string(), "hash": pa.uint64(), "thumb": pa.binary(len(blank))}
     parts = [pa.schema(kinds.items()).empty_table()]
-    with ThreadPoolExecutor(threads()) as pool, Progress("Checking pictures", len(table), shown=progress) as bar:
+    with ThreadPoolExecutor(threads()) as pool, Progress("Checking images", len(table), shown=progress) as bar:
         for start in range(0, len(table), _BATCH):
             rows = list(pool.map(examine, range(start, min(start + _BATCH, len(table)))))
             columns = zip(kinds.items(), zip(*rows, strict=True), strict=True)

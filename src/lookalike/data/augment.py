@@ -44,13 +44,13 @@ def _brighten_dark(image: Image.Image, share: float, sign: float, fill: tuple[in
 
 CHANGES: dict[str, Change] = {
     "auto contrast": lambda image, share, sign, fill: ImageOps.autocontrast(image),
-    "equalise": lambda image, share, sign, fill: ImageOps.equalize(image),
+    "equalize": lambda image, share, sign, fill: ImageOps.equalize(image),
     "invert": lambda image, share, sign, fill: ImageOps.invert(image),
     "rotate": _rotate,
-    "posterise": lambda image, share, sign, fill: ImageOps.posterize(image, max(1, int(4 * share))),
-    "solarise": lambda image, share, sign, fill: ImageOps.solarize(image, int(256 * share)),
-    "solarise, add": _brighten_dark,
-    "colour": _enhance(ImageEnhance.Color),
+    "posterize": lambda image, share, sign, fill: ImageOps.posterize(image, max(1, int(4 * share))),
+    "solarize": lambda image, share, sign, fill: ImageOps.solarize(image, int(256 * share)),
+    "solarize, add": _brighten_dark,
+    "color": _enhance(ImageEnhance.Color),
     "contrast": _enhance(ImageEnhance.Contrast),
     "brightness": _enhance(ImageEnhance.Brightness),
     "sharpness": _enhance(ImageEnhance.Sharpness),
@@ -79,13 +79,13 @@ PLAIN_CHANGES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "move y": lambda image, share: _move(image, 1, 0, 0, 0, 1, -_pixels(image.height, share)),
     "rotate": lambda image, share: image.rotate(30 * share, Image.Resampling.NEAREST),
     "brightness": lambda image, share: ImageEnhance.Brightness(image).enhance(1 + 0.9 * share),
-    "colour": lambda image, share: ImageEnhance.Color(image).enhance(1 + 0.9 * share),
+    "color": lambda image, share: ImageEnhance.Color(image).enhance(1 + 0.9 * share),
     "contrast": lambda image, share: ImageEnhance.Contrast(image).enhance(1 + 0.9 * share),
     "sharpness": lambda image, share: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * share),
-    "posterise": lambda image, share: ImageOps.posterize(image, 8 - round(4 * abs(share))),
-    "solarise": lambda image, share: ImageOps.solarize(image, math.ceil(255 * (1 - abs(share)))),
+    "posterize": lambda image, share: ImageOps.posterize(image, 8 - round(4 * abs(share))),
+    "solarize": lambda image, share: ImageOps.solarize(image, math.ceil(255 * (1 - abs(share)))),
     "auto contrast": lambda image, share: ImageOps.autocontrast(image),
-    "equalise": lambda image, share: ImageOps.equalize(image),
+    "equalize": lambda image, share: ImageOps.equalize(image),
 }
 
 
@@ -130,7 +130,7 @@ def rand_augment(
 
 
 def erase(pixels: np.ndarray, rng: np.random.Generator, fill: tuple[int, int, int]) -> np.ndarray:
-    """Paint a random box (2–33 % of the area, sides 0.3–3.3 to one) in the mean colour."""
+    """Paint a random box (2–33 % of the area, sides 0.3–3.3 to one) in the mean color."""
     height, width = pixels.shape[:2]
     for _ in range(10):
         area = height * width * rng.uniform(0.02, 1 / 3)

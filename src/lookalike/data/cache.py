@@ -1,4 +1,4 @@
-"""Decoded pictures of a table in one flat, memory-mapped file: decoding is paid for once."""
+"""Decoded images of a table in one flat, memory-mapped file: decoding is paid for once."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from lookalike.data.decoding import DECODER, UnreadableImage, shrink
 if TYPE_CHECKING:
     from lookalike.data.table import Table
 
-_NAMED = 5  # unreadable pictures named in the error; a run of them stops the work
+_NAMED = 5  # unreadable images named in the error; a run of them stops the work
 
 
 class PixelCache:
-    """`get(i)` is picture i of the table, RGB uint8, with a short side of at most `side`.
+    """`get(i)` is image i of the table, RGB uint8, with a short side of at most `side`.
 
-    The entry's name says what it was made from (the pictures' ids, sizes and times, the side, the
+    The entry's name says what it was made from (the images' ids, sizes and times, the side, the
     decoder), so a changed table never meets old pixels. It appears whole or not at all.
     """
 
     def __init__(self, table: Table, side: int, *, progress: bool = False) -> None:
         if len(table) == 0:
-            raise LookalikeError("There are no pictures to decode: the table is empty.")
+            raise LookalikeError("There are no images to decode: the table is empty.")
         key = hash_bytes("pixels", str(CURRENT["cache"]), DECODER, str(side), table.fingerprint(), str(len(table)))
         folder = folders.cache("pixels") / key
         if not _whole(folder, len(table)):
@@ -89,7 +89,7 @@ def _whole(folder: Path, count: int) -> bool:
 
 def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
     # Photographs are 3:2 at the longest, as a rule.
-    need_space(folder, len(table) * side * side * 9 // 2, "The cache of decoded pictures")
+    need_space(folder, len(table) * side * side * 9 // 2, "The cache of decoded images")
     bad: list[str] = []
     sizes = np.zeros((len(table), 2), np.int32)
     with (
@@ -108,7 +108,7 @@ def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
             bar.advance()
         if bad:
             more = ", and perhaps more" if len(bad) == _NAMED else ""
-            raise LookalikeError(f"Pictures cannot be read: {'; '.join(bad)}{more}. Take them out of the table.")
+            raise LookalikeError(f"Images cannot be read: {'; '.join(bad)}{more}. Take them out of the table.")
         np.save(part / "sizes.npy", sizes)
         about = stamp(
             "cache",
@@ -118,7 +118,7 @@ def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
 
 
 def _decoded(table: Table, side: int) -> Iterator[np.ndarray | str]:
-    """Every picture in order, decoded by a few threads a little ahead; a sentence in place of an unreadable one."""
+    """Every image in order, decoded by a few threads a little ahead; a sentence in place of an unreadable one."""
 
     def load(i: int) -> np.ndarray | str:
         try:

@@ -14,7 +14,7 @@ _HALVES = {"cub": 100, "cars": 98}
 
 
 def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 2) -> list[str]:
-    """The classes with fewer pictures than training can use; an error when too few others are left."""
+    """The classes with fewer images than training can use; an error when too few others are left."""
     source = _shown(table)
     codes, names = table.labels()
     if not names:
@@ -33,8 +33,8 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
     left = len(names) - len(small)
     if left < minimum_classes:
         raise LookalikeError(
-            f"`{source}` holds {len(names):,} classes, but only {left} with at least {minimum_images} pictures; "
-            f"training needs {minimum_classes}: add pictures to the classes (first: `{small[0]}`)."
+            f"`{source}` holds {len(names):,} classes, but only {left} with at least {minimum_images} images; "
+            f"training needs {minimum_classes}: add images to the classes (first: `{small[0]}`)."
         )
     return small
 

@@ -1,8 +1,8 @@
-"""One way from an encoded picture to upright sRGB pixels, whatever the format.
+"""One way from an encoded image to upright sRGB pixels, whatever the format.
 
 Plain JPEGs, nearly all of what people have, take a fast road: simplejpeg decodes them straight at an
 eighth, a quarter, three eighths or half of their size where that is still large enough. The rest goes
-through Pillow. Both roads end in the same colours and orientation. No global state is touched, so any
+through Pillow. Both roads end in the same colors and orientation. No global state is touched, so any
 number of threads may decode at once.
 """
 
@@ -35,9 +35,9 @@ from PIL import (  # a reader is known to Pillow once its module is imported
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import hash_bytes
-from lookalike.data.colour import eight_bits, reduced, to_rgb, to_srgb
+from lookalike.data.icc import eight_bits, reduced, to_rgb, to_srgb
 
-# Caches of decoded pictures are keyed by it; raise the number with every change that gives other pixels.
+# Caches of decoded images are keyed by it; raise the number with every change that gives other pixels.
 DECODER = f"1/pillow-{PIL.__version__}/simplejpeg-{'.'.join(simplejpeg.__version_info__)}"
 
 # Beyond this a file is taken for a decompression bomb; LOOKALIKE_MAX_PIXELS changes it.
@@ -48,14 +48,14 @@ MAX_BYTES = 2_000_000_000
 # to the full decode (docs/decisions/0020-scaled-decode.md).
 MARGIN = 1.2
 
-# What Pillow reads of more pixels than this is brought down before its colours are converted, where a small picture
+# What Pillow reads of more pixels than this is brought down before its colors are converted, where a small image
 # is wanted (docs/decisions/0175).
 LARGE = 24_000_000
 
 # What is tried, and nothing else: Pillow's other readers call outside programs or guess without a signature.
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "JPEG2000", "PPM")
 
-Box: TypeAlias = Sequence[float]  # x1, y1, x2, y2 in pixels of the upright picture at full size
+Box: TypeAlias = Sequence[float]  # x1, y1, x2, y2 in pixels of the upright image at full size
 Side: TypeAlias = Callable[[float, float], float]  # `min` for the short side, `max` for the long one
 Source: TypeAlias = "bytes | str | Path | Image.Image | np.ndarray"
 
@@ -81,16 +81,16 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class UnreadableImage(LookalikeError):
-    """A picture that cannot be read; `reason` is short and the same for the same kind of fault."""
+    """An image that cannot be read; `reason` is short and the same for the same kind of fault."""
 
     def __init__(self, reason: str, name: object = None) -> None:
         self.reason, self.name = reason, name
-        super().__init__(f"`{name}` cannot be read: {reason}." if name else f"A picture cannot be read: {reason}.")
+        super().__init__(f"`{name}` cannot be read: {reason}." if name else f"An image cannot be read: {reason}.")
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a model wants its pictures: a centre crop of the short side, `size` pixels square."""
+    """How a model wants its images: a center crop of the short side, `size` pixels square."""
 
     size: int
     crop: float = 0.875
@@ -100,7 +100,7 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 < self.crop <= 1:
-            raise LookalikeError(f"Pictures of size {self.size} with crop {self.crop} cannot be made.")
+            raise LookalikeError(f"Images of size {self.size} with crop {self.crop} cannot be made.")
         choose(self.interpolation, _FILTERS, "an interpolation")
         object.__setattr__(self, "mean", tuple(map(float, self.mean)))
         object.__setattr__(self, "std", tuple(map(float, self.std)))
@@ -118,8 +118,8 @@ class Preprocess:
 
 
 @dataclass
-class _Picture:
-    """Upright sRGB pixels, `scale` times as large as the picture of full `width` and `height`."""
+class _Image:
+    """Upright sRGB pixels, `scale` times as large as the image of full `width` and `height`."""
 
     pixels: np.ndarray | Image.Image
     width: int
@@ -131,7 +131,7 @@ class _Picture:
         return Image.fromarray(self.pixels) if isinstance(self.pixels, np.ndarray) else self.pixels
 
     def region(self, box: Box | None) -> tuple[float, float, float, float]:
-        """The box, or the whole picture, in the coordinates of `pixels`.
+        """The box, or the whole image, in the coordinates of `pixels`.
 
         A scaled JPEG has its last column and row only in part: the true scale and not the number of
         pixels gives the place, which makes a tenfold difference in how near it comes to the full decode.
@@ -149,7 +149,7 @@ class _Picture:
 def decode(data: Source, *, box: Box | None = None, min_side: float | None = None) -> np.ndarray:
     """RGB uint8 H×W×3: upright, sRGB, transparency over white, first frame or page.
 
-    `min_side` lets a JPEG or a very large picture be decoded smaller, to a short side (of the box, if there is one)
+    `min_side` lets a JPEG or a very large image be decoded smaller, to a short side (of the box, if there is one)
     of at least that.
     """
     return _load(data, box, min_side).cut(box)
@@ -157,33 +157,33 @@ def decode(data: Source, *, box: Box | None = None, min_side: float | None = Non
 
 def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndarray:
     """uint8 size×size×3 as the model is fed with it; shrinking and cropping are one resize."""
-    picture = _load(data, box, pre.size / pre.crop * MARGIN)
-    x1, y1, x2, y2 = picture.region(box)
+    image = _load(data, box, pre.size / pre.crop * MARGIN)
+    x1, y1, x2, y2 = image.region(box)
     side = min(x2 - x1, y2 - y1) * pre.crop
     left, top = (x1 + x2 - side) / 2, (y1 + y2 - side) / 2
     square = (left, top, left + side, top + side)
-    return np.array(picture.image.resize((pre.size, pre.size), pre.filter, box=square))
+    return np.array(image.image.resize((pre.size, pre.size), pre.filter, box=square))
 
 
 def shrink(data: Source, side: int, *, of: Side = min, box: Box | None = None) -> np.ndarray:
     """RGB uint8 H×W×3 brought down to a short side (`of=max`: long side) of `side`; never enlarged."""
-    picture = _load(data, box, side * MARGIN, of)
-    x1, y1, x2, y2 = region = picture.region(box)
+    image = _load(data, box, side * MARGIN, of)
+    x1, y1, x2, y2 = region = image.region(box)
     ratio = side / of(x2 - x1, y2 - y1)
     if ratio >= 1:
-        return picture.cut(box)
+        return image.cut(box)
     size = max(1, round((x2 - x1) * ratio)), max(1, round((y2 - y1) * ratio))
-    return np.array(picture.image.resize(size, Image.Resampling.BICUBIC, box=region))
+    return np.array(image.image.resize(size, Image.Resampling.BICUBIC, box=region))
 
 
 def content_id(data: Source, *, box: Box | None = None) -> str:
-    """A name for what the picture shows: the hash of its decoded pixels, wherever and however it is stored."""
+    """A name for what the image shows: the hash of its decoded pixels, wherever and however it is stored."""
     pixels = decode(data, box=box)
     return hash_bytes(str(pixels.shape), pixels.tobytes())
 
 
-def _load(data: Source, box: Box | None, least: float | None, of: Side = min) -> _Picture:
-    """The picture; where that is faster, smaller, but with a short (or long) side of at least `least`."""
+def _load(data: Source, box: Box | None, least: float | None, of: Side = min) -> _Image:
+    """The image; where that is faster, smaller, but with a short (or long) side of at least `least`."""
     if isinstance(data, np.ndarray):
         return _from_array(data)
     if isinstance(data, Image.Image):
@@ -195,8 +195,8 @@ def _load(data: Source, box: Box | None, least: float | None, of: Side = min) ->
             raise UnreadableImage(error.reason, data) from error.__cause__
     data = bytes(data)
     jpeg = data[:2] == b"\xff\xd8"
-    if jpeg and (picture := _jpeg(data, box, least, of)):
-        return picture
+    if jpeg and (decoded := _jpeg(data, box, least, of)):
+        return decoded
     image = open_header(data)
     if jpeg:
         _check_scans(data, *image.size)
@@ -211,7 +211,7 @@ def _foreign_bytes() -> Iterator[None]:
     except LookalikeError:
         raise
     except UnidentifiedImageError as error:
-        raise UnreadableImage("it is not a picture in a known format, or its beginning is damaged") from error
+        raise UnreadableImage("it is not an image in a known format, or its beginning is damaged") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableImage("it has more pixels than Pillow is set to accept") from error
     except Exception as error:
@@ -237,7 +237,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _check_scans(data: bytes, width: int, height: int) -> None:
-    """Hundreds of near-empty progressive scans over a large picture would take minutes, whoever decodes it."""
+    """Hundreds of near-empty progressive scans over a large image would take minutes, whoever decodes it."""
     if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
         raise UnreadableImage("it has too many scans for its size")
 
@@ -246,15 +246,15 @@ def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float
     x1, y1, x2, y2 = (0, 0, width, height) if box is None else box
     x1, x2, y1, y2 = max(x1, 0), min(x2, width), max(y1, 0), min(y2, height)
     if not (x1 < x2 and y1 < y2):
-        raise UnreadableImage("its box lies outside the picture or is empty")
+        raise UnreadableImage("its box lies outside the image or is empty")
     return x1, y1, x2, y2
 
 
 # --- the fast road ---
 
 
-def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Picture | None:
-    """The picture if simplejpeg can take it, else nothing: Pillow then has the last word."""
+def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image | None:
+    """The image if simplejpeg can take it, else nothing: Pillow then has the last word."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
@@ -285,7 +285,7 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Pictu
     if turn in _TRANSPOSE:
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
         pixels = image.transpose(_TRANSPOSE[turn])
-    return _Picture(pixels, across, down, eighths / 8)
+    return _Image(pixels, across, down, eighths / 8)
 
 
 def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
@@ -311,7 +311,7 @@ def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
 
 
 def open_header(data: bytes) -> Image.Image:
-    """The picture with only its header read."""
+    """The image with only its header read."""
     if not data:
         raise UnreadableImage("the file is empty")
     if _is_text(data[:1024]):
@@ -335,7 +335,7 @@ def heif_size(data: bytes) -> tuple[int, int] | None:
 
 
 def pixels_of(data: bytes) -> int:
-    """How many pixels a picture has, by its header alone."""
+    """How many pixels an image has, by its header alone."""
     if data[:2] == b"\xff\xd8":
         with contextlib.suppress(ValueError):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
@@ -361,7 +361,7 @@ def _heif(data: bytes) -> Any:
 
 
 def _is_text(head: bytes) -> bool:
-    """Plain PPM, the one picture format of readable letters, starts with P."""
+    """Plain PPM, the one image format of readable letters, starts with P."""
     return head[:1] != b"P" and not re.search(rb"[\x00-\x08\x0e-\x1a\x7f]", head) and _is_utf8(head)
 
 
@@ -373,7 +373,7 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
-def _upright(image: Image.Image, box: Box | None = None, least: float | None = None, of: Side = min) -> _Picture:
+def _upright(image: Image.Image, box: Box | None = None, least: float | None = None, of: Side = min) -> _Image:
     _check_size(*image.size)
     with _foreign_bytes():
         image.load()
@@ -386,11 +386,11 @@ def _upright(image: Image.Image, box: Box | None = None, least: float | None = N
     rgb = to_rgb(image) if factor == 1 else reduced(image, factor)
     if turn in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[turn])
-    return _Picture(rgb, width, height, 1 / factor)
+    return _Image(rgb, width, height, 1 / factor)
 
 
 def orientation(source: bytes | Image.Image) -> int:
-    """The EXIF orientation of a picture, or of a bare EXIF block; 1 (upright) where it cannot be read."""
+    """The EXIF orientation of an image, or of a bare EXIF block; 1 (upright) where it cannot be read."""
     try:
         if isinstance(source, bytes):
             exif = Image.Exif()
@@ -398,11 +398,11 @@ def orientation(source: bytes | Image.Image) -> int:
         else:
             exif = source.getexif()
         return int(exif.get(ExifTags.Base.Orientation, 1))
-    except Exception:  # a broken EXIF block raises almost anything, and is no reason to lose the picture
+    except Exception:  # a broken EXIF block raises almost anything, and is no reason to lose the image
         return 1
 
 
-def _from_array(array: np.ndarray) -> _Picture:
+def _from_array(array: np.ndarray) -> _Image:
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
@@ -416,4 +416,4 @@ def _from_array(array: np.ndarray) -> _Picture:
     if array.shape[2] == 4:
         return _upright(Image.fromarray(array, "RGBA"))
     pixels = np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
-    return _Picture(pixels, pixels.shape[1], pixels.shape[0])
+    return _Image(pixels, pixels.shape[1], pixels.shape[0])

@@ -1,4 +1,4 @@
-"""Which pictures make up the joint batch of a step.
+"""Which images make up the joint batch of a step.
 
 A sampler is a pure function of the step: nothing to save, nothing to restore, and the same joint batch
 whatever the number of processes. Each process takes its `core.processes.share` of it.
@@ -10,30 +10,30 @@ from typing import Protocol
 
 import numpy as np
 
+from lookalike.core.distributed import is_main
 from lookalike.core.errors import LookalikeError
-from lookalike.core.processes import is_main
 from lookalike.core.progress import warn
 from lookalike.core.seeds import numpy_rng
 
 
 class Sampler(Protocol):
     size: int
-    """Pictures in a joint batch."""
+    """Images in a joint batch."""
     steps_per_epoch: int
-    """Steps after which about as many pictures were drawn as there are."""
+    """Steps after which about as many images were drawn as there are."""
 
     def batch(self, step: int) -> np.ndarray:
-        """Numbers of the pictures of the joint batch of `step`, from 1 up."""
+        """Numbers of the images of the joint batch of `step`, from 1 up."""
         ...
 
 
 class PKSampler:
-    """P classes with K pictures each.
+    """P classes with K images each.
 
     Classes come in shuffled passes, so that each is seen equally often; the classes left over at the
-    end of a pass are skipped. A class's pictures are drawn without repetition, or, when it has fewer
+    end of a pass are skipped. A class's images are drawn without repetition, or, when it has fewer
     than K, each as often as the others give or take one. Rows with a label below 0 are never drawn.
-    With `replacement` a class may come twice in a batch, and a picture twice for its class.
+    With `replacement` a class may come twice in a batch, and an image twice for its class.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class PKSampler:
         order = order[labels[order] >= 0]
         values, starts = np.unique(labels[order], return_index=True)
         groups = np.split(order, starts[1:]) if len(values) else []
-        # A class with one picture has no positive pair; it would only be a copy of itself.
+        # A class with one image has no positive pair; it would only be a copy of itself.
         self.groups = [group for group in groups if len(group) >= 2]
         if len(self.groups) < 2:
             what = "1 class" if len(self.groups) == 1 else "no class"
             raise LookalikeError(
-                f"Only {what} of {len(values)} has two pictures or more to train on; training needs at least 2."
+                f"Only {what} of {len(values)} has two images or more to train on; training needs at least 2."
             )
         self.classes, self.images, self.seed = min(classes, len(self.groups)), images, seed
         self.replacement = replacement
@@ -79,11 +79,11 @@ class PKSampler:
 
 
 class ShuffleSampler:
-    """All pictures in shuffled passes, labels or not; the last, partial batch of a pass is dropped."""
+    """All images in shuffled passes, labels or not; the last, partial batch of a pass is dropped."""
 
     def __init__(self, count: int, *, size: int, seed: int = 0) -> None:
         if count < 1:
-            raise LookalikeError("There are no pictures to train on.")
+            raise LookalikeError("There are no images to train on.")
         self.count, self.size, self.seed = count, min(size, count), seed
         self.steps_per_epoch = count // self.size
         self._pass: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
@@ -96,7 +96,7 @@ class ShuffleSampler:
 
 
 class Among:
-    """Another sampler's batches, over some of the pictures only."""
+    """Another sampler's batches, over some of the images only."""
 
     def __init__(self, rows: np.ndarray, sampler: Sampler) -> None:
         self.rows, self.sampler = rows, sampler

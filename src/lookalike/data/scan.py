@@ -1,6 +1,6 @@
-"""Folders of pictures, read as a stream: what is there, and what was passed over.
+"""Folders of images, read as a stream: what is there, and what was passed over.
 
-Nothing is opened and nothing is written: one `scandir` a folder, one `stat` a picture. A million
+Nothing is opened and nothing is written: one `scandir` a folder, one `stat` an image. A million
 files take a few seconds, so a scan is simply done again instead of being cached.
 """
 
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from lookalike.core.files import printable
 from lookalike.core.progress import Progress
 
-_PICTURES = "jpg jpeg jpe jfif png apng webp avif bmp dib gif tif tiff jp2 mpo pbm pgm pnm ppm"
+_IMAGES = "jpg jpeg jpe jfif png apng webp avif bmp dib gif tif tiff jp2 mpo pbm pgm pnm ppm"
 _KINDS = {
     "HEIC": "heic heif hif",
     "RAW": "3fr ari arw bay cr2 cr3 crw dcr dng erf fff iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 "
@@ -37,7 +37,7 @@ _KINDS = {
     "sidecar": "aae csv cls cube dop html ini json jsonl lrcat mat md parquet pp3 thm txt tsv vtt xml xmp yaml yml",
 }
 KINDS = {ending: kind for kind, endings in _KINDS.items() for ending in endings.split()}
-KINDS |= dict.fromkeys(_PICTURES.split(), "picture")
+KINDS |= dict.fromkeys(_IMAGES.split(), "image")
 
 # What systems and servers leave lying about, beside everything that begins with a dot.
 _JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recycle.bin", "__macosx", "lost+found"}
@@ -59,9 +59,9 @@ def heif_readable() -> bool:
 
 
 def kind_of(name: str) -> str:
-    """`picture`, or the kind of thing that is passed over."""
+    """`image`, or the kind of thing that is passed over."""
     kind = KINDS.get(name.rpartition(".")[2].lower(), "other") if "." in name else "other"
-    return "picture" if kind == "HEIC" and heif_readable() else kind
+    return "image" if kind == "HEIC" and heif_readable() else kind
 
 
 def passed_over(name: str) -> bool:
@@ -95,7 +95,7 @@ def _distinct(names: list[str]) -> dict[str, str]:
 
 @dataclasses.dataclass
 class Folder:
-    """The pictures of one folder: parallel lists."""
+    """The images of one folder: parallel lists."""
 
     shown: str  # relative, POSIX, readable
     found: str  # relative, as the disk has it
@@ -128,7 +128,7 @@ class Walk:
                 shown, found = stack.pop()
                 if (folder := self._read(shown, found, stack, links)) and folder.names:
                     yield folder
-            # Links come after everything that is there by itself, so that a picture keeps its own path;
+            # Links come after everything that is there by itself, so that an image keeps its own path;
             # linked folders come before linked files for the same reason.
             for link in sorted(links, reverse=True):  # the stack turns them round again
                 self._follow(*link, stack, files)
@@ -160,8 +160,8 @@ class Walk:
                         links.append((shown, found, name))
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(name)
-                    elif (kind := kind_of(name)) != "picture" or not entry.is_file(follow_symlinks=False):
-                        self.skipped[kind if kind != "picture" else "other"] += 1
+                    elif (kind := kind_of(name)) != "image" or not entry.is_file(follow_symlinks=False):
+                        self.skipped[kind if kind != "image" else "other"] += 1
                     else:
                         try:
                             status = entry.stat(follow_symlinks=False)
@@ -210,10 +210,10 @@ class Walk:
         except OSError as error:
             self._missed(_join(shown, readable_name(name)), "vanished", error)
             return None
-        if (kind := kind_of(name)) != "picture":
+        if (kind := kind_of(name)) != "image":
             self.skipped[kind] += 1
             return None
-        listed = (home.st_dev, home.st_ino) in self._seen and not passed_over(own) and kind_of(own) == "picture"
+        listed = (home.st_dev, home.st_ino) in self._seen and not passed_over(own) and kind_of(own) == "image"
         if listed or (status.st_dev, status.st_ino) in self._linked:
             self.skipped["link to what is there"] += 1
             return None
@@ -223,7 +223,7 @@ class Walk:
 
 def changed_ns(status: os.stat_result) -> int:
     """When a file may have changed last. Its own time can be set back by whoever writes it, that of the change cannot:
-    a picture exchanged for one of the same length and time is still seen (docs/decisions/0130)."""
+    an image exchanged for one of the same length and time is still seen (docs/decisions/0130)."""
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -243,7 +243,7 @@ class Scan:
 
 
 def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False) -> Scan:
-    """Everything that looks like a picture under `root`."""
+    """Everything that looks like an image under `root`."""
     walk = Walk(root, follow_links=follow_links)
     folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")

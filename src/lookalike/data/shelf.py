@@ -1,6 +1,6 @@
-"""The demo pictures: a shelf of generated things, so that the tool can be tried where there are no pictures.
+"""The demo images: a shelf of generated things, so that the tool can be tried where there are no images.
 
-Every picture is drawn by this program; none is a photograph. The same settings give the same files.
+Every image is drawn by this program; none is a photograph. The same settings give the same files.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lookalike.core.seeds import numpy_rng
 if TYPE_CHECKING:
     from lookalike.data.table import Table
 
-# Raise with every change that gives other pictures.
+# Raise with every change that gives other images.
 DRAWING = 1
 
 _STAMP, _TABLE, _README = "shelf.json", "table.csv", "README.txt"
-_ABOUT = """These pictures are generated.
+_ABOUT = """These images are generated.
 
-They were drawn by lookalike for its demo: {classes} made-up things, {images} pictures of each,
+They were drawn by lookalike for its demo: {classes} made-up things, {images} images of each,
 in the styles {styles}. No photograph was used.
 
 What makes a class is the form of a thing and its motif. Glaze, pose, light, surroundings and style
-differ from picture to picture, and other things may stand beside it or hide a part of it.
+differ from image to image, and other things may stand beside it or hide a part of it.
 
-{table} gives for each picture its path, label, split and style (as domain). The classes of the
+{table} gives for each image its path, label, split and style (as domain). The classes of the
 splits train and test do not overlap, so that what is measured is how well things never seen
 before are told apart.
 
@@ -54,14 +54,14 @@ def make_shelf(
     size: int = 160,
     progress: bool = False,
 ) -> Table:
-    """Fill a folder with generated pictures, or reuse it if it holds just these; their table."""
+    """Fill a folder with generated images, or reuse it if it holds just these; their table."""
     from lookalike.data.readers import read_table
     from lookalike.data.shelf_scenes import STYLES
 
     if classes < 2 or images < 1 or not 32 <= size <= 1024 or not styles:
         raise LookalikeError(
-            f"A shelf of {classes} classes with {images} pictures of {size} pixels in {len(styles)} styles cannot be "
-            "made: it needs 2 classes, 1 picture, 32 to 1,024 pixels and 1 style."
+            f"A shelf of {classes} classes with {images} images of {size} pixels in {len(styles)} styles cannot be "
+            "made: it needs 2 classes, 1 image, 32 to 1,024 pixels and 1 style."
         )
     for style in styles:
         choose(style, STYLES, "a style of the shelf")
@@ -82,20 +82,20 @@ def make_shelf(
 
 
 def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether the folder holds just these pictures, all of them; what is not ours is never written over."""
+    """Whether the folder holds just these images, all of them; what is not ours is never written over."""
     recover_folder(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return False
     if not (folder / _STAMP).exists():
-        raise LookalikeError(f"`{folder}` holds files that are not generated pictures: choose another folder.")
-    known = read_json(folder / _STAMP, "stamp of generated pictures")
+        raise LookalikeError(f"`{folder}` holds files that are not generated images: choose another folder.")
+    known = read_json(folder / _STAMP, "stamp of generated images")
     sizes: dict[str, int] = known.pop("files", {})
     found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     if known == settings and sizes.items() <= found.items():
         return True
     foreign = [name for name in found if name not in {*sizes, _STAMP} and not Path(name).name.startswith(".")]
     if foreign:
-        raise LookalikeError(f"`{folder}` holds `{foreign[0]}`, which is no generated picture: choose another folder.")
+        raise LookalikeError(f"`{folder}` holds `{foreign[0]}`, which is no generated image: choose another folder.")
     return False
 
 
@@ -105,7 +105,7 @@ def _fill(folder: Path, settings: dict[str, Any], bar: Progress) -> None:
 
     classes, images, styles, seed = (settings[k] for k in ("classes", "images", "styles", "seed"))
     designs = [design(seed, number) for number in range(classes)]
-    # What stands beside a thing is never a thing of the shelf, so that no picture shows two classes.
+    # What stands beside a thing is never a thing of the shelf, so that no image shows two classes.
     others = [design(seed, 100_000 + number) for number in range(60)]
 
     def make(job: tuple[int, int]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What stands on the demo shelf: turned and thrown things, each class a design of its own.
 
 A design is a profile turned around an axis, and a motif. All of it follows from a seed and a number, so
-class 7 of a shelf is the same thing however many classes there are. Colours are no part of it: every piece
+class 7 of a shelf is the same thing however many classes there are. Colors are no part of it: every piece
 has its own glaze.
 """
 
@@ -38,7 +38,7 @@ KINDS = tuple(_PROFILES)
 _OPEN = {"vase", "mug", "bottle", "bowl", "goblet", "pitcher"}
 
 _GLAZES = [
-    np.array([[int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)] for colour in line.split()])
+    np.array([[int(color[i : i + 2], 16) / 255 for i in (0, 2, 4)] for color in line.split()])
     for line in (
         "f4845f f7d6a8 255f85 fff3e2",
         "1b998b c5e0d8 2d3047 f6e27f",
@@ -207,15 +207,15 @@ MOTIFS: dict[str, Callable[[np.ndarray, np.ndarray, Design], np.ndarray]] = {
 
 
 def glaze(rng: np.random.Generator) -> np.ndarray:
-    """Colours for one piece, 4 × 3 from 0 to 1: body, motif, border and handle, foot and rim."""
-    colours = _GLAZES[int(rng.integers(len(_GLAZES)))].copy()
-    if rng.random() < 0.4:  # the motif's colour on the body, and the other way round
-        colours[[0, 1]] = colours[[1, 0]]
-    return np.clip(colours + rng.normal(0, 0.02, (4, 3)), 0.03, 0.98).astype(np.float32)
+    """Colors for one piece, 4 × 3 from 0 to 1: body, motif, border and handle, foot and rim."""
+    colors = _GLAZES[int(rng.integers(len(_GLAZES)))].copy()
+    if rng.random() < 0.4:  # the motif's color on the body, and the other way round
+        colors[[0, 1]] = colors[[1, 0]]
+    return np.clip(colors + rng.normal(0, 0.02, (4, 3)), 0.03, 0.98).astype(np.float32)
 
 
-def paint(d: Design, colours: np.ndarray, a: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """The colour at a turn around the axis and a height, for any number of points: n × 3."""
+def paint(d: Design, colors: np.ndarray, a: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """The color at a turn around the axis and a height, for any number of points: n × 3."""
     low, high = d.field
     field = np.minimum(h - low, high - h)  # how far inside the motif's field
     amount = MOTIFS[d.motif](a, (h - low) / (high - low), d) * _step(field, 0.012)
@@ -224,4 +224,4 @@ def paint(d: Design, colours: np.ndarray, a: np.ndarray, h: np.ndarray) -> np.nd
     shares = np.stack(
         [(1 - amount) * (1 - line) * (1 - edge), amount * (1 - line) * (1 - edge), line * (1 - edge), edge]
     )
-    return shares.T @ colours
+    return shares.T @ colors

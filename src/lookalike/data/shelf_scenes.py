@@ -1,7 +1,7 @@
 """How the things on the demo shelf are seen: pose, glaze, light, surroundings, and the style they are drawn in.
 
 The thing itself is drawn at twice the size and brought down; what surrounds it is drawn at the size itself
-and enlarged, which puts it a little out of focus. Light adds up in squared colours, a cheap stand-in for
+and enlarged, which puts it a little out of focus. Light adds up in squared colors, a cheap stand-in for
 linear light.
 """
 
@@ -17,12 +17,12 @@ from lookalike.data.shelf_designs import STEPS, Design, glaze, paint
 
 OVER = 2  # supersampling
 
-Colour = np.ndarray
+Color = np.ndarray
 
 
 @dataclass
 class Shot:
-    """One piece of a design, as it stands before the camera; lengths per picture side."""
+    """One piece of a design, as it stands before the camera; lengths per image side."""
 
     height: float
     x: float  # middle of the foot
@@ -32,7 +32,7 @@ class Shot:
     spin: float  # turns
     side: int  # where the handle is
     light: np.ndarray  # direction to the lamp: right, up, towards the camera
-    colours: np.ndarray
+    colors: np.ndarray
 
     @property
     def lean(self) -> float:
@@ -50,7 +50,7 @@ class Solid:
 
     index: np.ndarray  # into the flattened canvas
     cover: np.ndarray  # 0 to 1
-    colour: np.ndarray
+    color: np.ndarray
     normal: np.ndarray  # 3 × n: right, up, towards the camera
     hollow: np.ndarray  # how dark it is inside the opening
     height: np.ndarray
@@ -97,22 +97,22 @@ def turn(d: Design, shot: Shot, canvas: int) -> Solid:
     length = 1 / np.sqrt(1 + rise * rise)
     up, out = -rise * length, np.sqrt(1 - u * u) * length
     normal = np.stack([u * length, up * cos + out * sin, out * cos - up * sin])
-    colour = paint(d, shot.colours, shot.spin + np.arcsin(u) / (2 * np.pi), np.clip(h, 0, 1))
+    color = paint(d, shot.colors, shot.spin + np.arcsin(u) / (2 * np.pi), np.clip(h, 0, 1))
     if rod_normal is not None:
         rod = rod * (1 - cover)
         normal += rod * (rod_normal[:, seen] - normal)
-        colour += rod[:, None] * (shot.colours[2] - colour)
+        color += rod[:, None] * (shot.colors[2] - color)
         cover = cover + rod
     hollow = np.zeros_like(x)
     if mouth > 0.01:
         across, deep, ring = across[seen], deep[seen], ring[seen]
         well = inside * (1 - np.clip((ring - 0.88) / 0.04, 0, 1)) if d.open else 0 * inside
-        colour += inside[:, None] * (0.9 * shot.colours[3] - colour)
+        color += inside[:, None] * (0.9 * shot.colors[3] - color)
         normal += inside * (np.array([[0], [cos], [sin]], np.float32) - normal)
         normal += well * (np.stack([-across, 0 * deep + 0.3, np.clip(deep, 0, 1) * 0.5 + 0.2]) - normal)
         hollow = well * (0.35 + 0.35 * np.clip(0.5 - deep * 0.5, 0, 1))
         cover = np.maximum(cover, inside)
-    return Solid(index, cover, colour, normal, hollow, np.clip(h, 0, 1))
+    return Solid(index, cover, color, normal, hollow, np.clip(h, 0, 1))
 
 
 def _place(h: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def _handle(
 
 
 def shade(solid: Solid, shot: Shot, d: Design, style: Style) -> np.ndarray:
-    """Lit colours, n × 3: a soft lamp, light from all around, a glossy reflection of the lamp."""
+    """Lit colors, n × 3: a soft lamp, light from all around, a glossy reflection of the lamp."""
     nx, ny, nz = solid.normal
     lx, ly, lz = (float(v) for v in shot.light)
     direct = np.clip(0.72 * (nx * lx + ny * ly + nz * lz) + 0.28, 0, 1)
@@ -155,14 +155,14 @@ def shade(solid: Solid, shot: Shot, d: Design, style: Style) -> np.ndarray:
     rx, ry, rz = 2 * nz * nx, 2 * nz * ny, 2 * nz * nz - 1
     shine = 0.75 * np.clip((rx * lx + ry * ly + rz * lz - 0.9) * 20, 0, 1)
     shine += 0.12 * np.clip((rz * lz + 0.6 * ry * ly - rx * lx - 0.72) * 5, 0, 1)
-    lit = solid.colour * solid.colour * light + (d.gloss * shine * solid_part)[:, None] * style.lamp
+    lit = solid.color * solid.color * light + (d.gloss * shine * solid_part)[:, None] * style.lamp
     return np.sqrt(np.clip(lit, 0, 1))
 
 
-def lay(canvas: np.ndarray, solid: Solid, colour: np.ndarray) -> None:
+def lay(canvas: np.ndarray, solid: Solid, color: np.ndarray) -> None:
     flat = canvas.reshape(-1, 3)
     under = flat[solid.index]
-    flat[solid.index] = under + solid.cover[:, None] * (colour - under)
+    flat[solid.index] = under + solid.cover[:, None] * (color - under)
 
 
 # --- styles ---
@@ -170,20 +170,20 @@ def lay(canvas: np.ndarray, solid: Solid, colour: np.ndarray) -> None:
 
 @dataclass
 class Style:
-    """One style in one picture: its light, its ground, and what is done to the finished drawing."""
+    """One style in one image: its light, its ground, and what is done to the finished drawing."""
 
-    lamp: Colour
-    around: Colour
+    lamp: Color
+    around: Color
     ground: np.ndarray  # n × n × 3
     horizon: float
     dark: float  # how much light a shadow takes
-    rim: Colour | None = None
+    rim: Color | None = None
     flat: bool = False
     blur: float = 1.0
     finish: Callable[[np.ndarray], np.ndarray] | None = None
 
 
-def _hsv(h: float, s: float, v: float) -> Colour:
+def _hsv(h: float, s: float, v: float) -> Color:
     k = (np.array([5, 3, 1]) + h * 6) % 6
     return (v - v * s * np.clip(np.minimum(k, 4 - k), 0, 1)).astype(np.float32)
 
@@ -240,8 +240,8 @@ def night(shot: Shot, n: int, rng: np.random.Generator) -> Style:
     pen = ImageDraw.Draw(lights)
     for _ in range(int(rng.integers(4, 14))):
         radius, u, v = rng.uniform(0.04, 0.14) * n, rng.uniform(0, 2) * n, rng.uniform(0, 1.2) * n
-        colour = 255 * rng.uniform(0.1, 0.4) * _hsv(rng.choice([0.06, 0.1, 0.13, 0.5, 0.9]), rng.uniform(0.3, 0.8), 1.0)
-        pen.ellipse((u - radius, v - radius, u + radius, v + radius), tuple(int(c) for c in colour))
+        color = 255 * rng.uniform(0.1, 0.4) * _hsv(rng.choice([0.06, 0.1, 0.13, 0.5, 0.9]), rng.uniform(0.3, 0.8), 1.0)
+        pen.ellipse((u - radius, v - radius, u + radius, v + radius), tuple(int(c) for c in color))
     sky = _hsv(hue, rng.uniform(0.5, 0.8), rng.uniform(0.1, 0.22))
     out = _array(lights.reduce(2)) + sky * (1.3 - 0.7 * y)[..., None]
     horizon = shot.y - rng.uniform(0.02, 0.1)
@@ -280,7 +280,7 @@ def sketch(shot: Shot, n: int, rng: np.random.Generator) -> Style:
 
 
 def poster(shot: Shot, n: int, rng: np.random.Generator) -> Style:
-    """Flat colours, three tones of light, a bold ground."""
+    """Flat colors, three tones of light, a bold ground."""
     x, y = _grid(n, shot)
     hue, white = rng.random(), np.ones(3, np.float32)
     one, two = _hsv(hue, rng.uniform(0.2, 0.7), rng.uniform(0.6, 0.95)), _hsv(hue + rng.uniform(0.05, 0.2), 0.4, 0.9)
@@ -302,11 +302,11 @@ STYLES: dict[str, Callable[[Shot, int, np.random.Generator], Style]] = {
 }
 
 
-# --- the picture ---
+# --- the image ---
 
 
 def draw(d: Design, style_name: str, size: int, others: list[Design], rng: np.random.Generator) -> Image.Image:
-    """One picture of a thing among others, `size` pixels square."""
+    """One image of a thing among others, `size` pixels square."""
     shot = _pose(d, rng)
     style = STYLES[style_name](shot, size, rng)
     for _ in range(int(rng.integers(0, 4))):
@@ -342,7 +342,7 @@ def _pose(d: Design, rng: np.random.Generator, like: Shot | None = None) -> Shot
         spin=rng.random(),
         side=side,
         light=like.light if like else light,
-        colours=glaze(rng),
+        colors=glaze(rng),
     )
 
 
@@ -364,8 +364,8 @@ def _lay_front(
     away = rng.uniform(0.6, 1.1) * d.width * front.height / 2 + 0.08
     front.stand(shot, rng.choice([-1, 1]) * away, shot.y + rng.uniform(0.05, 0.2))
     solid = turn(d, front, size)
-    cover, colour = np.zeros((size, size), np.float32), np.zeros((size, size, 3), np.float32)
+    cover, color = np.zeros((size, size), np.float32), np.zeros((size, size, 3), np.float32)
     cover.reshape(-1)[solid.index] = solid.cover
-    colour.reshape(-1, 3)[solid.index] = shade(solid, front, d, style) * solid.cover[:, None]
+    color.reshape(-1, 3)[solid.index] = shade(solid, front, d, style) * solid.cover[:, None]
     canvas *= 1 - _enlarge(cover, len(canvas), 2 * style.blur)[..., None]
-    canvas += _enlarge(colour, len(canvas), 2 * style.blur)
+    canvas += _enlarge(color, len(canvas), 2 * style.blur)

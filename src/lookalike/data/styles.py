@@ -1,4 +1,4 @@
-"""The same picture in another look: what a shift of style does to a model can be tried before it happens."""
+"""The same image in another look: what a shift of style does to a model can be tried before it happens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Steps = tuple[tuple[str, int], ...]  # styles and their strengths, one after the
 
 @dataclass(frozen=True)
 class StyleView:
-    """The centre crop, changed in one or several ways. Only `noise` draws from the stream."""
+    """The center crop, changed in one or several ways. Only `noise` draws from the stream."""
 
     kind: ClassVar[str] = "style"
     pre: Preprocess
@@ -43,7 +43,7 @@ class StyleView:
         return {"kind": self.kind, "pre": self.pre.to_json(), "steps": steps, "cropped": self.cropped}
 
 
-def _grey(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+def _gray(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
     return Image.blend(image, image.convert("L").convert("RGB"), strength / 3)
 
 
@@ -62,8 +62,8 @@ def _jpeg(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.
     return Image.open(file).convert("RGB")
 
 
-def _colour(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    """The hue turned by a third of the circle at most, colours stronger."""
+def _color(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
+    """The hue turned by a third of the circle at most, colors stronger."""
     hue, saturation, value = image.convert("HSV").split()
     hue = hue.point([(level + 28 * strength) % 256 for level in range(256)])
     turned = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
@@ -71,7 +71,7 @@ def _colour(image: Image.Image, strength: int, rng: np.random.Generator) -> Imag
 
 
 def _poster(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    """Flat areas of few colours, as in a cartoon."""
+    """Flat areas of few colors, as in a cartoon."""
     flat = Image.fromarray(median(np.asarray(image), (0, 3, 5, 7)[strength]))
     return ImageEnhance.Color(ImageOps.posterize(flat, 5 - strength)).enhance(1.4)
 
@@ -102,10 +102,10 @@ def median(pixels: np.ndarray, size: int) -> np.ndarray:
 
 
 def _sketch(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    """Lines on white: the grey picture divided by its blurred self."""
-    grey = np.asarray(image.convert("L"), np.float32)
+    """Lines on white: the gray image divided by its blurred self."""
+    gray = np.asarray(image.convert("L"), np.float32)
     soft = image.convert("L").filter(ImageFilter.GaussianBlur(5 * image.width / 224))
-    lines = (grey * 255 / np.maximum(np.asarray(soft, np.float32), 1)).clip(0, 255)
+    lines = (gray * 255 / np.maximum(np.asarray(soft, np.float32), 1)).clip(0, 255)
     lines = 255 * (lines / 255) ** strength  # darker lines
     drawn = Image.fromarray(lines.astype(np.uint8)).convert("RGB")
     return drawn if strength == 3 else ImageChops.blend(image, drawn, 0.35 + 0.3 * strength)
@@ -139,11 +139,11 @@ def _relief(image: Image.Image, strength: int, rng: np.random.Generator) -> Imag
 
 
 _CHANGES = {
-    "grey": _grey,
+    "gray": _gray,
     "blur": _blur,
     "noise": _noise,
     "jpeg": _jpeg,
-    "colour": _colour,
+    "color": _color,
     "poster": _poster,
     "sketch": _sketch,
     "negative": _negative,

@@ -1,4 +1,4 @@
-"""`Table`: Arrow columns over rows of pictures; nothing downstream knows where they came from."""
+"""`Table`: Arrow columns over rows of images; nothing downstream knows where they came from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_file, hash_bytes, to_json
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
@@ -27,7 +27,7 @@ TYPES: dict[str, pa.DataType] = {
     "row_id": pa.string(),
     "path": pa.string(),
     "found": pa.binary(),  # the name as the disk has it, where `path` alone would not open the file
-    "shard": pa.string(),  # the tar file that holds the picture
+    "shard": pa.string(),  # the tar file that holds the image
     "coarse": pa.string(),
     "split": pa.string(),
     "official_split": pa.string(),
@@ -66,7 +66,7 @@ def _array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Rows of pictures. Never changed: `take`, `where` and `with_column` give new tables over the same memory."""
+    """Rows of images. Never changed: `take`, `where` and `with_column` give new tables over the same memory."""
 
     name: str
     root: Path | None
@@ -135,7 +135,7 @@ class Table:
         return dataclasses.replace(self, arrow=arrow.combine_chunks(), notes=dict(self.notes))
 
     def without(self, *names: str) -> Table:
-        """The same rows without some columns; `without(*BOX)` gives whole pictures."""
+        """The same rows without some columns; `without(*BOX)` gives whole images."""
         kept = [name for name in self.names if name not in names]
         return dataclasses.replace(self, arrow=self.arrow.select(kept), notes=dict(self.notes))
 
@@ -145,7 +145,7 @@ class Table:
             return np.full(len(self), -1, np.int64), []
         values = self._flat(column)
         if pa.types.is_list(values.type):
-            raise LookalikeError(f"The pictures of `{self.name}` have several labels each; this needs one a picture.")
+            raise LookalikeError(f"The images of `{self.name}` have several labels each; this needs one an image.")
         encoded = values.cast(pa.string()).dictionary_encode()
         names = encoded.dictionary.to_pylist()
         order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
@@ -154,7 +154,7 @@ class Table:
         return rank[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], [names[i] for i in order]
 
     def label_matrix(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
-        """Which row has which labels, as a matrix of flags, for pictures with one or several."""
+        """Which row has which labels, as a matrix of flags, for images with one or several."""
         if not self.has(column) or not pa.types.is_list(self.arrow[column].type):
             codes, names = self.labels(column)
             return codes[:, None] == np.arange(len(names)), names
@@ -176,7 +176,7 @@ class Table:
         return None if self._value("shard", i) else self._opened(i)
 
     def open_bytes(self, i: int) -> bytes:
-        """The encoded picture of a row, from its file or from inside its shard."""
+        """The encoded image of a row, from its file or from inside its shard."""
         path = self._opened(i)
         if self._value("offset", i) is None:
             return path.read_bytes()
@@ -189,12 +189,12 @@ class Table:
         return data
 
     def box(self, i: int) -> tuple[int, int, int, int] | None:
-        """(x1, y1, x2, y2) of the part of the picture that the row is about, if it is not the whole."""
+        """(x1, y1, x2, y2) of the part of the image that the row is about, if it is not the whole."""
         corners = tuple(self._value(name, i) for name in BOX)
         return None if None in corners else corners
 
     def fingerprint(self) -> str:
-        """A name for what the pictures are: row ids, sizes, times and boxes."""
+        """A name for what the images are: row ids, sizes, times and boxes."""
         return self._fingerprint
 
     def save(self, path: str | Path) -> None:
@@ -210,7 +210,7 @@ class Table:
         path = Path(path)
         arrow = read_parquet(path)
         text = (arrow.schema.metadata or {}).get(_STAMP)
-        about = upgrade("table", json.loads(text) if text else None, path)
+        about = check_format("table", json.loads(text) if text else None, path)
         root = None if about["root"] is None else Path(about["root"])
         return cls(about["name"], root, arrow.replace_schema_metadata(None).combine_chunks(), about["notes"])
 
@@ -242,7 +242,7 @@ def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:
         return ids
     corners = [arrays[corner].cast(pa.string()) for corner in BOX]
     crops = pc.binary_join_element_wise(ids, pc.binary_join_element_wise(*corners, ","), "#")
-    return pc.coalesce(crops, ids)  # a row without a box is a whole picture
+    return pc.coalesce(crops, ids)  # a row without a box is a whole image
 
 
 def read_parquet(path: Path) -> pa.Table:

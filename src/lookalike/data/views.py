@@ -1,4 +1,4 @@
-"""Views: what a training step sees of a picture. Pixels and a random stream in, a square out.
+"""Views: what a training step sees of an image. Pixels and a random stream in, a square out.
 
 A view draws from the stream it is given and from nothing else, so the same stream gives the same square.
 """
@@ -28,10 +28,10 @@ class View(Protocol):
 
 
 @dataclass(frozen=True)
-class CentreView:
-    """What the finished model will be given: the centre crop. Draws nothing."""
+class CenterView:
+    """What the finished model will be given: the center crop. Draws nothing."""
 
-    kind: ClassVar[str] = "centre"
+    kind: ClassVar[str] = "center"
     pre: Preprocess
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -43,11 +43,11 @@ class CentreView:
 
 @dataclass(frozen=True)
 class RandomView:
-    """A random part of the picture, perhaps mirrored, recoloured, greyed or blurred.
+    """A random part of the image, perhaps mirrored, recolored, grayed or blurred.
 
     `scale` is the range of the part's area, `ratio` of its width to its height. `jitter` is the strength
-    of the colour changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`; `saturation`
-    is how much of it colours get (BYOL: half). `grey`, `blur`, `solarise` and `erase` are chances; `augment` is a
+    of the color changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`; `saturation`
+    is how much of it colors get (BYOL: half). `gray`, `blur`, `solarize` and `erase` are chances; `augment` is a
     RandAugment (`rand-m9-mstd0.5`, `rand-tv9`).
     """
 
@@ -58,12 +58,12 @@ class RandomView:
     flip: bool = True
     jitter: float = 0.0
     jitter_chance: float = 0.8
-    grey: float = 0.0
+    gray: float = 0.0
     blur: float = 0.0
     augment: str = ""
     erase: float = 0.0
     saturation: float = 1.0
-    solarise: float = 0.0
+    solarize: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", tuple(self.scale))
@@ -77,12 +77,12 @@ class RandomView:
         image = self._part(pixels, rng)
         if self.jitter and rng.random() < self.jitter_chance:
             image = _jitter(image, self.jitter, rng, self.saturation)
-        if self.grey and rng.random() < self.grey:
+        if self.gray and rng.random() < self.gray:
             image = image.convert("L").convert("RGB")
         if self.blur and rng.random() < self.blur:
             # Radii as for 224 pixels; a smaller square is blurred less.
             image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0) * self.pre.size / 224))
-        if self.solarise and rng.random() < self.solarise:
+        if self.solarize and rng.random() < self.solarize:
             image = ImageOps.solarize(image, 128)
         red, green, blue = (round(255 * value) for value in self.pre.mean)
         fill = (red, green, blue)
@@ -108,7 +108,7 @@ class RandomView:
 
 @dataclass(frozen=True)
 class CropView(RandomView):
-    """As `RandomView`, but the part is a square as large as the centre crop's, anywhere in the picture."""
+    """As `RandomView`, but the part is a square as large as the center crop's, anywhere in the image."""
 
     kind: ClassVar[str] = "crop"
 
@@ -119,10 +119,10 @@ class CropView(RandomView):
 
 @dataclass(frozen=True)
 class MultiView:
-    """Several views of one picture, as a list; the members may differ (large and small, strong and weak)."""
+    """Several views of one image, as a list; the members may differ (large and small, strong and weak)."""
 
     kind: ClassVar[str] = "multi"
-    views: tuple[CentreView | RandomView, ...]
+    views: tuple[CenterView | RandomView, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", tuple(self.views))
@@ -140,11 +140,11 @@ class MultiView:
 def view_from_json(document: dict[str, Any]) -> Any:
     """The view that `to_json` wrote down."""
     fields = dict(document)
-    kind = choose(str(fields.pop("kind", "")), ("centre", "random", "crop", "multi"), "a view")
+    kind = choose(str(fields.pop("kind", "")), ("center", "random", "crop", "multi"), "a view")
     if kind == "multi":
         return MultiView(tuple(view_from_json(view) for view in fields["views"]))
     fields["pre"] = Preprocess.from_json(fields["pre"])
-    return {"centre": CentreView, "random": RandomView, "crop": CropView}[kind](**fields)
+    return {"center": CenterView, "random": RandomView, "crop": CropView}[kind](**fields)
 
 
 def _random_box(

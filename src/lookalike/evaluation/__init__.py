@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from lookalike.evaluation.clustering import nmi
     from lookalike.evaluation.job import compare, evaluate
     from lookalike.evaluation.knn import weighted_knn
-    from lookalike.evaluation.neighbours import top_k
-    from lookalike.evaluation.outcome import Comparison, Evaluation
-    from lookalike.evaluation.pictures import Measured, Subject
+    from lookalike.evaluation.neighbors import top_k
     from lookalike.evaluation.probe import linear_probe
+    from lookalike.evaluation.query_images import Measured, Subject
+    from lookalike.evaluation.results import Comparison, Evaluation
     from lookalike.evaluation.retrieval import Retrieval
     from lookalike.evaluation.verification import verify
 
@@ -45,13 +45,13 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Calibration": "calibration",
-        "Comparison": "outcome",
-        "Evaluation": "outcome",
+        "Comparison": "results",
+        "Evaluation": "results",
         "Interval": "bootstrap",
-        "Measured": "pictures",
+        "Measured": "query_images",
         "Paired": "bootstrap",
         "Retrieval": "retrieval",
-        "Subject": "pictures",
+        "Subject": "query_images",
         "calibrate": "calibration",
         "compare": "job",
         "evaluate": "job",
@@ -59,7 +59,7 @@ __getattr__, __dir__ = lazily(
         "linear_probe": "probe",
         "nmi": "clustering",
         "paired": "bootstrap",
-        "top_k": "neighbours",
+        "top_k": "neighbors",
         "verify": "verification",
         "weighted_knn": "knn",
     },

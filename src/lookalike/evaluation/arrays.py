@@ -19,13 +19,13 @@ def as_rows(vectors: Any, what: str = "embeddings") -> Floats:
     """Vectors as a C-contiguous float32 matrix; the first row that is not finite is named."""
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
     if rows.ndim != 2:
-        raise LookalikeError(f"The {what} must be a matrix with one row a picture, not of shape {rows.shape}.")
+        raise LookalikeError(f"The {what} must be a matrix with one row an image, not of shape {rows.shape}.")
     # A sum is finite only if every term is (or if the row overflows, which is no embedding either).
     bad = np.flatnonzero(~np.isfinite(rows.sum(axis=1, dtype=np.float64)))
     if len(bad):
         raise LookalikeError(
             f"{len(bad):,} of {len(rows):,} {what} hold NaN or infinite numbers, the first is row {bad[0]}: "
-            "embed these pictures again or leave them out."
+            "embed these images again or leave them out."
         )
     return rows
 

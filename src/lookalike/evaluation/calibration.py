@@ -1,6 +1,6 @@
-"""P(same thing | score, neighbourhood of the query): what a score means, checked on held-out pairs.
+"""P(same thing | score, neighborhood of the query): what a score means, checked on held-out pairs.
 
-A score of 0.8 says little by itself: in a dense neighbourhood everything scores 0.8. So the score and its height
+A score of 0.8 says little by itself: in a dense neighborhood everything scores 0.8. So the score and its height
 above the query's surroundings (its 50th hit) are joined by a logistic fit into one number, and a monotone curve over
 that number gives the probability (docs/decisions/0043). Pairs are (query, hit) as a user sees them.
 """
@@ -16,7 +16,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows
 from lookalike.evaluation.bootstrap import interval, share
-from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation.neighbors import top_k
 from lookalike.evaluation.pairs import pair_scores
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word
 
@@ -28,13 +28,13 @@ KNOTS = 30
 class Calibration:
     """The fitted curve; `to_json` and `from_json` let a model or an index carry it."""
 
-    weights: tuple[float, float, float]  # of 1, the score, and the score less that of the neighbourhood's edge
-    neighbours: int  # the hit that is the edge
+    weights: tuple[float, float, float]  # of 1, the score, and the score less that of the neighborhood's edge
+    neighbors: int  # the hit that is the edge
     knots: list[float]
     p: list[float]
     low: list[float]
     high: list[float]
-    neighbourhood: tuple[float, float]  # 1st and 99th percentile of what was seen
+    neighborhood: tuple[float, float]  # 1st and 99th percentile of what was seen
     positive: int
     pairs: int
     checked: dict[str, Any] = field(default_factory=dict)  # what held-out pairs said, see `check`
@@ -42,7 +42,7 @@ class Calibration:
     def probability(self, scores: Any, level: Any = None) -> tuple[Doubles, Doubles, Doubles]:
         """p with its interval for the hits of queries: scores of shape (..., hits), best first, the query left out.
 
-        `level` is that of the neighbourhood (see there) where more hits are known than are asked about.
+        `level` is that of the neighborhood (see there) where more hits are known than are asked about.
         """
         values = np.asarray(scores, dtype=np.float64)
         around = self.level(values) if level is None else np.asarray(level, dtype=np.float64)
@@ -51,13 +51,13 @@ class Calibration:
         return p, low, high
 
     def level(self, scores: Any) -> Doubles:
-        """How near a query's surroundings are: the score at the edge of its neighbourhood, or the last one known."""
+        """How near a query's surroundings are: the score at the edge of its neighborhood, or the last one known."""
         values = np.asarray(scores, dtype=np.float64)
-        return np.asarray(values[..., min(self.neighbours, values.shape[-1]) - 1])
+        return np.asarray(values[..., min(self.neighbors, values.shape[-1]) - 1])
 
     def within(self, level: Any) -> Bools:
-        """Whether a query's neighbourhood is like those the curve was checked on."""
-        return np.asarray((np.asarray(level) >= self.neighbourhood[0]) & (np.asarray(level) <= self.neighbourhood[1]))
+        """Whether a query's neighborhood is like those the curve was checked on."""
+        return np.asarray((np.asarray(level) >= self.neighborhood[0]) & (np.asarray(level) <= self.neighborhood[1]))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,7 +80,7 @@ class HitPairs:
 
     scores: Doubles
     same: Bools
-    level: Doubles  # of each query's neighbourhood
+    level: Doubles  # of each query's neighborhood
     groups: Ints  # class of each query: what is drawn together and held out together
 
     def of(self, queries: Bools) -> HitPairs:
@@ -95,9 +95,9 @@ def hit_pairs(
     gallery: Any = None,
     ids: Any = None,
     hits: int = 20,
-    neighbours: int = 50,
+    neighbors: int = 50,
 ) -> HitPairs:
-    """Each labelled query's best hits in the gallery, and whether they show the same thing."""
+    """Each labeled query's best hits in the gallery, and whether they show the same thing."""
     rows = as_rows(embeddings)
     codes = as_codes(labels, len(rows))
     asked, where = as_index(query, len(rows), "query"), as_index(gallery, len(rows), "gallery")
@@ -106,7 +106,7 @@ def hit_pairs(
     place = np.full(len(rows), -1, np.int64)
     place[where] = np.arange(len(where))
     extra = 0 if content is None else int(np.bincount(content[content >= 0]).max(initial=0))
-    scores, index = top_k(rows[asked], rows[where], max(hits, neighbours) + extra, exclude=place[asked])
+    scores, index = top_k(rows[asked], rows[where], max(hits, neighbors) + extra, exclude=place[asked])
     found = where[index] if len(where) else index
     kept = index >= 0
     if content is not None:
@@ -114,7 +114,7 @@ def hit_pairs(
     order = np.argsort(~kept, axis=1, kind="stable")  # what is kept moves to the front
     kept, found = np.take_along_axis(kept, order, axis=1), np.take_along_axis(found, order, axis=1)
     values = np.where(kept, np.take_along_axis(scores, order, axis=1), -np.inf).astype(np.float64)
-    edge = np.maximum(np.minimum(kept.sum(axis=1), neighbours) - 1, 0)
+    edge = np.maximum(np.minimum(kept.sum(axis=1), neighbors) - 1, 0)
     same = (codes[found] == codes[asked, None]) & kept
     return HitPairs(values[:, :hits], same[:, :hits], values[np.arange(len(asked)), edge], codes[asked])
 
@@ -127,29 +127,29 @@ def calibrate(
     gallery: Any = None,
     ids: Any = None,
     hits: int = 20,
-    neighbours: int = 50,
+    neighbors: int = 50,
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[Calibration | None, str]:
-    """Fit the curve on held-out pictures; (None, why) where too little is known for a per cent."""
-    pairs = hit_pairs(embeddings, labels, query=query, gallery=gallery, ids=ids, hits=hits, neighbours=neighbours)
+    """Fit the curve on held-out images; (None, why) where too little is known for a per cent."""
+    pairs = hit_pairs(embeddings, labels, query=query, gallery=gallery, ids=ids, hits=hits, neighbors=neighbors)
     real = np.isfinite(pairs.scores)
     positive = int(pairs.same.sum())
     if positive < FEWEST:
         return None, f"only {positive} pairs of the same thing are known; {FEWEST} are needed for percentages"
     if positive == int(real.sum()):
         return None, "every hit shows the same thing; percentages need wrong hits too"
-    checked = check(pairs, neighbours=neighbours, draws=draws, seed=seed)
+    checked = check(pairs, neighbors=neighbors, draws=draws, seed=seed)
     if not checked:
         return None, "too few classes to check percentages on: they need right and wrong hits of several"
-    return Calibration(**{**asdict(_fit(pairs, neighbours, draws, seed)), "checked": checked}), ""
+    return Calibration(**{**asdict(_fit(pairs, neighbors, draws, seed)), "checked": checked}), ""
 
 
 def _features(scores: Doubles, level: Doubles) -> Doubles:
     return np.stack([np.ones_like(scores), scores, scores - level], axis=-1)
 
 
-def _fit(pairs: HitPairs, neighbours: int, draws: int, seed: int) -> Calibration:
+def _fit(pairs: HitPairs, neighbors: int, draws: int, seed: int) -> Calibration:
     real = np.isfinite(pairs.scores)
     features = _features(pairs.scores, pairs.level[:, None])[real]
     same = pairs.same[real]
@@ -165,7 +165,7 @@ def _fit(pairs: HitPairs, neighbours: int, draws: int, seed: int) -> Calibration
     asked = pairs.level[real.any(axis=1)]
     return Calibration(
         tuple(float(w) for w in weights),  # type: ignore[arg-type]
-        neighbours,
+        neighbors,
         knots[kept].tolist(),
         curves[0].tolist(),
         np.minimum(np.quantile(curves[1:], 0.025, axis=0), curves[0]).tolist(),
@@ -177,7 +177,7 @@ def _fit(pairs: HitPairs, neighbours: int, draws: int, seed: int) -> Calibration
 
 
 def _logistic(features: Doubles, same: Bools, ridge: float = 1e-3) -> Doubles:
-    """Newton's method on standardised features; no weight below 0, so that p rises with the score."""
+    """Newton's method on standardized features; no weight below 0, so that p rises with the score."""
     mean, spread = features[:, 1:].mean(axis=0), features[:, 1:].std(axis=0)
     spread[spread == 0] = 1.0
     x = np.concatenate([features[:, :1], (features[:, 1:] - mean) / spread], axis=1)
@@ -230,7 +230,7 @@ def _monotone(hits: Doubles, pairs: Doubles) -> Doubles:
 
 
 def check(
-    pairs: HitPairs, *, neighbours: int = 50, folds: int = 5, bins: int = 10, draws: int = 200, seed: int = 0
+    pairs: HitPairs, *, neighbors: int = 50, folds: int = 5, bins: int = 10, draws: int = 200, seed: int = 0
 ) -> dict[str, Any]:
     """How right the percentages are on classes that did not help to fit them.
 
@@ -245,7 +245,7 @@ def check(
         inside = int(pairs.same[~out].sum())
         if not out.any() or not 0 < inside < real.sum():
             continue
-        fitted = _fit(pairs.of(~out), neighbours, draws, seed)
+        fitted = _fit(pairs.of(~out), neighbors, draws, seed)
         known = np.isfinite(pairs.scores[out])
         held = fitted.probability(
             np.where(known, pairs.scores[out], 0.0), np.where(known.any(axis=1), pairs.level[out], 0)

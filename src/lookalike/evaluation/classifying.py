@@ -1,4 +1,4 @@
-"""Classification beside retrieval: known pictures name others, by their neighbours or by a linear probe."""
+"""Classification beside retrieval: known images name others, by their neighbors or by a linear probe."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.sections import number
+from lookalike.core.report_blocks import number
 from lookalike.data import Table
 from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Interval, interval
-from lookalike.evaluation.expertise import Expertise, expertise
 from lookalike.evaluation.finetune import FEW_LABELS, LINEAR, FineTuned, fine_tune
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.probe import fifth, linear_probe
+from lookalike.evaluation.retriever_knn import Expertise, expertise
 from lookalike.evaluation.svm import low_shot
 from lookalike.evaluation.svm import svm as machines
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
 
-NEIGHBOURS, TEMPERATURE = 20, 0.07  # as the literature on self-supervision measures features
+NEIGHBORS, TEMPERATURE = 20, 0.07  # as the literature on self-supervision measures features
 COUNTS = (10, 20, 100, 200)
 FEW = (0.01, 0.1)
 
 
 @dataclass(frozen=True)
 class Classified:
-    """Shares of the asked pictures that were named rightly, with intervals over classes."""
+    """Shares of the asked images that were named rightly, with intervals over classes."""
 
     known: int
     asked: int
@@ -38,7 +38,7 @@ class Classified:
     probe: Interval | None
     retriever: Expertise | None = None
     knn_at: dict[int, float] = field(default_factory=dict)
-    """k-NN accuracy by the number of neighbours."""
+    """k-NN accuracy by the number of neighbors."""
     svm: float | None = None
     """mAP of one-vs-rest SVMs."""
     low_shot: dict[int, float] = field(default_factory=dict)
@@ -59,15 +59,13 @@ class Classified:
             told = f"{number(share.value)} ({number(share.low)}–{number(share.high)}), k = {self.retriever.k}"
             out["As a retriever: k-NN by majority"] = told
         if self.knn_at:
-            out["k-NN accuracy, " + " / ".join(map(str, self.knn_at)) + " neighbours"] = _row(self.knn_at.values())
+            out["k-NN accuracy, " + " / ".join(map(str, self.knn_at)) + " neighbors"] = _row(self.knn_at.values())
         if self.svm is not None:
             out["One-vs-rest SVM mAP"] = number(self.svm)
             out["SVM mAP, " + " / ".join(map(str, self.low_shot)) + " of each class"] = _row(self.low_shot.values())
         for tuned in self.fine_tuned:
             title = "Linear, by SGD" if tuned.linear else f"Fine-tuned on {100 * tuned.share:g} %"
-            out[f"{title} ({tuned.labelled:,} pictures): top-1 / top-5"] = (
-                f"{number(tuned.top1)} / {number(tuned.top5)}"
-            )
+            out[f"{title} ({tuned.labeled:,} images): top-1 / top-5"] = f"{number(tuned.top1)} / {number(tuned.top5)}"
         return out
 
 
@@ -77,25 +75,25 @@ def _row(values: Iterable[float]) -> str:
 
 def sides(table: Table, labels: Ints, measured: Bools, *, seed: int) -> tuple[Bools, Bools]:
     """(known, asked) rows: the split `train` and what is measured, or without one a fifth of each class, drawn."""
-    labelled = labels >= 0
+    labeled = labels >= 0
     if table.has("split"):
         split = table.column("split")
-        known, asked = labelled & (split == "train"), labelled & measured & (split != "train")
+        known, asked = labeled & (split == "train"), labeled & measured & (split != "train")
         if (asked & (split == "test")).any():
             asked &= split == "test"
         if known.any() and asked.any():
             if not np.isin(labels[asked], labels[known]).any():
                 raise LookalikeError(
                     f"The split of `{table.name}` keeps classes apart: none that is asked for is known from training, "
-                    "so k-NN and the linear probe have nothing to name. They need pictures of the same classes."
+                    "so k-NN and the linear probe have nothing to name. They need images of the same classes."
                 )
             return known, asked
-    labelled &= measured
+    labeled &= measured
     asked = np.zeros(len(table), bool)
-    asked[labelled] = fifth(labels[labelled], seed)
+    asked[labeled] = fifth(labels[labeled], seed)
     if not asked.any():
-        raise LookalikeError("k-NN and the linear probe need classes with at least 3 pictures, or a split `train`.")
-    return labelled & ~asked, asked
+        raise LookalikeError("k-NN and the linear probe need classes with at least 3 images, or a split `train`.")
+    return labeled & ~asked, asked
 
 
 def classify(
@@ -119,7 +117,7 @@ def classify(
     if knn:
         found = weighted_knn(*parts, k=COUNTS, temperature=TEMPERATURE)
         at = found.accuracy
-        near = interval(found.predicted[NEIGHBOURS] == labels[asked], groups=labels[asked])
+        near = interval(found.predicted[NEIGHBORS] == labels[asked], groups=labels[asked])
     if probe:
         linear = interval(linear_probe(*parts, seed=seed).correct, groups=labels[asked])
     expert = expertise(vectors, labels, known, asked, seed=seed) if retriever else None
@@ -133,7 +131,7 @@ def classify(
 def tune(
     model: Embedder, table: Table, labels: Ints, known: Bools, asked: Bools, *, linear: bool, few: bool, seed: int
 ) -> list[FineTuned]:
-    """Name the asked pictures after training on random crops: `linear` a classifier on all known pictures, `few` the
+    """Name the asked images after training on random crops: `linear` a classifier on all known images, `few` the
     whole network on 1 % and on 10 % of them."""
     given = (model, table.take(known), labels[known], table.take(asked), labels[asked])
     plans = [(1.0, LINEAR)] * linear + [(share, FEW_LABELS) for share in FEW] * few

@@ -22,54 +22,54 @@ def nmi(embeddings: Any, labels: Any, *, clusters: int | None = None, iterations
     codes = as_codes(labels, len(rows))
     rows, codes = rows[codes >= 0], codes[codes >= 0]
     if not len(rows):
-        raise LookalikeError("NMI needs labelled rows, and there are none.")
+        raise LookalikeError("NMI needs labeled rows, and there are none.")
     wanted = clusters or len(np.unique(codes))
     return mutual_information(kmeans(rows, wanted, iterations=iterations, seed=seed), codes)
 
 
 def kmeans(rows: Floats, clusters: int, *, iterations: int = 20, seed: int = 0) -> Ints:
-    """The cluster of every row. An empty cluster takes over the row that lies farthest from its own centre."""
+    """The cluster of every row. An empty cluster takes over the row that lies farthest from its own center."""
     if not 1 <= clusters <= len(rows):
         raise LookalikeError(f"{len(rows):,} rows cannot be parted into {clusters:,} clusters.")
     rng = numpy_rng(seed, "k-means")
-    centres = rows[rng.choice(len(rows), size=clusters, replace=False)]
+    centers = rows[rng.choice(len(rows), size=clusters, replace=False)]
     for _ in range(iterations):
-        place, distance = _assign(rows, centres)
+        place, distance = _assign(rows, centers)
         counts = np.bincount(place, minlength=clusters)
         empty = np.flatnonzero(counts == 0)
         if len(empty):
             far = np.argsort(-distance, kind="stable")[: len(empty)]
             place[far] = empty
             counts = np.bincount(place, minlength=clusters)
-        centres = _means(rows, place, counts, centres)
-    return _assign(rows, centres)[0]
+        centers = _means(rows, place, counts, centers)
+    return _assign(rows, centers)[0]
 
 
 def _means(rows: Floats, place: Ints, counts: Ints, old: Floats) -> Floats:
     order = np.argsort(place, kind="stable")
     filled = np.flatnonzero(counts)
     starts = (np.cumsum(counts) - counts)[filled]
-    centres = old.copy()  # a cluster robbed of its last row stays where it was
-    centres[filled] = np.add.reduceat(rows[order], starts, axis=0) / counts[filled, None]
-    return centres
+    centers = old.copy()  # a cluster robbed of its last row stays where it was
+    centers[filled] = np.add.reduceat(rows[order], starts, axis=0) / counts[filled, None]
+    return centers
 
 
-def _assign(rows: Floats, centres: Floats) -> tuple[Ints, Floats]:
-    """The nearest centre of each row and the squared distance, less the row's own square."""
+def _assign(rows: Floats, centers: Floats) -> tuple[Ints, Floats]:
+    """The nearest center of each row and the squared distance, less the row's own square."""
     place = np.empty(len(rows), np.int64)
     distance = np.empty(len(rows), np.float32)
-    squares = np.einsum("ij,ij->i", centres, centres)
-    step = max(1, BLOCK_BYTES // (4 * len(centres)))
+    squares = np.einsum("ij,ij->i", centers, centers)
+    step = max(1, BLOCK_BYTES // (4 * len(centers)))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        block = squares - 2 * (rows[part] @ centres.T)
+        block = squares - 2 * (rows[part] @ centers.T)
         place[part] = block.argmin(axis=1)
         distance[part] = block.min(axis=1)
     return place, distance + np.einsum("ij,ij->i", rows, rows)
 
 
 def mutual_information(first: Ints, second: Ints) -> float:
-    """Normalised by the arithmetic mean of the two entropies; 1 when both hold a single group."""
+    """Normalized by the arithmetic mean of the two entropies; 1 when both hold a single group."""
     one = np.unique(first, return_inverse=True)[1].reshape(-1)
     two = np.unique(second, return_inverse=True)[1].reshape(-1)
     both, counts = np.unique(one * (two.max() + 1) + two, return_counts=True)

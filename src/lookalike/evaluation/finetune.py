@@ -1,6 +1,6 @@
 """A new classifier on a network, by the schedules of the CARP paper: SGD on random crops and flips, batches of 256.
 
-Fine-tuning with few labels moves the network too, on 1 % or 10 % of the training pictures (section 4.2, after SimCLR);
+Fine-tuning with few labels moves the network too, on 1 % or 10 % of the training images (section 4.2, after SimCLR);
 the linear evaluation moves the classifier alone, on all of them (appendix C.1, with the falls of its source, MoCo).
 """
 
@@ -45,7 +45,7 @@ class FineTuned:
     linear: bool
     """The classifier alone was trained."""
     share: float
-    labelled: int
+    labeled: int
     top1: float
     top5: float
 
@@ -78,12 +78,12 @@ def fine_tune(
 ) -> FineTuned:
     """Accuracy on `asked` of a copy of the model that was trained on a share of `known`; the model stays as it is.
 
-    Statistics of batch-norm stay as they are: with so few pictures they would be those of a handful (as in `train`).
+    Statistics of batch-norm stay as they are: with so few images they would be those of a handful (as in `train`).
     """
     import torch
     from torch import nn
 
-    from lookalike.data import CentreView, PixelCache, RandomView
+    from lookalike.data import CenterView, PixelCache, RandomView
 
     rows = few_labels(known_labels, share, seed)
     names, codes = np.unique(known_labels[rows], return_inverse=True)
@@ -112,7 +112,7 @@ def fine_tune(
             solver.zero_grad()
             loss.backward()
             solver.step()
-    guesses = _guesses(network, layer, asked, CentreView(pre))
+    guesses = _guesses(network, layer, asked, CenterView(pre))
     truth = asked_labels[asked_labels >= 0]
     ranked = names[guesses[asked_labels >= 0]]
     right = ranked == truth[:, None]
@@ -120,7 +120,7 @@ def fine_tune(
 
 
 def _guesses(network: Embedder, layer: Any, asked: Table, view: Any) -> Ints:
-    """The five likeliest classes of every picture, as places in the classifier."""
+    """The five likeliest classes of every image, as places in the classifier."""
     import torch
 
     from lookalike.data import PixelCache

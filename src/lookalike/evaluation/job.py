@@ -1,4 +1,4 @@
-"""The verbs `evaluate` and `compare`: pictures and models in, measured quality with intervals out."""
+"""The verbs `evaluate` and `compare`: images and models in, measured quality with intervals out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.run import Run
 from lookalike.data import Table
-from lookalike.evaluation import trained
+from lookalike.evaluation import training_overlap
 from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classifying import Classified, classify, sides, tune
 from lookalike.evaluation.clustering import nmi as cluster
-from lookalike.evaluation.outcome import Comparison, Evaluation
-from lookalike.evaluation.pictures import Measured
+from lookalike.evaluation.query_images import Measured
+from lookalike.evaluation.results import Comparison, Evaluation
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.evaluation.verification import Verification, verify
 
@@ -56,13 +56,13 @@ def evaluate(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> Evaluation:
-    """Measure how well a model finds pictures of the same class, with intervals; beside a `baseline` if one is given.
+    """Measure how well a model finds images of the same class, with intervals; beside a `baseline` if one is given.
 
     `weights` is a local weight file for a timm name.
-    `mode`: query-gallery where the table says which pictures are which, else leave-one-out. `leave_out_copies`
-    takes pictures of equal pixels out of each other's hits. `knn`, `probe` (a linear classifier to the end, on centre
+    `mode`: query-gallery where the table says which images are which, else leave-one-out. `leave_out_copies`
+    takes images of equal pixels out of each other's hits. `knn`, `probe` (a linear classifier to the end, on center
     crops), `linear` (one by 100 epochs of SGD on random crops, which takes long), `retriever` (plain majority, how
-    expert the model is as a retriever), `svm` and `fine_tune` (1 % and 10 % of the labels) also let the pictures of the
+    expert the model is as a retriever), `svm` and `fine_tune` (1 % and 10 % of the labels) also let the images of the
     split `train` (without one: four fifths of each class) name the others. `out` makes a run folder with the report's
     sections and every query's figures.
     """
@@ -71,10 +71,10 @@ def evaluate(
         Run.refuse_taken(out)
     recall_at = sorted({1, *recall_at})  # the verdict speaks of recall@1
     naming = knn or probe or linear or retriever or svm or fine_tune
-    table, labels, names, measured = _pictures(data, layout, split, leave_out_copies, and_train=naming)
+    table, labels, names, measured = _images(data, layout, split, leave_out_copies, and_train=naming)
     if (knn or probe or linear or retriever or fine_tune) and labels.ndim > 1:
         raise LookalikeError(
-            f"The pictures of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
+            f"The images of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
         )
     models = [_embedder(model, device, weights)]
     models += [_embedder(baseline, device)] if baseline is not None else []
@@ -111,14 +111,14 @@ def evaluate(
         )
         if not len(result.query_index):
             raise LookalikeError(
-                f"No picture of `{table.name}` has another one of its class to find: evaluation needs classes with "
-                "at least 2 pictures."
+                f"No image of `{table.name}` has another one of its class to find: evaluation needs classes with "
+                "at least 2 images."
             )
         single = labels.ndim == 1
         fitted, why, note = None, "", ""
         if calibration and single:
             fitted, why = calibrate(vectors, labels, query=query, gallery=gallery, ids=ids, seed=seed)
-            note = trained.note(told, table.take(result.query_index))
+            note = training_overlap.note(told, table.take(result.query_index))
         done.append(
             Evaluation(
                 table,
@@ -159,7 +159,7 @@ def compare(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> Comparison:
-    """Two models on the same pictures, paired by query: the differences, and which one is better if either is."""
+    """Two models on the same images, paired by query: the differences, and which one is better if either is."""
     found = evaluate(
         data=data,
         model=b,
@@ -181,10 +181,10 @@ def compare(
     return Comparison(found.baseline, found)
 
 
-def _pictures(
+def _images(
     data: str | Path | Table, layout: str, split: str | None, copies: bool, *, and_train: bool
 ) -> tuple[Table, Ints | Bools, list[str], Bools]:
-    """The pictures, their labels and names, and which of them are measured: all, but for added ones to learn from."""
+    """The images, their labels and names, and which of them are measured: all, but for added ones to learn from."""
     from lookalike.data import audit, read_table
 
     whole = read_table(data, layout=layout)
@@ -220,7 +220,7 @@ def _encode(model: Embedder, table: Table, batch_size: int, runtime: str, progre
 
 
 def _rows(vectors: Any, failures: list[Any], readable: Bools) -> Any:
-    """The vectors of pictures that every model could read."""
+    """The vectors of images that every model could read."""
     own = np.ones(len(readable), bool)
     own[[failure.index for failure in failures]] = False
     return vectors[readable[own]]
@@ -239,7 +239,7 @@ def _sides(table: Table, mode: str) -> tuple[Ints | None, Ints | None, str]:
     if mode == "leave-one-out" or (mode == "auto" and not (query.any() and gallery.any())):
         return None, None, "leave-one-out"
     if not (query.any() and gallery.any()):
-        raise LookalikeError(f"`{table.name}` does not say which pictures are queries and which are to be found.")
+        raise LookalikeError(f"`{table.name}` does not say which images are queries and which are to be found.")
     return np.flatnonzero(query), np.flatnonzero(gallery), "query-gallery"
 
 

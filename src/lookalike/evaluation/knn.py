@@ -1,4 +1,4 @@
-"""Classification by weighted nearest neighbours: a label-free check of features, as in the SSL literature."""
+"""Classification by weighted nearest neighbors: a label-free check of features, as in the SSL literature."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.evaluation.arrays import Doubles, Floats, Ints, as_common_codes, as_rows
-from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation.neighbors import top_k
 
 BLOCK_BYTES = 64 << 20
 
@@ -46,7 +46,7 @@ def weighted_knn(
     known, codes = known[codes >= 0], codes[codes >= 0]
     asked, truth = asked[truth >= 0], truth[truth >= 0]
     if not len(known) or not len(asked) or wanted[0] < 1:
-        raise LookalikeError("weighted_knn needs labelled train and test rows, and k from 1 up.")
+        raise LookalikeError("weighted_knn needs labeled train and test rows, and k from 1 up.")
     names, codes = np.unique(codes, return_inverse=True)
     scores, index = top_k(asked, known, min(wanted[-1], len(known)))
     predicted = {n: names[_vote(scores[:, :n], codes[index[:, :n]], len(names), temperature)] for n in wanted}
@@ -55,7 +55,7 @@ def weighted_knn(
 
 def _vote(scores: Floats, codes: Ints, classes: int, temperature: float) -> Ints:
     """The winning class of each row, ties to the lower code."""
-    weights: Doubles = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature)  # the best neighbour weighs 1
+    weights: Doubles = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature)  # the best neighbor weighs 1
     out = np.empty(len(scores), np.int64)
     step = max(1, BLOCK_BYTES // (8 * classes))
     for start in range(0, len(scores), step):

@@ -49,9 +49,9 @@ class Pairs:
 
 
 def draw_pairs(labels: Ints, *, limit: int = 2_000_000, ids: Ints | None = None, seed: int = 0) -> Pairs:
-    """Pairs of labelled rows: all of them when they fit the limit, else a sample with half the limit of each kind.
+    """Pairs of labeled rows: all of them when they fit the limit, else a sample with half the limit of each kind.
 
-    A picture is never paired with itself nor, when `ids` are given, with one of the same content.
+    An image is never paired with itself nor, when `ids` are given, with one of the same content.
     """
     known = np.flatnonzero(labels >= 0)
     if len(known) * (len(known) - 1) // 2 <= limit:

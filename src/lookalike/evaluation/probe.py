@@ -51,9 +51,9 @@ def linear_probe(
     names, codes = np.unique(codes, return_inverse=True)
     if len(names) < 2:
         raise LookalikeError(f"A linear probe needs at least 2 classes to tell apart; there are {len(names)}.")
-    centre = known.mean(axis=0)
-    scale = float(np.sqrt(np.square(known - centre).mean())) or 1.0  # one number: directions keep their weight
-    known, asked = (known - centre) / scale, (asked - centre) / scale
+    center = known.mean(axis=0)
+    scale = float(np.sqrt(np.square(known - center).mean())) or 1.0  # one number: directions keep their weight
+    known, asked = (known - center) / scale, (asked - center) / scale
     aside = fifth(codes, seed) if held_out is None else np.asarray(held_out, dtype=bool)
     tried: dict[float, float] = {}
     if len(decays) > 1 and aside.any() and not aside.all():

@@ -9,17 +9,17 @@ import numpy as np
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Doubles, Floats, as_rows
-from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation.neighbors import top_k
 from lookalike.evaluation.tsne import layout
 
-NEAR, WIDE = 10, 50  # neighbours that a map is judged by
-JUDGED = 2_000  # pictures it is judged on
+NEAR, WIDE = 10, 50  # neighbors that a map is judged by
+JUDGED = 2_000  # images it is judged on
 BLOCK = 10_000
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Places on the plane; `kept` is the share of each picture's 10 nearest that are among its 10 nearest here."""
+    """Places on the plane; `kept` is the share of each image's 10 nearest that are among its 10 nearest here."""
 
     places: Doubles
     method: str
@@ -27,14 +27,14 @@ class Projection:
 
     @property
     def note(self) -> str:
-        share = f"{100 * self.kept:.0f} % of near neighbours kept"
+        share = f"{100 * self.kept:.0f} % of near neighbors kept"
         return f"t-SNE, {share}." if self.method == "t-SNE" else f"A rough sketch ({share})."
 
 
 def project(embeddings: Any, *, seed: int = 0, like: Doubles | None = None, tsne: bool = True) -> Projection:
     """t-SNE, or two principal axes where there are few rows or `tsne` is off.
 
-    The same rows give the same map. `like` is a map of the same pictures (by another model): the new one is turned,
+    The same rows give the same map. `like` is a map of the same images (by another model): the new one is turned,
     mirrored and scaled to lie over it.
     """
     rows = as_rows(embeddings)
@@ -48,7 +48,7 @@ def project(embeddings: Any, *, seed: int = 0, like: Doubles | None = None, tsne
 
 
 def principal(rows: Floats, count: int) -> Doubles:
-    """Coordinates on the leading axes of the centred rows, the sign of each fixed by its largest loading."""
+    """Coordinates on the leading axes of the centered rows, the sign of each fixed by its largest loading."""
     out = np.zeros((len(rows), count))
     if not len(rows):
         return out
@@ -75,7 +75,7 @@ def lay_over(places: Doubles, like: Doubles, anchors: Doubles | None = None) -> 
 
 
 def measure(rows: Floats, places: Doubles) -> tuple[float, float]:
-    """The share of each picture's 10 nearest that are among its 10 and among its 50 nearest on the plane."""
+    """The share of each image's 10 nearest that are among its 10 and among its 50 nearest on the plane."""
     n = len(rows)
     if n < 3:
         return 1.0, 1.0

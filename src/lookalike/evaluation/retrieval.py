@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
+from lookalike.evaluation._ranking.ranks import Found, Task, find_ranks
 from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows
-from lookalike.evaluation.ranks import Found, Task, find_ranks
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Retrieval:
 
     per_query: dict[str, Doubles]
     query_index: Ints
-    labels: Ints  # the queries' classes; −1 throughout when a picture has several
+    labels: Ints  # the queries' classes; −1 throughout when an image has several
     relevant: Ints
     skipped: Ints  # rows asked for that have no relevant item in the gallery
     gallery: int

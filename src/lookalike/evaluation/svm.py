@@ -31,7 +31,7 @@ class Svm:
 
 
 def svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: int = 0) -> Svm:
-    """`members` are boolean (rows, classes): a picture may show several. Features are brought to length one.
+    """`members` are boolean (rows, classes): an image may show several. Features are brought to length one.
 
     Squared hinge, C 0.5, positives weigh twice as much, as in the evaluation that the CARP authors took over.
     """
@@ -51,7 +51,7 @@ def svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: i
         machine.fit(known, own.astype(np.int64))
         found[code] = average_precision(machine.decision_function(asked), truth[:, code])
     if not found:
-        raise LookalikeError("An SVM needs a class with pictures on both sides, and pictures that are not of it.")
+        raise LookalikeError("An SVM needs a class with images on both sides, and images that are not of it.")
     return Svm(found)
 
 

@@ -1,6 +1,6 @@
-"""t-SNE in NumPy and SciPy: near neighbours attract, everything else repels, and 100,000 pictures take a minute.
+"""t-SNE in NumPy and SciPy: near neighbors attract, everything else repels, and 100,000 images take a minute.
 
-Affinities are uniform over the nearest neighbours and symmetrised, p_ij = (a_ij + a_ji) / (2 n k). The gradient is
+Affinities are uniform over the nearest neighbors and symmetrised, p_ij = (a_ij + a_ji) / (2 n k). The gradient is
 4 Σ_j (e·p_ij − q_ij / Z) q_ij (y_i − y_j) with q_ij = 1 / (1 + |y_i − y_j|²) and Z = Σ q_ij over all pairs. Its second
 part is a convolution, so it is summed on a grid by fast Fourier transforms and read off by cubic interpolation.
 """
@@ -18,13 +18,13 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Doubles, Floats, Ints
 
 Tick = Callable[[], None]
-NEIGHBOURS = 15
-CELL = 256  # pictures a cell of the neighbour search holds on average
+NEIGHBORS = 15
+CELL = 256  # images a cell of the neighbor search holds on average
 NEAR_CELLS = 12
 SPACING = 0.6  # of the grid, in units of the map (the kernel is 1 wide)
 FEW = 600  # points that need no grid
 LANDMARKS = 20_000
-EARLY, LATE, FULL = 250, 250, 40  # iterations: exaggerated, plain, and with all pictures
+EARLY, LATE, FULL = 250, 250, 40  # iterations: exaggerated, plain, and with all images
 
 
 def layout(
@@ -32,13 +32,13 @@ def layout(
 ) -> Doubles:
     """Places on the plane for unit rows; `start` are first places, kept as far as they are good when `warm`.
 
-    Many rows: a sample is laid out first, the others begin between their neighbours in it, then all move together.
+    Many rows: a sample is laid out first, the others begin between their neighbors in it, then all move together.
     """
     n = len(rows)
     if n < 4:
         return np.array(start, dtype=np.float64)
     many = n > 1.5 * LANDMARKS and not warm
-    # In units of one iteration over everything; the search for neighbours costs about as much as these many.
+    # In units of one iteration over everything; the search for neighbors costs about as much as these many.
     total = (LATE if warm else EARLY + LATE) + 100 if not many else (EARLY + LATE) * LANDMARKS / n + FULL + 100
     done = 0.0
 
@@ -48,7 +48,7 @@ def layout(
         if progress is not None:
             progress(min(done / total, 1.0))
 
-    graph = near_graph(rows, NEIGHBOURS, seed)
+    graph = near_graph(rows, NEIGHBORS, seed)
     advance(100)
     y = np.array(start, dtype=np.float64)
     if many:
@@ -68,7 +68,7 @@ def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: 
     n = len(rows)
     rng = numpy_rng(seed, "map landmarks")
     chosen = np.sort(rng.choice(n, LANDMARKS, replace=False))
-    p = affinities(near_graph(rows[chosen], NEIGHBOURS, seed))
+    p = affinities(near_graph(rows[chosen], NEIGHBORS, seed))
     y = descend(p, _small(start[chosen]), EARLY, exaggeration=12, momentum=0.5, tick=tick)
     y = descend(p, y, LATE, tick=tick)
     places = np.full((n, 2), np.nan)
@@ -79,7 +79,7 @@ def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: 
 
 
 def between(places: Doubles, graph: Ints) -> None:
-    """Give points that have no place (NaN) the middle of their neighbours that have one, in place."""
+    """Give points that have no place (NaN) the middle of their neighbors that have one, in place."""
     while True:
         known = np.isfinite(places[:, 0])
         near = known[graph]

@@ -1,4 +1,4 @@
-"""CARP: two views of a picture should choose the same prototype, in blocks drawn anew at every step.
+"""CARP: two views of an image should choose the same prototype, in blocks drawn anew at every step.
 
     from lookalike.losses.carp import CARPLoss, fused_carp
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookalike.core import processes, seeds
+from lookalike.core import distributed, seeds
 from lookalike.core.errors import LookalikeError
 from lookalike.losses.carp_blocks import MeanOver, PairReduction, Rule, Scale, Scratch, Worked, pairs_of, work
 
@@ -29,7 +29,7 @@ class Readings(NamedTuple):
     """What the collapse guard looks at, besides the terms."""
 
     information: Tensor
-    """I: mean over the blocks of H(p̄ˢ) − mean H(s), students only, in nats; 0 for whatever ignores the picture."""
+    """I: mean over the blocks of H(p̄ˢ) − mean H(s), students only, in nats; 0 for whatever ignores the image."""
     worst: Tensor
     """The largest balance of any block."""
     share: Tensor
@@ -77,7 +77,7 @@ def draw_partition(kind: Partition, prototypes: int, seed: int, step: int) -> Te
 class CARPLoss(nn.Module):
     """Silva and Ramírez Rivera, "CARP: Consistent Assignment of Views over Random Partitions", NeurIPS 2023.
 
-    L = C + weight·B. C = mean over pairs (v, w), v ≠ w, pictures and blocks of −log⟨s, t⟩, with s and t the softmax
+    L = C + weight·B. C = mean over pairs (v, w), v ≠ w, images and blocks of −log⟨s, t⟩, with s and t the softmax
     inside a block; B = mean over blocks of KL(p̄ ‖ uniform), p̄ the mean of s and t over all rows. With one block it is
     the paper's eq. 2, `weight` its λ_e. Where paper and authors' code differ: docs/decisions/0180.
 
@@ -109,7 +109,7 @@ class CARPLoss(nn.Module):
         check_views(student, teacher)
         if permutation is None:
             drawn = draw_partition(self.partition, student.shape[-1], self.seed, int(self.step))
-            permutation = processes.group_first(drawn.to(student.device)) if self.gather else drawn
+            permutation = distributed.group_first(drawn.to(student.device)) if self.gather else drawn
             if self.training:
                 self.step += 1
         check_partition(permutation, student.shape[-1], self.block_size)
@@ -148,11 +148,11 @@ def fused_carp(
 def check_views(student: Tensor, teacher: Tensor) -> None:
     if student.ndim != 3 or teacher.ndim != 3 or student.shape[1:] != teacher.shape[1:]:
         raise LookalikeError(
-            f"Student {tuple(student.shape)} and teacher {tuple(teacher.shape)} do not fit: both are views × pictures "
-            "× numbers, of the same pictures."
+            f"Student {tuple(student.shape)} and teacher {tuple(teacher.shape)} do not fit: both are views × images "
+            "× numbers, of the same images."
         )
     if not pairs_of(len(student), len(teacher)):
-        raise LookalikeError("One view has nothing to agree with: the loss needs two different views of each picture.")
+        raise LookalikeError("One view has nothing to agree with: the loss needs two different views of each image.")
 
 
 def check_partition(permutation: Tensor, prototypes: int, block_size: int) -> None:
@@ -163,13 +163,13 @@ def check_partition(permutation: Tensor, prototypes: int, block_size: int) -> No
 
 def make_scale(student: Tensor, block_size: int, gather: bool, prototypes: int | None = None) -> Scale:
     """Rows and blocks of the step. The mean over processes of per-process losses is then that of the joint batch, and
-    so is the mean of their gradients, even if they hold different numbers of pictures."""
+    so is the mean of their gradients, even if they hold different numbers of images."""
     blocks = (prototypes or student.shape[-1]) // block_size
-    world = processes.group() if gather else 1
+    world = distributed.group() if gather else 1
     if world == 1:
         return Scale(blocks, student.shape[1], 1, lambda value: value)
-    rows = processes.group_sum(torch.tensor(float(student.shape[1]), device=student.device)).item() / world
-    return Scale(blocks, rows, world, processes.group_sum)
+    rows = distributed.group_sum(torch.tensor(float(student.shape[1]), device=student.device)).item() / world
+    return Scale(blocks, rows, world, distributed.group_sum)
 
 
 def _chunks(prototypes: int, block_size: int, wide: int) -> list[slice]:

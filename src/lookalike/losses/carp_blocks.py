@@ -36,7 +36,7 @@ class Scale:
     blocks: int
     """All blocks of the partition."""
     rows: float
-    """Pictures a view; with several processes the mean over them."""
+    """Images a view; with several processes the mean over them."""
     processes: int
     total: Callable[[Tensor], Tensor]
     """The sum over the processes."""

@@ -1,4 +1,4 @@
-"""DiVA's own parts: learning what makes a picture itself, and keeping the heads from learning the same."""
+"""DiVA's own parts: learning what makes an image itself, and keeping the heads from learning the same."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def reverse(x: Tensor) -> Tensor:
 
 
 def self_similarity(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
-    """Noise contrast of a picture's two views against the pictures of earlier batches.
+    """Noise contrast of an image's two views against the images of earlier batches.
 
     Milbich et al., "DiVA", ECCV 2020 (arXiv 2004.13458), eq. 5: each query's own key is the positive; the cosines to
-    the queue are multiplied by the weights of distance-weighted sampling, normalised over the batch.
+    the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch.
     """
     positive = (queries * keys).sum(1, keepdim=True)
     if not len(queue):

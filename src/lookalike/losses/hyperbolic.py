@@ -33,7 +33,7 @@ def distances(x: Tensor, y: Tensor, curvature: float) -> Tensor:
 
 def pairwise(scores: Tensor, slots: int, temperature: float) -> Tensor:
     """Sum over ordered pairs of slots i ≠ j of the mean cross-entropy of finding one's own class in slot j, among
-    slots j and i. `scores` (K·N, K·N) with row s·N + n for picture s of class n."""
+    slots j and i. `scores` (K·N, K·N) with row s·N + n for image s of class n."""
     classes = len(scores) // slots
     own = torch.eye(classes, dtype=torch.bool, device=scores.device)
     target = torch.arange(classes, device=scores.device)
@@ -48,7 +48,7 @@ def pairwise(scores: Tensor, slots: int, temperature: float) -> Tensor:
 
 
 def hyperbolic(u: Tensor, slots: int, temperature: float = 0.2, curvature: float = 0.1, clip: float = 2.3) -> Tensor:
-    """`u` (K·N, d), not normalised, slot by slot."""
+    """`u` (K·N, d), not normalized, slot by slot."""
     x = to_ball(u, curvature, clip)
     return pairwise(-distances(x, x, curvature), slots, temperature)
 

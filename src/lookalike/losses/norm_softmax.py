@@ -1,4 +1,4 @@
-"""Normalised softmax: classification by cosine to one learned vector a class."""
+"""Normalized softmax: classification by cosine to one learned vector a class."""
 
 from __future__ import annotations
 

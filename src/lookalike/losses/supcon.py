@@ -1,4 +1,4 @@
-"""SupCon: every picture against all others of the batch, all of its class being positives."""
+"""SupCon: every image against all others of the batch, all of its class being positives."""
 
 from __future__ import annotations
 

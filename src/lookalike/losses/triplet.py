@@ -1,4 +1,4 @@
-"""Triplet: a picture nearer to its own class than to another, by a margin."""
+"""Triplet: an image nearer to its own class than to another, by a margin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Divergence and attention over a whole database, block by block: nothing of size queries × database is kept.
 
-Two passes forward (normalisers and the attended mixture, then the divergences), one backward, each computing the
+Two passes forward (normalizers and the attended mixture, then the divergences), one backward, each computing the
 similarities of a block anew. Exact: the blocks change the order of sums and nothing else.
 """
 

@@ -15,7 +15,7 @@ from lookalike.core.lazy import lazily
 if TYPE_CHECKING:
     from lookalike.memory.cross_batch import CrossBatchMemory
     from lookalike.memory.moments import Moments
-    from lookalike.memory.rows import Stale
+    from lookalike.memory.queue import Stale
 
 __all__ = ["CrossBatchMemory", "Moments", "Stale"]
 

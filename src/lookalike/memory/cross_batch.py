@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
 from lookalike.losses.base import PairLoss
 from lookalike.memory import drift as rules
 from lookalike.memory import pairs
+from lookalike.memory._gather import Joint, alone, gathered, gathered_tuple
 from lookalike.memory.fused import fused_loss
-from lookalike.memory.joint import Joint, alone, gathered, gathered_tuple
-from lookalike.memory.like_pml import LikePML, from_pml
 from lookalike.memory.moments import Moments, moments, understatement
-from lookalike.memory.rows import BLOCK, Rows, Stale
+from lookalike.memory.pml_compat import LikePML, from_pml
+from lookalike.memory.queue import BLOCK, Rows, Stale
 
 FORMAT = 1
 RENORM = ("loss", "store", "none")
@@ -59,7 +59,7 @@ class CrossBatchMemory(LikePML):
         super().__init__()
         if memory_size < 1 or embedding_size < 1:
             raise LookalikeError(f"A memory of {memory_size} rows of {embedding_size} numbers holds nothing.")
-        choose(renorm, RENORM, "a way to normalise rows")
+        choose(renorm, RENORM, "a way to normalize rows")
         if correction not in (0, 1):
             raise LookalikeError(f"`correction` is {correction}; it is 0 (divide by n) or 1 (by n − 1).")
         if isinstance(drift, str) and drift == "none":
@@ -104,7 +104,7 @@ class CrossBatchMemory(LikePML):
         *,
         ids: Tensor | None = None,
     ) -> Tensor:
-        """`embeddings` (n, d), `labels` (n,) integers, `ids` (n,) integers that name pictures; a scalar.
+        """`embeddings` (n, d), `labels` (n,) integers, `ids` (n,) integers that name images; a scalar.
 
         With `enqueue_mask` its rows are stored and the others are compared with the memory; otherwise all
         rows are both. `indices_tuple` holds further pairs or triplets, as positions in this batch.
@@ -124,7 +124,7 @@ class CrossBatchMemory(LikePML):
         return value
 
     def _remember(self, joint: Joint) -> Tensor | None:
-        """Adapt, then enqueue. The row of every picture of the joint batch, None with a mask."""
+        """Adapt, then enqueue. The row of every image of the joint batch, None with a mask."""
         rows, labels, ids = joint.embeddings.detach(), joint.labels, joint.ids
         if joint.mask is not None:
             rows, labels = rows[joint.mask], labels[joint.mask]
@@ -148,7 +148,7 @@ class CrossBatchMemory(LikePML):
         else:
             self.queue.move_to(self.drift(self._batch_moments(rows, labels), len(rows)))
         if self.renorm == "store":
-            self.queue.normalise()
+            self.queue.normalize()
 
     def _batch_moments(self, rows: Tensor, labels: Tensor) -> Moments:
         if self.debias is None or self.debias is False:
@@ -251,14 +251,14 @@ class CrossBatchMemory(LikePML):
 
     @property
     def row_ids(self) -> Tensor:
-        """The pictures' ids; those enqueued without one have the least integer."""
+        """The images' ids; those enqueued without one have the least integer."""
         return self.queue.ids[: self.count].clone()
 
     def _gathers(self) -> bool:
         """By itself wherever a process group is not that of our own loop, which hands over joint batches."""
         if self.gather is None:
-            return processes.world() == 1 and processes.group() > 1
-        return self.gather and processes.group() > 1
+            return distributed.world() == 1 and distributed.group() > 1
+        return self.gather and distributed.group() > 1
 
     def _check(self, embeddings: Tensor, labels: Tensor, mask: Tensor | None, ids: Tensor | None) -> None:
         if embeddings.ndim != 2 or embeddings.shape[1] != self.embedding_size:
@@ -292,7 +292,7 @@ class CrossBatchMemory(LikePML):
         bad = int((~torch.isfinite(rows)).any(1).sum())
         raise LookalikeError(
             f"Step {self.queue.step}: {bad} of {len(rows)} embeddings are not finite. The memory is as it was; "
-            "lower the learning rate, or look at the pictures of this batch."
+            "lower the learning rate, or look at the images of this batch."
         )
 
     def get_extra_state(self) -> dict[str, Any]:

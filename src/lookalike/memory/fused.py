@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.losses.mined_supcon import Pairs, References, count_negatives, equal_pairs, join, mined_supcon
 from lookalike.memory.pairs import Fast
-from lookalike.memory.rows import Rows
+from lookalike.memory.queue import Rows
 
 
 def fused_loss(
@@ -34,10 +34,10 @@ def fused_loss(
         mined = mined_supcon(queries, references, positives, hidden, **settings._asdict())
         above = mined.losses > 0
         counts = torch.stack([above.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
-        counted, near, far = (processes.group_sum(counts) if parts > 1 else counts).tolist()
+        counted, near, far = (distributed.group_sum(counts) if parts > 1 else counts).tolist()
         if near == far == 1:  # one pair of each kind counts as nothing to compare, but one query may have several
             number = count_negatives(queries, references, hidden, settings.margins.negatives_above)
-            far = int(processes.group_sum(counts.new_tensor(number))) if parts > 1 else number
+            far = int(distributed.group_sum(counts.new_tensor(number))) if parts > 1 else number
         if counted and near and far and max(near, far) > 1:
             value = torch.where(above, mined.losses, 0.0).sum() * (parts / counted)
         else:
@@ -53,7 +53,7 @@ def _references(queue: Rows, cosine: bool) -> References:
 
 
 def _pairs(queue: Rows, labels: Tensor, ids: Tensor | None, slots: Tensor | None) -> tuple[Pairs, Pairs]:
-    """The positives, and all pairs that are no negatives: same label, or the same picture."""
+    """The positives, and all pairs that are no negatives: same label, or the same image."""
     hidden = equal_pairs(labels, queue.labels[: queue.count])
     other = torch.ones_like(hidden.rows, dtype=torch.bool)
     if slots is not None:

@@ -41,9 +41,9 @@ def moments(rows: Tensor, correction: int = 0) -> Moments:
 
 
 def understatement(labels: Tensor, correlation: float) -> float:
-    """E[s]/σ of a batch whose pictures share classes: √(1 − (1 + (k−1)ρ)/B), k pictures a class.
+    """E[s]/σ of a batch whose images share classes: √(1 − (1 + (k−1)ρ)/B), k images a class.
 
-    For classes of different sizes k is the size of the class that a picture of the batch finds itself in,
+    For classes of different sizes k is the size of the class that an image of the batch finds itself in,
     on average.
     """
     size = len(labels)

@@ -72,7 +72,7 @@ def mine(miner: Any, embeddings: Tensor, labels: Tensor, rows: Tensor | None, ro
 
 
 def without_own(found: Tuple, slots: Tensor | None) -> Tuple:
-    """Without the positives that are the anchor's own row; a row of the same picture can be no negative."""
+    """Without the positives that are the anchor's own row; a row of the same image can be no negative."""
     if slots is None:
         return found
     keep = slots[found[0]] != found[1]
@@ -82,7 +82,7 @@ def without_own(found: Tuple, slots: Tensor | None) -> Tuple:
 
 
 def without_same(found: Tuple, ids: Tensor, row_ids: Tensor) -> Tuple:
-    """Without pairs of one and the same picture, whatever their labels."""
+    """Without pairs of one and the same image, whatever their labels."""
     near = ids[found[0]] != row_ids[found[1]]
     if len(found) == 3:
         near &= ids[found[0]] != row_ids[found[2]]
@@ -108,7 +108,7 @@ def outer(found: Tuple, given: Tuple, labels: Tensor, slots: Tensor | None) -> T
 
 
 def _placed(given: Tuple, slots: Tensor) -> Tuple:
-    """Pictures that found no place in the memory drop out."""
+    """Images that found no place in the memory drop out."""
     if len(given) == 3:
         anchors, positives, negatives = given[0], slots[given[1]], slots[given[2]]
         keep = (positives >= 0) & (negatives >= 0)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
 from lookalike.store import create_store, remove_store
@@ -22,7 +22,7 @@ from lookalike.store import create_store, remove_store
 BLOCK = 16_384
 WIDTH, MORE = 256, 8
 """How many rows faiss looks through at first, and how many times what is wanted a store is asked for: its graph is
-tuned for pictures like those in it, and views of a query are stranger than that."""
+tuned for images like those in it, and views of a query are stranger than that."""
 SAMPLE, ENOUGH = 64, 0.98
 """Queries that are answered exactly too, and the recall on them that stands for 0.97 of all."""
 KINDS = ("exact", "faiss", "hnsw", "store")
@@ -183,7 +183,7 @@ class Checked:
         while (found := recall(wanted, queries, self.rows, self.index.nearest(queries, k))) < ENOUGH:
             if not self.index.widen():
                 self.exact = True
-                if processes.is_main():
+                if distributed.is_main():
                     warn(f"The index finds {found:.0%} of the nearest rows: from now on every row is compared.")
                 return
 

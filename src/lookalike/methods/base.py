@@ -1,6 +1,6 @@
 """`Method`: which views, which loss, which memory, and what is logged. The loop knows nothing of it.
 
-`embed` and `loss` are apart on purpose. `embed` sees the pictures of one process's micro-batch;
+`embed` and `loss` are apart on purpose. `embed` sees the images of one process's micro-batch;
 `loss` sees the embeddings of the whole joint batch, gathered by the loop from all micro-batches and all
 processes in the order of the sampler. So every method has the true joint loss under accumulation and
 under several processes, and never has to know that there are any.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lookalike.core import processes, seeds
+from lookalike.core import distributed, seeds
 from lookalike.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PIXELS = "pixels"
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step works on, pictures first in every tensor."""
+    """What a step works on, images first in every tensor."""
 
     views: tuple[Tensor, ...]
     """One a view: uint8 (n, S, S, 3) for layer `pixels`, else the cached outputs of `layer`. Empty in `loss`."""
@@ -39,7 +39,7 @@ class Batch:
     labels: Tensor
     """int64 (n,), 0 … classes−1; −1 where there is none."""
     ids: Tensor
-    """int64 (n,): row numbers in the training table. Equal ids are the same picture."""
+    """int64 (n,): row numbers in the training table. Equal ids are the same image."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -58,9 +58,9 @@ class Context:
     device: torch.device
     steps: int
     batch: int
-    """Pictures in a joint batch."""
+    """Images in a joint batch."""
     table: Table
-    """The training pictures; `Batch.ids` are its row numbers."""
+    """The training images; `Batch.ids` are its row numbers."""
     labels: Tensor
     """int64, a label for every row of `table`."""
     encode: Callable[[np.ndarray | Table | None], Tensor]
@@ -75,7 +75,7 @@ class Context:
 
     @property
     def rank(self) -> int:
-        return processes.rank()
+        return distributed.rank()
 
     @property
     def dim(self) -> int:
@@ -92,13 +92,13 @@ class Context:
 
     def forward(self, batch: Batch, view: int = 0) -> Tensor:
         """Unit embeddings of one view, with gradient."""
-        pictures = batch.views[view]
-        return self.model(pictures) if batch.layer == PIXELS else self.model.from_layer(batch.layer, pictures)
+        images = batch.views[view]
+        return self.model(images) if batch.layer == PIXELS else self.model.from_layer(batch.layer, images)
 
     def features(self, batch: Batch, view: int = 0, model: Embedder | None = None) -> Tensor:
         """Pooled features of one view, as they are before they are brought to length one; of a teacher, if given."""
-        pictures, model = batch.views[view], model or self.model
-        return model.pooled(pictures) if batch.layer == PIXELS else model.pooled_from(batch.layer, pictures)
+        images, model = batch.views[view], model or self.model
+        return model.pooled(images) if batch.layer == PIXELS else model.pooled_from(batch.layer, images)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Told:
     state: Mapping[str, Tensor]
     """The method's `state_dict()`."""
     table: Table
-    """The training pictures."""
+    """The training images."""
     labels: np.ndarray
     """A class number for every row of it, as the method saw them."""
     names: list[str]
@@ -150,10 +150,10 @@ class Method(nn.Module, ABC):
     suits: ClassVar[Mapping[str, Any]] = {}
     """Training settings that suit this method; a recipe or the user may say otherwise."""
     verb: ClassVar[str] = "train"
-    """`train`, or `pretrain` for one that makes a backbone out of pictures without labels."""
+    """`train`, or `pretrain` for one that makes a backbone out of images without labels."""
     needs_labels: ClassVar[bool] = True
     distinct_views: ClassVar[bool] = False
-    """Cached views of one picture in one step are different ones, while there are enough of them."""
+    """Cached views of one image in one step are different ones, while there are enough of them."""
     shows: ClassVar[bool] = False
     """Whether `sections` has something to show."""
     scratch: ClassVar[Mapping[str, Any]] = {}
@@ -173,12 +173,12 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def looks(cls, own: Mapping[str, Any]) -> int:
-        """How many views of each picture a step embeds, with these settings of the method."""
+        """How many views of each image a step embeds, with these settings of the method."""
         return 1
 
     @classmethod
-    def planned(cls, own: Mapping[str, Any], pictures: int, batch: int) -> dict[str, str]:
-        """What these settings of the method come to with so many training pictures, for `--dry-run`."""
+    def planned(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
+        """What these settings of the method come to with so many training images, for `--dry-run`."""
         return {}
 
     @classmethod
@@ -206,7 +206,7 @@ class Method(nn.Module, ABC):
         """Let go of what lies outside of the process; called when the steps end, whatever ends them."""
 
     def views(self, default: Any) -> Sequence[Any]:
-        """The views each picture is seen in at every step; `default` is the one the settings ask for."""
+        """The views each image is seen in at every step; `default` is the one the settings ask for."""
         return [default]
 
     def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
@@ -227,7 +227,7 @@ class Method(nn.Module, ABC):
         ]
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        """Tensors with the pictures first. Those that need a gradient carry it; others (a teacher's) do not."""
+        """Tensors with the images first. Those that need a gradient carry it; others (a teacher's) do not."""
         return {"z": self.context.forward(batch)}
 
     @abstractmethod
@@ -245,17 +245,17 @@ class Method(nn.Module, ABC):
         return None
 
     def before_step(self) -> None:
-        """Before the pictures of a step are embedded."""
+        """Before the images of a step are embedded."""
 
     def after_backward(self) -> None:
         """After the loss was sent back, before the gradients of all processes are summed: a further part of the
         gradient, each process its share."""
 
     def before_update(self) -> None:
-        """When the gradient is known, before the optimiser moves anything."""
+        """When the gradient is known, before the optimizer moves anything."""
 
     def after_step(self) -> None:
-        """After the optimiser's step: enqueue, move a teacher."""
+        """After the optimizer's step: enqueue, move a teacher."""
 
     def on_epoch(self) -> None:
         """Before the first step of every epoch."""

@@ -1,4 +1,4 @@
-"""CARP: a picture's views choose the same prototype, in blocks drawn anew at every step.
+"""CARP: an image's views choose the same prototype, in blocks drawn anew at every step.
 
 Silva and Ramírez Rivera, "CARP: Consistent Assignment of Views over Random Partitions", NeurIPS 2023. The loss is
 `losses/carp.py`; the loop hands it the joint batch, so there is one partition and one p̄ a step whatever the processes
@@ -15,7 +15,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.progress import say, warn
 from lookalike.losses.carp import Terms, draw_partition, fused_carp
 from lookalike.losses.carp_blocks import Rule
@@ -23,7 +23,7 @@ from lookalike.methods.assigner import Assigner
 from lookalike.methods.base import Batch, Context, Rates
 from lookalike.methods.choosing import choose_blocks
 from lookalike.methods.collapse import HEALTHY, Guard, Sizes, effective_rank, spread
-from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, pictures_first, rising
+from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
 from lookalike.models.embedder import Embedder
 from lookalike.models.prototypes import folded
 
@@ -32,11 +32,11 @@ RANK_EVERY = 10
 
 class CARPSettings(TaughtSettings):
     prototypes: PositiveInt | None = None
-    """K; null: about a quarter of the pictures."""
+    """K; null: about a quarter of the images."""
     block: PositiveInt | None = None
     """N_B, prototypes in a block; null: twice the batch, at most 512. Must divide K."""
     dim: PositiveInt = 256
-    """Numbers that pictures and prototypes are compared by."""
+    """Numbers that images and prototypes are compared by."""
     pairs: Literal["mean", "sum"] = "mean"
     """Terms of view pairs: their mean (authors' code), or their sum (equation 3), which halves the balance's weight."""
     mean_over: Literal["both", "student"] = "both"
@@ -54,18 +54,18 @@ class CARPSettings(TaughtSettings):
 
 
 class CARP(CropMethod):
-    """Any folder of unlabelled pictures; the prototypes it learns are kept and browsed by."""
+    """Any folder of unlabeled images; the prototypes it learns are kept and browsed by."""
 
     name = "carp"
     Settings = CARPSettings
     # A trained backbone must not be wrecked: it waits for the new layers and then moves slowly.
     suits: ClassVar = {
-        "optimiser": {"kind": "adamw", "rate": 3e-5, "head_rate": 1e-3, "weight_decay": 1e-4},
+        "optimizer": {"kind": "adamw", "rate": 3e-5, "head_rate": 1e-3, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.1, "still": 50},
     }
     # The paper's: 0.6 for a batch of 1,024, which is 0.0375 for 64.
     scratch: ClassVar = {
-        "optimiser": {"kind": "lars", "rate": 0.0375, "head_rate": None, "weight_decay": 1e-6},
+        "optimizer": {"kind": "lars", "rate": 0.0375, "head_rate": None, "weight_decay": 1e-6},
         "schedule": {"kind": "cosine", "warmup": 0, "floor": 0.1, "still": 0},
     }
     settings: CARPSettings
@@ -75,7 +75,7 @@ class CARP(CropMethod):
         super().__init__(settings, context)
         chosen = choose_blocks(len(context.labels), context.batch, settings.prototypes, settings.block)
         self.count, self.block = chosen.prototypes, chosen.block
-        if processes.is_main():
+        if distributed.is_main():
             say(f"CARP: {chosen}.")
         wide = context.model.feature_dim
         generator = context.generator("assigner")
@@ -90,8 +90,8 @@ class CARP(CropMethod):
             self.teacher_assigner = copy.deepcopy(self.assigner).requires_grad_(False)
 
     @classmethod
-    def planned(cls, own: Mapping[str, Any], pictures: int, batch: int) -> dict[str, str]:
-        return {"prototypes": str(choose_blocks(pictures, batch, own["prototypes"], own["block"]))}
+    def planned(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
+        return {"prototypes": str(choose_blocks(images, batch, own["prototypes"], own["block"]))}
 
     # ---- the networks ----------------------------------------------------------------------------
 
@@ -141,8 +141,8 @@ class CARP(CropMethod):
             teacher = student[: GLOBAL * len(batch)]
             teacher = teacher if self.settings.teacher == "siamese" else teacher.detach()
         return {
-            "student": pictures_first(student, views),
-            "teacher": pictures_first(teacher, GLOBAL),
+            "student": images_first(student, views),
+            "teacher": images_first(teacher, GLOBAL),
             "features": features[: len(batch)].detach(),
         }
 
@@ -163,7 +163,7 @@ class CARP(CropMethod):
     def partition(self) -> Tensor:
         """That of this step: of seed and step alone, so it is known to every process and after a resume."""
         drawn = draw_partition(self.settings.partition, self.count, int(self.seed), self.context.step)
-        shared = processes.broadcast(drawn.to(self.context.device)).cpu()
+        shared = distributed.broadcast(drawn.to(self.context.device)).cpu()
         assert torch.equal(drawn, shared), "processes have drawn different partitions"
         return shared
 
@@ -186,6 +186,6 @@ class CARP(CropMethod):
         if context.step % RANK_EVERY == 0:
             context.log("guard/rank", effective_rank(features))
         state = int(readings["state"])
-        if state not in (HEALTHY, self.warned) and processes.is_main():
+        if state not in (HEALTHY, self.warned) and distributed.is_main():
             warn(self.guard.sentence(state, readings["clusters"], consistency, context.step))
         self.warned = state

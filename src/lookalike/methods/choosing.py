@@ -1,4 +1,4 @@
-"""How many prototypes, in blocks of how many: from the pictures and the batch, unless told."""
+"""How many prototypes, in blocks of how many: from the images and the batch, unless told."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Blocks(NamedTuple):
         return f"{self.prototypes:,} prototypes in blocks of {self.block:,} ({self.why})"
 
 
-def choose_blocks(pictures: int, batch: int, prototypes: int | None = None, block: int | None = None) -> Blocks:
-    """The paper has 512 for a batch of 256 and 65,536 for 1.3 million pictures.
+def choose_blocks(images: int, batch: int, prototypes: int | None = None, block: int | None = None) -> Blocks:
+    """The paper has 512 for a batch of 256 and 65,536 for 1.3 million images.
 
     N_B is the largest power of two up to twice the batch, within 16 … 512; K a power of two near a quarter of the
-    pictures, at most 65,536 and at least four blocks, for which the block shrinks first (docs/decisions/0183).
+    images, at most 65,536 and at least four blocks, for which the block shrinks first (docs/decisions/0183).
     """
     if prototypes is not None and block is not None:
         check_blocks(prototypes, block)
@@ -36,16 +36,16 @@ def choose_blocks(pictures: int, batch: int, prototypes: int | None = None, bloc
         check_blocks(prototypes, 2)
         size = _divisor(prototypes, wide)
         return Blocks(prototypes, size, f"for a batch of {batch:,}")
-    near = min(2 ** round(math.log2(max(pictures / 4, 1))), MOST)
+    near = min(2 ** round(math.log2(max(images / 4, 1))), MOST)
     if block is None:
         block = max(min(wide, near // 4), SMALLEST)
-        if block > pictures // 2:  # a handful of pictures
-            block = max(_below(pictures // 2), 2)
+        if block > images // 2:  # a handful of images
+            block = max(_below(images // 2), 2)
     many = max(near - near % block, 4 * block)
-    if many > pictures:
-        many = max(pictures - pictures % block, block)
+    if many > images:
+        many = max(images - images % block, block)
     check_blocks(many, block)
-    return Blocks(many, block, f"for {pictures:,} pictures and a batch of {batch:,}")
+    return Blocks(many, block, f"for {images:,} images and a batch of {batch:,}")
 
 
 def _below(count: int) -> int:

@@ -1,8 +1,8 @@
-"""The collapse guard: is what the prototypes say about a picture still something about the picture?
+"""The collapse guard: is what the prototypes say about an image still something about the image?
 
 Assignments collapse long before features do, and neither the loss nor the balance shows it (docs/decisions/0182). The
-main reading is exp(I), I the mutual information of picture and prototype inside a block: 1 for every state that ignores
-the picture.
+main reading is exp(I), I the mutual information of image and prototype inside a block: 1 for every state that ignores
+the image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 SPAN = 50
 """Steps over which a fall counts, and before which nothing is said."""
 RECENT = 2048
-"""Pictures whose prototypes are counted."""
+"""Images whose prototypes are counted."""
 HEALTHY, STALLED, COLLAPSED, FALLING = range(4)
 
 
@@ -32,7 +32,7 @@ class Sizes:
 
 
 def expected_balance(batch: int, block: int) -> float:
-    """B of pictures that choose a prototype of the block at random, one each: E[log M − H(counts/N)]."""
+    """B of images that choose a prototype of the block at random, one each: E[log M − H(counts/N)]."""
     chance = 1 / block
     total = 0.0
     for count in range(1, batch + 1):
@@ -125,7 +125,7 @@ class Guard(nn.Module):
 
     @property
     def floor(self) -> float:
-        """exp(I) below this says that next to nothing of the picture is left."""
+        """exp(I) below this says that next to nothing of the image is left."""
         return max(2.0, 0.05 * min(self.sizes.block, self.sizes.batch))
 
     def _state(self, step: int, consistency: float, balance: float, clusters: float) -> int:
@@ -143,8 +143,8 @@ class Guard(nn.Module):
         sizes = self.sizes
         if state == STALLED:
             return (
-                "Nothing is being learnt: all prototypes are as likely for every picture. "
-                "Raise `optimiser.rate` (and `optimiser.head_rate`)."
+                "Nothing is being learned: all prototypes are as likely for every image. "
+                "Raise `optimizer.rate` (and `optimizer.head_rate`)."
             )
         # The oldest of the last readings stands where this step's was just put.
         old = self.agreement[(step + 1) % SPAN]
@@ -154,16 +154,16 @@ class Guard(nn.Module):
         elif sizes.teacher != "ema":
             what = f"set `method.teacher` to ema: it is {sizes.teacher}"
         elif fast:
-            what = "lower `optimiser.rate`: views agree ever more and tell pictures apart no better"
+            what = "lower `optimizer.rate`: views agree ever more and tell images apart no better"
         else:
             what = f"raise `sampler.batch` (now {sizes.batch}) or `method.weight`"
         which = "has collapsed" if state == COLLAPSED else "is collapsing"
-        return f"The run {which} at step {step:,}: pictures choose among {clusters:.1f} clusters. To mend it, {what}."
+        return f"The run {which} at step {step:,}: images choose among {clusters:.1f} clusters. To mend it, {what}."
 
 
 STATES = {
     HEALTHY: "healthy",
-    STALLED: "stalled: nothing is learnt, the rate is too low",
-    COLLAPSED: "collapsed: the prototypes say next to nothing about a picture",
-    FALLING: "collapsing: pictures are told apart half as well as 50 steps before",
+    STALLED: "stalled: nothing is learned, the rate is too low",
+    COLLAPSED: "collapsed: the prototypes say next to nothing about an image",
+    FALLING: "collapsing: images are told apart half as well as 50 steps before",
 }

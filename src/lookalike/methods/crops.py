@@ -1,4 +1,4 @@
-"""Views for methods that learn from a picture's own crops: BYOL's two ways of looking, and small local crops."""
+"""Views for methods that learn from an image's own crops: BYOL's two ways of looking, and small local crops."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GLOBAL = 2
 
 class CropSettings(Settings):
     asymmetric: bool = True
-    """Views as BYOL draws them: the first always blurred, the second rarely blurred and sometimes solarised, colours
+    """Views as BYOL draws them: the first always blurred, the second rarely blurred and sometimes solarized, colors
     changed half as much as brightness. Otherwise both are as `views` says."""
     local: NonNegativeInt = 0
     """Small crops beside the two large ones; only the student sees them."""
     local_size: PositiveInt | None = None
     """Their pixels; null: 3/7 of the large ones', as 96 is to 224."""
     local_scale: tuple[PositiveFloat, PositiveFloat] = (0.05, 0.2)
-    """Share of a picture that they cover, least and most."""
+    """Share of an image that they cover, least and most."""
 
 
 class TaughtSettings(CropSettings):
@@ -56,8 +56,8 @@ class CropMethod(Method):
         first = second = small = default
         if chosen.asymmetric:
             look = replace(default, saturation=0.5)
-            first, second = replace(look, blur=1.0, solarise=0.0), replace(look, blur=0.1, solarise=0.2)
-            small = replace(look, blur=0.5, solarise=0.0)
+            first, second = replace(look, blur=1.0, solarize=0.0), replace(look, blur=0.1, solarize=0.2)
+            small = replace(look, blur=0.5, solarize=0.0)
         side = chosen.local_size or max(1, round(default.pre.size * 3 / 7))
         small = replace(small, pre=replace(small.pre, size=side), scale=chosen.local_scale)
         return [first, second, *[small] * chosen.local]
@@ -83,7 +83,7 @@ class CropMethod(Method):
         return torch.cat(parts)
 
 
-def pictures_first(rows: Tensor, views: int) -> Tensor:
+def images_first(rows: Tensor, views: int) -> Tensor:
     """(V·n, d) in the order of the views to (n, V, d), as the loop gathers it."""
     return rows.unflatten(0, (views, -1)).transpose(0, 1)
 

@@ -1,4 +1,4 @@
-"""DINO: a student's distribution over many outputs follows a slow teacher's, centred and sharpened.
+"""DINO: a student's distribution over many outputs follows a slow teacher's, centered and sharpened.
 
 Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021. The loss is lightly's; the
 head is CARP's with z of length one.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lookalike.methods import lightly
 from lookalike.methods.assigner import Assigner
 from lookalike.methods.base import Batch, Context, Rates
-from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, pictures_first, rising
+from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
 from lookalike.models.embedder import Embedder
 
 
@@ -34,16 +34,16 @@ class DINOSettings(TaughtSettings):
 
 
 class DINO(CropMethod):
-    """A baseline beside CARP: the same teacher and head, balanced by centring instead of partitions."""
+    """A baseline beside CARP: the same teacher and head, balanced by centering instead of partitions."""
 
     name = "dino"
     Settings = DINOSettings
     suits: ClassVar = {
-        "optimiser": {"kind": "adamw", "rate": 3e-5, "head_rate": 5e-4, "weight_decay": 1e-4},
+        "optimizer": {"kind": "adamw", "rate": 3e-5, "head_rate": 5e-4, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
     }
     scratch: ClassVar = {
-        "optimiser": {"rate": 5e-4, "head_rate": None, "weight_decay": 0.04},
+        "optimizer": {"rate": 5e-4, "head_rate": None, "weight_decay": 0.04},
         "schedule": {"warmup": 100, "still": 0},
     }
     settings: DINOSettings
@@ -75,10 +75,10 @@ class DINO(CropMethod):
         follow((self.teacher, self.teacher_head), (self.context.model, self.head), momentum)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        student = pictures_first(self._outputs(self.head, self.crops(batch)), len(batch.views))
+        student = images_first(self._outputs(self.head, self.crops(batch)), len(batch.views))
         with torch.no_grad():
             teacher = self._outputs(self.teacher_head, self.crops(batch, self.teacher, GLOBAL))
-        return {"student": student, "teacher": pictures_first(teacher, GLOBAL)}
+        return {"student": student, "teacher": images_first(teacher, GLOBAL)}
 
     @staticmethod
     def _outputs(head: Assigner, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""DiVA: four heads that learn different things from the same pictures."""
+"""DiVA: four heads that learn different things from the same images."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class DiVASettings(MarginSettings):
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Of the slow copy that makes the keys."""
     queue: PositiveInt = 3240
-    """Pictures of earlier steps that a picture is told from; the authors keep 30 batches of 108."""
+    """Images of earlier steps that an image is told from; the authors keep 30 batches of 108."""
     temperature: PositiveFloat = 0.01
-    """Of telling a picture from others."""
+    """Of telling an image from others."""
     hidden: PositiveInt = 512
     """Width of the networks that look for what two heads have in common."""
 
@@ -46,8 +46,8 @@ class DiVA(Margin):
 
     name = "diva"
     Settings = DiVASettings
-    distinct_views = True  # a picture is told from others by another view of it
-    suits: ClassVar = {"optimiser": {"rate": 3e-4, "loss_rate": 5e-4}, "views": {"count": 3}}
+    distinct_views = True  # an image is told from others by another view of it
+    suits: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}, "views": {"count": 3}}
     settings: DiVASettings
     queue: Tensor
     filled: Tensor

@@ -1,7 +1,7 @@
 """DMCAC: train the embedding against the database it will search.
 
 Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention
-Classification", IJCAI 2024. Some training pictures are the database, the others ask in several views: the views'
+Classification", IJCAI 2024. Some training images are the database, the others ask in several views: the views'
 retrievals should agree, and attention to what was retrieved should tell the query's class.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.core.seeds import torch_rng
@@ -32,14 +32,14 @@ COLLAPSED = 0.98  # mean cosine of a batch's first views
 
 
 class DMCAC(Method):
-    """Many pictures of each class, and a search that should not depend on how the query was cropped."""
+    """Many images of each class, and a search that should not depend on how the query was cropped."""
 
     name = "dmcac"
     Settings = DMCACSettings
     distinct_views = shows = True
     suits: ClassVar = {
         "sampler": {"kind": "shuffle", "batch": 64},
-        "optimiser": {"rate": 3e-5, "loss_rate": 3e-3},
+        "optimizer": {"rate": 3e-5, "loss_rate": 3e-3},
         "views": {"count": 8, "augment": "rand-tv9"},
         "logs": {"drift_every": 20},
     }
@@ -56,8 +56,8 @@ class DMCAC(Method):
         self.parted = _parted(settings, context.table, context.labels.cpu().numpy())
         size = len(self.parted.database)
         self.k = min(settings.k, size)
-        if self.k < settings.k and settings.full == "no" and processes.is_main():
-            warn(f"The database has {size:,} pictures: each view retrieves all of them, not {settings.k}.")
+        if self.k < settings.k and settings.full == "no" and distributed.is_main():
+            warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
         self.heads = losses.Heads(context.classes, context.dim, torch_rng(context.seed, "heads"), settings.start)
         self.register_buffer("database", torch.from_numpy(self.parted.database))
         self.register_buffer("rows", torch.zeros(size, context.dim))
@@ -134,14 +134,14 @@ class DMCAC(Method):
         self.close()
 
     def encode(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Unit rows of training pictures, and what the heads are to multiply them by."""
+        """Unit rows of training images, and what the heads are to multiply them by."""
         if self.settings.head_input == "unit":
             rows = self.context.encode(ids)
             return rows, torch.ones(len(rows), device=rows.device)
         with tapped(last_layer(self.context.model)) as seen:
             rows = self.context.encode(ids)
         lengths = [torch.linalg.vector_norm(found.output.float(), dim=1) for found in seen]
-        return rows, processes.all_gather(torch.cat([torch.empty(0, device=rows.device), *lengths]))
+        return rows, distributed.all_gather(torch.cat([torch.empty(0, device=rows.device), *lengths]))
 
     def close(self) -> None:
         """The index goes; it is made again of the rows when it is asked."""
@@ -160,8 +160,8 @@ class DMCAC(Method):
         if self._retriever is None:
             self._retriever = make_retriever(self._kind, self.rows, store=self.settings.store)
         asked = z.detach().flatten(0, 1)
-        found = self._retriever.nearest(asked[processes.share(len(asked))], self.k)
-        return losses.union(processes.all_gather(found).view(*z.shape[:2], self.k))
+        found = self._retriever.nearest(asked[distributed.share(len(asked))], self.k)
+        return losses.union(distributed.all_gather(found).view(*z.shape[:2], self.k))
 
     # ---- the loss --------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class DMCAC(Method):
         return losses.over_union(z, asking, labels, database, found, self.heads, temperature)
 
     def after_backward(self) -> None:
-        """`full: gradient`: the database's own part of the gradient, its pictures embedded once more in blocks."""
+        """`full: gradient`: the database's own part of the gradient, its images embedded once more in blocks."""
         if self._moving is not None and self._moving.grad is not None:
             self.context.encode_backward(self.parted.database, self._moving.grad)
         self._moving = None
@@ -243,7 +243,7 @@ class DMCAC(Method):
             return
         cosine = mean_cosine(rows)
         self.context.log("cosine", cosine)
-        if cosine > COLLAPSED and not self._warned and processes.is_main():
+        if cosine > COLLAPSED and not self._warned and distributed.is_main():
             self._warned = True
             warn(
                 f"The embeddings are falling onto one point (mean cosine {cosine:.3f} at step {self.context.step}): "

@@ -1,7 +1,7 @@
 """What DMCAC shows in the report: attention by class at chosen steps, and what the views of a few queries found.
 
 The first is figure 3 of the paper as three maps: own-class attention follows own-class retrieval even where the
-attention has learnt nothing, so the share of what was retrieved stands beside it, and their difference. Numbers of two
+attention has learned nothing, so the share of what was retrieved stands beside it, and their difference. Numbers of two
 more are told: attention over the whole database, and the cosine alone.
 """
 
@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import thumbnail
-from lookalike.data.views import CentreView
-from lookalike.evaluation.pictures import Subject
+from lookalike.data.views import CenterView
+from lookalike.evaluation.query_images import Subject
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retrieval import top_k
 from lookalike.methods.base import Told
@@ -49,7 +49,7 @@ class Maps(NamedTuple):
 
 def views_of(settings: DMCACSettings, default: Any) -> list[Any]:
     """The first view plain, the others as they come."""
-    first = CentreView(default.pre) if settings.first_view == "centre" else replace(default, augment="")
+    first = CenterView(default.pre) if settings.first_view == "center" else replace(default, augment="")
     return [first, *[default] * (settings.views - 1)]
 
 
@@ -88,7 +88,7 @@ def class_maps(
 
 
 def maps_of(method: Any) -> Tensor:
-    """All maps of a method as it is now: queries at their centre crop."""
+    """All maps of a method as it is now: queries at their center crop."""
     shape, labels = tuple(method.maps.shape[-2:]), method.context.labels
     ids = torch.from_numpy(method.parted.queries).to(labels.device)
     ids = ids[labels[ids] < shape[0]]
@@ -150,7 +150,7 @@ def _curves(told: Told) -> list[s.Block]:
             {f"gradient/{k}": v for k, v in names.items()},
             "At the embeddings, along the sphere, before the terms are added: one far below the others does nothing.",
         ),
-        lines("Own class", "share", both, "Attention has learnt something only where it lies above the share."),
+        lines("Own class", "share", both, "Attention has learned something only where it lies above the share."),
         lines(
             "What a query is compared with", "rows", {"union/mean": "mean", "union/min": "least", "union/max": "most"}
         ),
@@ -183,9 +183,9 @@ def _maps(told: Told) -> list[s.Block]:
     if rows:
         columns = ["map", "own class, mean", "other classes, mean", "lines with the most on the own class"]
         shown, classes = kept.shape[-2:]
-        note = f"Queries of the first {shown:,} training classes, at their centre crop"
+        note = f"Queries of the first {shown:,} training classes, at their center crop"
         note += (
-            "." if shown == classes else f"; of {classes:,} in the database the pictures show as many, the numbers all."
+            "." if shown == classes else f"; of {classes:,} in the database the images show as many, the numbers all."
         )
         out.append(s.Grid(title="The maps in numbers", columns=columns, rows=rows, note=note))
     return out
@@ -217,8 +217,8 @@ def _queries(told: Told) -> list[s.Block]:
         members = union.members[0]
         for n, square in enumerate(squares):
             name = f"view {n + 1}"
-            query = s.Picture(
-                file=told.run.keep_picture(thumbnail(square)), alt=name, label=f"{subject.class_name(row)}, {name}"
+            query = s.Image(
+                file=told.run.keep_image(thumbnail(square)), alt=name, label=f"{subject.class_name(row)}, {name}"
             )
             best = weights[n].argsort(descending=True, stable=True)[:HITS]
             attended = [(int(members[m]), float(z[n] @ near[0, m]), float(weights[n, m])) for m in best]
@@ -228,7 +228,7 @@ def _queries(told: Told) -> list[s.Block]:
                 for w, hits in (("retrieved", retrieved), ("attention", attended))
             ]
             rows.append(s.HitRow(query=query, lists=lists))
-    note = f"After the last step, with the database as it was then ({len(database):,} pictures). "
+    note = f"After the last step, with the database as it was then ({len(database):,} images). "
     if settings.full == "no":
         first = f"; the first {HITS} are shown" if k > HITS else ""
         note += f"Each view retrieves {k}{first}. Attention is over the union of all views"
@@ -243,7 +243,7 @@ def _hits(subject: Subject, database: np.ndarray, row: int, labels: np.ndarray, 
     for member, score, weight in found:
         there = int(database[member])
         ok = bool(labels[there] == labels[row])
-        hits.append(s.Hit(picture=subject.picture(there), ok=ok, score=score, probability=weight))
+        hits.append(s.Hit(image=subject.image(there), ok=ok, score=score, probability=weight))
     return s.HitList(name=name, hits=hits)
 
 
@@ -262,9 +262,9 @@ def _chosen(told: Told, database: np.ndarray) -> list[int]:
 
 
 def find_row(table: Any, name: str) -> int:
-    """The one training picture whose path ends so."""
+    """The one training image whose path ends so."""
     found = [n for n, path in enumerate(table.column("path")) if str(path).endswith(name)]
     if len(found) != 1:
-        many = f"{len(found):,} training pictures end" if found else "no training picture ends"
+        many = f"{len(found):,} training images end" if found else "no training image ends"
         raise LookalikeError(f"`method.show` names `{name}`, but {many} so: give more of its path.")
     return found[0]

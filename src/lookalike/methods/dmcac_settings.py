@@ -42,29 +42,29 @@ class DMCACSettings(Settings):
     store: str = "qdrant"
     """Which store that is."""
     share: float = Field(default=0.2, gt=0.0, lt=1.0)
-    """Share of each class's training pictures that is the database."""
+    """Share of each class's training images that is the database."""
     split_seed: int = 0
     """The draw of the database; apart from the seed of the training."""
     column: str | None = None
-    """A column of the table that says `query` or `database` for every training picture, instead of that draw."""
+    """A column of the table that says `query` or `database` for every training image, instead of that draw."""
     unanswered: bool = False
-    """Allow query classes without a picture in the database of your own."""
+    """Allow query classes without an image in the database of your own."""
     refresh: RefreshSettings = Field(default_factory=RefreshSettings)
     """When the database is embedded anew."""
     distance: Literal["js", "cosine"] = "js"
     """How views are compared: by what they retrieve, or just by 1 − cosine."""
     head_input: Literal["unit", "raw"] = "unit"
     """What classifiers and attention are given: embeddings of length one, as the paper has it, or as long as the
-    network makes them (not with `full: gradient`). Their learning rate is `optimiser.loss_rate`."""
+    network makes them (not with `full: gradient`). Their learning rate is `optimizer.loss_rate`."""
     start: Literal["linear", "identity"] = "linear"
     """How the attention's matrices start."""
-    first_view: Literal["crop", "centre"] = "crop"
-    """The first view end to end: a random crop without augmentation, or the centre crop. Cached views are all drawn
+    first_view: Literal["crop", "center"] = "crop"
+    """The first view end to end: a random crop without augmentation, or the center crop. Cached views are all drawn
     from one pool."""
     maps: list[PositiveInt] = [5, 100]  # noqa: RUF012 (pydantic copies it)
     """Steps at which attention by class is kept for the report."""
     show: list[str] = []  # noqa: RUF012
-    """Training pictures whose retrievals the report shows (the end of their path is enough); none: a few at random."""
+    """Training images whose retrievals the report shows (the end of their path is enough); none: a few at random."""
 
     @field_validator("head_input")
     @classmethod

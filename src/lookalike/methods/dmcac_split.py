@@ -1,4 +1,4 @@
-"""Which training pictures ask and which are searched: the query set and the database of DMCAC."""
+"""Which training images ask and which are searched: the query set and the database of DMCAC."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.core.seeds import numpy_rng
@@ -34,7 +34,7 @@ def part(
 ) -> Parted:
     """By class, or as a column of the table says (`query`, `database`).
 
-    Of n ≥ 2 pictures of a class share·n, rounded, at least one and at most all but one, are searched; a single one is
+    Of n ≥ 2 images of a class share·n, rounded, at least one and at most all but one, are searched; a single one is
     searched only. A query class without a database row is an error unless `unanswered` allows it.
     """
     labels = np.asarray(labels)
@@ -43,7 +43,7 @@ def part(
     found = Parted(np.flatnonzero(known & ~searched), np.flatnonzero(known & searched))
     if not len(found.queries):
         raise LookalikeError(
-            "No class has two pictures or more, so that one could ask and another be found: training with a database "
+            "No class has two images or more, so that one could ask and another be found: training with a database "
             "needs such classes."
             if column is None
             else f"No row of the column `{column}` is a `query`."
@@ -51,29 +51,29 @@ def part(
     if not len(found.database):
         raise LookalikeError(f"No row of the column `{column}` is in the `database`.")
     single = np.setdiff1d(labels[found.database], labels[found.queries])
-    tell = tell and processes.is_main()
+    tell = tell and distributed.is_main()
     if column is None and len(single) and tell:
         one = len(single) == 1
-        what = "1 class has one picture" if one else f"{len(single):,} classes have one picture each"
+        what = "1 class has one image" if one else f"{len(single):,} classes have one image each"
         does = "asks nothing, but stands" if one else "ask nothing, but stand"
         warn(f"{what} and {does} in the database: {_names(single, labels, table)}.")
     lost = np.setdiff1d(labels[found.queries], labels[found.database])
     if len(lost) and not unanswered:
         raise LookalikeError(
-            f"{len(lost):,} of {len(np.unique(labels[found.queries])):,} query classes have no picture in the "
+            f"{len(lost):,} of {len(np.unique(labels[found.queries])):,} query classes have no image in the "
             f"database: {_names(lost, labels, table)}. Add some, or set `method.unanswered` to allow it."
         )
     if len(lost) and tell:
         count = np.isin(labels[found.queries], lost).sum()
         warn(
-            f"{count / len(found.queries):.1%} of the queries have no picture of their class in the database; "
+            f"{count / len(found.queries):.1%} of the queries have no image of their class in the database; "
             "attention cannot find it for them."
         )
     return found
 
 
 def _drawn(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Whether a row is searched: the first pictures of each class in a random order."""
+    """Whether a row is searched: the first images of each class in a random order."""
     keys = numpy_rng(seed, "database").random(len(labels))
     order = np.lexsort((keys, labels))
     _, starts, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
@@ -85,7 +85,7 @@ def _drawn(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 def _given(table: Table | None, column: str) -> np.ndarray:
     if table is None or not table.has(column):
-        raise LookalikeError(f"The pictures have no column `{column}` that parts queries from the database.")
+        raise LookalikeError(f"The images have no column `{column}` that parts queries from the database.")
     values = table.column(column)
     wrong = sorted({str(v) for v in values} - {"query", "database"})
     if wrong:

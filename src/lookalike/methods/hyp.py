@@ -1,4 +1,4 @@
-"""Hyp and Sph: every picture finds its class among two pictures of each, in hyperbolic space or on the sphere."""
+"""Hyp and Sph: every image finds its class among two images of each, in hyperbolic space or on the sphere."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class HypSettings(Settings):
 
 
 class Hyp(Method):
-    """A strong pairwise loss for networks that move; needs P classes of K pictures each."""
+    """A strong pairwise loss for networks that move; needs P classes of K images each."""
 
     name = "hyp"
     Settings = HypSettings
-    suits: ClassVar = {"optimiser": {"rate": 1e-4}}
+    suits: ClassVar = {"optimizer": {"rate": 1e-4}}
     settings: HypSettings
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
@@ -47,9 +47,9 @@ class Hyp(Method):
         slots = int(counts[0])
         if slots < 2 or not bool((counts == slots).all()):
             raise LookalikeError(
-                "`hyp` needs batches with equally many pictures of each class: set `sampler.kind` to pk."
+                "`hyp` needs batches with equally many images of each class: set `sampler.kind` to pk."
             )
-        # By class and picture, then slot by slot: the order of the batch does not matter.
+        # By class and image, then slot by slot: the order of the batch does not matter.
         order = torch.argsort(batch.ids, stable=True)
         order = order[torch.argsort(batch.labels[order], stable=True)]
         order = order.view(-1, slots).t().reshape(-1)

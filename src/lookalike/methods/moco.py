@@ -1,4 +1,4 @@
-"""MoCo: a picture's two views are recognised among the keys of earlier pictures; with XBN, keys kept up to date.
+"""MoCo: an image's two views are recognized among the keys of earlier images; with XBN, keys kept up to date.
 
 He et al., "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020; with the queue as a
 memory that is matched to the keys being enqueued, appendix B of Ajanthan et al. (XBN).
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
 from lookalike.methods.base import Batch, Context, Method, Rates
-from lookalike.methods.remembering import DriftSettings
+from lookalike.methods.memory_settings import DriftSettings
 
 
 class QueueSettings(DriftSettings):
@@ -32,24 +32,24 @@ class MoCoSettings(Settings):
     """Numbers that queries and keys are compared by; the layer that makes them is not kept."""
     momentum: float = Field(default=0.99, ge=0.0, le=1.0)
     """Of the key encoder's parameters."""
-    normalise: bool = True
+    normalize: bool = True
     """Store keys of length one, so that their moments are those of what is compared."""
     memory: QueueSettings = Field(default_factory=QueueSettings)
     """The queue; `memory.NAME` is short for `method.memory.NAME`."""
 
 
 class MoCo(Method):
-    """Keys come from a copy of the network that follows it slowly; two views of a picture are each other's positive."""
+    """Keys come from a copy of the network that follows it slowly; two views of an image are each other's positive."""
 
     name = "moco"
     verb = "pretrain"
     needs_labels = False
     Settings = MoCoSettings
     suits: ClassVar = {
-        "optimiser": {"kind": "sgd", "rate": 3e-3, "head_rate": None, "loss_rate": None, "weight_decay": 1e-4},
+        "optimizer": {"kind": "sgd", "rate": 3e-3, "head_rate": None, "loss_rate": None, "weight_decay": 1e-4},
         "schedule": {"floor": 0.0, "still": 0},
     }
-    scratch: ClassVar = {"optimiser": {"rate": 0.03, "weight_decay": 5e-4}}
+    scratch: ClassVar = {"optimizer": {"rate": 0.03, "weight_decay": 5e-4}}
     temperature = 0.1  # as the notebook that the paper used
     settings: MoCoSettings
 
@@ -99,14 +99,14 @@ class MoCo(Method):
             order = torch.randperm(len(batch), generator=self.context.generator("keys")).to(query.device)
             shuffled = Batch((batch.views[1][order],), batch.layer, batch.labels, batch.ids)
             key = self.key_projection(self.context.features(shuffled, 0, self.key_model))[order.argsort()]
-        if self.settings.normalise:
+        if self.settings.normalize:
             query, key = (nn.functional.normalize(rows.float(), dim=1) for rows in (query, key))
         return {"query": query, "key": key}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         query, key = embeddings["query"], embeddings["key"]
         count = len(query)
-        # Every picture of every step is a class of its own: its key is the positive, all other keys are negatives.
+        # Every image of every step is a class of its own: its key is the positive, all other keys are negatives.
         labels = (self.context.step - 1) * count + torch.arange(count, device=query.device)
         enqueued = torch.arange(2 * count, device=query.device) >= count
         value: Tensor = self.memory(torch.cat([query, key]), torch.cat([labels, labels]), enqueue_mask=enqueued)

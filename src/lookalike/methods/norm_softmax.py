@@ -1,4 +1,4 @@
-"""Normalised softmax: classify by cosine; the class vectors are dropped after training."""
+"""Normalized softmax: classify by cosine; the class vectors are dropped after training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NormSoftmaxSettings(Settings):
 class NormSoftmax(LossMethod):
     name = "norm_softmax"
     Settings = NormSoftmaxSettings
-    suits: ClassVar = {"optimiser": {"rate": 1e-3}}
+    suits: ClassVar = {"optimizer": {"rate": 1e-3}}
     settings: NormSoftmaxSettings
 
     def make_loss(self) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lookalike.methods import lightly
 from lookalike.methods.base import Batch, Context, Rates
-from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, pictures_first
+from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, images_first
 from lookalike.methods.start import linear
 
 
@@ -33,11 +33,11 @@ class SimSiam(CropMethod):
     name = "simsiam"
     Settings = SimSiamSettings
     suits: ClassVar = {
-        "optimiser": {"kind": "sgd", "rate": 3e-3, "head_rate": 0.05, "weight_decay": 1e-4},
+        "optimizer": {"kind": "sgd", "rate": 3e-3, "head_rate": 0.05, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
     }
     scratch: ClassVar = {
-        "optimiser": {"rate": 0.0125, "head_rate": None, "weight_decay": 1e-4},  # 0.05 for a batch of 256
+        "optimizer": {"rate": 0.0125, "head_rate": None, "weight_decay": 1e-4},  # 0.05 for a batch of 256
         "schedule": {"warmup": 0, "still": 0},
     }
     settings: SimSiamSettings
@@ -60,7 +60,7 @@ class SimSiam(CropMethod):
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         z = self.projection(self.crops(batch))
         views = len(batch.views)
-        return {"p": pictures_first(self.prediction(z), views), "target": pictures_first(z.detach(), views)[:, :GLOBAL]}
+        return {"p": images_first(self.prediction(z), views), "target": images_first(z.detach(), views)[:, :GLOBAL]}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         p, z = embeddings["p"], embeddings["target"]

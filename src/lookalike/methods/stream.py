@@ -1,4 +1,4 @@
-"""Random numbers for the pairs of a batch that belong to the pictures, not to their places in the batch."""
+"""Random numbers for the pairs of a batch that belong to the images, not to their places in the batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Stream(nn.Module):
         self.register_buffer("seed", torch.tensor(seeds.derive(seed, "stream")))
 
     def pairs(self, count: int, ids: Tensor, step: int, name: str = "pairs") -> Tensor:
-        """Uniform numbers (count, n, n): a number for every ordered pair of pictures."""
+        """Uniform numbers (count, n, n): a number for every ordered pair of images."""
         drawn = torch.rand(count, len(ids), len(ids), generator=self._generator(step, name)).to(ids.device)
         rank = self._rank(ids)
         return drawn[:, rank[:, None], rank[None, :]]
 
     def shuffled(self, values: Tensor, ids: Tensor, step: int, name: str) -> Tensor:
-        """The values of the pictures dealt out to them anew."""
+        """The values of the images dealt out to them anew."""
         order = torch.argsort(ids, stable=True)
         drawn = torch.randperm(len(ids), generator=self._generator(step, name)).to(ids.device)
         return values[order][drawn][self._rank(ids)]
 
     def uniform(self, shape: tuple[int, ...], step: int, name: str) -> Tensor:
-        """Uniform numbers that belong to no picture."""
+        """Uniform numbers that belong to no image."""
         return torch.rand(shape, generator=self._generator(step, name)).to(self.seed.device)
 
     def _generator(self, step: int, name: str) -> torch.Generator:

@@ -21,7 +21,7 @@ class TripletSettings(Settings):
 class Triplet(LossMethod):
     name = "triplet"
     Settings = TripletSettings
-    suits: ClassVar = {"optimiser": {"rate": 1e-4}}
+    suits: ClassVar = {"optimizer": {"rate": 1e-4}}
     settings: TripletSettings
 
     def make_loss(self) -> nn.Module:

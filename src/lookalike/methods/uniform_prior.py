@@ -20,7 +20,7 @@ class UniformPriorSettings(MarginSettings):
     weight: NonNegativeFloat = 0.2
     """Of the prior, beside the margin loss."""
     on: Literal["auto", "embedding", "features"] = "auto"
-    """What should look uniform: the embedding before it is normalised, or the pooled features as the authors have it.
+    """What should look uniform: the embedding before it is normalized, or the pooled features as the authors have it.
     `auto`: the features where the backbone is trained; cached ones have no gradient to follow."""
     width: PositiveInt = 128
     """Numbers the discriminator looks at at once; longer rows are cut into pieces."""
@@ -35,7 +35,7 @@ class UniformPriorSettings(MarginSettings):
 class UniformPrior(Margin):
     """Keeps directions in use that the training classes do not ask for.
 
-    The discriminator is no part of the optimiser's parameters: it has an Adam of its own, whose state is in buffers
+    The discriminator is no part of the optimizer's parameters: it has an Adam of its own, whose state is in buffers
     so that a resumed run goes on with it.
     """
 

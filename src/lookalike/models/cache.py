@@ -14,7 +14,7 @@ from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_jso
 from lookalike.core.formats import CURRENT, stamp
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER
-from lookalike.models.program import VERSION
+from lookalike.models.inference.graph import VERSION
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -32,10 +32,10 @@ def features_for(
     seed: int = 0,
     progress: bool = False,
 ) -> np.ndarray:
-    """Features of every row under every view, as a read-only memory map V×N×…; without views the centre crop alone.
+    """Features of every row under every view, as a read-only memory map V×N×…; without views the center crop alone.
 
     float32 for `pooled` and `embedding`, float16 for a stage, computed by torch: they are what training learns from.
-    Every picture must be readable: audit the table first.
+    Every image must be readable: audit the table first.
     """
     if not len(table):
         raise LookalikeError(f"The table `{table.name}` has no rows to compute features of.")

@@ -1,4 +1,4 @@
-"""The model card: what a model is, what was measured with it, and what is known of its licence."""
+"""The model card: what a model is, what was measured with it, and what is known of its license."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def render(model: Embedder, config: Mapping[str, Any]) -> str:
-    """The card as Markdown. `model.card` may hold `description`, `data`, `method`, `results`, `limits`, `licence`."""
+    """The card as Markdown. `model.card` may hold `description`, `data`, `method`, `results`, `limits`, `license`."""
     card, pre = model.card, model.preprocess
     lines = [
         "---",
@@ -21,7 +21,7 @@ def render(model: Embedder, config: Mapping[str, Any]) -> str:
         "",
         f"# {model.name}",
         "",
-        card.get("description") or f"Turns a picture into a vector of {model.dim} numbers; similar pictures lie close.",
+        card.get("description") or f"Turns an image into a vector of {model.dim} numbers; similar images lie close.",
         "",
         "```python",
         "import lookalike as la",
@@ -43,8 +43,8 @@ def render(model: Embedder, config: Mapping[str, Any]) -> str:
                 ["backbone", f"`{model.architecture}` ({card.get('backbone', 'weights not named')})"],
                 ["pooling", model.pooling.name],
                 ["vector", f"{model.dim} numbers, length one, cosine similarity"],
-                ["pictures", f"{pre.size} × {pre.size} px, centre crop {pre.crop:g}, {pre.interpolation}"],
-                ["normalisation", f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}"],
+                ["images", f"{pre.size} × {pre.size} px, center crop {pre.crop:g}, {pre.interpolation}"],
+                ["normalization", f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}"],
                 *[[key, _cell(card[key])] for key in ("data", "method") if card.get(key)],
                 ["fingerprint", f"`{config['fingerprint']}`"],
                 *([["made from", f"`{model.parent}`"]] if model.parent else []),
@@ -55,7 +55,7 @@ def render(model: Embedder, config: Mapping[str, Any]) -> str:
     ]
     if card.get("limits"):
         lines += ["## Limits", "", str(card["limits"]), ""]
-    lines += ["## Licence", "", card.get("licence") or "Nothing is known of the licence of these weights.", ""]
+    lines += ["## License", "", card.get("license") or "Nothing is known of the license of these weights.", ""]
     return "\n".join(lines)
 
 

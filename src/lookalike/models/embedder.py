@@ -1,4 +1,4 @@
-"""`Embedder`: pictures to unit vectors."""
+"""`Embedder`: images to unit vectors."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, layers
+from lookalike.models.fingerprint import Snapshot, raw_bytes
 from lookalike.models.heads import BlockLinear
+from lookalike.models.inference.inputs import Failure
 from lookalike.models.norms import name_of
-from lookalike.models.pictures import Failure
 from lookalike.models.pooling import Pooling, unit
 from lookalike.models.prototypes import Prototypes
-from lookalike.models.snapshot import Snapshot, raw_bytes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
 
-    Pictures = str | Path | bytes | np.ndarray | Table | Any
+    Images = str | Path | bytes | np.ndarray | Table | Any
 
 
 class Embedder(nn.Module):
-    """Backbone, pooling and head: `encode` turns pictures into float32 rows of length one.
+    """Backbone, pooling and head: `encode` turns images into float32 rows of length one.
 
     Pooled features are brought to length one before the head, so a head that was made from cached
     features and one trained end to end see the same input.
@@ -115,7 +115,7 @@ class Embedder(nn.Module):
         built = backbones.build(name, weights=weights, size=size)
         # GeM is never far from the best for the Lite models, and 2 points above the average at 224 px.
         default = "gem" if built.architecture in {b.architecture for b in backbones.BUILTIN.values()} else "own"
-        card = {"backbone": built.source, "licence": built.licence}
+        card = {"backbone": built.source, "license": built.license}
         return cls(
             built.backbone,
             built.preprocess,
@@ -184,7 +184,7 @@ class Embedder(nn.Module):
             "backbone": self.architecture,
             "pooling": self.pooling.name,
             "vector": f"{self.dim} numbers",
-            "pictures": f"{self.preprocess.size} px",
+            "images": f"{self.preprocess.size} px",
             "fingerprint": self.fingerprint(),
         }
         cells = "".join(
@@ -194,18 +194,18 @@ class Embedder(nn.Module):
 
     # --- computing ---
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """uint8 N×S×S×3 pixels to what the backbone expects; float tensors N×3×S×S pass as they are."""
         if images.dtype != torch.uint8:
             return images
         return (images.permute(0, 3, 1, 2).to(self.mean.dtype) / 255 - self.mean) / self.std
 
     def pooled(self, images: Tensor) -> Tensor:
-        return self.pooling(self.backbone(self.normalise(images)))
+        return self.pooling(self.backbone(self.normalize(images)))
 
     def stage(self, layer: str, images: Tensor) -> Tensor:
         lower: Any = self.lower(layer)
-        return lower.forward_features(self.normalise(images))
+        return lower.forward_features(self.normalize(images))
 
     def from_features(self, features: Tensor) -> Tensor:
         features = unit(features)
@@ -237,7 +237,7 @@ class Embedder(nn.Module):
     # --- heads ---
 
     def set_pca_head(self, features: np.ndarray, dim: int) -> None:
-        """The head as the top-`dim` eigenvectors of XᵀX of the unit features: not centred, not whitened, bias 0."""
+        """The head as the top-`dim` eigenvectors of XᵀX of the unit features: not centered, not whitened, bias 0."""
         rows = torch.from_numpy(np.array(features, dtype=np.float64))
         if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
             raise LookalikeError(
@@ -272,11 +272,11 @@ class Embedder(nn.Module):
             head.bias.zero_() if bias is None else head.bias.copy_(bias)
         self.head = head
 
-    # --- pictures ---
+    # --- images ---
 
     def encode(
         self,
-        pictures: Pictures,
+        images: Images,
         *,
         batch_size: int = 32,
         runtime: str = "auto",
@@ -284,39 +284,37 @@ class Embedder(nn.Module):
         on_error: str = "raise",
         progress: bool = False,
     ) -> Any:
-        """float32 rows of length one, in the order of the pictures; one picture alone gives one vector.
+        """float32 rows of length one, in the order of the images; one image alone gives one vector.
 
-        Pictures are paths, bytes, PIL pictures, arrays, a `Table` or a generator of them. With
-        `on_error="skip"` the answer is `(rows, failures)`, the rows of unreadable pictures left out.
+        Images are paths, bytes, PIL images, arrays, a `Table` or a generator of them. With
+        `on_error="skip"` the answer is `(rows, failures)`, the rows of unreadable images left out.
         `precision="bf16"` is about twice as fast where the processor supports it, and moves scores by
         up to 0.005: do not mix its vectors with f32 ones.
         """
-        return self._encode(
-            pictures, "embedding", batch_size, runtime, precision, on_error, progress, view=None, seed=0
-        )
+        return self._encode(images, "embedding", batch_size, runtime, precision, on_error, progress, view=None, seed=0)
 
-    def square(self, picture: Any) -> np.ndarray:
+    def square(self, image: Any) -> np.ndarray:
         """What the model is fed with: uint8 size×size×3; with `encode_squares` the two halves of `encode`."""
-        from lookalike.models.pixels import centre
+        from lookalike.models.inference.pixels import center
 
-        return np.asarray(centre(picture, self.preprocess))
+        return np.asarray(center(image, self.preprocess))
 
     def encode_squares(
         self, squares: Iterable[np.ndarray], count: int, *, layer: str = "embedding"
     ) -> Iterator[np.ndarray]:
         """float32 rows of length one for at most `count` squares of pixels that were made before; features with
         `layer="pooled"`. In order, a few at a time, while further squares are drawn."""
-        from lookalike.models.squares import Squares
+        from lookalike.models.inference.squares import Squares
 
         return Squares(self, layer=layer).stream(squares, count)
 
     @property
     def reads_words(self) -> bool:
-        """Whether words land in the same space as pictures."""
+        """Whether words land in the same space as images."""
         return hasattr(self.backbone, "read") and isinstance(self.head, nn.Identity)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 rows of length one for words, to be compared with those of pictures."""
+        """float32 rows of length one for words, to be compared with those of images."""
         if not self.reads_words:
             raise LookalikeError(f"The model {self.name} reads no words: take an open_clip model (`open_clip:NAME`).")
         with torch.inference_mode():
@@ -325,7 +323,7 @@ class Embedder(nn.Module):
 
     def features(
         self,
-        pictures: Pictures,
+        images: Images,
         *,
         layer: str = "pooled",
         view: Any = None,
@@ -336,17 +334,17 @@ class Embedder(nn.Module):
         on_error: str = "raise",
         progress: bool = False,
     ) -> Any:
-        """Features before the head (`pooled`, not normalised), or the output of a lower stage (float16).
+        """Features before the head (`pooled`, not normalized), or the output of a lower stage (float16).
 
         `view` (`data/views.py`) is applied to the decoded pixels; the same seed gives the same views.
         """
         layers.check_layer(self.backbone, layer)
-        return self._encode(pictures, layer, batch_size, runtime, precision, on_error, progress, view=view, seed=seed)
+        return self._encode(images, layer, batch_size, runtime, precision, on_error, progress, view=view, seed=seed)
 
-    def _encode(self, pictures: Any, layer: str, batch_size: int, *options: Any, view: Any, seed: int) -> Any:
-        from lookalike.models import encoding
+    def _encode(self, images: Any, layer: str, batch_size: int, *options: Any, view: Any, seed: int) -> Any:
+        from lookalike.models.inference import encoding
 
-        return encoding.encode(self, pictures, layer, batch_size, *options, view=view, seed=seed)
+        return encoding.encode(self, images, layer, batch_size, *options, view=view, seed=seed)
 
     @staticmethod
     def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:

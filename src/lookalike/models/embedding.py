@@ -1,4 +1,4 @@
-"""The verb `embed`: a folder or table of pictures to a file of vectors."""
+"""The verb `embed`: a folder or table of images to a file of vectors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lookalike.core.files import atomic_file, human_bytes, need_space, write_jso
 from lookalike.core.progress import Progress, say
 from lookalike.models.backbones import DEFAULT
 from lookalike.models.embedder import Embedder
-from lookalike.models.pictures import Failure, is_table
+from lookalike.models.inference.inputs import Failure, is_table
 
 if TYPE_CHECKING:
     from lookalike.data import Table
 
 BLOCK = 4096  # rows in memory at a time
-SAMPLE = 64  # pictures by which a coarser precision is judged
+SAMPLE = 64  # images by which a coarser precision is judged
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Embedded:
     failures: list[Failure] = field(default_factory=list)
     dry_run: bool = False
     cost: dict[str, Any] | None = None
-    """What a precision below f32 did to the vectors: their cosine with those of f32, over some of the pictures."""
+    """What a precision below f32 did to the vectors: their cosine with those of f32, over some of the images."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,11 +74,11 @@ def embed(
     dry_run: bool = False,
     progress: bool = True,
 ) -> Embedded:
-    """Embed every picture of a folder or table into `out`: `.npy`, or `.parquet` with row_id, path and vector.
+    """Embed every image of a folder or table into `out`: `.npy`, or `.parquet` with row_id, path and vector.
 
-    Beside a `.npy` lies a `.json` of the same name that says which row is which picture. Unreadable
-    pictures are left out and listed; `on_error="raise"` stops at the first. `precision="bf16"` is faster and less
-    exact: what it costs is measured on some of the pictures, and said.
+    Beside a `.npy` lies a `.json` of the same name that says which row is which image. Unreadable
+    images are left out and listed; `on_error="raise"` stops at the first. `precision="bf16"` is faster and less
+    exact: what it costs is measured on some of the images, and said.
     """
     out = Path(out)
     if out.suffix not in (".npy", ".parquet"):
@@ -90,12 +90,12 @@ def embed(
 
         table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
-        raise LookalikeError(f"There are no pictures in `{source}`.")
+        raise LookalikeError(f"There are no images in `{source}`.")
     if not isinstance(model, Embedder):
         model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
     wanted = len(table) * (model.dim * 4 + 200)
-    need_space(out, wanted, f"Embedding {len(table):,} pictures")
-    say(f"{len(table):,} pictures to vectors of {model.dim} numbers: about {human_bytes(wanted)}.")
+    need_space(out, wanted, f"Embedding {len(table):,} images")
+    say(f"{len(table):,} images to vectors of {model.dim} numbers: about {human_bytes(wanted)}.")
     start = time.monotonic()
     if dry_run:
         return Embedded(out, len(table), model.dim, wanted, model.name, model.fingerprint(), 0.0, dry_run=True)
@@ -109,11 +109,11 @@ def embed(
         else:
             count = _write_parquet(part, blocks, table, model.dim, {**about, "preprocess": model.preprocess.to_json()})
         if not count:
-            raise LookalikeError(f"None of the {len(table):,} pictures in `{source}` could be read.")
+            raise LookalikeError(f"None of the {len(table):,} images in `{source}` could be read.")
         if out.suffix == ".npy":
             _write_names(out.with_suffix(".json"), table, failures, about)
     if failures:
-        say(f"{len(failures):,} of {len(table):,} pictures could not be read and were left out.")
+        say(f"{len(failures):,} of {len(table):,} images could not be read and were left out.")
     seconds = time.monotonic() - start
     cost = None if precision == "f32" else _cost(model, table.take(np.arange(min(SAMPLE, len(table)))), options)
     size, name = out.stat().st_size, model.fingerprint()
@@ -121,14 +121,14 @@ def embed(
 
 
 def _cost(model: Embedder, table: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """How far a coarser precision moves the vectors of some pictures, in words too."""
+    """How far a coarser precision moves the vectors of some images, in words too."""
     coarse, exact = (model.encode(table, on_error="skip", **options | over)[0] for over in ({}, {"precision": "f32"}))
     cosine = (coarse.astype(np.float64) * exact).sum(axis=1)
     if not len(cosine):
-        return {"pictures": 0}
-    found = {"pictures": len(cosine), "mean_cosine": float(cosine.mean()), "least_cosine": float(cosine.min())}
+        return {"images": 0}
+    found = {"images": len(cosine), "mean_cosine": float(cosine.mean()), "least_cosine": float(cosine.min())}
     say(
-        f"{options['precision']} is less exact than f32: over {len(cosine):,} of the pictures the cosine of the two is "
+        f"{options['precision']} is less exact than f32: over {len(cosine):,} of the images the cosine of the two is "
         f"{found['mean_cosine']:.5f} on average and {found['least_cosine']:.5f} at least; do not mix such vectors."
     )
     return found
@@ -155,7 +155,7 @@ def _write_npy(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], expe
         for _, rows in blocks:
             file.write(np.ascontiguousarray(rows, np.float32).data)
             count += len(rows)
-        if count != expected:  # pictures were left out: say how many rows there really are
+        if count != expected:  # images were left out: say how many rows there really are
             file.seek(0)
             if _npy_header(file, count, dim) != begin:
                 raise AssertionError("the header of a .npy file has room for any number of rows")

@@ -15,10 +15,10 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_file, human_bytes
 from lookalike.core.progress import say
-from lookalike.models import fast_onnx
 from lookalike.models.backbones import DEFAULT
 from lookalike.models.embedder import Embedder
-from lookalike.models.program import Program
+from lookalike.models.inference import onnx_runtime
+from lookalike.models.inference.graph import Program
 
 TOLERANCE = 1e-4
 
@@ -49,7 +49,7 @@ def export(
     weights: str | Path | None = None,
     tolerance: float = TOLERANCE,
 ) -> Exported:
-    """Write the model as ONNX: one fixed picture size, any batch; normalisation, head and unit length included.
+    """Write the model as ONNX: one fixed image size, any batch; normalization, head and unit length included.
 
     The file is kept only if its embeddings equal torch's within `tolerance`.
     """
@@ -60,7 +60,7 @@ def export(
         model = Embedder.from_pretrained(model, device=CPU, size=size, pooling=pooling, weights=weights)
     with atomic_file(out) as part:
         say("Exporting takes some ten seconds.")
-        fast_onnx.write_onnx(model, "embedding", part, metadata(model))
+        onnx_runtime.write_onnx(model, "embedding", part, metadata(model))
         off = parity(model, part)
         if not off <= tolerance:
             raise LookalikeError(
@@ -69,7 +69,7 @@ def export(
         count = part.stat().st_size
     say(f"{out}: {human_bytes(count)}; largest difference to torch {off:.1e} (allowed {tolerance:.0e}).")
     return Exported(
-        out.as_posix(), count, model.preprocess.size, model.dim, fast_onnx.OPSET, off, tolerance, model.fingerprint()
+        out.as_posix(), count, model.preprocess.size, model.dim, onnx_runtime.OPSET, off, tolerance, model.fingerprint()
     )
 
 
@@ -81,15 +81,15 @@ def metadata(model: Embedder) -> dict[str, str]:
         "architecture": model.architecture,
         "fingerprint": model.fingerprint(),
         "preprocess": json.dumps(model.preprocess.to_json()),
-        "input": "pixels: uint8, batch × size × size × 3, RGB, after resize and centre crop; not normalised",
+        "input": "pixels: uint8, batch × size × size × 3, RGB, after resize and center crop; not normalized",
         "output": "rows: float32, batch × dim, length one",
-        "licence": str(model.card.get("licence", "")),
+        "license": str(model.card.get("license", "")),
     }
 
 
 def parity(model: Embedder, file: Path) -> float:
     """The largest difference of a unit embedding between the file in ONNX Runtime and the model in torch."""
-    session = fast_onnx.start(file)
+    session = onnx_runtime.start(file)
     worst = 0.0
     for count in (1, 2, 5):
         program = Program(model)

@@ -15,7 +15,7 @@ from lookalike._version import __version__
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, read_json, recover_folder, write_json, write_text
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 from lookalike.core.run import Run
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, card
@@ -79,7 +79,7 @@ def save(model: Embedder, path: Path, results: dict[str, Any] | None) -> None:
 def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
     if not (path / CONFIG).is_file():
         raise LookalikeError(f"`{path}` is a folder but not a model: there is no `{CONFIG}` in it.")
-    config = upgrade("model", read_json(path / CONFIG, "model's configuration"), path)
+    config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
     tensors = _read(path / WEIGHTS)
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})

@@ -74,7 +74,7 @@ def _shell(backbone: nn.Module) -> nn.Module:
 
 
 def lower(backbone: nn.Module, layer: str) -> nn.Module:
-    """Call its `forward_features`: normalised images to the output of the stage."""
+    """Call its `forward_features`: normalized images to the output of the stage."""
     family, number = _split(backbone, layer)
     shell = _shell(backbone)
     if isinstance(family.stages, str):

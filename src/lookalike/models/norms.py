@@ -1,4 +1,4 @@
-"""Normalisation layers behind the head (appendix A of Ajanthan et al., "Adaptive Cross Batch Normalization").
+"""Normalization layers behind the head (appendix A of Ajanthan et al., "Adaptive Cross Batch Normalization").
 
     linear layer → length one → norm layer → length one
 
@@ -42,7 +42,7 @@ def decay(epoch: int, epochs: int, batch: int, reference: int) -> float:
 
 
 class MomentumBatchNorm(nn.BatchNorm1d):
-    """Momentum batch normalisation (Yong et al., ECCV 2020): training, too, uses moments averaged over batches.
+    """Momentum batch normalization (Yong et al., ECCV 2020): training, too, uses moments averaged over batches.
 
     The average's decay λ grows over the epochs; a small batch then has about the noise of one of m₀ rows.
     The gradient goes through the present batch's moments. m₀ is twice the batch unless given.

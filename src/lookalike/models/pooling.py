@@ -1,4 +1,4 @@
-"""From a feature map or tokens to one vector a picture."""
+"""From a feature map or tokens to one vector an image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = ("avg", "max", "avgmax", "gem", "cls", "own")
 
 
 def gem(x: Tensor, dims: tuple[int, ...], power: float = 3.0, floor: float = 1e-6) -> Tensor:
-    """Generalised mean: p = 1 is the average, p towards infinity the maximum."""
+    """Generalized mean: p = 1 is the average, p towards infinity the maximum."""
     return x.clamp(min=floor).pow(power).mean(dims).pow(1.0 / power)
 
 

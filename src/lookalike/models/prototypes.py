@@ -1,4 +1,4 @@
-"""Prototypes that a model brings along from pretraining: every picture has one that it lies nearest to."""
+"""Prototypes that a model brings along from pretraining: every image has one that it lies nearest to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Prototypes(nn.Module):
 
     @torch.inference_mode()
     def assign(self, features: np.ndarray, size: int = 2048) -> Assigned:
-        """The prototype of every row of un-normalised pooled features; among all K, without any blocks."""
+        """The prototype of every row of un-normalized pooled features; among all K, without any blocks."""
         parts = []
         for start in range(0, len(features), size):
             z = self.project(torch.from_numpy(np.array(features[start : start + size], np.float32)).to(self.rows))
@@ -75,13 +75,13 @@ class Prototypes(nn.Module):
         return Prototypes({**state, "rows": self.rows[torch.from_numpy(kept).to(self.rows.device)]})
 
     def in_use(self, features: np.ndarray, least: int = 2) -> Prototypes:
-        """Those that at least so many of the pictures lie nearest to; one that nothing chooses tells nothing."""
+        """Those that at least so many of the images lie nearest to; one that nothing chooses tells nothing."""
         counts = np.bincount(self.assign(features).prototype, minlength=len(self))
         return self.only(np.flatnonzero(counts >= least))
 
 
 def embed_and_assign(model: Embedder, features: np.ndarray) -> tuple[np.ndarray, Assigned]:
-    """The embeddings, and the prototypes, of pictures whose pooled features are known."""
+    """The embeddings, and the prototypes, of images whose pooled features are known."""
     assert model.prototypes is not None
     with torch.inference_mode():
         rows = model.from_features(torch.from_numpy(features).to(model.device)).float().cpu().numpy()

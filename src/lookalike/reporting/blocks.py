@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from lookalike.core.sections import Code, Facts, Grid, Hit, HitRow, Hits, Picture, Text, Value, Verdict, number
+from lookalike.core.report_blocks import Code, Facts, Grid, Hit, HitRow, Hits, Image, Text, Value, Verdict, number
 from lookalike.reporting.charts import lines, reliability
 from lookalike.reporting.context import Context, scrolling
 from lookalike.reporting.markup import Html, clean, column, h, join, name
+from lookalike.reporting.number_format import cell, cell_text, is_number, per_cent, span
 from lookalike.reporting.rows import arrows, axis, bars, whisker_marks, whiskers
 from lookalike.reporting.scale import Scale
-from lookalike.reporting.words import cell, cell_text, is_number, per_cent, span
 
 GRID_ROWS = 500
 
@@ -117,7 +117,7 @@ def hits(block: Hits, context: Context) -> Html:
     if not block.rows:
         return h("p", "There are none.", class_="muted")
     keep = max(1, math.ceil(len(block.rows) * context.rows))
-    look = "hits" if context.pictures.shown else "hits bare"
+    look = "hits" if context.images.shown else "hits bare"
     names = {tuple(found.name for found in row.lists) for row in block.rows}
     only = next(iter(names))[0] if len(names) == 1 and all(len(n) == 1 for n in names) else ""
     whose = h("p", "Hits of ", name(only, 80), class_="muted") if only else None
@@ -128,7 +128,7 @@ def hits(block: Hits, context: Context) -> Html:
     return join([rows, h("p", cut, class_="muted")])
 
 
-def _hit_row(row: HitRow, context: Context, labelled: bool) -> Html:
+def _hit_row(row: HitRow, context: Context, labeled: bool) -> Html:
     query = h(
         "div",
         _cell(context, row.query, f"Query: {row.query.alt}"),
@@ -142,7 +142,7 @@ def _hit_row(row: HitRow, context: Context, labelled: bool) -> Html:
         lists.append(
             h(
                 "div",
-                h("p", name(found.name, 40), class_="label") if found.name and labelled else None,
+                h("p", name(found.name, 40), class_="label") if found.name and labeled else None,
                 cells,
                 class_="found",
             )
@@ -150,8 +150,8 @@ def _hit_row(row: HitRow, context: Context, labelled: bool) -> Html:
     return h("li", query, h("div", *lists, class_="lists"))
 
 
-def _cell(context: Context, picture: Picture, alt: str, badge: Html | None = None) -> Html | None:
-    return h("div", context.picture(picture, alt), badge, class_="cell") if context.pictures.shown else None
+def _cell(context: Context, image: Image, alt: str, badge: Html | None = None) -> Html | None:
+    return h("div", context.image(image, alt), badge, class_="cell") if context.images.shown else None
 
 
 def _hit(hit: Hit, context: Context) -> Html:
@@ -159,13 +159,13 @@ def _hit(hit: Hit, context: Context) -> Html:
     sure = hit.probability is not None
     similarity = h("span", "similarity ", class_="wide")
     said = per_cent(hit.probability) if hit.probability is not None else join([similarity, number(hit.score, 2)])
-    label = hit.picture.label or hit.picture.alt
-    alt = ", ".join(part for part in (hit.picture.alt, word) if part)
+    label = hit.image.label or hit.image.alt
+    alt = ", ".join(part for part in (hit.image.alt, word) if part)
     badge = {True: TICK, False: CROSS, None: None}[hit.ok]
-    inline = None if context.pictures.shown else badge
+    inline = None if context.images.shown else badge
     return h(
         "li",
-        _cell(context, hit.picture, alt, badge),
+        _cell(context, hit.image, alt, badge),
         h(
             "p",
             inline,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lookalike.core.sections import Lines, Reliability, Series, Value, number
+from lookalike.core.report_blocks import Lines, Reliability, Series, Value, number
 from lookalike.reporting.context import Context, chart_label, folded, scrolling, svg_label
 from lookalike.reporting.markup import Html, esc, h, join, name
+from lookalike.reporting.number_format import DASH, digits_for, plain, span
 from lookalike.reporting.scale import Scale, envelope, padded, pct, thin
-from lookalike.reporting.words import DASH, digits_for, plain, span
 
 POINTS = 400  # of a curve that are drawn
 TABLE_ROWS = 24  # of a curve that are listed
@@ -56,15 +56,15 @@ def _title(block: Lines) -> str:
 
 
 def _looks(series: Sequence[Series]) -> dict[str, str]:
-    """A colour for every curve; what a curve is compared with is grey and dashed."""
-    looks, colour, grey = {}, 0, 0
+    """A color for every curve; what a curve is compared with is gray and dashed."""
+    looks, color, gray = {}, 0, 0
     for one in series:
         if one.dashed:
-            looks[one.name] = f"g{grey % 3}"
-            grey += 1
+            looks[one.name] = f"g{gray % 3}"
+            gray += 1
         else:
-            looks[one.name] = f"s{colour % 8}"
-            colour += 1
+            looks[one.name] = f"s{color % 8}"
+            color += 1
     return looks
 
 

@@ -5,32 +5,32 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from lookalike.core.sections import Picture
+from lookalike.core.report_blocks import Image
 from lookalike.reporting.markup import Html, h
-from lookalike.reporting.pictures import Pictures
+from lookalike.reporting.thumbnails import Images
 
 
 @dataclass
 class Context:
-    pictures: Pictures
-    rows: float = 1.0  # share of the rows of pictures that are drawn: less than 1 where the file grew too large
+    images: Images
+    rows: float = 1.0  # share of the rows of images that are drawn: less than 1 where the file grew too large
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def key(self, what: str) -> str:
         """A name no other element has."""
         return f"{what}-{next(self._ids)}"
 
-    def picture(self, picture: Picture, alt: str = "") -> Html:
-        return self.pictures.draw(picture, alt)
+    def image(self, image: Image, alt: str = "") -> Html:
+        return self.images.draw(image, alt)
 
 
 def chart_label(key: str, title: str, description: str) -> tuple[Html, Html]:
-    """`<title>` and `<desc>` of a chart; it names them by `aria-labelledby` and `aria-describedby`."""
+    """`<title>` and `<desc>` of a chart; it names them by `aria-labeledby` and `aria-describedby`."""
     return h("title", title, id=f"{key}-t"), h("desc", description, id=f"{key}-d")
 
 
 def svg_label(key: str) -> dict[str, str]:
-    return {"role": "img", "aria_labelledby": f"{key}-t", "aria_describedby": f"{key}-d"}
+    return {"role": "img", "aria_labeledby": f"{key}-t", "aria_describedby": f"{key}-d"}
 
 
 def folded(summary: str, *body: object, class_: str = "numbers") -> Html:

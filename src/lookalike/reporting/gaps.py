@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lookalike.core.run import Run
-from lookalike.core.sections import (
+from lookalike.core.report_blocks import (
     CURVES,
     SETTINGS,
     VERDICT,
@@ -19,6 +18,7 @@ from lookalike.core.sections import (
     Series,
     Verdict,
 )
+from lookalike.core.run import Run
 
 _ASIDE = ("rate", "norm", "second", "time", "memory", "scale")  # worth keeping, not worth a first look
 

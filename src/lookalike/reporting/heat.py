@@ -1,4 +1,4 @@
-"""Tables of numbers as colours: still pictures that need no script, their ends in words, the diagonal in a fold."""
+"""Tables of numbers as colors: still images that need no script, their ends in words, the diagonal in a fold."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import io
 
 import numpy as np
 
-from lookalike.core.sections import Heat, HeatPanel
+from lookalike.core.report_blocks import Heat, HeatPanel
 from lookalike.reporting.context import Context, folded, scrolling
 from lookalike.reporting.markup import Html, column, h, join, name
-from lookalike.reporting.words import plain
+from lookalike.reporting.number_format import plain
 
-SIDE = 360  # pixels of a picture, about
+SIDE = 360  # pixels of an image, about
 ABOVE, BELOW = (0x00, 0x72, 0xB2), (0xC8, 0x54, 0x00)  # readable on both themes
 
 
@@ -35,11 +35,11 @@ def _panel(panel: HeatPanel) -> Html:
     address = f"data:image/png;base64,{base64.b64encode(still(values)).decode()}"
     side = _factor(len(values)) * len(values)
     alt = f"{panel.title}, {ends}; mean of the diagonal {plain(float(np.diag(values).mean()))}"
-    picture = h("img", src=address, width=side, height=side, alt=alt)
+    image = h("img", src=address, width=side, height=side, alt=alt)
     return h(
         "figure",
         h("figcaption", name(panel.title, 80)),
-        h("div", picture, class_="field"),
+        h("div", image, class_="field"),
         h("p", ends, class_="muted"),
     )
 
@@ -49,7 +49,7 @@ def _factor(count: int) -> int:
 
 
 def still(values: np.ndarray) -> bytes:
-    """A PNG whose colour is the sign and whose opacity the size, so that it stands on any background."""
+    """A PNG whose color is the sign and whose opacity the size, so that it stands on any background."""
     from PIL import Image
 
     top = float(np.abs(values).max()) or 1.0
@@ -63,7 +63,7 @@ def still(values: np.ndarray) -> bytes:
 
 
 def _diagonal(block: Heat) -> Html:
-    """Every name with the numbers on the diagonal: what the pictures show, to be read."""
+    """Every name with the numbers on the diagonal: what the images show, to be read."""
     heads = [column("name"), *(column(panel.title, class_="num") for panel in block.panels)]
     rows = [
         h(

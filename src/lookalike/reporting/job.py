@@ -12,13 +12,13 @@ import pydantic
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import human_bytes, write_text
 from lookalike.core.progress import warn
+from lookalike.core.report_blocks import Scatter, Section
 from lookalike.core.run import Run, find_run
-from lookalike.core.sections import Scatter, Section
 from lookalike.reporting.context import Context
 from lookalike.reporting.gaps import fill
 from lookalike.reporting.markup import h
 from lookalike.reporting.page import page
-from lookalike.reporting.pictures import Pictures, drawn
+from lookalike.reporting.thumbnails import Images, drawn
 
 GOAL, LIMIT = 3_000_000, 8_000_000  # bytes: a map gives up its thumbnails for the goal, rows go for the limit
 
@@ -37,18 +37,18 @@ def report(
     *,
     run: Run | str | Path,
     out: str | Path | None = None,
-    pictures: bool = True,
+    images: bool = True,
     open: bool = False,  # noqa: A002 - the option's name on the command line
 ) -> Path:
     """Draw a run's sections as one HTML file, by default `report.html` in the run; gives its path.
 
-    `pictures=False` leaves every picture out. `open` shows the file in the browser.
+    `images=False` leaves every image out. `open` shows the file in the browser.
     """
     run = run if isinstance(run, Run) else find_run(run)
     path = Path(out) if out is not None else run.path / "report.html"
     if path.is_dir():
         path /= "report.html"
-    text = render(run, pictures=pictures)
+    text = render(run, images=images)
     write_text(path, text)
     if open:
         webbrowser.open(path.absolute().as_uri())
@@ -69,10 +69,10 @@ def sections_of(run: Run) -> list[Section]:
     return found
 
 
-def render(run: Run, *, pictures: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
+def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
     """The report's text: first whole; if that is too large with fewer thumbnails on the map, then with fewer rows."""
     sections = fill(run, sections_of(run))
-    shelf = Pictures(run.path / "sections" / "pictures" if pictures else None)
+    shelf = Images(run.path / "sections" / "images" if images else None)
     title, line = run.path.name, _line(run)
     text, thumbs, rows = "", 1.0, 1.0
     while True:
@@ -99,8 +99,8 @@ def _fewer_thumbs(sections: list[Section], share: float) -> list[Section]:
     def thinned(block: Any) -> Any:
         if not isinstance(block, Scatter):
             return block
-        keep = list(block.pictures.items())[: int(len(block.pictures) * share)]
-        return block.model_copy(update={"pictures": dict(keep)})
+        keep = list(block.images.items())[: int(len(block.images) * share)]
+        return block.model_copy(update={"images": dict(keep)})
 
     return [s.model_copy(update={"blocks": [thinned(b) for b in s.blocks]}) for s in sections]
 

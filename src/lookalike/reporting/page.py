@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 
 from lookalike._version import __version__
-from lookalike.core.sections import Section, Verdict
+from lookalike.core.report_blocks import Section, Verdict
 from lookalike.reporting.blocks import CROSS, TICK, draw, figures
 from lookalike.reporting.context import Context
 from lookalike.reporting.markup import Html, clean, h, join, name
@@ -58,13 +58,13 @@ def page(sections: Sequence[Section], context: Context, *, title: str, line: str
         aria_label="Contents",
     )
     parts = [
-        h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labelledby=f"{key}-h")
+        h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labeledby=f"{key}-h")
         for key, section, blocks in drawn
     ]
-    missing = len(context.pictures.missing)
+    missing = len(context.images.missing)
     foot = f"Made by lookalike {__version__}. This file holds everything it shows and fetches nothing."
     if missing:
-        foot += f" {missing:,} pictures were no longer in the run's folder."
+        foot += f" {missing:,} images were no longer in the run's folder."
     body = join(
         [
             h("a", "Skip to the report", href="#main", class_="skip"),
@@ -74,7 +74,7 @@ def page(sections: Sequence[Section], context: Context, *, title: str, line: str
             ),
             h("div", contents, h("main", _headline(verdict, line), *parts, id="main"), class_="layout"),
             h("footer", h("p", foot)),
-            context.pictures.store(),
+            context.images.store(),
             Html(f'<script type="module">{script()}</script>'),
         ],
         "\n",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lookalike.core.sections import Arrow, Arrows, Bars, Value, Whiskers, number
+from lookalike.core.report_blocks import Arrow, Arrows, Bars, Value, Whiskers, number
 from lookalike.reporting.context import Context, chart_label, folded, svg_label
 from lookalike.reporting.markup import Html, column, esc, h, join, name
+from lookalike.reporting.number_format import digits_for, digits_shown, plain, span
 from lookalike.reporting.scale import Scale, pct
-from lookalike.reporting.words import digits_for, digits_shown, plain, span
 
 ENDS = 30  # arrows drawn at either end; the rest is folded
 FOLDED = 400  # rows in a fold
@@ -107,7 +107,7 @@ def arrows(block: Arrows, context: Context) -> Html:
 
     def part(title: str, some: Sequence[Arrow]) -> Html:
         head = axis(scale, context.key("chart"), f"{block.title or block.label or 'Change'}: {title}", said)
-        counted = f"{title} (with their pictures)" if any(r.count for r in some) else title
+        counted = f"{title} (with their images)" if any(r.count for r in some) else title
         return _table([counted, f"{block.before} → {block.after}"], head, [_arrow_row(r, scale) for r in some])
 
     intro = h("p", said, class_="muted")

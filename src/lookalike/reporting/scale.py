@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lookalike.core.sections import number
+from lookalike.core.report_blocks import number
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The map: a still picture that needs no script, and the same points for the script that answers the pointer."""
+"""The map: a still image that needs no script, and the same points for the script that answers the pointer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lookalike.core.sections import Panel, Scatter
+from lookalike.core.report_blocks import Panel, Scatter
 from lookalike.core.seeds import numpy_rng
 from lookalike.reporting.context import Context, folded
 from lookalike.reporting.markup import Html, data_block, h, join, name
 
 POINTS = 20_000
-SIDE = 640  # pixels of the still picture
+SIDE = 640  # pixels of the still image
 NAMES = 200  # rows of the list of names
-# The twelve colours of the map, readable on both themes; the last one is "other".
+# The twelve colors of the map, readable on both themes; the last one is "other".
 PALETTE = (
     "#0072b2", "#c85400", "#00875f", "#b8578f", "#9a7500", "#3b8fc7",
     "#8a5fc7", "#cf4444", "#62871f", "#94714a", "#1f8f88", "#777777",
@@ -30,41 +30,41 @@ def scatter(block: Scatter, context: Context) -> Html:
     if not block.codes:
         return h("p", "There are no points to draw.", class_="muted")
     codes = np.asarray(block.codes, dtype=np.int64)
-    keep = _sample(len(codes), block.pictures)
+    keep = _sample(len(codes), block.images)
     counts = Counter(codes.tolist())
-    colour = _colours(counts, len(block.names))
+    color = _colors(counts, len(block.names))
     codes = codes[keep]
-    dots = colour[codes]
+    dots = color[codes]
     key = context.key("map")
     aspect = shape(block.panels)
-    places = [_quantised(panel, keep, aspect) for panel in block.panels]
+    places = [_quantized(panel, keep, aspect) for panel in block.panels]
     total = len(block.codes)
     frames = [_panel(p.title, xy, dots, aspect, total) for p, xy in zip(block.panels, places, strict=True)]
-    cut = f"{len(keep):,} of {len(block.codes):,} pictures, drawn by lot. " if len(keep) < len(block.codes) else ""
+    cut = f"{len(keep):,} of {len(block.codes):,} images, drawn by lot. " if len(keep) < len(block.codes) else ""
     position = {int(old): new for new, old in enumerate(keep)}
     thumbs = {}
-    for i, picture in block.pictures.items():
-        if i in position and (stored := context.pictures.key(picture.file)):
-            thumbs[position[i]] = [stored, *context.pictures.get(picture.file)[1:], picture.alt]  # type: ignore[index]
+    for i, image in block.images.items():
+        if i in position and (stored := context.images.key(image.file)):
+            thumbs[position[i]] = [stored, *context.images.get(image.file)[1:], image.alt]  # type: ignore[index]
     data = {
         "panels": [_pack(xy.astype("<u2")) for xy in places],
         "codes": _pack((codes + 1).astype("<u2")),  # 0: no label
-        "colours": [OTHER, *(int(colour[c]) for c in range(len(block.names)))],
+        "colors": [OTHER, *(int(color[c]) for c in range(len(block.names)))],
         "palette": PALETTE,
         "names": ["no label", *block.names],
-        "pictures": thumbs,
+        "images": thumbs,
     }
     return join([
         h("p", cut, class_="muted") if cut else None,
         h("div", *frames, class_=f"map panels{len(frames)}", data_map=key),
-        _legend(block, counts, colour),
+        _legend(block, counts, color),
         _names(block, counts),
         data_block(key, data),
     ])  # fmt: skip
 
 
 def _sample(count: int, pictured: Iterable[int]) -> np.ndarray:
-    """Which points are drawn: all, or an even sample that holds every point with a picture."""
+    """Which points are drawn: all, or an even sample that holds every point with an image."""
     if count <= POINTS:
         return np.arange(count)
     order = numpy_rng(0, "report-map").permutation(count)
@@ -72,14 +72,14 @@ def _sample(count: int, pictured: Iterable[int]) -> np.ndarray:
     return np.sort(order[:POINTS])
 
 
-def _colours(counts: Counter[int], names: int) -> np.ndarray:
-    """Code -> colour; where there are more than twelve names, the eleven most frequent have one. −1 is other."""
-    colour = np.full(names + 1, OTHER)
+def _colors(counts: Counter[int], names: int) -> np.ndarray:
+    """Code -> color; where there are more than twelve names, the eleven most frequent have one. −1 is other."""
+    color = np.full(names + 1, OTHER)
     ranked = [c for c, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if c >= 0]
     shown = ranked if len(ranked) <= len(PALETTE) and -1 not in counts else ranked[:OTHER]
     for place, code in enumerate(sorted(shown)):
-        colour[code] = place
-    return colour
+        color[code] = place
+    return color
 
 
 def shape(panels: list[Panel]) -> float:
@@ -88,7 +88,7 @@ def shape(panels: list[Panel]) -> float:
     return min(1.0, max(0.6, max(high / wide for wide, high in reaches)))
 
 
-def _quantised(panel: Panel, keep: np.ndarray, aspect: float) -> np.ndarray:
+def _quantized(panel: Panel, keep: np.ndarray, aspect: float) -> np.ndarray:
     """Places as u16 across the field's width and height, one scale for both axes, with a margin of 3 %."""
     xy = np.stack([panel.x, panel.y], axis=1)[keep]
     low, high = xy.min(axis=0), xy.max(axis=0)
@@ -104,48 +104,48 @@ def _pack(values: np.ndarray) -> str:
 
 
 def still(xy: np.ndarray, dots: np.ndarray, aspect: float = 1.0) -> bytes:
-    """The panel as a transparent PNG, painted as the script paints it: opaque squares, the grey ones below."""
+    """The panel as a transparent PNG, painted as the script paints it: opaque squares, the gray ones below."""
     from PIL import Image
 
     size = 3 if len(xy) > 4000 else 5
     high = round(SIDE * aspect)
-    image = np.full((high, SIDE), 255, dtype=np.uint8)
+    indices = np.full((high, SIDE), 255, dtype=np.uint8)
     ends = np.array([SIDE, high])
     at = np.clip(np.round(xy / 65535 * (ends - 1)).astype(np.int64) - size // 2, 0, ends - size)
     order = np.argsort(dots != OTHER, kind="stable")
     for dy in range(size):
         for dx in range(size):
-            image[at[order, 1] + dy, at[order, 0] + dx] = dots[order]
-    picture = Image.fromarray(image, "P")
+            indices[at[order, 1] + dy, at[order, 0] + dx] = dots[order]
+    image = Image.fromarray(indices, "P")
     table = [int(c[i : i + 2], 16) for c in PALETTE for i in (1, 3, 5)]
-    picture.putpalette(table + [0] * (768 - len(table)))
+    image.putpalette(table + [0] * (768 - len(table)))
     out = io.BytesIO()
-    picture.save(out, "PNG", transparency=255, optimize=True, compress_level=zlib.Z_BEST_COMPRESSION)
+    image.save(out, "PNG", transparency=255, optimize=True, compress_level=zlib.Z_BEST_COMPRESSION)
     return out.getvalue()
 
 
 def _panel(title: str, xy: np.ndarray, dots: np.ndarray, aspect: float, total: int) -> Html:
     address = f"data:image/png;base64,{base64.b64encode(still(xy, dots, aspect)).decode()}"
-    alt = f"Map of {total:,} pictures, {title}"
-    picture = h("img", src=address, width=SIDE, height=round(SIDE * aspect), alt=alt)
-    return h("figure", h("figcaption", name(title, 80)), h("div", picture, class_="field"))
+    alt = f"Map of {total:,} images, {title}"
+    image = h("img", src=address, width=SIDE, height=round(SIDE * aspect), alt=alt)
+    return h("figure", h("figcaption", name(title, 80)), h("div", image, class_="field"))
 
 
-def _legend(block: Scatter, counts: Counter[int], colour: np.ndarray) -> Html:
-    """The colours in use. Where scripts run, each entry lights up its pictures in both panels."""
-    coloured = [c for c in range(len(block.names)) if colour[c] != OTHER or (counts[c] and len(counts) <= OTHER + 1)]
-    entries = [_entry(int(colour[c]), block.names[c], counts[c], c + 1) for c in coloured if counts[c]]
-    rest = [c for c in range(len(block.names)) if counts[c] and c not in set(coloured)]
+def _legend(block: Scatter, counts: Counter[int], color: np.ndarray) -> Html:
+    """The colors in use. Where scripts run, each entry lights up its images in both panels."""
+    colored = [c for c in range(len(block.names)) if color[c] != OTHER or (counts[c] and len(counts) <= OTHER + 1)]
+    entries = [_entry(int(color[c]), block.names[c], counts[c], c + 1) for c in colored if counts[c]]
+    rest = [c for c in range(len(block.names)) if counts[c] and c not in set(colored)]
     if rest:
         entries.append(_entry(OTHER, f"{len(rest):,} others", sum(counts[c] for c in rest), None))
     if counts[-1]:
         entries.append(_entry(OTHER, "no label", counts[-1], 0))
-    return h("ul", *entries, class_="legend", aria_label="Colours of the map")
+    return h("ul", *entries, class_="legend", aria_label="Colors of the map")
 
 
-def _entry(colour: int, text: str, count: int, code: int | None) -> Html:
+def _entry(color: int, text: str, count: int, code: int | None) -> Html:
     swatch = h(
-        "svg", h("rect", width=12, height=12, rx=3, fill=PALETTE[colour]), width=12, height=12, aria_hidden="true"
+        "svg", h("rect", width=12, height=12, rx=3, fill=PALETTE[color]), width=12, height=12, aria_hidden="true"
     )
     return h("li", swatch, name(text, 40), h("span", f"{count:,}", class_="muted"), data_code=code)
 

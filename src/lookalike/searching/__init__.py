@@ -8,13 +8,13 @@ from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.searching.archive import backup, restore
-    from lookalike.searching.asking import search
-    from lookalike.searching.copies import Duplicates, duplicates
-    from lookalike.searching.folder import Index
+    from lookalike.searching.find_duplicates import Duplicates, duplicates
     from lookalike.searching.generations import switch
     from lookalike.searching.hits import Hits
+    from lookalike.searching.index_folder import Index
     from lookalike.searching.indexing import Indexed, index
-    from lookalike.searching.places import indexes
+    from lookalike.searching.locate import indexes
+    from lookalike.searching.query import search
     from lookalike.searching.removing import purge
 
 __all__ = [
@@ -35,17 +35,17 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Duplicates": "copies",
+        "Duplicates": "find_duplicates",
         "Hits": "hits",
-        "Index": "folder",
+        "Index": "index_folder",
         "Indexed": "indexing",
         "backup": "archive",
-        "duplicates": "copies",
+        "duplicates": "find_duplicates",
         "index": "indexing",
-        "indexes": "places",
+        "indexes": "locate",
         "purge": "removing",
         "restore": "archive",
-        "search": "asking",
+        "search": "query",
         "switch": "generations",
     },
 )

@@ -23,13 +23,13 @@ import numpy as np
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import atomic_file, atomic_folder, left_parts, need_space, write_bytes
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
-from lookalike.searching.folder import TABLE, generation_folder, open_store, remove_generations, store_place
+from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations, store_place
+from lookalike.searching.locate import find, is_index, mark
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.searching.places import find, is_index, mark
 from lookalike.store import Record, Store, create_store, row_bytes, store_name
 
 MARK = "backup.json"
@@ -43,7 +43,7 @@ class Backup:
 
     name: str
     path: Path
-    pictures: int
+    images: int
     generations: int
     bytes: int
 
@@ -66,8 +66,8 @@ def backup(
         manifest.generations = complete
         if manifest.live not in {generation.number for generation in complete}:
             manifest.live = complete[-1].number
-        need_space(goal, sum(g.pictures * (4 * g.dim + 1_000) for g in complete), "The backup")
-        total = sum(generation.pictures for generation in complete)
+        need_space(goal, sum(g.images * (4 * g.dim + 1_000) for g in complete), "The backup")
+        total = sum(generation.images for generation in complete)
         sums: dict[str, str] = {}
         with (
             atomic_file(goal, private=True) as part,
@@ -81,7 +81,7 @@ def backup(
                     bar.advance(count)
             document = stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
             _put(tar, MARK, json.dumps(document).encode())
-    return Backup(manifest.name, goal, manifest.generation().pictures, len(complete), goal.stat().st_size)
+    return Backup(manifest.name, goal, manifest.generation().images, len(complete), goal.stat().st_size)
 
 
 def _members(path: Path, generation: Generation) -> Iterator[tuple[str, bytes, int]]:
@@ -131,7 +131,7 @@ def restore(
 ) -> Backup:
     """Make an index again from the file that `backup` wrote.
 
-    `index` is its new name or folder (default: the old name), `folder` where its pictures are now, `store` another
+    `index` is its new name or folder (default: the old name), `folder` where its images are now, `store` another
     kind of store than it had. An index that is there is never written over.
     """
     source = Path(file).expanduser()
@@ -139,7 +139,7 @@ def restore(
         raise LookalikeError(f"There is no backup `{file}`.")
     try:
         with tarfile.open(source, "r:") as tar:
-            document = upgrade("backup", json.loads(_read(tar, MARK)), source)
+            document = check_format("backup", json.loads(_read(tar, MARK)), source)
             manifest = Manifest.model_validate(document["manifest"])
             place = _new_place(manifest, index)
             old = Path(manifest.source)
@@ -154,9 +154,7 @@ def restore(
                 _write(tar, document["sums"], manifest, place, old, progress)
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise LookalikeError(f"`{source}` is not a whole backup of lookalike.") from error
-    return Backup(
-        manifest.name, place, manifest.generation().pictures, len(manifest.generations), folders.size_of(place)
-    )
+    return Backup(manifest.name, place, manifest.generation().images, len(manifest.generations), folders.size_of(place))
 
 
 def _new_place(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
@@ -193,9 +191,9 @@ def _clear(place: Path) -> None:
 def _write(
     tar: tarfile.TarFile, sums: dict[str, str], manifest: Manifest, place: Path, old: Path, progress: bool
 ) -> None:
-    """Fill a folder that takes its place when it is whole; `old` is where the pictures were."""
-    need_space(place, sum(g.pictures * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
-    total, new = sum(generation.pictures for generation in manifest.generations), Path(manifest.source)
+    """Fill a folder that takes its place when it is whole; `old` is where the images were."""
+    need_space(place, sum(g.images * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
+    total, new = sum(generation.images for generation in manifest.generations), Path(manifest.source)
     with atomic_folder(place, private=True) as part, Progress("Restoring", total, shown=progress) as bar:
         try:
             for generation in manifest.generations:
@@ -225,14 +223,14 @@ def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[s
                 raise ValueError(f"{name} leads out of the backup")
             else:
                 write_bytes(folder / rest, data, private=True)
-        if made.count() != generation.pictures:
-            raise ValueError(f"{made.count()} of {generation.pictures} rows")
+        if made.count() != generation.images:
+            raise ValueError(f"{made.count()} of {generation.images} rows")
         generation.built = made.build()
         made.flush()
 
 
 def _relocate(folder: Path, generation: Generation, old: Path, new: Path) -> None:
-    """The pictures lie elsewhere now: the table and the manifest say where."""
+    """The images lie elsewhere now: the table and the manifest say where."""
     from lookalike.data import Table
 
     table = Table.load(folder / TABLE)
@@ -242,7 +240,7 @@ def _relocate(folder: Path, generation: Generation, old: Path, new: Path) -> Non
 
 
 def moved_root(root: Path, old: Path, new: Path) -> Path:
-    """Where the root of some pictures is after their source, a folder or a table beside them, went to `new`."""
+    """Where the root of some images is after their source, a folder or a table beside them, went to `new`."""
     base = old if root.is_relative_to(old) else old.parent
     here = new.parent if new.is_file() else new
     same = here / root.relative_to(base) if root.is_relative_to(base) else here

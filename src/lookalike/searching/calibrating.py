@@ -1,4 +1,4 @@
-"""What scores mean in an index, checked on its own labelled pictures and kept beside it."""
+"""What scores mean in an index, checked on its own labeled images and kept beside it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from lookalike.core.files import read_json, write_json
 from lookalike.core.progress import Progress, say
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation import trained
+from lookalike.evaluation import training_overlap
 from lookalike.store import Store
 
 if TYPE_CHECKING:
     from lookalike.evaluation.calibration import Background, Calibration
 
 FILE = "calibration.json"
-# Enough for narrow intervals; a larger index is checked on a sample, which makes neighbourhoods a little sparser.
+# Enough for narrow intervals; a larger index is checked on a sample, which makes neighborhoods a little sparser.
 QUERIES, GALLERY = 2_000, 20_000
 
 
@@ -33,16 +33,16 @@ class Scores:
 
 
 def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
-    """Fit and store `calibration.json`, on pictures that the model was not trained on where there are enough."""
+    """Fit and store `calibration.json`, on images that the model was not trained on where there are enough."""
     from lookalike.evaluation.calibration import background, calibrate
 
     with Progress("Checking scores", shown=progress):
-        seen = trained.trained_on(folder / "model")
+        seen = training_overlap.trained_on(folder / "model")
         vectors, labels, contents, held = _sample(store, seen)
-        doubt = trained.UNKNOWN if seen is None else ""
-        found, why, note = None, "no picture has a label", ""
-        # Where too few were held out: better checked on pictures of the training, and said so, than not at all.
-        for chosen, said in ((held, doubt), (np.ones_like(held), doubt or trained.SEEN)):
+        doubt = training_overlap.UNKNOWN if seen is None else ""
+        found, why, note = None, "no image has a label", ""
+        # Where too few were held out: better checked on images of the training, and said so, than not at all.
+        for chosen, said in ((held, doubt), (np.ones_like(held), doubt or training_overlap.SEEN)):
             queries, note = _queries(labels, chosen), said
             if len(queries):
                 found, why = calibrate(vectors, labels, query=queries, ids=contents)
@@ -110,7 +110,7 @@ def _sample(store: Store, seen: frozenset[str] | None) -> tuple[np.ndarray, np.n
                 if seen is None:
                     held.append(record.payload.get("split") != "train")
                 else:
-                    held.append(trained.mark(record.id, record.payload.get("_size")) not in seen)
+                    held.append(training_overlap.mark(record.id, record.payload.get("_size")) not in seen)
     fresh, codes = np.array(held, dtype=bool), _codes(contents)
     return np.stack(rows), _codes(labels), codes, fresh & ~np.isin(codes, codes[~fresh])  # a copy is known, too
 

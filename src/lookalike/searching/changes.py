@@ -24,7 +24,7 @@ class Changes:
     same: int = 0
     fresh: list[int] = field(default_factory=list)  # not seen before
     touched: list[int] = field(default_factory=list)  # size or time differ: the hash will tell
-    relabelled: list[int] = field(default_factory=list)  # the same file, with another label or column
+    relabeled: list[int] = field(default_factory=list)  # the same file, with another label or column
     gone: list[str] = field(default_factory=list)
 
 
@@ -44,7 +44,7 @@ def compare(wanted: Iterable[tuple[str, Mapping[str, Any]]], known: Mapping[str,
         elif None in (new.size, new.mtime_ns) or (old.size, old.mtime_ns) != (new.size, new.mtime_ns):
             changes.touched.append(number)
         elif old.row != new.row:
-            changes.relabelled.append(number)
+            changes.relabeled.append(number)
         else:
             changes.same += 1
     changes.gone = [name for name in known if name not in seen]

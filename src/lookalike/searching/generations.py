@@ -13,9 +13,9 @@ from lookalike.core.locks import hold
 from lookalike.core.seeds import numpy_rng
 from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
-from lookalike.searching.folder import Index, generation_folder, remove_generation
+from lookalike.searching.index_folder import Index, generation_folder, remove_generation
+from lookalike.searching.locate import find
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.searching.places import find
 
 QUERIES = 100
 NEAR = 10
@@ -75,7 +75,7 @@ def drop(path: Path, number: int) -> None:
 def agreement(old: Index, new: Index) -> dict[str, Any]:
     """Before a switch: how the new generation's graph does against exact search, and how far both models agree.
 
-    Pictures that both hold ask both; `agreement` is the mean share of common pictures among their ten nearest.
+    Images that both hold ask both; `agreement` is the mean share of common images among their ten nearest.
     """
     names = np.asarray(new.table.column("row_id"), dtype=object)
     rng = numpy_rng(0, "agreement")

@@ -1,7 +1,7 @@
 """Which files are duplicates of each other, in three kinds (docs/decisions/0141).
 
-`identical`: equal bytes. `same`: the same picture in another file (equal pixels, another size, another compression).
-`near`: pictures that are nearly alike, as of a burst, a crop, an edit. A file that has a closer relation is listed
+`identical`: equal bytes. `same`: the same image in another file (equal pixels, another size, another compression).
+`near`: images that are nearly alike, as of a burst, a crop, an edit. A file that has a closer relation is listed
 there; in the wider kinds the best of its group stands for it.
 """
 
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lookalike.core.files import hash_bytes
-from lookalike.data import near
-from lookalike.searching.close import close_pairs
-from lookalike.searching.looks import Look
+from lookalike.data import near_duplicates
+from lookalike.searching.image_facts import Look
+from lookalike.searching.near_pairs import close_pairs
 from lookalike.searching.suggesting import suggest
 
 KINDS = ("identical", "same", "near")
-NEAR = 0.95  # correlation of small pictures, where hashes are close
+NEAR = 0.95  # correlation of small images, where hashes are close
 CLOSE = 0.92  # cosine of embeddings …
-CONFIRMED = 0.80  # … and the least correlation of the small pictures then: things of one class are no duplicates
+CONFIRMED = 0.80  # … and the least correlation of the small images then: things of one class are no duplicates
 
 
 @dataclass
@@ -76,28 +76,30 @@ def _equal(marks: Sequence[str]) -> list[list[int]]:
 
 
 def _seen(looks: Sequence[Look]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hashes and small pictures, and the places of those that are not too even to be told apart by them."""
-    thumbs = np.stack([look.thumb for look in looks]) if looks else np.empty((0, near.THUMB**2 * 3), np.uint8)
+    """Hashes and small images, and the places of those that are not too even to be told apart by them."""
+    thumbs = (
+        np.stack([look.thumb for look in looks]) if looks else np.empty((0, near_duplicates.THUMB**2 * 3), np.uint8)
+    )
     hashes = np.array([look.phash for look in looks], np.uint64)
-    return hashes, thumbs, np.flatnonzero(~near.flat(thumbs))
+    return hashes, thumbs, np.flatnonzero(~near_duplicates.flat(thumbs))
 
 
 def _pairs(looks: Sequence[Look], alike: float) -> list[tuple[int, int]]:
     hashes, thumbs, rows = _seen(looks)
     if len(rows) < 2:
         return []
-    found, _ = near.near_pairs(hashes[rows], thumbs[rows], alike)
+    found, _ = near_duplicates.near_pairs(hashes[rows], thumbs[rows], alike)
     return [(int(rows[i]), int(rows[j])) for i, j, _ in found]
 
 
 def _same(looks: Sequence[Look]) -> list[list[int]]:
     links = [(places[0], other) for places in _equal([look.content for look in looks]) for other in places[1:]]
-    links += [(i, j) for i, j in _pairs(looks, near.ALIKE) if _same_shape(looks[i], looks[j])]
-    return near.groups(len(looks), links)
+    links += [(i, j) for i, j in _pairs(looks, near_duplicates.ALIKE) if _same_shape(looks[i], looks[j])]
+    return near_duplicates.groups(len(looks), links)
 
 
 def _same_shape(a: Look, b: Look) -> bool:
-    """A picture saved again keeps its shape; a crop does not."""
+    """An image saved again keeps its shape; a crop does not."""
     left, right = a.width / a.height, b.width / b.height
     rounding = 1.5 / min(a.width, a.height, b.width, b.height)
     return min(abs(left / right - 1), abs(left * right - 1)) < max(0.01, rounding)
@@ -112,22 +114,22 @@ def _near(looks: Sequence[Look], vectors: Mapping[str, np.ndarray]) -> list[list
         if found:
             thumbs = np.stack([look.thumb for look in looks])
             left, right = np.array(found).T
-            sure = near.alike(thumbs, left, right) >= CONFIRMED
+            sure = near_duplicates.alike(thumbs, left, right) >= CONFIRMED
             links |= {pair for pair, kept in zip(found, sure, strict=True) if kept}
     return _stars(links)
 
 
 def _stars(links: set[tuple[int, int]]) -> list[list[int]]:
     """Groups in which all are near to one: without this a long chain of small steps would become one group."""
-    neighbours: dict[int, set[int]] = {}
+    neighbors: dict[int, set[int]] = {}
     for i, j in links:
-        neighbours.setdefault(i, set()).add(j)
-        neighbours.setdefault(j, set()).add(i)
-    free = set(neighbours)
+        neighbors.setdefault(i, set()).add(j)
+        neighbors.setdefault(j, set()).add(i)
+    free = set(neighbors)
     out = []
-    for centre in sorted(neighbours, key=lambda place: (-len(neighbours[place]), place)):
-        own = neighbours[centre] & free
-        if centre in free and own:
-            out.append(sorted({centre, *own}))
-            free -= {centre, *own}
+    for center in sorted(neighbors, key=lambda place: (-len(neighbors[place]), place)):
+        own = neighbors[center] & free
+        if center in free and own:
+            out.append(sorted({center, *own}))
+            free -= {center, *own}
     return out

@@ -9,19 +9,19 @@ from typing import Any, overload
 
 from lookalike.core.files import printable
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word, per_cent
-from lookalike.searching.rows import public
+from lookalike.searching.payload import public
 
 # The groups of hits and the kinds of verdict, as programs know them, beside the words people read.
 GROUPS = dict(zip(HIT_WORDS, ("likely", "possibly", "similar"), strict=True))
 KINDS = dict(zip(QUERY_WORDS, ("found", "possible", "none"), strict=True))
-NO_PERCENTAGES = "This index has no labelled pairs, so there are no percentages."
-WORDS = "Percentages are checked for pictures; what words find is only sorted by how well it fits them."
-UNLIKE = "This picture is unlike those the percentages were checked on. Take them as rough."
+NO_PERCENTAGES = "This index has no labeled pairs, so there are no percentages."
+WORDS = "Percentages are checked for images; what words find is only sorted by how well it fits them."
+UNLIKE = "This image is unlike those the percentages were checked on. Take them as rough."
 
 
 @dataclass
 class Hit:
-    """One picture, with its copies folded into it."""
+    """One image, with its copies folded into it."""
 
     id: str
     score: float
@@ -52,7 +52,7 @@ class Hit:
 
     @property
     def sureness(self) -> str:
-        """What stands beside the picture."""
+        """What stands beside the image."""
         if self.identical:
             return "identical"
         return f"{self.score:.3f}" if self.probability is None else per_cent(self.probability, self.low, self.high)
@@ -78,7 +78,7 @@ class Hits:
 
     query: str
     hits: list[Hit]
-    pictures: int  # how many were searched
+    images: int  # how many were searched
     milliseconds: float
     index: str = ""
     filters: str = ""
@@ -112,7 +112,7 @@ class Hits:
 
     @property
     def sentence(self) -> str:
-        searched = f"in {count(self.pictures, 'picture')}"
+        searched = f"in {count(self.images, 'image')}"
         if self.kind == "uncalibrated":
             return f"Sorted by similarity, {searched}"
         word = next(word for word, kind in KINDS.items() if kind == self.kind)
@@ -147,7 +147,7 @@ class Hits:
             "query": self.query,
             "index": self.index,
             "verdict": {"kind": self.kind, "sentence": self.sentence, "detail": self.detail, "note": self.note},
-            "pictures": self.pictures,
+            "images": self.images,
             "milliseconds": round(self.milliseconds, 1),
             "filters": self.filters,
             "hits": [hit.to_json() for hit in self.hits],
@@ -161,7 +161,7 @@ class Hits:
         for hit, line in zip(hits, document["hits"], strict=True):
             if hit.probability is not None:
                 hit.low, hit.high = line["low"], line["high"]
-        facts = {field: document[field] for field in ("pictures", "milliseconds", "filters")}
+        facts = {field: document[field] for field in ("images", "milliseconds", "filters")}
         return cls(name, hits, index=index, note=document["verdict"]["note"], show_all=show_all, **facts)
 
     def __str__(self) -> str:
@@ -181,8 +181,8 @@ class Hits:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """For notebooks; pictures come along where they can still be opened."""
-        from lookalike.searching.notebook import cells
+        """For notebooks; images come along where they can still be opened."""
+        from lookalike.searching.hits_html import cells
 
         return f"<p><b>{html.escape(self.verdict)}</b> {html.escape(self.detail)}</p>{cells(self)}"
 

@@ -17,13 +17,13 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching.calibrating import fit
 from lookalike.searching.filters import Filters
-from lookalike.searching.folder import TABLE, remove_generations
-from lookalike.searching.places import is_index, named_place, place_of
+from lookalike.searching.index_folder import TABLE, remove_generations
+from lookalike.searching.locate import is_index, named_place, place_of
 from lookalike.searching.table import with_unseen, without
 from lookalike.searching.updating import Indexed, Update
 from lookalike.searching.watching import Watched
 from lookalike.searching.watching import watch as follow
-from lookalike.searching.writing import open_writer
+from lookalike.searching.writer import open_writer
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
@@ -47,12 +47,12 @@ def index(
     dry_run: bool = False,
     progress: bool = True,
 ) -> Indexed:
-    """Make an index of a folder of pictures (or a table), or bring it up to date.
+    """Make an index of a folder of images (or a table), or bring it up to date.
 
     `model` is a run, a model folder or a name; without it an existing index keeps its model, and a new one takes
     EfficientNet-Lite0. `index` is a name or a folder; without it, the one that was made of the folder before, or a new
     one. `store` is `qdrant` (default), `exact`, or the address of a server (`milvus://host:19530`). Nothing is written
-    into the picture folder. `watch` follows the folder until Ctrl-C. `remove` takes the pictures that meet a filter
+    into the image folder. `watch` follows the folder until Ctrl-C. `remove` takes the images that meet a filter
     (`path=sea/*`) out of the index, and keeps them out.
     """
     source = Path(folder).expanduser()
@@ -115,11 +115,11 @@ def bring_up_to_date(
     start = time.monotonic()
     table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
-        raise LookalikeError(f"`{source}` holds no pictures.")
+        raise LookalikeError(f"`{source}` holds no images.")
     how: dict[str, Any] = {"explicit": explicit, "device": device, "dry_run": dry_run}
     how["opened"] = opened
     with hold(place / ".lock", f"The index `{place.name}`"):
-        kept = is_index(place)  # what failed before a picture was stored, or only looked, leaves no folder behind
+        kept = is_index(place)  # what failed before an image was stored, or only looked, leaves no folder behind
         try:
             with open_writer(place, source, model, store, **how) as writer:
                 try:
@@ -127,7 +127,7 @@ def bring_up_to_date(
                     table = without(table, writer.manifest.without)
                     if not len(table):
                         raise LookalikeError(
-                            f"All pictures that `{source}` still holds were removed from the index "
+                            f"All images that `{source}` still holds were removed from the index "
                             f"`{place.name}`: `lookalike purge {place.name}` removes the index itself."
                         )
                     update = Update(writer, table, progress=progress)
@@ -163,6 +163,6 @@ def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
     if place.is_dir() and not is_index(place) and {p.name for p in place.iterdir()} - {".lock", "generations"}:
         raise LookalikeError(f"`{place}` is not an index and not empty: choose another --index.")
     if source.is_dir() and place.resolve().is_relative_to(source):
-        raise LookalikeError(f"`{place}` lies inside the picture folder, where nothing is written: choose another.")
+        raise LookalikeError(f"`{place}` lies inside the image folder, where nothing is written: choose another.")
     folders.refuse_network_drive(place, "an index")
     return place

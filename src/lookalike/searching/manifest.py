@@ -10,7 +10,7 @@ import pydantic
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 
 NAME = "index.json"
 
@@ -38,7 +38,7 @@ class Generation(pydantic.BaseModel):
     store: str  # a name of the registry, or an address
     created: str
     updated: str
-    pictures: int = 0
+    images: int = 0
     complete: bool = False  # False while an indexing run is at work, or after one was killed
     root: str | None = None  # the folder that its paths are relative to; None in indexes of earlier versions
     columns: list[str] = []  # what can be filtered by
@@ -49,10 +49,10 @@ class Generation(pydantic.BaseModel):
 
 class Manifest(pydantic.BaseModel):
     name: str
-    source: str  # the picture folder or table file, absolute
+    source: str  # the image folder or table file, absolute
     layout: str = "auto"
     split: str | None = None
-    without: list[list[str]] = []  # rules by which pictures were removed, and stay out
+    without: list[list[str]] = []  # rules by which images were removed, and stay out
     live: int = 1
     generations: list[Generation] = []
 
@@ -78,7 +78,7 @@ class Manifest(pydantic.BaseModel):
 
 def read(folder: Path) -> Manifest:
     mend = "Delete that folder and make the index again."
-    document = upgrade("index", read_json(folder / NAME, "index", mend=mend), folder)
+    document = check_format("index", read_json(folder / NAME, "index", mend=mend), folder)
     try:
         return Manifest.model_validate({k: v for k, v in document.items() if k not in ("format", "kind")})
     except pydantic.ValidationError as error:

@@ -1,6 +1,6 @@
-"""The map of an index: where each picture lies on the plane, kept beside the vectors it was drawn from.
+"""The map of an index: where each image lies on the plane, kept beside the vectors it was drawn from.
 
-Old pictures stay where they are: new ones are put between their neighbours, and the whole is drawn anew, from the
+Old images stay where they are: new ones are put between their neighbors, and the whole is drawn anew, from the
 old places, only on request or when it has grown by 30 %.
 """
 
@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.files import atomic_file
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
 
 if TYPE_CHECKING:
-    from lookalike.searching.folder import Index
+    from lookalike.searching.index_folder import Index
     from lookalike.searching.manifest import Generation
 
 FILE = "map.parquet"
 _STAMP = b"lookalike"
 GROWTH = 1.3
 CELLS = 64  # of the order, along each side
-NEAREST = 3  # neighbours a new picture is put between
-COLOURS = 12  # the last one is for everything that is not among the 11 most frequent
+NEAREST = 3  # neighbors a new image is put between
+COLORS = 12  # the last one is for everything that is not among the 11 most frequent
 HEAD = struct.Struct("<4sHHIIffffI28x")
-RECORD = np.dtype([("x", "<u2"), ("y", "<u2"), ("colour", "u1"), ("flags", "u1"), ("label", "<u2")])
+RECORD = np.dtype([("x", "<u2"), ("y", "<u2"), ("color", "u1"), ("flags", "u1"), ("label", "<u2")])
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Map:
     number: int = 1
     method: str = "t-SNE"
     kept: tuple[float, float] = (1.0, 1.0)  # share of the 10 nearest among the map's 10 and 50 nearest
-    drawn: int = 0  # how many pictures the last full drawing had
+    drawn: int = 0  # how many images the last full drawing had
     updated: str = ""  # the state of the index it shows
     where: dict[str, int] = field(init=False, compare=False, repr=False)
 
@@ -69,10 +69,10 @@ class Map:
         return np.clip((self.places - np.array([left, top], np.float32)) / (right - left), 0, 1)
 
     def packed(self, codes: np.ndarray, number: int) -> bytes:
-        """As it travels, little-endian: a header of 64 bytes, then 8 bytes a picture with its label's code."""
+        """As it travels, little-endian: a header of 64 bytes, then 8 bytes an image with its label's code."""
         body = np.zeros(len(self), RECORD)
         body["x"], body["y"] = np.rint(self.unit() * 65_535).T
-        body["label"], body["colour"] = codes, np.minimum(codes, COLOURS - 1)
+        body["label"], body["color"] = codes, np.minimum(codes, COLORS - 1)
         return HEAD.pack(b"LKMP", 1, HEAD.size, len(self), number, *self.bounds, RECORD.itemsize) + body.tobytes()
 
     def save(self, folder: Path) -> None:
@@ -95,7 +95,7 @@ class Map:
             return None
         arrow = pq.read_table(path)
         text = (arrow.schema.metadata or {}).get(_STAMP)
-        about = upgrade("map", json.loads(text) if text else None, path)
+        about = check_format("map", json.loads(text) if text else None, path)
         places = np.column_stack([arrow["x"].to_numpy(), arrow["y"].to_numpy()]).astype(np.float32)
         names = ("number", "method", "drawn", "updated")
         narrow, wide = about["kept"]
@@ -178,8 +178,8 @@ def _vectors(index: Index) -> tuple[list[str], np.ndarray]:
 
 
 def _of_another_model(index: Index) -> Map | None:
-    """The map of the newest other generation that has one: what people know their pictures by."""
-    from lookalike.searching.folder import generation_folder
+    """The map of the newest other generation that has one: what people know their images by."""
+    from lookalike.searching.index_folder import generation_folder
 
     numbers = sorted(
         (g.number for g in index.manifest.generations if g.number != index.generation.number), reverse=True
@@ -189,7 +189,7 @@ def _of_another_model(index: Index) -> Map | None:
 
 
 def _over(like: Map | None, known: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Turned, mirrored and scaled to lie over another map; `known` says where in it each picture is, -1 nowhere."""
+    """Turned, mirrored and scaled to lie over another map; `known` says where in it each image is, -1 nowhere."""
     from lookalike.evaluation.projection import lay_over
 
     both = known >= 0
@@ -199,8 +199,8 @@ def _over(like: Map | None, known: np.ndarray, places: np.ndarray) -> np.ndarray
 
 
 def _starting(old: Map, known: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Old places, and for new pictures the middle of their nearest old ones."""
-    from lookalike.evaluation.neighbours import top_k
+    """Old places, and for new images the middle of their nearest old ones."""
+    from lookalike.evaluation.neighbors import top_k
 
     have, new = np.flatnonzero(known >= 0), np.flatnonzero(known < 0)
     start = np.zeros((len(rows), 2))

@@ -54,7 +54,7 @@ class Batch:
 
 
 def default_target(root: Path) -> Path:
-    """Beside the picture folder, never in it: what is moved must not be found again."""
+    """Beside the image folder, never in it: what is moved must not be found again."""
     return root.parent / "_lookalike_moved" / root.name / time.strftime("%Y-%m-%d")
 
 
@@ -75,7 +75,7 @@ def move(root: Path, wanted: Sequence[Wanted], target: Path | None = None, *, pr
     root = root.resolve()
     target = (target or default_target(root)).expanduser().absolute()
     if target.resolve().is_relative_to(root):
-        raise LookalikeError(f"`{target}` lies inside the picture folder: choose a folder outside it.")
+        raise LookalikeError(f"`{target}` lies inside the image folder: choose a folder outside it.")
     batch = Batch(f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}", _now(), str(root), str(target))
     with _history(root), disk_errors(target), Progress("Moving", len(wanted), shown=progress) as bar:
         target.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def _copy(source: Path, part: Path) -> None:
 
 
 def _part(goal: Path) -> Path:
-    """Where a copy grows: hidden, so that no scan takes it for a picture, and found again by the next attempt."""
+    """Where a copy grows: hidden, so that no scan takes it for an image, and found again by the next attempt."""
     return goal.with_name(f".lookalike-{hash_bytes(goal.name)[:16]}.part")
 
 

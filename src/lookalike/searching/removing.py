@@ -1,4 +1,4 @@
-"""Taking pictures out of an index, and an index out of the world."""
+"""Taking images out of an index, and an index out of the world."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lookalike.core.locks import Locked, hold
 from lookalike.searching import manifest as manifests
 from lookalike.searching.archive import clear_leftovers, leftovers
 from lookalike.searching.filters import Filters, parse, to_rule
-from lookalike.searching.folder import TABLE, Index, generation_folder, open_store, remove_generations
+from lookalike.searching.index_folder import TABLE, Index, generation_folder, open_store, remove_generations
+from lookalike.searching.locate import find, mark, named_place
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.searching.places import find, mark, named_place
-from lookalike.searching.rows import PROTOTYPE
+from lookalike.searching.payload import PROTOTYPE
 from lookalike.store import Condition, Store
 
 
@@ -30,21 +30,21 @@ def remove_rows(index: Index, rows: Sequence[str]) -> int:
 
 
 def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: bool = False) -> int:
-    """Take pictures that meet a filter out of an index, and keep them out; the files stay. How many there were."""
+    """Take images that meet a filter out of an index, and keep them out; the files stay. How many there were."""
     with Index(find(index)) as opened:  # whatever decoder it was made with: nothing is decoded
         where = parse(filters, opened.columns)
         if not where:
-            raise LookalikeError("Say which pictures to remove, as in `path=sea/*`; `lookalike purge` removes all.")
+            raise LookalikeError("Say which images to remove, as in `path=sea/*`; `lookalike purge` removes all.")
         columns = {condition.column for condition in where}
         opened.check_columns(columns)
         if PROTOTYPE in columns and not opened.table.has(PROTOTYPE):
             raise LookalikeError(
-                f"`{PROTOTYPE}` is what the model makes of a picture and nothing that could keep it out: "
+                f"`{PROTOTYPE}` is what the model makes of an image and nothing that could keep it out: "
                 "remove by another column, as in `path=sea/*`."
             )
         rows = _matching(opened.store, where)
         if rows and len(rows) == opened.store.count():
-            raise LookalikeError("This would remove every picture; `lookalike purge` removes a whole index.")
+            raise LookalikeError("This would remove every image; `lookalike purge` removes a whole index.")
         if dry_run:
             return len(rows)
 
@@ -91,8 +91,8 @@ def _take_out(
             if file.exists():
                 table = Table.load(file)
                 table.take([name not in names for name in table.column("row_id")]).save(file)
-            generation.pictures, generation.updated = store.count(), manifests.now()
-            generation.complete = whole and generation.pictures > 0  # nobody switches to one that is empty
+            generation.images, generation.updated = store.count(), manifests.now()
+            generation.complete = whole and generation.images > 0  # nobody switches to one that is empty
             generation.writes += 1
             manifest.write(index.path)
             if generation.number == manifest.live:
@@ -117,7 +117,7 @@ class Purged:
     """What `purge` deleted."""
 
     name: str
-    pictures: int
+    images: int
     bytes: int
     thumbnails: int
     queries: int
@@ -127,8 +127,8 @@ class Purged:
 
 
 def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
-    """Delete an index with all that was made from its pictures: vectors, model copies, calibration, map, thumbnails,
-    kept uploads, and what caches hold of them. The pictures themselves are not touched."""
+    """Delete an index with all that was made from its images: vectors, model copies, calibration, map, thumbnails,
+    kept uploads, and what caches hold of them. The images themselves are not touched."""
     try:
         named = find(index)
     except LookalikeError:
@@ -147,7 +147,7 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
         uploads = [folders.home() / "queries" / name for name in {mark(path), hash_bytes(str(named))[:12]}]
         made = Purged(
             manifest.name,
-            max((g.pictures for g in manifest.generations), default=0),
+            max((g.images for g in manifest.generations), default=0),
             sum(folders.size_of(place) for place in (path, *parts, *uploads, *caches, *thumbs)),
             len(thumbs),
             sum(len(list(folder.glob("u.*.json"))) for folder in uploads),
@@ -167,15 +167,15 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
 
 
 def _thumbnails(path: Path) -> list[Path]:
-    """Small pictures of an index; and those of earlier versions, which do not tell whose they are and are not used."""
+    """Small images of an index; and those of earlier versions, which do not tell whose they are and are not used."""
     folder = folders.cache("thumbs")
     return [*folder.glob(f"{mark(path)}/*/*.jpg"), *folder.glob("[0-9a-f][0-9a-f]/*.jpg")]
 
 
 def _caches(path: Path, manifest: Manifest) -> list[Path]:
-    """What caches hold of the pictures of an index: looks, features and pixels of its tables."""
+    """What caches hold of the images of an index: looks, features and pixels of its tables."""
     from lookalike.data import Table
-    from lookalike.searching.looks import entries
+    from lookalike.searching.image_facts import entries
 
     tables = [Table.load(file) for file in path.glob(f"generations/*/{TABLE}")]
     marks = {table.fingerprint() for table in tables}

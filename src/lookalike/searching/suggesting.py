@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from lookalike.searching.looks import Look
+from lookalike.searching.image_facts import Look
 
 
 def suggest(files: Sequence[Look], *, prefer: str = "") -> tuple[int, str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lookalike.core.progress import warn
 from lookalike.searching.filters import meets, parse
-from lookalike.searching.rows import PROTOTYPE, names_of, payload_of
+from lookalike.searching.payload import PROTOTYPE, names_of, payload_of
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -41,7 +41,7 @@ def with_unseen(table: Table, place: Path) -> Table:
     rows = zip(old.column("row_id"), old.column("path"), strict=True)
     kept = np.array([i not in here and (path in unseen or path.startswith(below)) for i, path in rows], dtype=bool)
     if kept.any():
-        warn(f"{kept.sum():,} pictures that cannot be looked at now stay in the index as they were.")
+        warn(f"{kept.sum():,} images that cannot be looked at now stay in the index as they were.")
     both = [table.arrow, old.take(kept).arrow]
     return replace(table, arrow=pa.concat_tables(both, promote_options="permissive").combine_chunks())
 

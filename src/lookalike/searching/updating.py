@@ -17,15 +17,15 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
-from lookalike.searching.embedding import Batch, batches
-from lookalike.searching.folder import TABLE, UNREADABLE
-from lookalike.searching.rows import PROTOTYPE, names_of, payload_of
+from lookalike.searching.index_folder import TABLE, UNREADABLE
+from lookalike.searching.ingest import Batch, batches
+from lookalike.searching.payload import PROTOTYPE, names_of, payload_of
 from lookalike.searching.table import finished
 from lookalike.store import row_bytes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
-    from lookalike.searching.writing import Writer
+    from lookalike.searching.writer import Writer
 
 SLICE = 10_000
 
@@ -37,18 +37,18 @@ class Indexed:
     name: str
     path: Path
     model: str = ""
-    pictures: int = 0
+    images: int = 0
     new: int = 0
     changed: int = 0
     moved: int = 0
-    relabelled: int = 0
+    relabeled: int = 0
     deleted: int = 0
     unchanged: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     unreadable_file: Path | None = None
     seconds: float = 0.0
     build_seconds: float = 0.0  # of these, for the store's graph
-    rate: float = 0.0  # pictures embedded a second
+    rate: float = 0.0  # images embedded a second
     calibrated: bool = False
     note: str = ""  # why there are no percentages, or what must be said of them
     generation: int = 1
@@ -61,15 +61,15 @@ class Indexed:
     @property
     def counts(self) -> str:
         """`3 new, 1 moved`."""
-        words = ("new", "changed", "moved", "relabelled", "deleted", "unchanged", "unreadable")
+        words = ("new", "changed", "moved", "relabeled", "deleted", "unchanged", "unreadable")
         counts = [len(self.unreadable) if word == "unreadable" else getattr(self, word) for word in words]
         return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True) if count) or "none"
 
     def __str__(self) -> str:
         rate = f", {self.rate:,.0f} a second" if self.rate else ""
         lines = [
-            f"Pictures   {self.counts} ({self.seconds:.0f} s{rate})",
-            f"Index      {self.name}: {self.pictures:,} pictures, model {self.model}",
+            f"Images   {self.counts} ({self.seconds:.0f} s{rate})",
+            f"Index      {self.name}: {self.images:,} images, model {self.model}",
         ]
         lines += [f"Unreadable {path}: {reason}" for path, reason in self.unreadable[:3]]
         if len(self.unreadable) > 3:
@@ -78,7 +78,7 @@ class Indexed:
             lines.append(f"Scores     similarities, no percentages: {self.note or 'they were not asked for'}")
         elif self.note:
             lines.append(f"Scores     {self.note}")
-        return "\n".join([*lines, f"Search     lookalike search PICTURE --index {self.name}"])
+        return "\n".join([*lines, f"Search     lookalike search IMAGE --index {self.name}"])
 
 
 class Update:
@@ -106,29 +106,29 @@ class Update:
     def plan(self) -> Indexed:
         """What `run` would do; nothing is touched."""
         self.done.new, self.done.changed = len(self.changes.fresh), len(self.changes.touched)
-        self.done.relabelled, self.done.pictures = len(self.changes.relabelled), len(self.table)
+        self.done.relabeled, self.done.images = len(self.changes.relabeled), len(self.table)
         return self.done
 
     def run(self) -> Indexed:
         writer, done = self.writer, self.done
         count = len(self.changes.fresh) + len(self.changes.touched)
         size = row_bytes(writer.generation.store, writer.generation.dim)
-        need_space(writer.path, count * size, f"Indexing {count:,} more pictures")
+        need_space(writer.path, count * size, f"Indexing {count:,} more images")
         writer.begin()
         self._relabel()
         start = time.monotonic()
         try:
             contents = self._embed()
         except KeyboardInterrupt:
-            say(f"Stopped. {writer.store.count():,} pictures are indexed and kept; run the same command to go on.")
+            say(f"Stopped. {writer.store.count():,} images are indexed and kept; run the same command to go on.")
             raise
         if done.new + done.changed:
             done.rate = (done.new + done.changed) / max(time.monotonic() - start, 1e-9)
         writer.store.delete(self.changes.gone)
-        done.pictures = writer.store.count()
-        if not done.pictures:
+        done.images = writer.store.count()
+        if not done.images:
             path, reason = done.unreadable[0]
-            raise LookalikeError(f"None of the {len(self.table):,} pictures could be read; `{path}`: {reason}.")
+            raise LookalikeError(f"None of the {len(self.table):,} images could be read; `{path}`: {reason}.")
         self._note_unreadable()
         finished(self.table, contents).save(writer.folder / TABLE)
         columns = {key for name, key in names_of(tuple(self.table.names)).items() if self.table.has(name)}
@@ -142,16 +142,16 @@ class Update:
         return done
 
     def _relabel(self) -> None:
-        """The same pictures under new labels: their vectors stay."""
-        rows = self.changes.relabelled
+        """The same images under new labels: their vectors stay."""
+        rows = self.changes.relabeled
         for start in range(0, len(rows), 1000):
             part = rows[start : start + 1000]
             old = self.writer.store.get([self.names[row] for row in part], vectors=True)
             self.writer.put([(self.names[i], self.payload(i), r) for i, r in zip(part, old, strict=True) if r])
-        self.done.relabelled = len(rows)
+        self.done.relabeled = len(rows)
 
     def _embed(self) -> dict[str, str]:
-        """Read everything that must be read: new pictures, and those whose size or time differ.
+        """Read everything that must be read: new images, and those whose size or time differ.
 
         Returns the content of every row that is in the store now.
         """
@@ -238,7 +238,7 @@ class Update:
 
     @cached_property
     def _tags(self) -> bool:
-        """Whether the model tags pictures with a prototype, from the features before its head."""
+        """Whether the model tags images with a prototype, from the features before its head."""
         return getattr(self.writer.embedder, "prototypes", None) is not None
 
     def _encode(self, squares: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
@@ -250,7 +250,7 @@ class Update:
         return (embedder.features if self._tags else embedder.encode)(table, on_error="skip")
 
     def _vectors(self, found: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Vectors, and prototypes where the model has any, of what the model made of pictures."""
+        """Vectors, and prototypes where the model has any, of what the model made of images."""
         if not self._tags:
             return found, []
         from lookalike.models.prototypes import embed_and_assign

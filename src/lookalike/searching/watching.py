@@ -16,7 +16,7 @@ REST = 60  # looks, at most, between two trials of what fails again and again
 
 
 class Watched:
-    """What a folder looked like when it was last looked at: names, sizes, times and lists; no picture is opened."""
+    """What a folder looked like when it was last looked at: names, sizes, times and lists; no image is opened."""
 
     def __init__(self, source: Path, layout: str = "auto", split: str | None = None) -> None:
         self.source, self.layout, self.split = source, layout, split

@@ -1,4 +1,4 @@
-"""The app: the API, pictures, the page, and the guards around them."""
+"""The app: the API, images, the page, and the guards around them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from lookalike._version import __version__
-from lookalike.service import api, problems
+from lookalike.service import api, errors
 from lookalike.service.access import DEEP, SCREENS, rights_of
 from lookalike.service.api.common import Answering
+from lookalike.service.errors import Problem
 from lookalike.service.guards import REPORT_POLICY, Guard
 from lookalike.service.logs import Requests
 from lookalike.service.metrics import Metrics
 from lookalike.service.originals import original
-from lookalike.service.problems import Problem
 from lookalike.service.state import Service
 
 STATIC = Path(__file__).parent / "static"
@@ -48,17 +48,17 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
     app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     metrics = Metrics(service)
-    problems.install(app)
+    errors.install(app)
     for router in api.ROUTERS:
         app.include_router(router)
-    _pictures(app, service)
+    _images(app, service)
     _page(app)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> dict[str, Any]:
         try:
             async with asyncio.timeout(HEALTH):
-                return {"status": "ok", "pictures": await service.health.run(lambda: service.index.store.count())}
+                return {"status": "ok", "images": await service.health.run(lambda: service.index.store.count())}
         except TimeoutError:
             raise Problem(503, "The index does not answer. Try again in 5 s.", retry_after=5) from None
 
@@ -76,7 +76,7 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
     return app
 
 
-def _pictures(app: FastAPI, service: Service) -> None:
+def _images(app: FastAPI, service: Service) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
     async def thumb(request: Request, live: Answering, content: str, side: int) -> Response:
         mark = f'"{content}-{side}"'
@@ -91,7 +91,7 @@ def _pictures(app: FastAPI, service: Service) -> None:
     @app.get("/query/{name}.jpg", include_in_schema=False)
     def query(live: Answering, name: str) -> Response:
         headers = {"Cache-Control": "private, max-age=3600"}
-        return Response(live.queries.picture(name), media_type="image/jpeg", headers=headers)
+        return Response(live.queries.image(name), media_type="image/jpeg", headers=headers)
 
     @app.get("/original/{name:path}", include_in_schema=False)
     async def whole(request: Request, live: Answering, name: str) -> Response:

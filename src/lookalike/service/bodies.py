@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lookalike.core.files import human_bytes
-from lookalike.service.problems import problem
+from lookalike.service.errors import problem
 
 PATIENCE = 30.0  # seconds of silence
 SLOWEST = 20_000  # bytes a second that do not use it up

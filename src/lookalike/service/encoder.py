@@ -1,4 +1,4 @@
-"""Pictures to vectors for many clients at once: what waits goes through the model together."""
+"""Images to vectors for many clients at once: what waits goes through the model together."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.device import threads
+from lookalike.service.errors import Problem
 from lookalike.service.limits import BUDGET
-from lookalike.service.problems import Problem
 
 if TYPE_CHECKING:
-    from lookalike.models.squares import Squares
+    from lookalike.models.inference.squares import Squares
     from lookalike.searching import Index
 
 Job = tuple[np.ndarray, "Future[np.ndarray]"]
 
 
 class Encoder:
-    """Requests decode their own pictures; a few threads take the squares that wait, as many as the model likes at once.
+    """Requests decode their own images; a few threads take the squares that wait, as many as the model likes at once.
 
     One thread more than the model has streams: while one hands out its rows, no stream stands still.
     """
@@ -41,21 +41,21 @@ class Encoder:
             thread.start()
 
     def model(self, *, fast: bool = False) -> Squares:
-        from lookalike.models.squares import Squares
+        from lookalike.models.inference.squares import Squares
 
         with self._guard:
             if self._squares is None or fast:
                 self._squares = Squares(self._index.embedder, fast=fast)
             return self._squares
 
-    def encode(self, picture: Any, timeout: float = 60.0, *, pixels: int = 0) -> np.ndarray:
-        """The vector of one picture; `Problem` 503 when it takes too long, what decoding raises when it is none.
+    def encode(self, image: Any, timeout: float = 60.0, *, pixels: int = 0) -> np.ndarray:
+        """The vector of one image; `Problem` 503 when it takes too long, what decoding raises when it is none.
 
         `pixels` is how many it has, for the budget of what is decoded at once.
         """
         deadline = time.monotonic() + timeout
         with BUDGET.take(pixels):
-            square = self.model().square(picture)
+            square = self.model().square(image)
         answer: Future[np.ndarray] = Future()
         with self._door:
             if self._closed:  # nobody would ever answer
@@ -66,7 +66,7 @@ class Encoder:
         except TimeoutError:
             raise Problem(503, "The model takes too long. Try again in 5 s.", retry_after=5) from None
         if not np.isfinite(row).all():
-            raise Problem(400, "The model gave no usable answer for this picture: its vector is not finite.")
+            raise Problem(400, "The model gave no usable answer for this image: its vector is not finite.")
         return row
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.searching import manifest as manifests
-from lookalike.service.live import Live
+from lookalike.service.open_index import Live
 
 if TYPE_CHECKING:
     from lookalike.service.jobs import Job
@@ -94,7 +94,7 @@ class Follower:
             time.sleep(0.05)
 
     def _watch(self) -> None:
-        from lookalike.service.work import update
+        from lookalike.service.tasks import update
 
         service = self.service
         if not service.watch or service.jobs.running() or time.monotonic() - self._looked < service.watch:

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 
 from lookalike.service.access import decide, needed
 from lookalike.service.bodies import Body, Receive, too_large
+from lookalike.service.errors import Problem, problem
 from lookalike.service.limits import Buckets, cost
-from lookalike.service.problems import Problem, problem
 
 if TYPE_CHECKING:
     from lookalike.service.state import Service
@@ -98,7 +98,7 @@ class Guard:
                 await self.app(scope, body, guarded_send)
                 return
         # Whoever is refused while still sending may see a broken connection in place of the sentence: what is small
-        # is read before it is refused, and so is a picture that may come again; the connection stays.
+        # is read before it is refused, and so is an image that may come again; the connection stays.
         await body.listen(most)
         await refusal(scope, receive, add_headers)
 
@@ -122,7 +122,7 @@ class Guard:
         changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         foreign = (origin is not None and _netloc(origin) != host) or site not in (None, b"same-origin", b"none")
-        # A link from elsewhere may lead to a screen or a picture, but nobody else's page makes us work.
+        # A link from elsewhere may lead to a screen or an image, but nobody else's page makes us work.
         if foreign and (changes or scope["path"].startswith("/api/")):
             return problem(403, "Requests from other sites are refused.")
         if changes and scope["path"] != UPLOAD and headers.get(b"x-lookalike") != b"1":

@@ -13,7 +13,7 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, listening
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 
 KEPT = 20
 log = logging.getLogger("lookalike.service")

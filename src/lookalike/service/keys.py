@@ -80,7 +80,7 @@ class Keys:
             return found[0]
 
     def check(self, secret: str) -> Key | None:
-        """The key behind a secret. Every key is compared, each in constant time: nothing is learnt from the clock."""
+        """The key behind a secret. Every key is compared, each in constant time: nothing is learned from the clock."""
         with self._guard:
             self._load()
             mine, found = _hash(secret), None

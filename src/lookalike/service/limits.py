@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 
 if TYPE_CHECKING:
     from lookalike.searching import Index
     from lookalike.store import Record
 
-PIXELS = 120_000_000  # decoded at once, by all requests together, at about 4 bytes each: one large picture at a time
-LARGEST = 100_000_000  # what one picture may take of it: those of some pixels need not wait for one of many
+PIXELS = 120_000_000  # decoded at once, by all requests together, at about 4 bytes each: one large image at a time
+LARGEST = 100_000_000  # what one image may take of it: those of some pixels need not wait for one of many
 LONG = 20_000_000  # bytes of a file that is not even read beside others
 PATIENCE = 5.0  # seconds
 CLIENTS = 10_000  # remembered at once; the longest unseen is forgotten first
@@ -25,7 +25,7 @@ CLIENTS = 10_000  # remembered at once; the longest unseen is forgotten first
 
 @dataclass(frozen=True)
 class Limits:
-    upload: int = 20_000_000  # bytes of one picture
+    upload: int = 20_000_000  # bytes of one image
     document: int = 1_000_000  # bytes of any other body
     hits: int = 600
     examples: int = 20
@@ -57,7 +57,7 @@ class Buckets:
 
 
 def cost(path: str) -> float:
-    """What a request takes of a client's rate: a page has hundreds of small pictures, and some files."""
+    """What a request takes of a client's rate: a page has hundreds of small images, and some files."""
     if path == "/health":
         return 0.0
     tile = path.startswith("/api/v1/map/") and path.endswith(".jpg")
@@ -76,7 +76,7 @@ class Budget:
         wanted = min(pixels, self.whole, LARGEST)
         with self._change:
             if not self._change.wait_for(lambda: self.left >= wanted, PATIENCE):
-                raise Problem(503, "Busy with large pictures. Try again in 10 s.", retry_after=10)
+                raise Problem(503, "Busy with large images. Try again in 10 s.", retry_after=10)
             self.left -= wanted
         try:
             yield
@@ -91,7 +91,7 @@ BUDGET = Budget()
 
 @contextlib.contextmanager
 def opened(index: Index, record: Record) -> Iterator[bytes]:
-    """The file of an indexed picture, with room for its pixels until the block ends."""
+    """The file of an indexed image, with room for its pixels until the block ends."""
     from lookalike.data.decoding import pixels_of
 
     if int(record.payload.get("_length") or record.payload.get("_size") or 0) > LONG:

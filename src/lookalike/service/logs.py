@@ -1,4 +1,4 @@
-"""One line of JSON a request and a remark, on stderr: what was done, never with what secret or which picture.
+"""One line of JSON a request and a remark, on stderr: what was done, never with what secret or which image.
 
 Addresses hold file names and may hold words people search by, headers hold keys: neither is written down. A line
 has the route's pattern, method, status, time and an id that the answer carries too (`X-Request-Id`).

@@ -21,10 +21,10 @@ class Metrics:
         self.seconds = Histogram(
             "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=SECONDS
         )
-        self._gauge("lookalike_pictures", "Pictures in the index", lambda: service.index.store.count())
+        self._gauge("lookalike_images", "Images in the index", lambda: service.index.store.count())
         self._gauge("lookalike_generation", "Generation that answers", lambda: service.index.generation.number)
-        self._gauge("lookalike_waiting", "Pictures that wait for the model", lambda: service.encoder.waiting)
-        self._gauge("lookalike_encoded", "Pictures embedded since the start", lambda: service.encoder.done)
+        self._gauge("lookalike_waiting", "Images that wait for the model", lambda: service.encoder.waiting)
+        self._gauge("lookalike_encoded", "Images embedded since the start", lambda: service.encoder.done)
         self._gauge("lookalike_batches", "Batches they went through the model in", lambda: service.encoder.batches)
         self._gauge("lookalike_jobs", "Jobs at work", lambda: int(service.jobs.running() is not None))
 

@@ -1,4 +1,4 @@
-"""Pictures for the empty screen: few, and as different from each other as the collection allows."""
+"""Images for the empty screen: few, and as different from each other as the collection allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLE = 400
 
 
 def mosaic(index: Index, count: int, where: Where = ()) -> list[Record]:
-    """Farthest-first over a random sample: each next picture is the one least like those chosen."""
+    """Farthest-first over a random sample: each next image is the one least like those chosen."""
     if where:
         names = np.array([record.id for batch in index.store.scan(where=where) for record in batch], dtype=object)
     else:

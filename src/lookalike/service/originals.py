@@ -1,4 +1,4 @@
-"""Whole pictures by row id: as they are in the indexed folder, or without what they tell beside their pixels."""
+"""Whole images by row id: as they are in the indexed folder, or without what they tell beside their pixels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fastapi import Request, Response
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
+from lookalike.service.errors import Problem
 from lookalike.service.limits import opened
-from lookalike.service.live import Live
-from lookalike.service.problems import Problem
+from lookalike.service.open_index import Live
 from lookalike.store import Record
 
 ENDINGS = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
@@ -19,7 +19,7 @@ ENDINGS = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png
 
 def original(request: Request, live: Live, name: str, *, keep_metadata: bool) -> Response:
     from lookalike.data import UnreadableImage
-    from lookalike.data.originals import media_type, without_metadata
+    from lookalike.data.strip_metadata import media_type, without_metadata
 
     record, as_it_is = live.record(name), "whole" if keep_metadata else "bare"
     try:

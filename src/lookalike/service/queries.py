@@ -1,4 +1,4 @@
-"""Uploaded questions, kept for a few days so that their links work: a small picture and the vector."""
+"""Uploaded questions, kept for a few days so that their links work: a small image and the vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_bytes, write_json
 from lookalike.core.folders import last_used, private_folder
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 
 if TYPE_CHECKING:
     from lookalike.service.encoder import Encoder
@@ -54,9 +54,9 @@ class Queries:
         return name
 
     def get(self, name: str) -> Query:
-        words = f"The picture behind this link was kept for up to {self.days:g} days and is gone."
+        words = f"The image behind this link was kept for up to {self.days:g} days and is gone."
         if self.days <= 0:
-            words = "This server keeps no pictures it is asked by."
+            words = "This server keeps no images it is asked by."
         gone = Problem(410, f"{words} Drop it again to search.")
         path = self._path(name, ".json")
         if path is None or self._old(path):
@@ -67,18 +67,18 @@ class Queries:
             raise gone from None
         if document["model"] == self.model:
             vector = np.array(document["vector"], dtype=np.float32)
-        else:  # another model answers now; the small picture asks it
-            vector = self.encoder.encode(self.picture(name))
+        else:  # another model answers now; the small image asks it
+            vector = self.encoder.encode(self.image(name))
         return Query(name, vector, document["hash"], document["ratio"], document["model"])
 
-    def picture(self, name: str) -> bytes:
+    def image(self, name: str) -> bytes:
         path = self._path(name, ".jpg")
         try:
             if path is not None and not self._old(path):
                 return path.read_bytes()
         except FileNotFoundError:
             pass  # it went this very moment
-        raise Problem(404, "This picture is no longer kept.")
+        raise Problem(404, "This image is no longer kept.")
 
     def forget(self, name: str) -> None:
         for ending in (".json", ".jpg"):

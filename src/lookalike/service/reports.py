@@ -9,7 +9,7 @@ from typing import Any
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.service.curves import Curves
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 
 
 class Reports:

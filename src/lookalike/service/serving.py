@@ -16,7 +16,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import level, say, warn
 from lookalike.core.run import Run, find_run
 from lookalike.searching import Index
-from lookalike.searching.served import announced
+from lookalike.searching.remote import announced
 from lookalike.searching.watching import EVERY
 
 RATE = 50.0
@@ -40,12 +40,12 @@ def serve(
 ) -> None:
     """Serve an index: a page to search with, and a JSON API. Ends with Ctrl-C.
 
-    `index` is a folder, a name, the picture folder it was made of, or a run; `run` is a run with an index.
-    `runs` is where reports are looked for (default `./runs`). Uploaded pictures are kept for `keep_queries` days.
+    `index` is a folder, a name, the image folder it was made of, or a run; `run` is a run with an index.
+    `runs` is where reports are looked for (default `./runs`). Uploaded images are kept for `keep_queries` days.
     Originals are given without EXIF and other metadata, unless `keep_metadata`, and to keys that only read when
     `originals` is set. `keys` asks everybody for a key (default: when others than this machine can come), `rate` is
     how many requests a second one client may keep up (default: 50 for others, no limit on this machine). `watch`
-    follows the picture folder.
+    follows the image folder.
     """
     from lookalike.service.app import create_app
     from lookalike.service.connections import Server
@@ -83,7 +83,7 @@ def serve(
     app = create_app(service, hosts=LOOPBACK | {host.lower()} if local else None)
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
-    say(f"Index     {opened.name}: {opened.store.count():,} pictures")
+    say(f"Index     {opened.name}: {opened.store.count():,} images")
     say(f"Model     {opened.generation.model.short}")
     if asked.required:
         say(f"Keys      {len(asked.list()):,}: whoever comes needs one")
@@ -136,6 +136,6 @@ def _report_folders(
             raise LookalikeError(f"There is no folder `{runs}` to look for reports in.")
         return [Path(runs)]
     own = index.path.parent if run is None else Path(run).absolute()
-    # An index inside a run is shown with the run's neighbours.
+    # An index inside a run is shown with the run's neighbors.
     beside = [own.parent] if Run.is_run(own) else []
     return [*beside, index.path.parent, folders.runs()]

@@ -9,18 +9,18 @@ from typing import Any
 
 from lookalike.core.locks import Locked
 from lookalike.searching import Index
+from lookalike.searching.payload import public
 from lookalike.searching.removing import remove_rows
-from lookalike.searching.rows import public
 from lookalike.searching.watching import Watched
-from lookalike.service.crew import Crew
-from lookalike.service.desk import Desk
+from lookalike.service.duplicate_review import Desk
 from lookalike.service.encoder import Encoder
 from lookalike.service.follower import Follower
 from lookalike.service.jobs import Jobs
 from lookalike.service.keys import Keys
 from lookalike.service.limits import Limits
-from lookalike.service.live import Changing, Live
+from lookalike.service.open_index import Changing, Live
 from lookalike.service.reports import Reports
+from lookalike.service.worker_pool import Crew
 from lookalike.store import Record
 
 
@@ -85,7 +85,7 @@ class Service:
 
 
 def card(record: Record) -> dict[str, Any]:
-    """What the page needs to show a picture."""
+    """What the page needs to show an image."""
     return {"id": record.id, "columns": public(record.payload), **shape(record.payload)}
 
 
@@ -94,5 +94,5 @@ def shape(payload: dict[str, Any]) -> dict[str, Any]:
     return {
         "thumb": payload.get("content_id", ""),
         "ratio": payload.get("_ratio", 1.0),
-        "colour": payload.get("_colour", "#888888"),
+        "color": payload.get("_color", "#888888"),
     }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lookalike.core.files import human_bytes
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 
 PIXELS = 100_000_000
 LEAST = 32  # pixels of a part, on its short side
@@ -17,9 +17,9 @@ Region = tuple[float, float, float, float]
 
 
 def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
-    """Refuse what is no picture, or one that would take too much to decode, by its header alone; width and height.
+    """Refuse what is no image, or one that would take too much to decode, by its header alone; width and height.
 
-    Both are of the picture as it is seen: a phone's portrait may be stored lying.
+    Both are of the image as it is seen: a phone's portrait may be stored lying.
     """
     from lookalike.data.decoding import UnreadableImage, heif_size
 
@@ -27,14 +27,14 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
     if not data:
         raise Problem(422, f"{shown} is empty.")
     if len(data) > limit:
-        raise Problem(413, f"This picture has {human_bytes(len(data))}; the limit here is {human_bytes(limit)}.")
+        raise Problem(413, f"This image has {human_bytes(len(data))}; the limit here is {human_bytes(limit)}.")
     try:
         size = heif_size(data)
     except UnreadableImage as error:
         raise Problem(415, f"{shown} cannot be read: {error.reason}.") from None
     width, height = size or _size(data, shown)
     if width * height > PIXELS:
-        raise Problem(413, f"This picture has {width:,} × {height:,} pixels; the limit here is {PIXELS:,} in all.")
+        raise Problem(413, f"This image has {width:,} × {height:,} pixels; the limit here is {PIXELS:,} in all.")
     return width, height
 
 
@@ -46,12 +46,12 @@ def _size(data: bytes, shown: str) -> tuple[int, int]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=list(FORMATS)) as picture:
+            with Image.open(io.BytesIO(data), formats=list(FORMATS)) as image:
                 # Not `getexif` of them all: Pillow decodes a whole PNG to look for it.
-                turn = orientation(picture if picture.format == "TIFF" else picture.info.get("exif", b""))
-                width, height = picture.size[::-1] if turn in (5, 6, 7, 8) else picture.size
+                turn = orientation(image if image.format == "TIFF" else image.info.get("exif", b""))
+                width, height = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
     except Image.DecompressionBombError:
-        raise Problem(413, f"This picture has far too many pixels; the limit here is {PIXELS:,}.") from None
+        raise Problem(413, f"This image has far too many pixels; the limit here is {PIXELS:,}.") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError):
         raise unreadable(shown) from None
     return width, height
@@ -60,9 +60,9 @@ def _size(data: bytes, shown: str) -> tuple[int, int]:
 def cut(
     data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None, least: int = LEAST
 ) -> np.ndarray:
-    """The pixels of a part of a picture, given as shares of it (or of the part `within`, in pixels).
+    """The pixels of a part of an image, given as shares of it (or of the part `within`, in pixels).
 
-    They may be fewer than the picture has, but leave the part a short side of `side`.
+    They may be fewer than the image has, but leave the part a short side of `side`.
     """
     from lookalike.data import decode
 
@@ -77,7 +77,7 @@ def cut(
 
 def unreadable(name: str) -> Problem:
     shown = name if name and len(name) <= 80 else "This file"
-    return Problem(415, f"{shown} is not a picture this server can read ({readable()}).")
+    return Problem(415, f"{shown} is not an image this server can read ({readable()}).")
 
 
 def readable() -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from lookalike.shift.adapting import fewshot
-    from lookalike.shift.placing import place
+    from lookalike.shift.few_shot import fewshot
+    from lookalike.shift.placement import place
     from lookalike.shift.running import run
     from lookalike.shift.splitset import Split, SplitSet
     from lookalike.shift.splitting import splits
@@ -23,8 +23,8 @@ __getattr__, __dir__ = lazily(
     {
         "Split": "splitset",
         "SplitSet": "splitset",
-        "fewshot": "adapting",
-        "place": "placing",
+        "fewshot": "few_shot",
+        "place": "placement",
         "run": "running",
         "splits": "splitting",
     },

@@ -11,21 +11,21 @@ import math
 import numpy as np
 
 
-def cv_plus(centres: np.ndarray, residuals: np.ndarray, level: float = 0.9) -> tuple[float, float]:
-    """The interval of a new value. `centres[i]` is what the fit without the i-th point's fold says of the new one,
+def cv_plus(centers: np.ndarray, residuals: np.ndarray, level: float = 0.9) -> tuple[float, float]:
+    """The interval of a new value. `centers[i]` is what the fit without the i-th point's fold says of the new one,
     `residuals[i]` how far that fit was from the i-th point. Too few points for the level: no bounds."""
     count = len(residuals)
     rank = math.ceil(level * (count + 1))
     if rank > count:
         return -math.inf, math.inf
     size = np.abs(residuals)
-    low = float(np.sort(centres - size)[count - rank])
-    high = float(np.sort(centres + size)[rank - 1])
+    low = float(np.sort(centers - size)[count - rank])
+    high = float(np.sort(centers + size)[rank - 1])
     return low, high
 
 
 def over_groups(
-    centres: np.ndarray, residuals: np.ndarray, groups: np.ndarray, level: float = 0.9
+    centers: np.ndarray, residuals: np.ndarray, groups: np.ndarray, level: float = 0.9
 ) -> tuple[float, float]:
     """The interval of a new value of a new group (Dunn et al. 2022: pooled distributions).
 
@@ -37,7 +37,7 @@ def over_groups(
     wanted = (1 + level) / 2
     if math.ceil(level * (len(residuals) + 1)) > len(residuals):
         return -math.inf, math.inf
-    said = centres + residuals
+    said = centers + residuals
     _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(said, kind="stable")
     values, weights = said[order], (1 / counts[group] / (len(counts) + 1))[order]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike.core.device import threads
-from lookalike.evaluation.parallel import crew
+from lookalike.evaluation._ranking.parallel import crew
 from lookalike.shift import fid
 from lookalike.shift.fid import Floats, Moments
 from lookalike.shift.ordering import Side
@@ -25,9 +25,9 @@ _DRIFT = 1e-10  # relative; what a hundred exchanges leave behind is a thousandt
 
 
 class ClassDistances:
-    """Features by class; `measure` says whether a side's rows are its pictures or the means of its classes.
+    """Features by class; `measure` says whether a side's rows are its images or the means of its classes.
 
-    The two are different quantities (a mean of 60 pictures varies less than a picture): never compare them.
+    The two are different quantities (a mean of 60 images varies less than an image): never compare them.
     """
 
     def __init__(self, features: NDArray[np.floating], codes: NDArray[np.int64], measure: Measure = "samples") -> None:
@@ -37,9 +37,9 @@ class ClassDistances:
         self.measure = measure
         self.means: Floats = np.stack([own.mean(0) for own in by_class])
         self._rows = by_class if measure == "samples" else list(self.means[:, None])
-        self._centre: Floats = np.concatenate(self._rows).mean(0)
+        self._center: Floats = np.concatenate(self._rows).mean(0)
         self._none: Floats = self.means[:0]
-        self.pictures = np.array([len(own) for own in by_class])
+        self.images = np.array([len(own) for own in by_class])
 
     def rows(self, side: Iterable[int]) -> Floats:
         return np.concatenate([self._none, *(self._rows[code] for code in side)])
@@ -80,12 +80,12 @@ class ClassDistances:
     def _check(self, found: Moments, side: Side) -> None:
         """That nothing was lost on the way, by a few columns of the scatter from nothing."""
         some = np.linspace(0, self.means.shape[1] - 1, _WATCHED, dtype=int)
-        fresh = sum(rows[:, some].T @ rows for rows in (part - self._centre for part in self._parts(side)))
+        fresh = sum(rows[:, some].T @ rows for rows in (part - self._center for part in self._parts(side)))
         off = np.abs(found.scatter[some] - fresh).max()
         assert off <= _DRIFT * np.abs(fresh).max(), "the moments have drifted"
 
     def _of(self, side: Iterable[int]) -> Moments:
-        return functools.reduce(operator.add, (fid.moments(rows, self._centre) for rows in self._parts(side)))
+        return functools.reduce(operator.add, (fid.moments(rows, self._center) for rows in self._parts(side)))
 
     def _parts(self, side: Iterable[int]) -> Iterator[Floats]:
         """Rows of a few classes at a time: a side of a large data set is gigabytes."""

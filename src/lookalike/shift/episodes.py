@@ -1,4 +1,4 @@
-"""Few-shot adaptation: a trained head goes on with a few labelled pictures of every test class.
+"""Few-shot adaptation: a trained head goes on with a few labeled images of every test class.
 
 Support and queries never meet, the number of steps is fixed beforehand, and both shots and the unadapted model are
 measured on the same queries: those left over by the largest support, of which the smaller ones are parts.
@@ -28,7 +28,7 @@ def episode(
     """Rows of each support (by shots, nested) and of the `queries`. Classes too small for a query are left out.
 
     Where queries are parted from the `gallery` (by row), supports come from the gallery, of which something is left: a
-    picture taken a moment after a query would give its answer away.
+    image taken a moment after a query would give its answer away.
     """
     most = max(shots)
     supports: dict[str, list[np.ndarray]] = {str(k): [] for k in shots}
@@ -45,7 +45,7 @@ def episode(
             supports[str(k)].append(group[:k])
         queries.append(group[most:])
     if len(queries) < 2:
-        raise LookalikeError(f"Few-shot needs two test classes or more with at least {most + 2} pictures.")
+        raise LookalikeError(f"Few-shot needs two test classes or more with at least {most + 2} images.")
     out = {name: np.sort(np.concatenate(parts)) for name, parts in supports.items()}
     return {**out, "queries": np.sort(np.concatenate(queries))}
 

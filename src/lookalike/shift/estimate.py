@@ -1,9 +1,9 @@
-"""From what the pictures of a folder tell to the recall@1 to expect, with an interval.
+"""From what the images of a folder tell to the recall@1 to expect, with an interval.
 
-A logistic regression says of every picture how likely its nearest neighbour shows the same thing; the mean over the
+A logistic regression says of every image how likely its nearest neighbor shows the same thing; the mean over the
 folder is its recall@1. What judges a folder was fitted on folders that share no class with it and were not seen in
 its look; what that gets wrong, on the arcsine scale and in units of the spread to expect, makes the interval, in which
-every look counts the same, since new pictures may come in one that was never seen.
+every look counts the same, since new images may come in one that was never seen.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation._ranking.parallel import crew
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.evaluation.parallel import crew
 from lookalike.shift.conformal import cv_plus, over_groups
 
 PLAIN = "plain"
 PENALTY = 1e-3
-SPREAD = 0.1  # of folders whose pictures tell the same, on the arcsine scale
+SPREAD = 0.1  # of folders whose images tell the same, on the arcsine scale
 ENOUGH = 10  # folders that a fit is made from; one with fewer to judge it is not counted
-SAMPLE = 60  # pictures of a folder that a fit is made from
+SAMPLE = 60  # images of a folder that a fit is made from
 STEPS, MORE = 12, 4  # Newton's, from nothing and from the fit on all folders
 
 
@@ -36,7 +36,7 @@ class Point:
     recall: float
     queries: int
     look: str
-    """`plain`, or the style its pictures were brought into."""
+    """`plain`, or the style its images were brought into."""
     classes: tuple[int, ...]
     """Its classes; empty where they were trained on."""
 
@@ -50,14 +50,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Graded:
-    """A graded folder with what its pictures tell, and the truth about each."""
+    """A graded folder with what its images tell, and the truth about each."""
 
     point: Point
     evidence: np.ndarray
     found: np.ndarray
-    """Whose nearest neighbour shows its class."""
+    """Whose nearest neighbor shows its class."""
     asked: np.ndarray
-    """Who counts: classes of one picture do not."""
+    """Who counts: classes of one image do not."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Estimator:
         return cls(mean, scale, whole, fits, level, levels, judge, residuals / unit, blind / unit, groups)
 
     def at(self, evidence: np.ndarray, queries: int, level: float = 0.9) -> Interval:
-        """Recall@1 of a folder of so many pictures, and its interval."""
+        """Recall@1 of a folder of so many images, and its interval."""
         rows = _standard(evidence, self.mean, self.scale)
         value = angle(_mean(rows, self.whole[None])[0])
         return self._interval(value, angle(_mean(rows, self.fits)), self.residuals, queries, level)
@@ -125,9 +125,9 @@ class Estimator:
         return self._interval(float(self.level), self.levels, self.blind, queries, level)
 
     def _interval(self, value: float, said: np.ndarray, residuals: np.ndarray, queries: int, level: float) -> Interval:
-        centres, off = said[self.judge], residuals * spread(queries)
+        centers, off = said[self.judge], residuals * spread(queries)
         many = len(np.unique(self.groups)) > 1
-        low, high = over_groups(centres, off, self.groups, level) if many else cv_plus(centres, off, level)
+        low, high = over_groups(centers, off, self.groups, level) if many else cv_plus(centers, off, level)
         return Interval(*(share(v) for v in (float(np.clip(value, low, high)), low, high)))
 
     # ---- on disk -----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def _standard(rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarr
 
 
 def _mean(rows: np.ndarray, fits: np.ndarray) -> np.ndarray:
-    """The mean over pictures that each fit gives."""
+    """The mean over images that each fit gives."""
     return np.asarray(expit(rows @ fits.T).mean(axis=0))
 
 

@@ -17,33 +17,33 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum and scatter of some rows about a centre; of two disjoint sets about the same one they add."""
+    """Count, sum and scatter of some rows about a center; of two disjoint sets about the same one they add."""
 
     count: int
     total: Floats
-    """Σ (x − centre)."""
+    """Σ (x − center)."""
     scatter: Floats
-    """Σ (x − centre)(x − centre)ᵀ."""
-    centre: Floats
+    """Σ (x − center)(x − center)ᵀ."""
+    center: Floats
     """Near the mean, against cancellation."""
 
     def exchanged(self, came: Floats, gone: Floats) -> Moments:
         """With some rows more and some of its own less: one product, and no second matrix beside the answer's."""
-        rows = np.concatenate([came, gone]) - self.centre
+        rows = np.concatenate([came, gone]) - self.center
         signed = rows * np.repeat((1.0, -1.0), (len(came), len(gone)))[:, None]
         scatter = self.scatter.copy()
         # BLAS wants columns: turned round they are in that order without a copy, and the scatter is symmetric.
         blas.dgemm(1.0, signed.T, rows.T, trans_b=True, beta=1.0, c=scatter.T, overwrite_c=True)
-        return Moments(self.count + len(came) - len(gone), self.total + signed.sum(0), scatter, self.centre)
+        return Moments(self.count + len(came) - len(gone), self.total + signed.sum(0), scatter, self.center)
 
     def __add__(self, other: Moments) -> Moments:
-        if self.centre is not other.centre:
-            raise ValueError("moments about different centres cannot be added")
-        return Moments(self.count + other.count, self.total + other.total, self.scatter + other.scatter, self.centre)
+        if self.center is not other.center:
+            raise ValueError("moments about different centers cannot be added")
+        return Moments(self.count + other.count, self.total + other.total, self.scatter + other.scatter, self.center)
 
     @property
     def mean(self) -> Floats:
-        return self.centre + self.total / self.count
+        return self.center + self.total / self.count
 
     def covariance(self) -> Floats:
         spread: Floats = np.outer(self.total, self.total / self.count)
@@ -52,17 +52,17 @@ class Moments:
         return spread
 
 
-def moments(features: NDArray[np.floating], centre: Floats | None = None) -> Moments:
-    """Moments of rows, about their own mean if no centre is given."""
+def moments(features: NDArray[np.floating], center: Floats | None = None) -> Moments:
+    """Moments of rows, about their own mean if no center is given."""
     rows = np.asarray(features, np.float64)
-    if centre is None:
-        centre = rows.mean(0)
-    rows = rows - centre
-    return Moments(len(rows), rows.sum(0), rows.T @ rows, centre)
+    if center is None:
+        center = rows.mean(0)
+    rows = rows - center
+    return Moments(len(rows), rows.sum(0), rows.T @ rows, center)
 
 
 def distance(a: Moments, b: Moments) -> float:
-    """FID from moments, whatever their centres."""
+    """FID from moments, whatever their centers."""
     _enough(a.count, b.count)
     first, second = a.covariance(), b.covariance()
     traces = float(np.trace(first) + np.trace(second))
@@ -78,7 +78,7 @@ def between(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     _enough(len(x), len(y))
     if min(len(x), len(y)) > np.shape(x)[1]:
         return distance(moments(x), moments(y))
-    (first, m1), (second, m2) = _centred(x), _centred(y)
+    (first, m1), (second, m2) = _centered(x), _centered(y)
     traces = float(np.vdot(first, first) + np.vdot(second, second))
     if max(len(first), len(second)) <= first.shape[1]:
         root = _nuclear(first @ second.T)
@@ -99,7 +99,7 @@ def _enough(*counts: int) -> None:
         raise ValueError("a covariance needs at least 2 rows a side")
 
 
-def _centred(x: NDArray[np.floating]) -> tuple[Floats, Floats]:
+def _centered(x: NDArray[np.floating]) -> tuple[Floats, Floats]:
     """Rows A with AᵀA = S, and their mean."""
     rows = np.asarray(x, np.float64)
     mean = rows.mean(0)

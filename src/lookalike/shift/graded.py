@@ -1,4 +1,4 @@
-"""Graded folders: class subsets of held-out pictures, near and far from training, easy and hard to tell apart."""
+"""Graded folders: class subsets of held-out images, near and far from training, easy and hard to tell apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 
-LEAST, MOST = 100, 1000  # pictures in a folder
+LEAST, MOST = 100, 1000  # images in a folder
 
 
 @dataclass(frozen=True)
@@ -21,25 +21,25 @@ class Classes:
     distance: np.ndarray
 
     @classmethod
-    def of(cls, features: np.ndarray, labels: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> Classes:
-        """The classes among `rows`, with the mean of training as `centre`."""
+    def of(cls, features: np.ndarray, labels: np.ndarray, rows: np.ndarray, center: np.ndarray) -> Classes:
+        """The classes among `rows`, with the mean of training as `center`."""
         groups = [rows[labels[rows] == code] for code in np.unique(labels[rows])]
         means = np.stack([features[group].mean(axis=0) for group in groups]) if groups else np.empty((0, 1))
-        return cls(groups, means, np.linalg.norm(means - centre, axis=1) if groups else np.empty(0))
+        return cls(groups, means, np.linalg.norm(means - center, axis=1) if groups else np.empty(0))
 
     @property
-    def pictures(self) -> int:
+    def images(self) -> int:
         return sum(map(len, self.rows))
 
 
 def draw(classes: Classes, rng: np.random.Generator, *, least: int = LEAST, most: int = MOST) -> np.ndarray:
-    """Rows of one folder: classes at random, or neighbours in their distance from training, or all alike.
+    """Rows of one folder: classes at random, or neighbors in their distance from training, or all alike.
 
-    Size and number of classes are log-uniform, so that few classes with many pictures and many with few both occur.
+    Size and number of classes are log-uniform, so that few classes with many images and many with few both occur.
     """
     total = len(classes.rows)
-    if classes.pictures < least or total < 2:
-        raise LookalikeError(f"{classes.pictures} pictures of {total} classes are too few for a folder of {least}.")
+    if classes.images < least or total < 2:
+        raise LookalikeError(f"{classes.images} images of {total} classes are too few for a folder of {least}.")
     for _ in range(200):
         count = int(np.clip(np.exp(rng.uniform(np.log(2), np.log(total + 0.5))).round(), 2, total))
         size = int(np.exp(rng.uniform(np.log(least), np.log(most))))
@@ -59,7 +59,7 @@ def draw(classes: Classes, rng: np.random.Generator, *, least: int = LEAST, most
 
 
 def hits(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(whose nearest other picture shows its class, who asks) of a folder; classes with one picture do not ask."""
+    """(whose nearest other image shows its class, who asks) of a folder; classes with one image do not ask."""
     scores = vectors @ vectors.T
     np.fill_diagonal(scores, -np.inf)
     found = labels[scores.argmax(axis=1)] == labels

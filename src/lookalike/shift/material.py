@@ -1,4 +1,4 @@
-"""What the runs along a curve share: the pictures, a model's features of them, and cached random views.
+"""What the runs along a curve share: the images, a model's features of them, and cached random views.
 
 Each process loads them once, memory-mapped; a run then only picks rows.
 """
@@ -19,12 +19,12 @@ from lookalike.core.device import resolve, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.data.table import Table
-from lookalike.data.views import CentreView, RandomView
+from lookalike.data.views import CenterView, RandomView
 from lookalike.methods.base import Method
 from lookalike.models import Embedder, features_for
-from lookalike.training.assembly import VIEW_SEED, Assembly, freeze, start_head, starting_model, taught_of
 from lookalike.training.outcome import head_rows
 from lookalike.training.settings import TrainSettings
+from lookalike.training.setup import VIEW_SEED, Assembly, freeze, start_head, starting_model, taught_of
 from lookalike.training.source import CachedSource, Rows, Source
 from lookalike.training.split import Division
 
@@ -33,16 +33,16 @@ Top = tuple[Any, Any]  # the head, and the norm layer behind it
 
 @dataclass
 class Material:
-    """Pictures and the features of one starting model; row numbers are into the table."""
+    """Images and the features of one starting model; row numbers are into the table."""
 
     table: Table
     labels: np.ndarray
     names: list[str]
     model: Embedder
     features: np.ndarray
-    """Pooled features at the centre crop, a row a picture."""
+    """Pooled features at the center crop, a row an image."""
     views: np.ndarray | None
-    """Pooled features of some random views (views, rows, …); None: the centre crop alone."""
+    """Pooled features of some random views (views, rows, …); None: the center crop alone."""
 
     def __post_init__(self) -> None:
         self.top = top_of(self.model)
@@ -55,7 +55,7 @@ class Material:
         if missing:
             raise LookalikeError(
                 f"The splits name the class `{missing[0]}`, which `{self.table.name}` does not have: "
-                "make the splits from these pictures."
+                "make the splits from these images."
             )
         return np.flatnonzero(np.isin(self.labels, [places[name] for name in classes]))
 
@@ -83,7 +83,7 @@ def _load(table: str, settings: str, progress: bool) -> Material:
 
 
 def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) -> Material:
-    """Compute (or find in the cache) what the runs need of these pictures."""
+    """Compute (or find in the cache) what the runs need of these images."""
     torch.set_num_threads(threads())
     model = starting_model(settings, resolve(settings.device))
     pre, chosen = model.preprocess, settings.views
@@ -94,7 +94,7 @@ def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) ->
 
     random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, jitter=chosen.jitter)
     views = cached([random] * chosen.count) if chosen.count and chosen.mode == "cached" else None
-    return Material(table, labels, names, model, cached([CentreView(pre)])[0], views)
+    return Material(table, labels, names, model, cached([CenterView(pre)])[0], views)
 
 
 class _SharedAssembly(Assembly):

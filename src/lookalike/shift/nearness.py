@@ -1,8 +1,8 @@
 """How far a folder lies from training: FID at matched sample size in 64 principal directions of training.
 
-In 1,280 dimensions the FID of a few hundred pictures is mostly bias; in 64 the bias is c/n from 100 pictures on, and
-the same for both sides of a comparison when both have n pictures. So every distance is one between n training
-pictures and n others, less that between n training pictures and n more of them.
+In 1,280 dimensions the FID of a few hundred images is mostly bias; in 64 the bias is c/n from 100 images on, and
+the same for both sides of a comparison when both have n images. So every distance is one between n training
+images and n others, less that between n training images and n more of them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.shift import fid
 
 DIRECTIONS, DRAWS, MATCHED = 64, 5, 500
-FEWEST = 100  # pictures below which no number is given
-FAR = 0.99  # share of held-out pictures that lie nearer to training than the limit
+FEWEST = 100  # images below which no number is given
+FAR = 0.99  # share of held-out images that lie nearer to training than the limit
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Training pictures in their own principal directions."""
+    """Training images in their own principal directions."""
 
     mean: np.ndarray
     basis: np.ndarray
     rows: np.ndarray
-    """Some training pictures, projected."""
+    """Some training images, projected."""
 
     @classmethod
     def of(cls, features: np.ndarray, *, most: int = 2000, seed: int = 0) -> Reference:
@@ -54,11 +54,11 @@ class Reference:
         return float(np.mean(values)), float(np.std(values))
 
     def gaps(self, rows: np.ndarray) -> np.ndarray:
-        """Distance of each picture to its nearest training picture."""
+        """Distance of each image to its nearest training image."""
         squares = np.square(rows).sum(axis=1)[:, None] + np.square(self.rows).sum(axis=1) - 2 * rows @ self.rows.T
         return np.asarray(np.sqrt(np.maximum(squares, 0).min(axis=1)))
 
 
 def matched(count: int, known: int) -> int:
-    """How many pictures are compared on each side."""
+    """How many images are compared on each side."""
     return max(2, min(count, known // 2, MATCHED))

@@ -35,13 +35,13 @@ class State:
 def leanings(means: Floats, train: Sequence[int], test: Sequence[int]) -> tuple[Floats, Floats]:
     """For each class how much farther it lies from the other side's mean than from its own: small ones fit there."""
     own, other = means[list(train)], means[list(test)]
-    centre, opposite = own.mean(0), other.mean(0)
+    center, opposite = own.mean(0), other.mean(0)
 
     def away(rows: Floats, point: Floats) -> Floats:
         distances: Floats = np.sqrt(((rows - point) ** 2).sum(1))
         return distances
 
-    return away(own, opposite) - away(own, centre), away(other, centre) - away(other, opposite)
+    return away(own, opposite) - away(own, center), away(other, center) - away(other, opposite)
 
 
 def _places(scores: Floats, side: Sequence[int], count: int, recent: deque[int], harder: bool) -> list[int]:

@@ -50,7 +50,7 @@ def run(
     was stopped.
     """
     if resume is None and data is None:
-        raise LookalikeError("There is nothing to run on: give a folder of pictures with classes.")
+        raise LookalikeError("There is nothing to run on: give a folder of images with classes.")
     choose(select, ("validation", "test"), "a way to choose the step")
     from lookalike import methods as known
 
@@ -94,7 +94,7 @@ def _run(series: Series, processes: int | None, *, report: bool) -> Run:
     facts = summary(rows, config)
     series.run.write_result(finished=True, rows=rows, **facts)
     if report:
-        from lookalike.shift import sections
+        from lookalike.shift import report as sections
 
         material = shared.load(series.path(), first)
         main = [row for row in rows if row["model"] == config["models"][0]]
@@ -171,14 +171,14 @@ def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[s
 
 
 def check_sides(splits: SplitSet, chosen: Sequence[Split]) -> None:
-    """Refuse, before anything is trained, splits on which nothing could be learnt or measured."""
-    pictures = splits.data["classes"]
+    """Refuse, before anything is trained, splits on which nothing could be learned or measured."""
+    images = splits.data["classes"]
     for split in chosen:
         for name, side in (("train", split.train), ("test", split.test)):
-            if sum(pictures[one] >= 2 for one in side) < 2:
+            if sum(images[one] >= 2 for one in side) < 2:
                 raise LookalikeError(
-                    f"Split {split.id} has fewer than two classes with two pictures or more on its {name} side: "
-                    "leave classes of one picture out, or pick other splits with `--only`."
+                    f"Split {split.id} has fewer than two classes with two images or more on its {name} side: "
+                    "leave classes of one image out, or pick other splits with `--only`."
                 )
 
 
@@ -217,7 +217,7 @@ def _transfer(rows: curve.Rows) -> dict[str, Any]:
 
 def _line(config: Mapping[str, Any], table: Any) -> str:
     peeked = ", step chosen on the test classes (as the authors did)" if config["select"] == "test" else ""
-    return f"{table.name}, {len(table):,} pictures, {config['seeds']} seeds, {config['models'][0]}{peeked}"
+    return f"{table.name}, {len(table):,} images, {config['seeds']} seeds, {config['models'][0]}{peeked}"
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

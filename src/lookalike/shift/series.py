@@ -1,4 +1,4 @@
-"""A series of runs over splits in one run folder: pictures, splits and finished jobs lie in it, so it can go on."""
+"""A series of runs over splits in one run folder: images, splits and finished jobs lie in it, so it can go on."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lookalike.core import progress
 from lookalike.core.device import resolve as resolve_device
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.jobs import Jobs
+from lookalike.core.job_cache import Jobs
 from lookalike.core.run import Run, find_run
 from lookalike.data import audit, read_table
 from lookalike.data.table import Table
 from lookalike.shift.splitset import Split, SplitSet
 from lookalike.shift.splitting import make_splits
-from lookalike.training import cookbook
-from lookalike.training.assembly import starting_model
+from lookalike.training import recipe as cookbook
 from lookalike.training.settings import TrainSettings, resolve
+from lookalike.training.setup import starting_model
 
 TABLE, SPLITS = "table.parquet", "splits.json"
 RECIPE = "shift"
 METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")
 
-# The authors' constants where the method's own defaults are others: for all pictures, and by layout.
+# The authors' constants where the method's own defaults are others: for all images, and by layout.
 CONSTANTS: dict[str, dict[str, Any]] = {
     "ms": {"method": {"beta": 40.0, "epsilon": 0.1, "average": "active"}},
-    "proxy_anchor": {"method": {"std": 0.125}, "optimiser": {"loss_rate": 0.02}},
+    "proxy_anchor": {"method": {"std": 0.125}, "optimizer": {"loss_rate": 0.02}},
 }
 BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
     "cars": {"r_margin": {"apart": 0.35}, "s2sd": {"apart": 0.3}, "diva": {"alpha": 0.15, "decorrelation": 100.0}},
@@ -59,12 +59,12 @@ class Series:
         return cls(run)
 
     def table(self, name: str, source: Any, layout: str = "auto") -> Table:
-        """The readable pictures of a source, looked at once."""
+        """The readable images of a source, looked at once."""
         path = self.path(name)
         if not path.exists():
             found = audit(read_table(source, layout=layout, progress=True), near=False, progress=True)
             if found.unreadable:
-                progress.warn(f"{len(found.unreadable)} pictures cannot be read and are left out.")
+                progress.warn(f"{len(found.unreadable)} images cannot be read and are left out.")
             found.table.save(path)
         return Table.load(path)
 
@@ -106,7 +106,7 @@ def settings_for(
     layout: str = "",
 ) -> TrainSettings:
     """The settings of one run: the recipe (the same batches for all), the authors' constants of the method for these
-    pictures, the user's. What the user gives under a method's name (`s2sd.features=0`) is for that method alone."""
+    images, the user's. What the user gives under a method's name (`s2sd.features=0`) is for that method alone."""
     own = {"method": {"name": method, **BY_LAYOUT.get(layout, {}).get(method, {})}}
     common = {key: value for key, value in settings.items() if key not in methods.names()}
     asked = {"method": settings[method]} if method in settings else {}

@@ -1,4 +1,4 @@
-"""The splits of a data set: how a file of them looks, and which picture is on which side."""
+"""The splits of a data set: how a file of them looks, and which image is on which side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_json, write_json
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 from lookalike.data.table import Table
 from lookalike.shift.ordering import random_orders
 
@@ -52,8 +52,8 @@ class Split:
     train: Names
     test: Names
     removed: Names = ()
-    pictures: tuple[int, int, int] = (0, 0, 0)
-    """Pictures in train, test and neither; those without a label are in neither."""
+    images: tuple[int, int, int] = (0, 0, 0)
+    """Images in train, test and neither; those without a label are in neither."""
     validation: Names = ()
     """Train classes that the authors' file sets apart to choose the epoch on."""
     episodes: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Split:
 @dataclass(frozen=True)
 class SplitSet:
     data: Mapping[str, Any]
-    """name, classes (name → pictures), unlabelled, files (hash of the sorted row ids)."""
+    """name, classes (name → images), unlabeled, files (hash of the sorted row ids)."""
     eye: Mapping[str, Any]
     """The measuring backbone: name, weights (fingerprint), preprocess."""
     measure: str
@@ -113,7 +113,7 @@ class SplitSet:
         counts = self.data["classes"]
         known = [sum(counts[name] for name in side) for side in (train, test)]
         return Split(
-            split.id, split.step, step.random[draw], train, test, removed, (*known, sum(split.pictures) - sum(known))
+            split.id, split.step, step.random[draw], train, test, removed, (*known, sum(split.images) - sum(known))
         )
 
     def progression(self) -> dict[str, list[tuple[float, float]]]:
@@ -149,7 +149,7 @@ class SplitSet:
         if missing:
             raise LookalikeError(
                 f"The splits are of `{self.data['name']}` and name the class `{min(missing)}`, which `{table.name}` "
-                "does not have: make splits from these pictures."
+                "does not have: make splits from these images."
             )
 
     def check_comparable(self, other: SplitSet) -> None:
@@ -172,7 +172,7 @@ class SplitSet:
 
     @classmethod
     def load(cls, path: str | Path) -> SplitSet:
-        document = upgrade("splits", read_json(path, "file of splits"), path)
+        document = check_format("splits", read_json(path, "file of splits"), path)
         try:
             return cls(
                 data=document["data"],
@@ -189,19 +189,19 @@ class SplitSet:
 
 
 def data_facts(table: Table) -> dict[str, Any]:
-    """What a file of splits says of its pictures; the same in whatever order the rows come."""
+    """What a file of splits says of its images; the same in whatever order the rows come."""
     codes, names = table.labels()
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     return {
         "name": table.name,
         "classes": {name: int(count) for name, count in zip(names, counts, strict=True)},
-        "unlabelled": int((codes < 0).sum()),
+        "unlabeled": int((codes < 0).sum()),
         "files": hash_bytes(*sorted(table.column("row_id"))),
     }
 
 
 def _split(row: dict[str, Any]) -> Split:
-    sides = {name: tuple(row[name]) for name in ("train", "test", "removed", "pictures", "validation")}
+    sides = {name: tuple(row[name]) for name in ("train", "test", "removed", "images", "validation")}
     both = set(sides["train"]) & set(sides["test"])
     if both:
         raise ValueError(f"the class `{min(both)}` is on both sides of split {row['id']}")

@@ -1,4 +1,4 @@
-"""`shift splits`: from labelled pictures to train/test splits of growing difficulty."""
+"""`shift splits`: from labeled images to train/test splits of growing difficulty."""
 
 from __future__ import annotations
 
@@ -37,32 +37,25 @@ def splits(
     pooling: str | None = None,
     device: str = "auto",
     seed: int = 0,
-    authors: str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = False,
 ) -> SplitSet:
     """Train/test splits of growing difficulty: classes are swapped, then removed, so that the sides drift apart.
 
     `model` is the eye that FID is measured with, on its pooled features; `measure` says whether FID is that of the
-    pictures (`samples`) or of the classes' means (`means`). `removal` is `pure` or the `authors`' conditional rule;
-    beside each removal stand `draws` random ones of the same size. `authors` takes the splits from a file of the
-    paper's authors instead. `out` is the file to write.
+    images (`samples`) or of the classes' means (`means`). `removal` is `pure` or the `authors`' conditional rule;
+    beside each removal stand `draws` random ones of the same size. `out` is the file to write.
     """
     from lookalike.data import audit, read_table
     from lookalike.models import Embedder
 
     table = data if isinstance(data, Table) else read_table(data, layout=layout, progress=progress)
-    if authors is not None:
-        from lookalike.shift.authors import read_splits
-
-        found = read_splits(Path(authors), table)
-    else:
-        readable = audit(table, near=False, progress=progress).table
-        if isinstance(model, (str, Path)):
-            model = Embedder.from_pretrained(model, device=device, size=size, pooling=pooling)
-        found = make_splits(
-            readable, model, measure=measure, count=count, removal=removal, draws=draws, seed=seed, progress=progress
-        )
+    readable = audit(table, near=False, progress=progress).table
+    if isinstance(model, (str, Path)):
+        model = Embedder.from_pretrained(model, device=device, size=size, pooling=pooling)
+    found = make_splits(
+        readable, model, measure=measure, count=count, removal=removal, draws=draws, seed=seed, progress=progress
+    )
     if out is not None:
         found.save(out)
     return found
@@ -79,14 +72,14 @@ def make_splits(
     seed: int = 0,
     progress: bool = False,
 ) -> SplitSet:
-    """The same from a table of readable pictures and a model."""
-    from lookalike.data.views import CentreView
+    """The same from a table of readable images and a model."""
+    from lookalike.data.views import CenterView
     from lookalike.models import features_for
 
     table = table.take(pc.sort_indices(table.arrow["row_id"]).to_numpy())  # any order gives the same file
     check(measure, count, removal, draws)
     start(table)  # says what is missing before the features are computed
-    features = features_for(model, table, views=[CentreView(model.preprocess)], progress=progress)[0]
+    features = features_for(model, table, views=[CenterView(model.preprocess)], progress=progress)[0]
     eye = {
         "name": model.name,
         "weights": model.fingerprint("pooled"),
@@ -140,7 +133,7 @@ def split_features(
     draws: int = 5,
     seed: int = 0,
 ) -> SplitSet:
-    """The same from features that are there, a row a picture."""
+    """The same from features that are there, a row an image."""
     check(measure, count, removal, draws)
     codes, names = table.labels()
     known = codes >= 0
@@ -156,9 +149,9 @@ def split_features(
         train, test = sorted(state.train), sorted(state.test)
         neither = sorted(set(range(len(names))) - set(train) - set(test))
         sides = [tuple(names[code] for code in side) for side in (train, test, neither)]
-        pictures = int(sizes[train].sum()), int(sizes[test].sum())
-        rest = len(table) - sum(pictures)
-        return Split(number, step.name, step.fid, sides[0], sides[1], sides[2], (*pictures, rest))
+        images = int(sizes[train].sum()), int(sizes[test].sum())
+        rest = len(table) - sum(images)
+        return Split(number, step.name, step.fid, sides[0], sides[1], sides[2], (*images, rest))
 
     chosen = choice(whole, count)
     return SplitSet(

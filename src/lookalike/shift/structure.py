@@ -49,14 +49,14 @@ def distances_within(x: Floats, labels: NDArray[np.int64]) -> float:
 
 
 def distances_between(x: Floats, labels: NDArray[np.int64]) -> float:
-    """π_inter: mean cosine distance of two normalised class centres."""
-    centres: Floats = np.stack([x[labels == label].mean(0) for label in np.unique(labels)])
-    centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), FLOOR)
-    return distances_within(centres, np.zeros(len(centres), np.int64))
+    """π_inter: mean cosine distance of two normalized class centers."""
+    centers: Floats = np.stack([x[labels == label].mean(0) for label in np.unique(labels)])
+    centers /= np.maximum(np.linalg.norm(centers, axis=1, keepdims=True), FLOOR)
+    return distances_within(centers, np.zeros(len(centers), np.int64))
 
 
 def singular_values(x: Floats) -> Floats:
-    """Of the embeddings as they are, not centred."""
+    """Of the embeddings as they are, not centered."""
     return np.asarray(np.linalg.svd(x, compute_uv=False), np.float64)
 
 
@@ -91,8 +91,8 @@ def alignment(x: Floats, labels: NDArray[np.int64]) -> float:
     total, pairs = 0.0, 0
     for label in np.unique(labels):
         own = x[labels == label]
-        centre = own.mean(0)
-        total += 2 * len(own) * float(((own - centre) ** 2).sum())  # Σ over ordered pairs
+        center = own.mean(0)
+        total += 2 * len(own) * float(((own - center) ** 2).sum())  # Σ over ordered pairs
         pairs += len(own) * (len(own) - 1)
     return total / pairs if pairs else float("nan")
 

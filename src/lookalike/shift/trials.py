@@ -21,21 +21,21 @@ from lookalike.core.device import threads
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
-from lookalike.evaluation.neighbours import top_k
+from lookalike.evaluation.neighbors import top_k
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.shift import material as shared
 from lookalike.shift.material import Material
 from lookalike.shift.structure import structure
 from lookalike.training import checkpoint
-from lookalike.training.assembly import Assembly
-from lookalike.training.assembly import assemble as assemble_whole
 from lookalike.training.loop import Loop, Progressed
 from lookalike.training.outcome import protocol
 from lookalike.training.settings import TrainSettings
+from lookalike.training.setup import Assembly
+from lookalike.training.setup import assemble as assemble_whole
 from lookalike.training.split import Division
 
 FROZEN = "frozen"  # the starting model itself, beside the methods
-STRUCTURE = 3000  # pictures that structural measures are taken on: more do not move them, and cost seconds
+STRUCTURE = 3000  # images that structural measures are taken on: more do not move them, and cost seconds
 MEASURES = ("recall@1", "map@1000", "map@1000_authors", "map@r", "coarse_recall@1")
 
 
@@ -101,7 +101,7 @@ def divide(
     if not held and share and len(train) >= 4:
         order = numpy_rng(settings.data.split_seed, "shift validation").permutation(sorted(train)).tolist()
         wanted = max(2, round(share * len(order)))
-        held = [name for name in order if len(found.rows_of([name])) >= 2][:wanted]  # one picture finds no other
+        held = [name for name in order if len(found.rows_of([name])) >= 2][:wanted]  # one image finds no other
     kept = [name for name in train if name not in set(held)]
     return Division(found.rows_of(kept), found.rows_of(held), found.rows_of(test), "shift")
 
@@ -150,7 +150,7 @@ def _among(found: Material, rows: np.ndarray, vectors: np.ndarray, classes: Sequ
 
 
 def parted(table: Table, labels: np.ndarray) -> dict[str, Any]:
-    """Query and gallery where the table has them for every class; else none, and each picture asks all others. After
+    """Query and gallery where the table has them for every class; else none, and each image asks all others. After
     swapping, classes that were for training are tested, and some data sets part only the others."""
     how = protocol(table)
     marked = np.unique(labels[how["query"] | how["gallery"]]) if how else labels[:0]

@@ -197,7 +197,7 @@ class ExactStore:
         values = table[column].take(pa.array(self._selected(where)))
         if pa.types.is_list(values.type):
             each = {"row": pc.list_parent_indices(values), "value": pc.list_flatten(values)}
-            values = pa.table(each).group_by(["row", "value"]).aggregate([])["value"]  # a picture counts once
+            values = pa.table(each).group_by(["row", "value"]).aggregate([])["value"]  # an image counts once
         if not pa.types.is_string(values.type):
             return []
         counts = [(row["values"], row["counts"]) for row in pc.value_counts(values).to_pylist() if row["values"]]

@@ -125,7 +125,7 @@ class MilvusStore:
         return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
 
     def _sample(self, count: int) -> Vectors:
-        """Some stored vectors: the first of their keys, which are hashes, so that no vector is favoured."""
+        """Some stored vectors: the first of their keys, which are hashes, so that no vector is favored."""
         return np.array([row[VECTOR] for row in next(self._pages((), [VECTOR], count))], dtype=np.float32)
 
     @property

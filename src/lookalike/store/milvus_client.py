@@ -187,7 +187,7 @@ def _sentence(address: Address, name: str, error: BaseException) -> LookalikeErr
         )
     if "exceeds max length" in text or "larger than max" in text:
         return LookalikeError(
-            "The columns of a picture take more room than a Milvus server stores for one row (64 kB): leave out the "
+            "The columns of an image take more room than a Milvus server stores for one row (64 kB): leave out the "
             "longest column of the table."
         )
     if "quota exceeded" in text or "deny to write" in text:

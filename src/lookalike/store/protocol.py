@@ -111,9 +111,9 @@ def direction(positive: Vectors, negative: Vectors | None = None, *, dim: int | 
         query = query - 0.5 * _middle(negative)
     norm = math.sqrt(float(query @ query))
     if not math.isfinite(norm):
-        raise LookalikeError("The query's vector is not finite: the model gave no usable answer for this picture.")
+        raise LookalikeError("The query's vector is not finite: the model gave no usable answer for this image.")
     if norm < 1e-6:
-        raise LookalikeError("The examples cancel each other out: take away one of the pictures to look less like.")
+        raise LookalikeError("The examples cancel each other out: take away one of the images to look less like.")
     if dim is not None:
         _check_width(len(query), dim)
     return np.asarray(query / np.float32(norm), dtype=np.float32)
@@ -135,7 +135,7 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     _check_width(rows.shape[1], dim)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.isfinite(norms).all():
-        raise LookalikeError("A query's vector is not finite: the model gave no usable answer for this picture.")
+        raise LookalikeError("A query's vector is not finite: the model gave no usable answer for this image.")
     if len(norms) and norms.min() < 1e-6:
         raise LookalikeError("A query's vector is zero: there is nothing to look like.")
     return np.asarray(rows / norms, dtype=np.float32)

@@ -91,7 +91,7 @@ class QdrantStore:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         if not names:
             return
-        need_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more pictures")
+        need_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more images")
         points = [
             q.Point(point_id(name), row, {**{_key(n): v for n, v in line.items()}, "_id": name})
             for name, row, line in zip(names, rows.tolist(), lines, strict=True)
@@ -130,7 +130,7 @@ class QdrantStore:
         return facts
 
     def _sample(self, count: int) -> Vectors:
-        """Some stored vectors: the first of their ids, which are hashes, so that no vector is favoured."""
+        """Some stored vectors: the first of their ids, which are hashes, so that no vector is favored."""
         return np.array([point.vector for point in self._scroll(None, count, (), True)[0]], dtype=np.float32)
 
     def flush(self) -> None:

@@ -34,7 +34,7 @@ def measured(store: Graph, rows: Vectors) -> tuple[int, float]:
 
 
 def between(store: Store, rows: Vectors) -> Vectors:
-    """Queries that lie among the stored vectors without being any of them: halfway to a near neighbour."""
+    """Queries that lie among the stored vectors without being any of them: halfway to a near neighbor."""
     near = store.query_many(rows, 6, exact=True)
     other = store.get([hits[-1].id for hits in near], vectors=True)
     return np.stack([row + o.vector for row, o in zip(rows, other, strict=True) if o and o.vector is not None])

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from lookalike.training.cookbook import recipes
     from lookalike.training.job import Plan, train
     from lookalike.training.pretraining import pretrain
+    from lookalike.training.recipe import recipes
     from lookalike.training.settings import TrainSettings, resolve
 
 __all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]
@@ -20,7 +20,7 @@ __getattr__, __dir__ = lazily(
         "Plan": "job",
         "TrainSettings": "settings",
         "pretrain": "pretraining",
-        "recipes": "cookbook",
+        "recipes": "recipe",
         "resolve": "settings",
         "train": "job",
     },

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lookalike.core import processes
+from lookalike.core import distributed
 
 
 def layers(model: nn.Module) -> list[_BatchNorm]:
@@ -22,7 +22,7 @@ def layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def gather_statistics(model: nn.Module) -> None:
-    """From now on batch-norm layers in training mode use the moments of all processes' pictures together.
+    """From now on batch-norm layers in training mode use the moments of all processes' images together.
 
     torch's SyncBatchNorm takes no tensors that live in main memory. The layers keep their class and their
     state; only the call is exchanged, on the object, so that a saved model knows nothing of it.
@@ -33,7 +33,7 @@ def gather_statistics(model: nn.Module) -> None:
 
 
 def split_statistics(model: nn.Module, splits: int) -> None:
-    """From now on batch-norm layers in training mode see picture i in part i mod `splits`, each part by itself.
+    """From now on batch-norm layers in training mode see image i in part i mod `splits`, each part by itself.
 
     One machine then behaves like `splits` of them, which MoCo needs: see `Method.embed` of it.
     """
@@ -97,13 +97,13 @@ class _Joint:
         shape = [1, -1] + [1] * (x.ndim - 2)
         count = x.new_tensor([x.numel() // x.shape[1]])
         # Two passes, mean first: the one-pass formula loses digits when the mean is large.
-        total = processes.all_reduce(count)
-        mean = processes.all_reduce(x.sum(axes), gradient=True) / total
-        centred = x - mean.view(shape)
-        variance = processes.all_reduce(centred.square().sum(axes), gradient=True) / total
+        total = distributed.all_reduce(count)
+        mean = distributed.all_reduce(x.sum(axes), gradient=True) / total
+        centered = x - mean.view(shape)
+        variance = distributed.all_reduce(centered.square().sum(axes), gradient=True) / total
         seen = float(total)
         remember(layer, mean.detach(), variance.detach() * seen / max(seen - 1, 1))
-        return finish(layer, centred * torch.rsqrt(variance + layer.eps).view(shape))
+        return finish(layer, centered * torch.rsqrt(variance + layer.eps).view(shape))
 
 
 @contextlib.contextmanager

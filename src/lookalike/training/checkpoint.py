@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_file
-from lookalike.core.formats import stamp, upgrade
+from lookalike.core.formats import check_format, stamp
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
             f"The checkpoint `{path}` is damaged: it is cut off or not one of ours. "
             "Start the run again, or put a whole copy in its place."
         ) from error
-    return upgrade("checkpoint", document, path)
+    return check_format("checkpoint", document, path)
 
 
 def moving_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 
 ORDER = s.CURVES + 5
 COLLAPSED = 0.95  # mean cosine of a batch's embeddings
@@ -30,7 +30,7 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
             "memory/stale_original": "as it was stored",
             "memory/floor": "floor: two views, one model",
         }
-        note = "Stored rows against the same pictures embedded now; what lies on the floor is up to date."
+        note = "Stored rows against the same images embedded now; what lies on the floor is up to date."
         blocks.append(_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note))
     cosine = _lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
     last = [row["drift/cosine"] for row in log if "drift/cosine" in row][-1]

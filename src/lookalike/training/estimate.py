@@ -23,7 +23,7 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
     codes = table.labels()[0]
 
     def side(rows: np.ndarray) -> str:
-        return f"{len(rows):,} pictures, {len(np.unique(codes[rows])):,} classes"
+        return f"{len(rows):,} images, {len(np.unique(codes[rows])):,} classes"
 
     size = settings.model.size or 224
     views = len(table) + settings.views.count * len(division.train)
@@ -46,7 +46,7 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         "method": settings.method.name,
         **kind.planned(own, len(division.train), min(batch, len(division.train))),
         "model": settings.model.name,
-        "steps": f"{settings.steps:,} of {batch:,} pictures" + (f" in {looks} views" if looks > 1 else ""),
+        "steps": f"{settings.steps:,} of {batch:,} images" + (f" in {looks} views" if looks > 1 else ""),
         "time": f"roughly {_span(cache + settings.steps * each)} the first time ({_span(cache)} to fill the cache)",
         "disk": f"about {human_bytes(disk)} of cache",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 from lookalike.methods.collapse import HEALTHY, STATES
 
 ORDER = s.CURVES + 6
@@ -39,9 +39,9 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
             log,
             "clusters",
             {"clusters": "told apart by the prototypes"},
-            title="What the prototypes say about a picture",
-            note="exp of the mutual information of picture and prototype inside a block: 1 for whatever ignores the "
-            "picture, at most the smaller of block and batch.",
+            title="What the prototypes say about an image",
+            note="exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the "
+            "image, at most the smaller of block and batch.",
         ),
         _lines(
             log,
@@ -53,7 +53,7 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
             log,
             "prototypes",
             {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"},
-            title="Prototypes of the last pictures",
+            title="Prototypes of the last images",
             dashed=("in_use_at_random",),
         ),
         _lines(

@@ -1,4 +1,4 @@
-"""The verb `train`, and the job behind it and `pretrain`: from pictures to a model whose worth is known."""
+"""The verb `train`, and the job behind it and `pretrain`: from images to a model whose worth is known."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from lookalike.core import processes, progress
+from lookalike.core import distributed as processes
+from lookalike.core import progress
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
-from lookalike.core.proof import versions
+from lookalike.core.provenance import versions
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
-from lookalike.training import cookbook
+from lookalike.training import recipe as cookbook
 from lookalike.training.settings import TrainSettings, resolve, spelled_out
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
-    from lookalike.training.assembly import Assembly
     from lookalike.training.loop import Progressed
+    from lookalike.training.setup import Assembly
     from lookalike.training.split import Division
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
@@ -47,12 +48,12 @@ def train(
     dry_run: bool = False,
     report: bool = True,
 ) -> Run | Plan:
-    """Train a model on pictures with classes, measure it on classes it has not seen, and keep it if it is better.
+    """Train a model on images with classes, measure it on classes it has not seen, and keep it if it is better.
 
     Later ones win: `recipe` (a name or a YAML file; `default` unless given), `settings` (nested, as
-    `{"optimiser": {"rate": 1e-4}}`), then the other arguments. `resume` goes on with a run that was stopped.
+    `{"optimizer": {"rate": 1e-4}}`), then the other arguments. `resume` goes on with a run that was stopped.
     `dry_run` gives the settings and what the run would cost as a `Plan`, and does nothing.
-    `report=False` leaves out the pictures and maps of the report.
+    `report=False` leaves out the images and maps of the report.
     """
     given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
     asked = merge(spelled_out(settings or {}), spelled_out(given))
@@ -78,7 +79,7 @@ def start(
         chosen = resolve(cookbook.load(recipe or STARTS[verb]), asked)
         _check_verb(chosen.method.name, verb)
         if not chosen.data.source:
-            raise LookalikeError("There is nothing to train on: give a folder of pictures.")
+            raise LookalikeError("There is nothing to train on: give a folder of images.")
         table, division = _divided(data if data is not None else chosen.data.source, chosen)
         if dry_run:
             from lookalike.training.estimate import estimate
@@ -137,7 +138,7 @@ def given_settings(
         folder = len(place.parts) > 1 or isinstance(model, Path)
         out["model"] = {"name": str(place.absolute() if folder else model)}
     if rate is not None:
-        out["optimiser"] = {"rate": rate}
+        out["optimizer"] = {"rate": rate}
     return out
 
 
@@ -172,33 +173,33 @@ def _difference(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") ->
     return sorted(out)
 
 
-# ---- the pictures --------------------------------------------------------------------------------
+# ---- the images --------------------------------------------------------------------------------
 
 
 def _divided(source: Any, settings: TrainSettings) -> tuple[Table, Division]:
-    """The pictures, parted into training, validation and test, or the sentence that says why they cannot be."""
+    """The images, parted into training, validation and test, or the sentence that says why they cannot be."""
     from lookalike import methods
     from lookalike.data import check_classes, read_table
     from lookalike.training.split import divide
 
     table = read_table(source, layout=settings.data.layout, progress=True)
-    labelled = methods.find(settings.method.name).needs_labels
-    if labelled:
+    labeled = methods.find(settings.method.name).needs_labels
+    if labeled:
         small = check_classes(table)
         if small:
             named = ", ".join(f"`{name}`" for name in small[:3]) + (", …" if len(small) > 3 else "")
             count = f"{len(small)} classes have" if len(small) > 1 else "1 class has"
-            progress.warn(f"{count} one picture only and can only be found by mistake: {named}.")
+            progress.warn(f"{count} one image only and can only be found by mistake: {named}.")
     division = divide(table, settings.data)
-    if not labelled:
-        division = division.with_unlabelled(table)
+    if not labeled:
+        division = division.with_unlabeled(table)
     for note in division.notes:
         progress.say(note)
     return table, division
 
 
 def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division) -> tuple[Table, Division]:
-    """Look at every picture, leave the unreadable out, and write down what will be trained on."""
+    """Look at every image, leave the unreadable out, and write down what will be trained on."""
     from lookalike.data import audit
 
     found = audit(division.mark(table), near=settings.data.near, max_bad=settings.data.max_bad, progress=True)
@@ -206,12 +207,12 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
     facts = found.facts()
     if facts["unreadable"]:
         named = "; ".join(f"{row}: {why}" for row, why in found.unreadable[:3])
-        count = f"{facts['unreadable']:,} pictures" if facts["unreadable"] > 1 else "1 picture"
+        count = f"{facts['unreadable']:,} images" if facts["unreadable"] > 1 else "1 image"
         progress.warn(f"{count} cannot be read and will be left out ({named}).")
     across = facts["across_exact"] + facts["across_near"]
     if across:
         count = f"{across:,} groups" if across > 1 else "1 group"
-        progress.warn(f"{count} of equal or nearly equal pictures on both sides of the split.")
+        progress.warn(f"{count} of equal or nearly equal images on both sides of the split.")
     table.save(run.path / TABLE)
     document = {
         "audit": facts,
@@ -226,7 +227,7 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
 
 
 def _again(run: Run, settings: TrainSettings) -> tuple[Table, Division]:
-    """The pictures of a run that is resumed: those it began with, unless they have changed meanwhile."""
+    """The images of a run that is resumed: those it began with, unless they have changed meanwhile."""
     from lookalike.data import Table, read_table
 
     if not (run.path / PREPARED).exists():  # it was stopped before it had looked at them
@@ -238,7 +239,7 @@ def _again(run: Run, settings: TrainSettings) -> tuple[Table, Division]:
         rows = [ids.get(row, -1) for row in table.column("row_id")]
         if min(rows, default=0) < 0 or now.take(rows).fingerprint() != table.fingerprint():
             raise LookalikeError(
-                f"The pictures in `{settings.data.source}` have changed since the run `{run.path}` began; "
+                f"The images in `{settings.data.source}` have changed since the run `{run.path}` began; "
                 "it cannot be resumed."
             )
     assert isinstance(table, Table)
@@ -246,7 +247,7 @@ def _again(run: Run, settings: TrainSettings) -> tuple[Table, Division]:
 
 
 def load_table(run: Run) -> tuple[Table, Division]:
-    """The pictures of a run and how they are parted."""
+    """The images of a run and how they are parted."""
     import numpy as np
 
     from lookalike.data.table import Table
@@ -262,10 +263,10 @@ def load_table(run: Run) -> tuple[Table, Division]:
 
 
 def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Run:
-    from lookalike.training.assembly import assemble
     from lookalike.training.guard_section import last_readings
     from lookalike.training.outcome import judge
     from lookalike.training.saving import save_models
+    from lookalike.training.setup import assemble
 
     started = time.monotonic()
     if not (run.path / PREPARED).exists():
@@ -290,7 +291,7 @@ def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *,
         best_step=done.best_step,
         best_validation=done.best_score,
         stopped_early=done.stopped_early,
-        pictures={name: len(getattr(division, name)) for name in ("train", "validation", "test")},
+        images={name: len(getattr(division, name)) for name in ("train", "validation", "test")},
         classes=parts.classes,
         seconds={name: round(value, 2) for name, value in seconds.items()},
         audit=about["audit"],
@@ -315,8 +316,8 @@ def fit_in_process(folder: str) -> dict[str, Any]:
     """What each of several processes does: the same assembly out of the run and the caches, then the loop."""
     from dataclasses import asdict
 
-    from lookalike.training.assembly import assemble
     from lookalike.training.loop import Loop
+    from lookalike.training.setup import assemble
 
     run = Run(folder)
     settings = resolve(run.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.training.settings import TrainSettings
@@ -21,7 +21,7 @@ class Logs:
         self._mlflow: Any = None
 
     def __enter__(self) -> Logs:
-        if not processes.is_main():
+        if not distributed.is_main():
             return self
         chosen = self.settings.logs
         name, config = self.run.path.name, self.settings.model_dump(mode="json")
@@ -52,7 +52,7 @@ class Logs:
         return mlflow
 
     def write(self, step: int, **values: float) -> None:
-        if not processes.is_main():
+        if not distributed.is_main():
             return
         self.run.log(step=step, **values)
         if self._tensorboard is not None:

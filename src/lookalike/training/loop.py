@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.core import processes, seeds
+from lookalike.core import distributed, seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress
@@ -26,15 +26,15 @@ from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
+from lookalike.models.inference.runtimes import graph_for
 from lookalike.models.norms import MomentumBatchNorm
-from lookalike.models.runtimes import graph_for
 from lookalike.training import checkpoint, meter, schedule
-from lookalike.training.assembly import Assembly
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
 from lookalike.training.interrupts import Stopped, interrupt
 from lookalike.training.logs import Logs
-from lookalike.training.optimisers import make_optimiser, rates_of
+from lookalike.training.optim import make_optimizer, rates_of
 from lookalike.training.settings import TrainSettings
+from lookalike.training.setup import Assembly
 from lookalike.training.step import joint_gradient
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
@@ -74,9 +74,9 @@ class Loop:
         self.model = parts.model
         self.device = parts.device
         self.sampler = parts.sampler
-        if self.sampler.size < processes.world():
+        if self.sampler.size < distributed.world():
             raise LookalikeError(
-                f"A joint batch of {self.sampler.size} cannot be shared by {processes.world()} processes."
+                f"A joint batch of {self.sampler.size} cannot be shared by {distributed.world()} processes."
             )
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
@@ -101,8 +101,8 @@ class Loop:
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.method)
         self.source = parts.make_source(self.method)
-        rates = rates_of(settings.optimiser)
-        self.optimiser: Any = self.fabric.setup_optimizers(make_optimiser(self.method, rates, settings))
+        rates = rates_of(settings.optimizer)
+        self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, rates, settings))
         self.done = Progressed()
         self.readings: dict[str, float] = {}
 
@@ -124,7 +124,7 @@ class Loop:
             if not done.scores and done.step == 0:
                 self._evaluate(0, logs)
                 self._save()
-            with Progress("Training", settings.steps, shown=processes.is_main()) as bar:
+            with Progress("Training", settings.steps, shown=distributed.is_main()) as bar:
                 bar.done = done.step
                 while done.step < settings.steps and not done.finished:
                     step = done.step + 1
@@ -132,7 +132,7 @@ class Loop:
                     done.step = step
                     last = step == settings.steps
                     if last or step % settings.logs.every == 0:
-                        logs.write(step, loss=loss, rate=self.optimiser.param_groups[0]["lr"], **self.context.logs)
+                        logs.write(step, loss=loss, rate=self.optimizer.param_groups[0]["lr"], **self.context.logs)
                     if self.readings:
                         logs.write(step, **self.readings)
                     if last or step % settings.evaluate_every == 0:
@@ -143,7 +143,7 @@ class Loop:
                         done.finished = last or done.stopped_early
                         self._save()
                     bar.advance(note=f"loss {loss:.3f}")
-                    if processes.any_of(stopped.is_set()) and not done.finished:
+                    if distributed.any_of(stopped.is_set()) and not done.finished:
                         self._save()
                         raise Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
@@ -159,7 +159,7 @@ class Loop:
         if place == 0:
             self.method.on_epoch()
         factor = schedule.factor(step, settings.steps, settings.schedule)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             still = group.get("name") == "backbone" and step <= settings.schedule.still
             group["lr"] = 0.0 if still else group["initial"] * factor
         if isinstance(self.model.norm, MomentumBatchNorm):
@@ -178,14 +178,14 @@ class Loop:
         ).item()
         if not math.isfinite(loss):
             raise LookalikeError(
-                f"The loss is not a number at step {step}; lower `optimiser.rate` (now {settings.optimiser.rate:g}), "
+                f"The loss is not a number at step {step}; lower `optimizer.rate` (now {settings.optimizer.rate:g}), "
                 f"or set `clip`. The state of step {self.done.scores[-1][0] if self.done.scores else 0} is kept."
             )
         if settings.clip is not None:
-            self.fabric.clip_gradients(self.method, self.optimiser, max_norm=settings.clip, error_if_nonfinite=False)
+            self.fabric.clip_gradients(self.method, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False)
         self.method.before_update()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self.method.after_step()
         if before is not None:
             self._read_meter(before, mine, joint)
@@ -200,23 +200,23 @@ class Loop:
         with self.fabric.autocast():
             rows = self.context.forward(mine).float()
         self.train_mode()
-        return processes.all_gather(rows)
+        return distributed.all_gather(rows)
 
     def _read_meter(self, before: Tensor, mine: Batch, joint: Batch) -> None:
         after = self._look(mine)
         self.readings = {**meter.feature_drift(before, after), "drift/cosine": mean_cosine(after)}
         stored = self.method.stored(meter.ROWS)
         if stored is not None:
-            now, centres = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))
-            self.readings |= meter.staleness(stored, now, after, centres)
+            now, centers = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))
+            self.readings |= meter.staleness(stored, now, after, centers)
 
     def _batches(self, step: int) -> tuple[Batch, Batch]:
         rows = self.sampler.batch(step)
-        mine = processes.share(len(rows))
+        mine = distributed.share(len(rows))
         views = self.source.views(self.parts.train[rows], mine, step)
         if hasattr(self.source, "prepare") and step < self.settings.steps:
             ahead = self.sampler.batch(step + 1)
-            self.source.prepare(self.parts.train[ahead], processes.share(len(ahead)), step + 1)
+            self.source.prepare(self.parts.train[ahead], distributed.share(len(ahead)), step + 1)
         ids = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         joint = Batch((), self.source.layer, self.context.labels[ids], ids)
         local = joint.part(mine)
@@ -238,41 +238,41 @@ class Loop:
     # ---- evaluation ------------------------------------------------------------------------------
 
     def encode(self, rows: Any = None) -> Tensor:
-        """`Context.encode`: embeddings of training rows, or of another table's pictures."""
+        """`Context.encode`: embeddings of training rows, or of another table's images."""
         if rows is None or isinstance(rows, np.ndarray):
             return self.embed(self.parts.train if rows is None else self.parts.train[rows])
-        mine = processes.share(len(rows))
+        mine = distributed.share(len(rows))
         found = self.model.encode(rows.take(np.arange(len(rows))[mine]), runtime="torch")
         self.train_mode()
-        return processes.all_gather(torch.from_numpy(found).to(self.device))
+        return distributed.all_gather(torch.from_numpy(found).to(self.device))
 
     @torch.no_grad()
     def embed(self, rows: np.ndarray, model: Embedder | None = None) -> Tensor:
-        """Unit embeddings of rows of the whole table at the centre crop, in evaluation mode, shared out."""
+        """Unit embeddings of rows of the whole table at the center crop, in evaluation mode, shared out."""
         model = (model or self.model).eval()
-        mine = rows[processes.share(len(rows))]
+        mine = rows[distributed.share(len(rows))]
         graph = graph_for(model, "pooled", self.settings.precision, len(mine)) if self.source.layer == PIXELS else None
         out = [torch.empty(0, self.model.dim, device=self.device)]
-        out += [z for _, z in self._centres(mine, model, graph)]
+        out += [z for _, z in self._centers(mine, model, graph)]
         self.train_mode()
-        return processes.all_gather(torch.cat(out))
+        return distributed.all_gather(torch.cat(out))
 
     def encode_backward(self, rows: np.ndarray, gradient: Tensor) -> None:
         """`Context.encode_backward`."""
         self.model.eval()
-        mine = processes.share(len(rows))
-        for part, z in self._centres(self.parts.train[rows[mine]], self.model):
+        mine = distributed.share(len(rows))
+        for part, z in self._centers(self.parts.train[rows[mine]], self.model):
             z.backward(gradient[mine][part])
         self.train_mode()
 
-    def _centres(
+    def _centers(
         self, rows: np.ndarray, model: Embedder, graph: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Embeddings of rows of the whole table at the centre crop, block by block; `graph`: pixels to features."""
+        """Embeddings of rows of the whole table at the center crop, block by block; `graph`: pixels to features."""
         size = 64 if self.source.layer != "pooled" else 4096
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
-            x, layer = self.source.centre(rows[part]).to(self.device), self.source.layer
+            x, layer = self.source.center(rows[part]).to(self.device), self.source.layer
             if graph is not None:
                 x, layer = torch.from_numpy(graph(x.numpy())), "pooled"
             with self.fabric.autocast():
@@ -285,21 +285,21 @@ class Loop:
         if not len(self.parts.validation):  # nothing to choose by: the last step is taken
             done.best_step, best = step, True
             if not self.method.needs_labels and len(self.parts.test):
-                logs.write(step, **self._neighbours())
+                logs.write(step, **self._neighbors())
         else:
             rows = self.parts.validation
             vectors = self.embed(rows, self.method.kept()).cpu().numpy()
             found = retrieval(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, found[self.settings.metric], found["map@r"])
             logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
-        if best and processes.is_main():
+        if best and distributed.is_main():
             beside = {name: checkpoint.moving_state(self.model, twin) for name, twin in self.method.beside().items()}
             kept = checkpoint.moving_state(self.model, self.method.kept())
             state = {"step": step, "model": kept, "beside": beside, "keepsakes": self.method.keepsakes()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
 
-    def _neighbours(self) -> dict[str, float]:
-        """k-NN accuracy on the held-out pictures: a reading, nothing is chosen by it."""
+    def _neighbors(self) -> dict[str, float]:
+        """k-NN accuracy on the held-out images: a reading, nothing is chosen by it."""
         known, asked = self.parts.known, self.parts.test
         labels = self.parts.labels
         out: dict[str, float] = {}
@@ -314,7 +314,7 @@ class Loop:
     # ---- state -----------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        if processes.is_main():
+        if distributed.is_main():
             checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
 
     def state(self) -> dict[str, Any]:
@@ -325,7 +325,7 @@ class Loop:
             "parent": self.parts.parent,
             "model": checkpoint.moving_state(self.model),
             "method": self.method.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
             "random": seeds.global_state(),
             "device_random": _device_random(self.device),
@@ -341,12 +341,12 @@ class Loop:
         self.done = Progressed(**state["progress"])
         checkpoint.put_back(self.model, state["model"])
         self.method.load_state_dict(state["method"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         seeds.set_global_state(state["random"])
         if state["device_random"] is not None:
             torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
-        if processes.is_main():
+        if distributed.is_main():
             self.run_folder.cut_log(self.done.step)
 
 

@@ -1,8 +1,8 @@
 """The drift meter: how far a step moves the features, and how old a memory's rows are.
 
 Feature drift (eq. 5 of "Adaptive Cross Batch Normalization") is the distance between the embeddings of the same
-pixels before and after a step of the optimiser, in evaluation mode. Staleness is the distance between a stored
-row and the same picture embedded now. A stored row came from a random view and is compared with the centre
+pixels before and after a step of the optimizer, in evaluation mode. Staleness is the distance between a stored
+row and the same image embedded now. A stored row came from a random view and is compared with the center
 crop, so the distance of those two under one model, the floor, stands beside it.
 """
 
@@ -22,8 +22,8 @@ def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
     return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
 
 
-def staleness(stored: Stored, now: Tensor, views: Tensor, centres: Tensor) -> dict[str, float]:
-    """`now`: the stored pictures embedded now; `views` and `centres`: a batch's random views and centre crops."""
+def staleness(stored: Stored, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
+    """`now`: the stored images embedded now; `views` and `centers`: a batch's random views and center crops."""
     normalize = torch.nn.functional.normalize
 
     def distance(a: Tensor, b: Tensor) -> float:
@@ -32,5 +32,5 @@ def staleness(stored: Stored, now: Tensor, views: Tensor, centres: Tensor) -> di
     return {
         "memory/stale": distance(stored.adapted, now),
         "memory/stale_original": distance(stored.original, now),
-        "memory/floor": distance(views, centres),
+        "memory/floor": distance(views, centers),
     }

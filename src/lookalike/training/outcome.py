@@ -1,4 +1,4 @@
-"""What a run was worth: the starting model, step 0 and the trained model on pictures none of them trained on.
+"""What a run was worth: the starting model, step 0 and the trained model on images none of them trained on.
 
 "Better" means better than both: a head that only rotates or cuts the features must not pass for training,
 and a trained head must not pass for better than the features it was made from (docs/decisions/0053).
@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from lookalike import methods
+from lookalike.core.report_blocks import number
 from lookalike.core.run import Run
-from lookalike.core.sections import number
 from lookalike.data.table import Table
 from lookalike.evaluation.bootstrap import Paired, paired
-from lookalike.evaluation.pictures import Measured
+from lookalike.evaluation.query_images import Measured
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models.heads import BlockLinear
 from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
-from lookalike.training.assembly import Assembly
+from lookalike.training.knn_eval import Neighbors, compare_neighbors, put_beside
 from lookalike.training.loop import Progressed
-from lookalike.training.neighbours import Neighbours, compare_neighbours, put_beside
+from lookalike.training.setup import Assembly
 
 FROZEN, START, TRAINED, UNDECIDED = "starting model", "step 0", "trained", "undecided"
 MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
@@ -35,7 +35,7 @@ MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
 @dataclass(frozen=True)
 class Outcome:
     measured: dict[str, Measured]
-    """By name, over the test pictures; empty when there were none to measure on."""
+    """By name, over the test images; empty when there were none to measure on."""
     rows: np.ndarray
     """The rows of the table that were measured on."""
     gallery: np.ndarray
@@ -47,14 +47,14 @@ class Outcome:
     kept: str
     """Whose model the run ends with; `undecided`: the starting one, with the trained one beside it."""
     sentence: str
-    neighbours: Neighbours | None = None
+    neighbors: Neighbors | None = None
     """What decided about a model that was trained without labels."""
 
     @property
     def better(self) -> bool:
         """Trained is better than the starting model and than step 0, beyond chance."""
-        if self.neighbours is not None:
-            return self.neighbours.difference.better
+        if self.neighbors is not None:
+            return self.neighbors.difference.better
         return bool(self.differences) and all(found["recall@1"].better for found in self.differences.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -67,8 +67,8 @@ class Outcome:
                 "measured": {name: {k: m.intervals[k] for k in MEASURES} for name, m in self.measured.items()},
                 "differences": self.differences,
             }
-        if self.neighbours is not None:
-            out["knn"] = self.neighbours.to_json()
+        if self.neighbors is not None:
+            out["knn"] = self.neighbors.to_json()
         return out
 
 
@@ -82,7 +82,7 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
     how = protocol(parts.table.take(rows))
     pretrained = not methods.find(parts.settings.method.name).needs_labels
     if len(rows) and pretrained:
-        # What was learnt without labels may search among what it was learnt from.
+        # What was learned without labels may search among what it was learned from.
         asked, rows = rows, np.union1d(parts.known, rows)
         how = {"query": np.isin(rows, asked), "gallery": np.isin(rows, parts.known)}
     gallery = np.flatnonzero(how["gallery"]) if how else np.arange(len(rows))
@@ -105,10 +105,10 @@ def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
 
 
 def decided(outcome: Outcome, parts: Assembly, best: Mapping[str, Any], how: Mapping[str, Any]) -> Outcome:
-    """k-NN on the held-out pictures decides about what was learnt without labels; without any nothing does."""
+    """k-NN on the held-out images decides about what was learned without labels; without any nothing does."""
     if not outcome.measured:
         kept = TRAINED if parts.settings.keep == "trained" else UNDECIDED
-        told = "Undecided: there are no labelled pictures to measure on. "
+        told = "Undecided: there are no labeled images to measure on. "
         told += (
             "The trained model is kept, as was asked for."
             if kept == TRAINED
@@ -119,9 +119,9 @@ def decided(outcome: Outcome, parts: Assembly, best: Mapping[str, Any], how: Map
     for name in put_beside(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
     labels = parts.labels[outcome.rows]
-    found = compare_neighbours(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
+    found = compare_neighbors(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
     kept = TRAINED if found.difference.better or parts.settings.keep == "trained" else FROZEN
-    return replace(outcome, neighbours=found, kept=kept, sentence=found.sentence(kept == TRAINED))
+    return replace(outcome, neighbors=found, kept=kept, sentence=found.sentence(kept == TRAINED))
 
 
 def _differences(measured: dict[str, Measured]) -> dict[str, dict[str, Paired]]:
@@ -137,10 +137,10 @@ def _differences(measured: dict[str, Measured]) -> dict[str, dict[str, Paired]]:
 
 def _sentence(outcome: Outcome, done: Progressed, steps: int) -> str:
     if not outcome.measured:
-        return "There are no labelled pictures to measure on; the trained model is kept unmeasured."
+        return "There are no labeled images to measure on; the trained model is kept unmeasured."
     end = "" if outcome.kept == TRAINED else " The starting model is kept."
     if done.best_step == 0 and steps:
-        return f"Step 0 was the best on the validation pictures: training did not help.{end}"
+        return f"Step 0 was the best on the validation images: training did not help.{end}"
     parts = []
     for name in (FROZEN, START):
         change = outcome.differences[name]["recall@1"]
@@ -150,7 +150,7 @@ def _sentence(outcome: Outcome, done: Progressed, steps: int) -> str:
             if name == FROZEN
             else f"{value} ({low} to {high}) over step 0"
         )
-    where = f"on {len(outcome.measured[TRAINED].result.query_index):,} {outcome.side} pictures"
+    where = f"on {len(outcome.measured[TRAINED].result.query_index):,} {outcome.side} images"
     told = f"recall@1 {parts[0]} and {parts[1]}, {where}"
     if outcome.better:
         return f"Training helped: {told}.{end}"

@@ -1,4 +1,4 @@
-"""The verb `pretrain`: from pictures without labels to a backbone. The job and the loop are those of `train`."""
+"""The verb `pretrain`: from images without labels to a backbone. The job and the loop are those of `train`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lookalike import methods
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training import cookbook
+from lookalike.training import recipe as cookbook
 from lookalike.training.job import STARTS, Plan, given_settings, start
 from lookalike.training.settings import spelled_out
 
@@ -38,10 +38,10 @@ def pretrain(
     dry_run: bool = False,
     report: bool = True,
 ) -> Run | Plan:
-    """Learn from pictures without labels; the result is a backbone that `train` and `index` take like any other.
+    """Learn from images without labels; the result is a backbone that `train` and `index` take like any other.
 
     `from_scratch` starts from random weights instead of the model's own, with settings that suit that. Where there are
-    labels, a fifth of the pictures is held out; k-NN accuracy on it is followed during the run and decides whether the
+    labels, a fifth of the images is held out; k-NN accuracy on it is followed during the run and decides whether the
     trained model or the starting one is kept. Without labels both are, and the starting one stays the default.
     Everything else is as in `train`.
     """

@@ -1,7 +1,7 @@
 """The paper's pre-warm-up of a new head: a few epochs in which nothing else moves.
 
 Plain SupCon on the batch, SGD without momentum or decay, the backbone frozen in evaluation mode, so the pooled
-features that are cached anyway (the centre crop) are all it needs (docs/decisions/0101).
+features that are cached anyway (the center crop) are all it needs (docs/decisions/0101).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings: TrainSettings) -> None:
-    """Train the head on pooled features (rows, d) of labelled pictures."""
+    """Train the head on pooled features (rows, d) of labeled images."""
     chosen = settings.sampler
     seed = derive(settings.seed, "prewarm")
     sampler = PKSampler(labels, classes=chosen.classes, images=chosen.images, seed=seed)
     steps = settings.head.prewarm * sampler.steps_per_epoch
     device = next(head.parameters()).device
     criterion = SupCon()
-    optimiser = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_rate)
+    optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_rate)
     with Progress("Warming the head", steps, shown=True) as bar:
         for step in range(1, steps + 1):
             rows = sampler.batch(step)
             x = unit(torch.from_numpy(np.array(features[rows], np.float32)).to(device))
             loss = criterion(unit(head(x)), torch.from_numpy(labels[rows]).to(device))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             bar.advance()
     for parameter in head.parameters():
         parameter.grad = None

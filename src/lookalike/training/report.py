@@ -10,23 +10,23 @@ import numpy as np
 import yaml
 
 from lookalike import methods
-from lookalike.core import sections as s
-from lookalike.core.proof import versions
+from lookalike.core import report_blocks as s
+from lookalike.core.provenance import versions
 from lookalike.core.run import Run
-from lookalike.evaluation import sections as measured
-from lookalike.evaluation import trained
+from lookalike.evaluation import report as measured
+from lookalike.evaluation import training_overlap
 from lookalike.evaluation.calibration import calibrate
-from lookalike.evaluation.pictures import Measured, Subject
+from lookalike.evaluation.query_images import Measured, Subject
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import Told
 from lookalike.training import checkpoint
-from lookalike.training.assembly import Assembly
 from lookalike.training.drift_section import drift_section
 from lookalike.training.guard_section import guard_section
 from lookalike.training.loop import Progressed
 from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_rows
 from lookalike.training.prototypes import Facet, prototypes_section
-from lookalike.training.verdicts import neighbours_section, unmeasured_section
+from lookalike.training.setup import Assembly
+from lookalike.training.verdicts import neighbors_section, unmeasured_section
 
 
 def write_sections(
@@ -55,14 +55,16 @@ def write_sections(
     subject = Subject(table, run, labels, names, gallery)
     frozen, after, kept = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.kept))
     found, why = calibrate(kept.rows, labels, query=result.query_index, gallery=gallery)
-    note = trained.note(parts.settings.model.name, table.take(result.query_index))  # a run may go on from another
+    note = training_overlap.note(
+        parts.settings.model.name, table.take(result.query_index)
+    )  # a run may go on from another
     kept = Measured(kept.name, kept.rows, kept.result, found, why, note)
     if outcome.kept == TRAINED:
         after = kept
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
     verdict = measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line)
-    if outcome.neighbours is not None:
-        verdict = neighbours_section(outcome.neighbours, outcome.sentence, line)
+    if outcome.neighbors is not None:
+        verdict = neighbors_section(outcome.neighbors, outcome.sentence, line)
     written = {
         "verdict": verdict,
         "table": table_section(outcome),
@@ -131,7 +133,7 @@ def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
         frozen = retrieval(start, parts.labels[rows], recall_at=(1,))
         series.append(s.Series(name=FROZEN, x=[0], y=[frozen.mean()[key.removeprefix("validation/")]], dashed=True))
         series.append(s.Series(name=START, x=[0], y=[y[0]], dashed=True))
-        note = f"{len(rows):,} pictures held out of training to choose the step."
+        note = f"{len(rows):,} images held out of training to choose the step."
         marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
         blocks.append(s.Lines(x_label="step", y_label=f"{name}, validation", series=series, marks=marks, note=note))
     lines = []
@@ -141,7 +143,7 @@ def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
             x, y = zip(*near, strict=True)
             lines.append(s.Series(name=named, x=list(x), y=list(y)))
     if lines:
-        note = f"{len(parts.test):,} held-out pictures, 20 neighbours among {len(parts.known):,} training pictures."
+        note = f"{len(parts.test):,} held-out images, 20 neighbors among {len(parts.known):,} training images."
         blocks.append(s.Lines(x_label="step", y_label="k-NN accuracy", series=lines, note=note))
     if loss:
         x, y = zip(*loss, strict=True)
@@ -152,11 +154,11 @@ def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
 
 
 def audit_section(audit: dict[str, Any], parts: Assembly) -> s.Section:
-    rows: list[tuple[str, s.Cell]] = [("pictures", len(parts.table))]
+    rows: list[tuple[str, s.Cell]] = [("images", len(parts.table))]
     for name in ("train", "validation", "test"):
         chosen = getattr(parts, name)
         classes = len(np.unique(parts.labels[chosen][parts.labels[chosen] >= 0]))
-        rows.append((name, f"{len(chosen):,} pictures, {classes:,} classes"))
+        rows.append((name, f"{len(chosen):,} images, {classes:,} classes"))
     rows.append(("parted by", parts.division.rule))
     blocks: list[s.Block] = [s.Facts(rows=rows, note=" ".join(parts.division.notes))]
     facts: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in audit.items()]

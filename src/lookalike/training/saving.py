@@ -9,11 +9,11 @@ import torch
 from lookalike import methods
 from lookalike.core.run import Run
 from lookalike.training import checkpoint
-from lookalike.training.assembly import Assembly, starting_model
+from lookalike.training.knn_eval import put_beside
 from lookalike.training.loop import Progressed
-from lookalike.training.neighbours import put_beside
 from lookalike.training.outcome import TRAINED, Outcome
 from lookalike.training.prototypes import Facet, facet
+from lookalike.training.setup import Assembly, starting_model
 
 KEYS = ("recall@1", "map@r")
 
@@ -50,9 +50,9 @@ def _card(parts: Assembly, outcome: Outcome) -> dict[str, Any]:
         {"model": name + (" (this one)" if name == outcome.kept else ""), **{k: m.intervals[k].to_json() for k in KEYS}}
         for name, m in outcome.measured.items()
     ]
-    where = f"{len(outcome.rows):,} {outcome.side} pictures of the same collection"
+    where = f"{len(outcome.rows):,} {outcome.side} images of the same collection"
     return {
-        "data": f"{parts.table.name}: {len(parts.train):,} pictures"
+        "data": f"{parts.table.name}: {len(parts.train):,} images"
         + (f" of {parts.classes:,} classes" if parts.classes else ""),
         "results": results,
         "limits": f"Measured on {where}. {outcome.sentence}",

@@ -13,21 +13,21 @@ from lookalike.core.settings import Settings, merge
 
 class DataSettings(Settings):
     source: str = ""
-    """The pictures: a folder, a table (CSV, Parquet), a list file or tar shards."""
+    """The images: a folder, a table (CSV, Parquet), a list file or tar shards."""
     layout: str = "auto"
     """How the source is laid out; `auto` looks."""
-    split: Literal["auto", "table", "classes", "halves", "pictures"] = "auto"
+    split: Literal["auto", "table", "classes", "halves", "images"] = "auto"
     """Who is tested on what. `table`: the table's own split column. `classes`: some classes, drawn at random, are
-    kept for the test. `halves`: the first half of the classes trains, the second tests. `pictures`: some pictures
-    of every class. `auto`: the table's split if it has one, else `classes`, else, with too few classes, `pictures`."""
+    kept for the test. `halves`: the first half of the classes trains, the second tests. `images`: some images
+    of every class. `auto`: the table's split if it has one, else `classes`, else, with too few classes, `images`."""
     test: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """Share of the classes (or pictures) kept for the test, where it is drawn at random."""
+    """Share of the classes (or images) kept for the test, where it is drawn at random."""
     validation: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the training classes held out to choose the best step; 0: the last step is taken."""
     split_seed: int = 0
     """The draw of both; apart from the seed of the training."""
     max_bad: float = Field(default=0.05, ge=0.0, le=1.0)
-    """The run fails when more than this share of the pictures cannot be read."""
+    """The run fails when more than this share of the images cannot be read."""
     near: bool = True
     """Look for near duplicates before training."""
 
@@ -42,7 +42,7 @@ class ModelSettings(Settings):
     size: PositiveInt | None = None
     """Pixels fed to the network; null: as the model comes."""
     crop: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Side of the centre crop as a share of the short side; null: as the model comes."""
+    """Side of the center crop as a share of the short side; null: as the model comes."""
     freeze: str | None = None
     """The backbone up to this stage stays as it is (`stage2`); null: all of it is trained. Cached features imply it."""
     batch_norm: Literal["frozen", "train", "gathered", "split"] = "frozen"
@@ -86,17 +86,17 @@ class ViewSettings(Settings):
     layer: str = "pooled"
     """What is cached: `pooled` trains the head alone, `stage3` everything above stage 3."""
     count: NonNegativeInt = 0
-    """Random views a picture that are cached beside the centre crop; each draw takes one of them all."""
+    """Random views an image that are cached beside the center crop; each draw takes one of them all."""
     crop: Literal["resized", "plain"] = "resized"
-    """`resized`: a random part of a random size and shape; `plain`: a square as large as the centre crop, anywhere."""
+    """`resized`: a random part of a random size and shape; `plain`: a square as large as the center crop, anywhere."""
     scale: tuple[PositiveFloat, PositiveFloat] = (0.3, 1.0)
-    """`resized`: share of a picture that a random crop covers, least and most."""
+    """`resized`: share of an image that a random crop covers, least and most."""
     flip: bool = True
     """Mirror at random."""
     jitter: NonNegativeFloat = 0.0
-    """Change brightness, contrast and colour at random by up to this share."""
-    grey: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Chance of a view without colours."""
+    """Change brightness, contrast and color at random by up to this share."""
+    gray: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Chance of a view without colors."""
     blur: float = Field(default=0.0, ge=0.0, le=1.0)
     """Chance of a blurred view."""
     augment: str = ""
@@ -107,15 +107,15 @@ class ViewSettings(Settings):
 
 class SamplerSettings(Settings):
     kind: Literal["pk", "shuffle"] = "pk"
-    """`pk`: some classes with some pictures each; `shuffle`: all pictures in random order."""
+    """`pk`: some classes with some images each; `shuffle`: all images in random order."""
     classes: PositiveInt = 32
     """Classes in a joint batch."""
     images: PositiveInt = 4
-    """Pictures of each."""
+    """Images of each."""
     replacement: bool = False
-    """Draw classes and pictures with replacement, as the authors of the shift curve do: a pair may be one picture."""
+    """Draw classes and images with replacement, as the authors of the shift curve do: a pair may be one image."""
     batch: PositiveInt = 128
-    """Pictures in a joint batch of `shuffle`."""
+    """Images in a joint batch of `shuffle`."""
 
 
 class OptimiserSettings(Settings):
@@ -168,13 +168,13 @@ class TrainSettings(Settings):
     method: MethodSettings = Field(default_factory=MethodSettings)
     views: ViewSettings = Field(default_factory=ViewSettings)
     sampler: SamplerSettings = Field(default_factory=SamplerSettings)
-    optimiser: OptimiserSettings = Field(default_factory=OptimiserSettings)
+    optimizer: OptimiserSettings = Field(default_factory=OptimiserSettings)
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
     steps: NonNegativeInt = 400
-    """Steps of the optimiser."""
+    """Steps of the optimizer."""
     accumulate: PositiveInt = 1
     """Micro-batches each process cuts its part of the joint batch into, to save memory; the gradient stays that of
-    the joint loss, at the cost of embedding every picture twice."""
+    the joint loss, at the cost of embedding every image twice."""
     precision: Literal["f32", "bf16", "f16"] = "f32"
     """Of the network's forward pass; losses are always computed in f32."""
     clip: PositiveFloat | None = None

@@ -1,4 +1,4 @@
-"""Where a step's pictures come from: cached outputs of a frozen layer, or pixels.
+"""Where a step's images come from: cached outputs of a frozen layer, or pixels.
 
 Random choices depend on the seed, the step and the place in the joint batch, so that every process can
 load its own share and a resumed run sees what an unbroken one would have seen.
@@ -27,7 +27,7 @@ class Source(Protocol):
         """The views of this process's share of the joint batch; `rows` are those of all of it."""
         ...
 
-    def centre(self, rows: np.ndarray) -> Tensor:
+    def center(self, rows: np.ndarray) -> Tensor:
         """What an evaluation embeds, of any rows."""
         ...
 
@@ -47,25 +47,25 @@ class Rows:
 
 
 class CachedSource:
-    """Outputs of a frozen layer: the centre crop's (rows, …), and those of some random views (views, rows, …).
+    """Outputs of a frozen layer: the center crop's (rows, …), and those of some random views (views, rows, …).
 
-    A draw takes any of a picture's views, the centre crop among them; with `distinct` the views of one step differ
+    A draw takes any of an image's views, the center crop among them; with `distinct` the views of one step differ
     while there are enough.
     """
 
     def __init__(
-        self, layer: str, centre: Rows, random: Rows | None, *, views: int = 1, distinct: bool = False, seed: int = 0
+        self, layer: str, center: Rows, random: Rows | None, *, views: int = 1, distinct: bool = False, seed: int = 0
     ) -> None:
         if distinct and random is None and views > 1:
             raise LookalikeError(
-                "The method compares views of a picture; with `views.count` 0 they are all the same: give it 1 or more."
+                "The method compares views of an image; with `views.count` 0 they are all the same: give it 1 or more."
             )
         self.layer, self.count, self.distinct, self.seed = layer, views, distinct, seed
-        self._centre, self._random = centre, random
+        self._center, self._random = center, random
 
     def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
         if self._random is None:
-            return (self.centre(rows[mine]),) * self.count
+            return (self.center(rows[mine]),) * self.count
         rng = numpy_rng(self.seed, "views", step)
         pool = 1 + len(self._random.values)
         if self.distinct:
@@ -78,15 +78,15 @@ class CachedSource:
         return tuple(self._picked(self._random, rows[mine], pick) for pick in picks)
 
     def _picked(self, random: Rows, rows: np.ndarray, pick: np.ndarray) -> Tensor:
-        values = self._centre.values
+        values = self._center.values
         out = np.empty((len(rows), *values.shape[1:]), values.dtype)
         middle = pick == 0
-        out[middle] = values[self._centre.at(rows[middle])]
+        out[middle] = values[self._center.at(rows[middle])]
         out[~middle] = random.values[pick[~middle] - 1, random.at(rows[~middle])]
         return torch.from_numpy(out)
 
-    def centre(self, rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self._centre.values[self._centre.at(rows)]))
+    def center(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self._center.values[self._center.at(rows)]))
 
 
 class PixelSource:
@@ -94,15 +94,15 @@ class PixelSource:
 
     layer = PIXELS
 
-    def __init__(self, pixels: Any, views: Sequence[Any], centre: Any, *, seed: int = 0) -> None:
-        self._pixels, self._views, self._centre, self.seed = pixels, views, centre, seed
+    def __init__(self, pixels: Any, views: Sequence[Any], center: Any, *, seed: int = 0) -> None:
+        self._pixels, self._views, self._center, self.seed = pixels, views, center, seed
         self._pool = ThreadPoolExecutor(threads(), thread_name_prefix="views")
         self._ahead: dict[int, list[Future[list[np.ndarray]]]] = {}
 
     def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
         self.prepare(rows, mine, step)
-        pictures = [future.result() for future in self._ahead.pop(step)]
-        return tuple(torch.from_numpy(np.stack([p[v] for p in pictures])) for v in range(len(self._views)))
+        images = [future.result() for future in self._ahead.pop(step)]
+        return tuple(torch.from_numpy(np.stack([p[v] for p in images])) for v in range(len(self._views)))
 
     def prepare(self, rows: np.ndarray, mine: slice, step: int) -> None:
         """Begin with the views of a step that is still to come."""
@@ -115,6 +115,6 @@ class PixelSource:
         pixels = self._pixels.get(row)
         return [view(pixels, rng) for view in self._views]
 
-    def centre(self, rows: np.ndarray) -> Tensor:
-        crops = self._pool.map(lambda row: self._centre(self._pixels.get(int(row)), None), rows)
+    def center(self, rows: np.ndarray) -> Tensor:
+        crops = self._pool.map(lambda row: self._center(self._pixels.get(int(row)), None), rows)
         return torch.from_numpy(np.stack(list(crops)))

@@ -14,7 +14,7 @@ from lookalike.training.settings import DataSettings
 
 # Layouts whose own split is one for classification; in retrieval the classes are halved instead.
 _HALVED = ("cub", "cars")
-_ENOUGH = 6  # classes with two pictures: fewer cannot be parted into three sides of at least two
+_ENOUGH = 6  # classes with two images: fewer cannot be parted into three sides of at least two
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Division:
             table = table.with_column("official_split", table.arrow["split"])
         return table.with_column("split", pa.array(out, pa.string()))
 
-    def with_unlabelled(self, table: Table) -> Division:
-        """For a method that needs no labels: pictures without one train too."""
+    def with_unlabeled(self, table: Table) -> Division:
+        """For a method that needs no labels: images without one train too."""
         free = np.flatnonzero(table.labels()[0] < 0)
         return replace(self, train=np.union1d(self.train, free))
 
@@ -52,7 +52,7 @@ def divide(table: Table, data: DataSettings) -> Division:
     codes, names = table.labels()
     if not names:
         every = np.arange(len(table))
-        return Division(every, every[:0], every[:0], "none", ["There are no labels: all pictures train, none test."])
+        return Division(every, every[:0], every[:0], "none", ["There are no labels: all images train, none test."])
     rule = _rule(table, codes, data)
     spare: np.ndarray | None = None
     if rule in ("table", "halves"):
@@ -60,11 +60,11 @@ def divide(table: Table, data: DataSettings) -> Division:
     elif rule == "classes":
         train, test = _by_class(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
     else:
-        train, test = _by_picture(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
+        train, test = _by_image(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
     notes = []
     seen = set(codes[train]) & set(codes[test])
     if seen:
-        notes.append(f"{len(seen)} of {len(set(codes[test]))} test classes are also trained on, with other pictures.")
+        notes.append(f"{len(seen)} of {len(set(codes[test]))} test classes are also trained on, with other images.")
     if data.validation == 0:
         held, kept = train[:0], train
     elif spare is not None and _pairs(codes[spare]) >= 2:
@@ -72,10 +72,8 @@ def divide(table: Table, data: DataSettings) -> Division:
     elif _pairs(codes[train]) >= _ENOUGH:
         kept, held = _by_class(train, codes, data.validation, data.split_seed, "validation")
     else:
-        kept, held = _by_picture(train, codes, data.validation, data.split_seed, "validation")
-        notes.append(
-            "There are too few classes to hold some out: the best step is chosen on pictures of known classes."
-        )
+        kept, held = _by_image(train, codes, data.validation, data.split_seed, "validation")
+        notes.append("There are too few classes to hold some out: the best step is chosen on images of known classes.")
     return Division(np.sort(kept), np.sort(held), np.sort(test), rule, notes)
 
 
@@ -90,7 +88,7 @@ def _rule(table: Table, codes: np.ndarray, data: DataSettings) -> str:
         return "halves"
     if table.has("split") and {"train"} < set(table.column("split")) - {None}:
         return "table"
-    return "classes" if _pairs(codes) >= _ENOUGH else "pictures"
+    return "classes" if _pairs(codes) >= _ENOUGH else "images"
 
 
 def _given(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -108,14 +106,14 @@ def _given(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.n
 
 
 def _pairs(codes: np.ndarray) -> int:
-    """Classes with two pictures or more."""
+    """Classes with two images or more."""
     return int((np.unique(codes[codes >= 0], return_counts=True)[1] >= 2).sum())
 
 
 def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """(kept, held out): whole classes at random, at least two with a pair on each side.
 
-    Classes with one picture are dealt out too: they ask nothing, but stand in the gallery as distractors.
+    Classes with one image are dealt out too: they ask nothing, but stand in the gallery as distractors.
     """
     if share == 0:
         return rows, rows[:0]
@@ -123,8 +121,8 @@ def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what
     pairs, single = values[counts >= 2], values[counts < 2]
     if len(pairs) < 4:
         raise LookalikeError(
-            f"Only {len(pairs)} classes have two pictures or more; parting classes into training and {what} needs 4. "
-            "Set `data.split` to pictures."
+            f"Only {len(pairs)} classes have two images or more; parting classes into training and {what} needs 4. "
+            "Set `data.split` to images."
         )
     held: list[np.ndarray] = []
     for number, (group, least) in enumerate(((pairs, 2), (single, 0))):
@@ -134,10 +132,8 @@ def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what
     return rows[~out], rows[out]
 
 
-def _by_picture(
-    rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out): some pictures of every class that has four or more, two at least on each side."""
+def _by_image(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, held out): some images of every class that has four or more, two at least on each side."""
     held = []
     if share:
         for code in np.unique(codes[rows]):

@@ -1,6 +1,6 @@
 """One step's gradient: the loss is always that of the joint batch.
 
-Embeddings are small, so the loss can be computed on all of them at once even where the pictures were
+Embeddings are small, so the loss can be computed on all of them at once even where the images were
 embedded in micro-batches or on several processes: embed everything without gradient, take the joint loss
 on the embeddings as leaves, then embed each micro-batch again and send its slice of the leaves' gradient
 back. The result is the gradient of the joint loss, not an approximation of it (docs/decisions/0050).
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookalike.core import processes
+from lookalike.core import distributed
 from lookalike.core.device import CPU
 from lookalike.methods.base import Batch, Method
 from lookalike.training.batchnorm import statistics_paused
@@ -33,14 +33,14 @@ def joint_gradient(
 ) -> Tensor:
     """Add the gradient of the joint loss to the parameters, the same on every process; the loss.
 
-    `mine` holds this process's pictures, `joint` the labels and ids of all of them.
+    `mine` holds this process's images, `joint` the labels and ids of all of them.
     """
-    if processes.world() == 1 and accumulate == 1:
+    if distributed.world() == 1 and accumulate == 1:
         loss = method.joint_loss(_embed(method, mine, autocast), replace(joint, views=()))
         backward(loss)
         method.after_backward()
         return loss.detach()
-    parts = [mine.part(processes.share(len(mine), n, accumulate)) for n in range(accumulate)]
+    parts = [mine.part(distributed.share(len(mine), n, accumulate)) for n in range(accumulate)]
     parts = [part for part in parts if len(part)]
     device = joint.ids.device
     states, outputs = [], []
@@ -53,18 +53,18 @@ def joint_gradient(
                 outputs.append(_embed(method, part, autocast))
     leaves = {}
     for name in outputs[0]:
-        whole = processes.all_gather(torch.cat([out[name].detach() for out in outputs]))
+        whole = distributed.all_gather(torch.cat([out[name].detach() for out in outputs]))
         leaves[name] = whole.requires_grad_(whole.is_floating_point())
     loss = method.joint_loss(leaves, replace(joint, views=()))
     backward(loss)
     parameters = trained(method)
-    if processes.world() > 1:
+    if distributed.world() > 1:
         # What the loss alone gave is complete on every process; the sum below must count it once.
         for parameter in parameters:
             if parameter.grad is not None:
-                parameter.grad.div_(processes.world())
+                parameter.grad.div_(distributed.world())
     method.after_backward()
-    start = processes.share(len(joint)).start
+    start = distributed.share(len(joint)).start
     for number, part in enumerate(parts):
         out = outputs[0] if len(parts) == 1 else _again(method, part, autocast, states[number], device)
         rows = slice(start, start + len(part))
@@ -85,7 +85,7 @@ def trained(method: Method) -> list[nn.Parameter]:
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum the gradients over all processes, in one message."""
-    if processes.world() == 1:
+    if distributed.world() == 1:
         return
     parameters = list(parameters)
     for parameter in parameters:
@@ -93,7 +93,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
             parameter.grad = torch.zeros_like(parameter)
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = torch.cat([g.reshape(-1) for g in gradients])
-    processes.sum_in_place(flat)
+    distributed.sum_in_place(flat)
     parts = torch.split(flat, [g.numel() for g in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))

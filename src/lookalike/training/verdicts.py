@@ -1,14 +1,14 @@
-"""The verdict of a run that learnt without labels: by k-NN where there are some to measure with, by the guard else."""
+"""The verdict of a run that learned without labels: by k-NN where there are some to measure with, by the guard else."""
 
 from __future__ import annotations
 
-from lookalike.core import sections as s
+from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
-from lookalike.evaluation.sections import p_text
-from lookalike.training.assembly import Assembly
+from lookalike.evaluation.report import p_text
 from lookalike.training.guard_section import guard_state, last_readings
-from lookalike.training.neighbours import Neighbours
+from lookalike.training.knn_eval import Neighbors
 from lookalike.training.outcome import Outcome
+from lookalike.training.setup import Assembly
 
 
 def unmeasured_section(run: Run, parts: Assembly, outcome: Outcome) -> s.Section:
@@ -21,14 +21,14 @@ def unmeasured_section(run: Run, parts: Assembly, outcome: Outcome) -> s.Section
     ]
     state = guard_state(run.read_log())
     sentence = outcome.sentence + (f" The guard says: {state}." if state else "")
-    line = f"{parts.table.name}, {len(parts.train):,} pictures, seed {parts.settings.seed}"
+    line = f"{parts.table.name}, {len(parts.train):,} images, seed {parts.settings.seed}"
     return s.Section(
         title="Verdict", order=s.VERDICT, blocks=[s.Verdict(sentence=sentence, figures=figures, line=line)]
     )
 
 
-def neighbours_section(found: Neighbours, sentence: str, line: str) -> s.Section:
-    """The verdict on what was learnt without labels, and every model's k-NN accuracy."""
+def neighbors_section(found: Neighbors, sentence: str, line: str) -> s.Section:
+    """The verdict on what was learned without labels, and every model's k-NN accuracy."""
     change = found.difference
     gain = {name: 100 * getattr(change, name) for name in ("low", "high")}
     figures = [
@@ -41,6 +41,6 @@ def neighbours_section(found: Neighbours, sentence: str, line: str) -> s.Section
     rows: list[list[s.Cell]] = [[name, *(round(by[k], 4) for k in counts)] for name, by in found.accuracy.items()]
     blocks: list[s.Block] = [
         s.Verdict(sentence=sentence, figures=figures, line=line, tone=tone),  # type: ignore[arg-type]
-        s.Grid(title="k-NN accuracy", columns=["model", *(f"{k} neighbours" for k in counts)], rows=rows),
+        s.Grid(title="k-NN accuracy", columns=["model", *(f"{k} neighbors" for k in counts)], rows=rows),
     ]
     return s.Section(title="Verdict", order=s.VERDICT, blocks=blocks)

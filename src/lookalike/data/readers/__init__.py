@@ -8,7 +8,7 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.data.readers import aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, shops, voc
+from lookalike.data.readers import aircraft, cars, cub, dogs, domains, grocery, imagenet, products, scenes, voc
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
 from lookalike.data.readers.folder import read_folder
 from lookalike.data.readers.tables import IN_FOLDER, has_paths, read_file, read_list
@@ -17,7 +17,7 @@ from lookalike.data.scan import kind_of, readable_name
 from lookalike.data.table import Table, is_saved_table
 
 # Importing a module registers its layouts.
-_MODULES = (aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, shops, voc)
+_MODULES = (aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, products, voc)
 
 _GENERAL = {
     "folder": "any folder; subfolders are labels",
@@ -64,18 +64,18 @@ def read_table(
     follow_links: bool = True,
     progress: bool = False,
 ) -> Table:
-    """A `Table` of the pictures in a folder, a table file, a list, tar shards or a known data set."""
+    """A `Table` of the images in a folder, a table file, a list, tar shards or a known data set."""
     if isinstance(source, Table):
         return _only(source, split, source.name)
     plain = "".join(c for c in layout.lower() if c.isalnum())
     layout = choose(_ALIASES.get(plain, layout), layouts(), "a layout")
     shown, path = readable_name(str(source)), Path(source).expanduser()
     if not path.exists():
-        raise LookalikeError(f"`{shown}` does not exist: give a folder of pictures or a table.")
+        raise LookalikeError(f"`{shown}` does not exist: give a folder of images or a table.")
     if path.is_file() and is_saved_table(path):
         table = Table.load(path)
         if table.root is not None and not table.root.is_dir():
-            raise LookalikeError(f"The pictures of `{shown}` were under `{table.root}`, which is not there any more.")
+            raise LookalikeError(f"The images of `{shown}` were under `{table.root}`, which is not there any more.")
     else:
         read = _read_folder if path.is_dir() else _read_one_file
         root, columns, notes = read(path, layout, shown, follow_links, progress)
@@ -128,8 +128,8 @@ def _read_one_file(
             layout = "list"
         elif endings.endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")):
             layout = "webdataset"
-        elif kind_of(path.name) == "picture":
-            raise LookalikeError(f"`{shown}` is a single picture; give the folder it lies in, or a table.")
+        elif kind_of(path.name) == "image":
+            raise LookalikeError(f"`{shown}` is a single image; give the folder it lies in, or a table.")
         else:
             raise LookalikeError(
                 f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards."

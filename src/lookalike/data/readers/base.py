@@ -24,7 +24,7 @@ from lookalike.data.table import BOX, Table
 
 Columns = dict[str, Any]
 
-# Beyond this share of listed files that are not there, the list and the pictures do not belong together.
+# Beyond this share of listed files that are not there, the list and the images do not belong together.
 MAX_MISSING = 0.05
 
 SPLITS = {
@@ -67,7 +67,7 @@ class Layout:
                 f"({type(error).__name__}: {error})."
             ) from error
         if not len(columns["path"]):
-            raise LookalikeError(f"`{base}` is laid out as {self.title}, but its lists name no pictures.")
+            raise LookalikeError(f"`{base}` is laid out as {self.title}, but its lists name no images.")
         return columns
 
     def missing(self, root: Path) -> str:
@@ -162,12 +162,12 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
         first = ", ".join(f"`{shown[i]}`" for i in lost[:3])
         if len(lost) > MAX_MISSING * len(paths):
             raise LookalikeError(
-                f"`{source}` lists {len(paths):,} pictures, and {len(lost):,} of them are not there under `{root}` "
+                f"`{source}` lists {len(paths):,} images, and {len(lost):,} of them are not there under `{root}` "
                 f"(first: {first})."
             )
         notes["missing"] = {"count": len(lost), "first": [shown[i] for i in lost[:10]]}
         notes["sentences"] = [
-            f"{len(lost):,} of {len(paths):,} pictures listed in `{source}` are not there and were left out: {first}"
+            f"{len(lost):,} of {len(paths):,} images listed in `{source}` are not there and were left out: {first}"
             f"{', …' if len(lost) > 3 else ''}."
         ]
     out: Columns = {**columns, "path": shown}
@@ -187,7 +187,7 @@ def _pick(values: Any, rows: np.ndarray) -> Any:
 
 
 def unique_rows(table: Table) -> Table:
-    """Row ids are keys: a picture that is listed twice gets `~2` behind the second one's."""
+    """Row ids are keys: an image that is listed twice gets `~2` behind the second one's."""
     ids = table.arrow["row_id"]
     if pc.count_distinct(ids).as_py() == len(table):
         return table
@@ -202,7 +202,7 @@ def unique_rows(table: Table) -> Table:
 
 
 def scanned(root: Path, *under: str) -> Columns:
-    """The pictures of some folders below a root, for layouts whose folders are the list."""
+    """The images of some folders below a root, for layouts whose folders are the list."""
     parts = [scan(root / place) for place in under]
     if missed := [f"{place}/{name}" for place, part in zip(under, parts, strict=True) for name in part.unreadable]:
         raise LookalikeError(f"`{root / missed[0]}` cannot be read; a known data set is taken whole or not at all.")
@@ -267,6 +267,6 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def boxes(rows: Iterable[Sequence[int | float] | None]) -> Columns:
-    """Columns of boxes given as (x1, y1, x2, y2), None for a whole picture."""
+    """Columns of boxes given as (x1, y1, x2, y2), None for a whole image."""
     corners = [[None] * 4 if row is None else [round(n) for n in row] for row in rows]
     return {name: pa.array([row[i] for row in corners], pa.int32()) for i, name in enumerate(BOX)}

@@ -1,7 +1,7 @@
 """Stanford Cars (Cars-196) in its three shapes: merged, devkit, and a folder a class with `split.csv`.
 
 The official order of the classes is not alphabetical, and the retrieval halves (1–98, 99–196) follow
-it: `class_id` keeps it. Boxes are left aside: retrieval uses whole pictures.
+it: `class_id` keeps it. Boxes are left aside: retrieval uses whole images.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def _merged(root: Path) -> Columns:
 def _devkit(root: Path) -> Columns:
     kit = root / "devkit" if (root / "devkit").is_dir() else root
     names = [str(n) for n in np.atleast_1d(load_mat(kit / "cars_meta.mat")["class_names"])]
-    labelled = [p / "cars_test_annos_withlabels.mat" for p in (root, kit)]
+    labeled = [p / "cars_test_annos_withlabels.mat" for p in (root, kit)]
     files = [("cars_train", kit / "cars_train_annos.mat", False)]
-    files += [("cars_test", path, True) for path in labelled if path.exists()][:1]
+    files += [("cars_test", path, True) for path in labeled if path.exists()][:1]
     paths: list[str] = []
     classes: list[int] = []
     tests: list[bool] = []

@@ -1,4 +1,4 @@
-"""CUB-200-2011: four lists by image number. Boxes and parts are left aside: retrieval uses whole pictures."""
+"""CUB-200-2011: four lists by image number. Boxes and parts are left aside: retrieval uses whole images."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def read_domainnet(root: Path) -> Columns:
     inside=["VISDA-C", "visda", "visda17"],
 )
 def read_visda(root: Path) -> Columns:
-    """Rendered pictures to train on, photographs to validate and test on."""
+    """Rendered images to train on, photographs to validate and test on."""
     out: Columns = {"path": [], "label": [], "class_id": [], "domain": [], "split": []}
     names: dict[int, str] = {}
     for folder, split, domain in (
@@ -91,7 +91,7 @@ def read_visda(root: Path) -> Columns:
         file = inner if inner.exists() else outer
         for path, number in path_label(file) if file.exists() else ():
             path = path.removeprefix(f"{folder}/")
-            if split != "test":  # the test pictures lie in folders named trunk00, trunk01, …
+            if split != "test":  # the test images lie in folders named trunk00, trunk01, …
                 names.setdefault(int(number), _folder(path, 0, file))
             out["path"].append(f"{folder}/{path}")
             out["class_id"].append(int(number))

@@ -1,4 +1,4 @@
-"""Any folder of pictures: the first subfolder is the label, `train`, `val` and `test` above it are the split."""
+"""Any folder of images: the first subfolder is the label, `train`, `val` and `test` above it are the split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lookalike.data.readers.base import SPLITS, Columns
 from lookalike.data.scan import scan
 
 # Folders that archives put around the classes, and that are no class themselves.
-_WRAPPERS = {"data", "dataset", "image", "images", "img", "imgs", "photos", "pictures"}
+_WRAPPERS = {"data", "dataset", "image", "images", "img", "imgs", "photos"}
 
 
 def read_folder(
@@ -37,7 +37,7 @@ def read_folder(
 
 
 def _places(folders: list[str], name: str, domains: bool) -> tuple[list[str | None], ...]:
-    """(domain, split, label) of every folder with pictures in it."""
+    """(domain, split, label) of every folder with images in it."""
     parts = [folder.split("/") if folder else [] for folder in folders]
     wrappers = _WRAPPERS | {name.lower()}
     while (
@@ -59,16 +59,16 @@ def _places(folders: list[str], name: str, domains: bool) -> tuple[list[str | No
 def _nothing(source: str, skipped: dict[str, int]) -> str:
     seen = {kind: count for kind, count in skipped.items() if kind != "hidden"}
     if not seen:
-        return f"`{source}` holds no pictures: it is empty."
+        return f"`{source}` holds no images: it is empty."
     listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(seen.items()))
     hint = "; install the extra `heif` to read HEIC" if "HEIC" in seen else ""
-    return f"`{source}` holds no pictures that can be read (passed over: {listed}){hint}."
+    return f"`{source}` holds no images that can be read (passed over: {listed}){hint}."
 
 
 def _sentences(source: str, skipped: dict[str, int], unreadable: list[str]) -> list[str]:
     out = []
     if count := skipped.get("HEIC"):
-        noun = "picture was" if count == 1 else "pictures were"
+        noun = "image was" if count == 1 else "images were"
         out.append(f"{count:,} HEIC {noun} skipped: `pip install lookalike[heif]` reads them.")
     if count := skipped.get("link out of the folder"):
         verb = "link leads" if count == 1 else "links lead"

@@ -1,6 +1,6 @@
 """Grocery Store: `path, fine, coarse` lists, names in `classes.csv`.
 
-Pictures were taken in series, and those of one series look almost alike. The official test pictures come from other
+Images were taken in series, and those of one series look almost alike. The official test images come from other
 series: they ask, and the others are what they can find.
 """
 

@@ -27,7 +27,7 @@ _SYNSET = "n" + "[0-9]" * 8
     inside=["tiny-imagenet-200"],
 )
 def read_tiny(root: Path) -> Columns:
-    """The official layout, and the one with a folder a synset for validation too; unlabelled test pictures stay out."""
+    """The official layout, and the one with a folder a synset for validation too; unlabeled test images stay out."""
     columns = scanned(root, "train", "val")
     lists = root / "val" / "val_annotations.txt"
     answers = dict(line.split("\t")[:2] for line in lines(lists)) if lists.exists() else {}
@@ -65,7 +65,7 @@ def read(root: Path) -> Columns:
 
 
 def _development_kit(root: Path) -> dict[str, str]:
-    """The synset of every validation picture, by its number, as the official kit has it."""
+    """The synset of every validation image, by its number, as the official kit has it."""
     for place in (root / "ILSVRC2012_devkit_t12" / "data", root / "devkit" / "data"):
         truth, meta = place / "ILSVRC2012_validation_ground_truth.txt", place / "meta.mat"
         if truth.exists() and meta.exists():

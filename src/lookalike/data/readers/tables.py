@@ -1,4 +1,4 @@
-"""Tables and lists that name pictures: CSV, TSV and Parquet in open-metric-learning's columns, `path label` lines."""
+"""Tables and lists that name images: CSV, TSV and Parquet in open-metric-learning's columns, `path label` lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_file(path: Path) -> Columns:
 
 
 def has_paths(path: Path) -> bool:
-    """Whether a file is a table of pictures, told by its head."""
+    """Whether a file is a table of images, told by its head."""
     try:
         if path.suffix == ".parquet":
             with path.open("rb") as file:
@@ -122,11 +122,11 @@ def read_list(path: Path) -> Columns:
             paths.append(name)
             labels.append(label)
     except UnicodeDecodeError:
-        raise LookalikeError(f"`{path}` is not a list of pictures in UTF-8 text.") from None
+        raise LookalikeError(f"`{path}` is not a list of images in UTF-8 text.") from None
     if not paths:
         raise LookalikeError(f"`{path}` is an empty list.")
-    if not any(kind_of(name) in ("picture", "HEIC") for name in paths[:100]):
-        raise LookalikeError(f"`{path}` is not a list of pictures: its first line reads `{paths[0][:60]}`.")
+    if not any(kind_of(name) in ("image", "HEIC") for name in paths[:100]):
+        raise LookalikeError(f"`{path}` is not a list of images: its first line reads `{paths[0][:60]}`.")
     columns: Columns = {"path": paths}
     if any(label is not None for label in labels):
         columns["label"] = labels
@@ -134,10 +134,10 @@ def read_list(path: Path) -> Columns:
 
 
 def _parts(line: str) -> tuple[str, str | None]:
-    if kind_of(line) in ("picture", "HEIC"):
+    if kind_of(line) in ("image", "HEIC"):
         return line, None
     for sign in ("\t", ",", " "):
         name, found, label = line.rpartition(sign)
-        if found and kind_of(name.rstrip()) in ("picture", "HEIC"):
+        if found and kind_of(name.rstrip()) in ("image", "HEIC"):
             return name.rstrip(), label.strip() or None
     return line, None

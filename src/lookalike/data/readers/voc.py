@@ -1,4 +1,4 @@
-"""PASCAL VOC 2007: several labels a picture, from the annotations."""
+"""PASCAL VOC 2007: several labels an image, from the annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lookalike.data.readers.base import Columns, layout, lines
 def read(root: Path) -> Columns:
     """`label` has the classes of all plainly visible objects, `difficult` those that only difficult ones have.
 
-    The official measure leaves a picture out of the classes that are difficult in it.
+    The official measure leaves an image out of the classes that are difficult in it.
     """
     out: Columns = {"path": [], "label": [], "difficult": [], "split": []}
     lists = root / "ImageSets" / "Main"

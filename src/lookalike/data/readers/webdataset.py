@@ -1,4 +1,4 @@
-"""WebDataset shards: plain tar files, indexed once so that every picture is read by seeking to it."""
+"""WebDataset shards: plain tar files, indexed once so that every image is read by seeking to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def looks_like_shards(root: Path) -> bool:
         for entry in entries:
             if passed_over(entry.name):
                 continue
-            if entry.is_dir() or kind_of(entry.name) == "picture":
+            if entry.is_dir() or kind_of(entry.name) == "image":
                 return False
             tars = tars or entry.name.endswith(".tar")
     return tars
@@ -42,12 +42,12 @@ def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]
     for shard in track(shards, "Indexing shards", shown=progress):
         rows += _read_shard(shard, shard.relative_to(root).as_posix())
     if not rows:
-        raise LookalikeError(f"The tar shards of `{source}` hold no pictures.")
+        raise LookalikeError(f"The tar shards of `{source}` hold no images.")
     names = dict.fromkeys(name for row in rows for name in row)
     columns: Columns = {name: _same_type([row.get(name) for row in rows]) for name in names}
     texts = columns.pop("txt", None)
     if texts is not None:
-        # A text beside a picture is its label if texts recur, a caption if nearly every one is its own.
+        # A text beside an image is its label if texts recur, a caption if nearly every one is its own.
         given = [text for text in texts if text is not None]
         columns["label" if "label" not in columns and len(set(given)) * 2 <= len(given) else "caption"] = texts
     return root, columns
@@ -64,11 +64,11 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
     with shard.open("rb") as file:
         if file.read(6).startswith(_COMPRESSED):
             raise LookalikeError(
-                f"`{shard}` is compressed, so that no picture in it can be reached by itself: unpack it, "
+                f"`{shard}` is compressed, so that no image in it can be reached by itself: unpack it, "
                 "or pack it again without compression."
             )
     sidecars: dict[str, dict[str, Any]] = {}
-    pictures: list[tuple[str, str, int, int]] = []
+    images: list[tuple[str, str, int, int]] = []
     try:
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar, shard.open("rb") as side:
             for member in tar:
@@ -78,16 +78,16 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
                     continue
                 stem, _, ending = base.partition(".")
                 key = f"{folder}/{stem}"
-                if kind_of(base) == "picture":
-                    pictures.append((key, member.name, member.offset_data, member.size))
+                if kind_of(base) == "image":
+                    images.append((key, member.name, member.offset_data, member.size))
                 elif ending.lower() in _SIDECARS:
                     text = _read_at(side, member.offset_data, member.size)
                     sidecars.setdefault(key, {}).update(_facts(ending.lower(), text, f"{shard}: {member.name}"))
             if tar.offset + tarfile.BLOCKSIZE > status.st_size:
-                warn(f"`{shard}` ends without the mark of its end: pictures may be missing.")
+                warn(f"`{shard}` ends without the mark of its end: images may be missing.")
     except tarfile.ReadError as error:
         raise LookalikeError(f"`{shard}` is not a tar file, or it is cut off or damaged ({error}).") from None
-    for key, member_name, offset, length in pictures:
+    for key, member_name, offset, length in images:
         path = f"{shared['shard']}/{readable_name(member_name.removeprefix('./'))}"
         yield {"path": path, **shared, "offset": offset, "length": length, **sidecars.get(key, {})}
 
@@ -98,7 +98,7 @@ def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:
 
 
 def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
-    """What a file beside a picture says of it, as columns."""
+    """What a file beside an image says of it, as columns."""
     text = data.decode("utf-8", "replace").strip()
     if ending in ("cls", "cls.txt"):
         return {"label": text}

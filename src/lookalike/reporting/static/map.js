@@ -1,4 +1,4 @@
-// The map's panels: the same pictures in both, so that pointing at one in the left shows it in the right.
+// The map's panels: the same images in both, so that pointing at one in the left shows it in the right.
 import { card, line, place } from "./chart.js";
 import { nearest, paint, pixel, unpack } from "./paint.js";
 
@@ -16,7 +16,7 @@ export function map(root) {
   const data = JSON.parse(document.getElementById(root.dataset.map).textContent);
   const codes = unpack(data.codes);
   const palette = data.palette.map(pixel);
-  const grey = palette.length - 1;
+  const gray = palette.length - 1;
   let chosen = -1;
   const tip = card(root);
 
@@ -36,9 +36,9 @@ export function map(root) {
 
   function draw() {
     const dim = pixel(getComputedStyle(root).getPropertyValue("--line").trim());
-    const colours = Uint32Array.from(codes, (code) => {
-      if (chosen < 0) return palette[data.colours[code]];
-      return code === chosen ? palette[data.colours[code]] : dim;
+    const colors = Uint32Array.from(codes, (code) => {
+      if (chosen < 0) return palette[data.colors[code]];
+      return code === chosen ? palette[data.colors[code]] : dim;
     });
     for (const panel of panels) {
       const dense = Math.min(2, devicePixelRatio || 1);
@@ -47,7 +47,7 @@ export function map(root) {
       panel.canvas.width = wide;
       panel.canvas.height = Math.round(panel.field.clientHeight * dense);
       const size = Math.max(2, Math.round((codes.length > 4000 ? 3 : 5) * (wide / 640)));
-      paint(panel.context, panel.places, colours, size, chosen < 0 ? palette[grey] : dim, chosen < 0 ? 1 : 1.5);
+      paint(panel.context, panel.places, colors, size, chosen < 0 ? palette[gray] : dim, chosen < 0 ? 1 : 1.5);
     }
   }
 
@@ -60,10 +60,10 @@ export function map(root) {
     }
     tip.hidden = index < 0;
     if (index < 0) return;
-    const picture = data.pictures[index];
+    const image = data.images[index];
     const parts = [line(data.names[codes[index]], "bdi")];
-    if (picture) {
-      const [key, width, height, alt] = picture;
+    if (image) {
+      const [key, width, height, alt] = image;
       const use = svg("use", { href: `#${key}` });
       parts.unshift(svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": alt }, use));
     }
@@ -106,7 +106,7 @@ export function map(root) {
   label.append(select);
   const bar = document.createElement("div");
   bar.className = "map-bar";
-  bar.append(label, line(`Point at a picture to ${panels.length > 1 ? "find it in both" : "see it"}; click to light up its kind.`, "span"));
+  bar.append(label, line(`Point at an image to ${panels.length > 1 ? "find it in both" : "see it"}; click to light up its kind.`, "span"));
   bar.lastChild.className = "muted";
   root.before(bar);
   legend.dataset.live = "";

@@ -6,8 +6,8 @@ export function unpack(text) {
 }
 
 /** `#rrggbb` as the 32 bits an ImageData holds. */
-export function pixel(colour) {
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+export function pixel(color) {
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }
 
@@ -15,23 +15,23 @@ export function pixel(colour) {
  * Paint points into a canvas.
  * @param {CanvasRenderingContext2D} context
  * @param {Uint16Array} places x and y in turn, 0 to 65535 across the canvas
- * @param {Uint32Array} colours one pixel value a point; 0 leaves the point out
+ * @param {Uint32Array} colors one pixel value a point; 0 leaves the point out
  * @param {number} size side of a square in pixels
- * @param {number} shrink a divisor of the side for points whose colour is `dim`
+ * @param {number} shrink a divisor of the side for points whose color is `dim`
  */
-export function paint(context, places, colours, size, dim = -1, shrink = 1) {
+export function paint(context, places, colors, size, dim = -1, shrink = 1) {
   const { width, height } = context.canvas;
   const image = context.createImageData(width, height);
   const out = new Uint32Array(image.data.buffer);
   for (const pass of [0, 1]) {
-    for (let i = 0; i < colours.length; i++) {
-      const colour = colours[i];
-      if (!colour || (colour === dim) !== (pass === 0)) continue;
+    for (let i = 0; i < colors.length; i++) {
+      const color = colors[i];
+      if (!color || (color === dim) !== (pass === 0)) continue;
       const side = pass === 0 ? Math.max(1, Math.round(size / shrink)) : size;
       const half = side >> 1;
       const left = Math.min(Math.max(0, Math.round((places[2 * i] * (width - 1)) / 65535) - half), width - side);
       const top = Math.min(Math.max(0, Math.round((places[2 * i + 1] * (height - 1)) / 65535) - half), height - side);
-      for (let y = top; y < top + side; y++) out.fill(colour, y * width + left, y * width + left + side);
+      for (let y = top; y < top + side; y++) out.fill(color, y * width + left, y * width + left + side);
     }
   }
   context.putImageData(image, 0, 0);

@@ -9,8 +9,8 @@ import pydantic
 from fastapi import Depends, Query, Request, Response
 
 from lookalike.core.files import hash_bytes, plain, printable
-from lookalike.service.live import Live
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
+from lookalike.service.open_index import Live
 from lookalike.service.state import Service
 
 

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Query, Request, Response
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import printable
 from lookalike.searching import moving
-from lookalike.searching.copies import file_json
+from lookalike.searching.find_duplicates import file_json
 from lookalike.searching.grouping import Group
-from lookalike.service import work
+from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Body, Filters, Serving, tagged
-from lookalike.service.live import Live
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
+from lookalike.service.open_index import Live
 from lookalike.service.state import card
 from lookalike.store import Record
 
@@ -57,7 +57,7 @@ def duplicates(request: Request, service: Serving, live: Answering) -> Response:
 @router.post("/duplicates/find", status_code=202)
 def find(service: Serving) -> dict[str, Any]:
     """Look for duplicates in the background; what was looked at before is not read again."""
-    return service.jobs.start("duplicates", "Looking for duplicates", work.duplicates(service)).to_json()
+    return service.jobs.start("duplicates", "Looking for duplicates", tasks.duplicates(service)).to_json()
 
 
 @router.get("/duplicates/groups")
@@ -131,7 +131,7 @@ def back(service: Serving, live: Answering, name: str) -> dict[str, Any]:
     except LookalikeError as error:
         raise Problem(404, str(error)) from None
     if not service.jobs.running("index"):
-        service.jobs.start("index", "Bringing the index up to date", work.update(service))
+        service.jobs.start("index", "Bringing the index up to date", tasks.update(service))
     return {"moved": batch.files, "left": _left(batch)}
 
 

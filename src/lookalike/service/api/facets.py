@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Query
 
-from lookalike.service.api.asked import Asked, Asking, Reference
 from lookalike.service.api.common import Answering, Filters, Serving
-from lookalike.service.live import Live
-from lookalike.service.problems import Problem
+from lookalike.service.api.references import Asked, Asking, Reference
+from lookalike.service.errors import Problem
+from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card
 from lookalike.store import Condition
 
@@ -22,7 +22,7 @@ Under = Annotated[str, Query(max_length=1000, description="A folder with its sla
 Find = Annotated[str, Query(max_length=200, description="Only what is called so, or in part")]
 Payloads = Sequence[dict[str, Any]]
 EVERY, FOLDERS = 100_000, 500  # values of a column and folders that are counted
-MIDDLE, SAMPLE = 4, 1000  # pictures that stand for a value, and of how many they are the middle
+MIDDLE, SAMPLE = 4, 1000  # images that stand for a value, and of how many they are the middle
 
 
 @router.get("/facets")
@@ -32,7 +32,7 @@ async def all_facets(
     """Every column with its first values, each under the filters of the other columns, and the folders below `under`.
 
     `total` is how many values there are. With a question (`like`, `q`, … as of a search) values also say how many of
-    the nearest pictures have them (`near`, of `nearest` in all), and those of most come first.
+    the nearest images have them (`near`, of `nearest` in all), and those of most come first.
     """
     return await reference.run(service, _all_facets, service, live, reference, f, limit, under)
 
@@ -55,7 +55,7 @@ def _all_facets(
     folders, total = _folders(live, under, where, limit)
     near = nearest(where)
     return {
-        "pictures": live.index.store.count(where),
+        "images": live.index.store.count(where),
         "nearest": None if near is None else len(near),
         "facets": columns,
         "folders": folders,
@@ -82,21 +82,21 @@ def _facets(
 
 @router.get("/folders")
 def folders(live: Answering, f: Filters, limit: Limit = 200, under: Under = "", find: Find = "") -> dict[str, Any]:
-    """The folders one step below `under` with how many pictures each holds; with `find` those that are called so."""
+    """The folders one step below `under` with how many images each holds; with `find` those that are called so."""
     rows, total = _folders(live, under, live.where(f), limit, find)
     return {"folders": rows, "total": total}
 
 
 @router.get("/facets/{column}/middle")
 def middle(live: Answering, column: str, value: str) -> dict[str, Any]:
-    """The four pictures nearest to the middle of those that have a value."""
+    """The four images nearest to the middle of those that have a value."""
     live.index.check_columns([column])
     records = []
     for batch in live.index.store.scan(where=[Condition(column, (value,))], vectors=True, batch=SAMPLE):
         records = [record for record in batch if record.vector is not None]
         break
     if not records:
-        raise Problem(404, f"No picture has {column}: {value}.")
+        raise Problem(404, f"No image has {column}: {value}.")
     vectors = np.stack([record.vector for record in records if record.vector is not None])
     order = np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")
     return {"items": [card(records[place]) for place in order[:MIDDLE]]}
@@ -140,7 +140,7 @@ def _texts(value: Any) -> list[str]:
 def _folders(
     live: Live, under: str, where: Sequence[Condition], limit: int, find: str = ""
 ) -> tuple[list[dict[str, Any]], int]:
-    """The folders one step below `under` (which ends with a slash, or is empty) with how many pictures each holds.
+    """The folders one step below `under` (which ends with a slash, or is empty) with how many images each holds.
 
     And how many folders there are, where these are only the first by name.
     """

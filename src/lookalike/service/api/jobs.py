@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from lookalike.service import work
+from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Serving, tagged
 
 router = APIRouter(prefix="/api/v1", tags=["state"])
@@ -20,7 +20,7 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
     document = {
         "index": {
             "name": index.name,
-            "pictures": index.store.count(),
+            "images": index.store.count(),
             "complete": index.generation.complete,
             "updated": index.generation.updated,
             "generation": index.generation.number,
@@ -36,7 +36,7 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
 @router.post("/index/update", status_code=202)
 def update(service: Serving) -> dict[str, Any]:
     """Bring the index up to date with its folder, in the background."""
-    return service.jobs.start("index", "Bringing the index up to date", work.update(service)).to_json()
+    return service.jobs.start("index", "Bringing the index up to date", tasks.update(service)).to_json()
 
 
 @router.get("/index/unreadable")

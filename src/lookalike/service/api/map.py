@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from lookalike.service import work
+from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Filters, Names, Serving, nothing, tagged
-from lookalike.service.live import Live
-from lookalike.service.plane import Plane
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
+from lookalike.service.map_data import Plane
+from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card
 
 router = APIRouter(prefix="/api/v1", tags=["map"])
@@ -20,7 +20,7 @@ Points = Annotated[list[int], Query(default_factory=nothing, max_length=100)]
 
 @router.get("/map")
 def state(request: Request, service: Serving, live: Answering) -> Response:
-    """What the map shows; where there is none yet, or pictures came, it is drawn in the background."""
+    """What the map shows; where there is none yet, or images came, it is drawn in the background."""
     plane, job = live.plane, service.jobs.running("map")
     if job is None and not live.map_is_fresh:
         last = service.jobs.last("map")
@@ -46,12 +46,12 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
 
 @router.post("/map/draw", status_code=202)
 def draw(service: Serving) -> dict[str, Any]:
-    """Draw the whole map again, from where the pictures are now."""
+    """Draw the whole map again, from where the images are now."""
     return _draw(service, again=True).to_json()
 
 
 def _draw(service: Service, *, again: bool) -> Any:
-    return service.jobs.start("map", "Drawing the map", work.draw(service, again=again))
+    return service.jobs.start("map", "Drawing the map", tasks.draw(service, again=again))
 
 
 def plane_of(live: Live, gen: int) -> Plane:
@@ -75,7 +75,7 @@ def now(request: Request, live: Answering) -> Response:
 
 @router.get("/map/{gen}.bin")
 def binary(live: Answering, gen: int) -> Response:
-    """A 64-byte header `LKMP`, then a record of 8 bytes a picture: u16 x, u16 y, u8 colour, u8 flags, u16 label."""
+    """A 64-byte header `LKMP`, then a record of 8 bytes an image: u16 x, u16 y, u8 color, u8 flags, u16 label."""
     return Response(plane_of(live, gen).records, media_type="application/octet-stream", headers=IMMUTABLE)
 
 
@@ -90,7 +90,7 @@ def moved(live: Answering, gen: int, old: int) -> Response:
 
 @router.get("/map/{gen}/codes/{column}.bin")
 def codes(live: Answering, gen: int, column: str) -> Response:
-    """A column as one u16 a picture, numbers into the names of `/map/{gen}/codes/{column}`; 65535 is none."""
+    """A column as one u16 an image, numbers into the names of `/map/{gen}/codes/{column}`; 65535 is none."""
     live.index.check_columns([column])
     body = plane_of(live, gen).codes(column)[0].astype("<u2").tobytes()
     return Response(body, media_type="application/octet-stream", headers=IMMUTABLE)
@@ -127,7 +127,7 @@ def points(live: Answering, gen: int, i: Points) -> dict[str, Any]:
 
 @router.get("/map/{gen}/where")
 def where(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002 (the name in the address)
-    """Where pictures lie: their points, x and y from 0 to 1."""
+    """Where images lie: their points, x and y from 0 to 1."""
     plane = plane_of(live, gen)
     rows = [(name, plane.map.where[name]) for name in id if name in plane.map.where]
     return {
@@ -137,7 +137,7 @@ def where(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002
 
 @router.get("/map/{gen}/tile/{z}/{x}/{y}.jpg")
 async def tile(service: Serving, live: Answering, gen: int, z: int, x: int, y: int) -> Response:
-    """8 × 8 small pictures of a part of the map."""
+    """8 × 8 small images of a part of the map."""
     return await service.showing.run(_tile, live, gen, z, x, y)
 
 

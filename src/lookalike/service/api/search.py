@@ -1,4 +1,4 @@
-"""Questions and answers: pictures by pictures, by words, by what the table says of them."""
+"""Questions and answers: images by images, by words, by what the table says of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pydantic import BaseModel, Field, FiniteFloat
 from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
 from lookalike.searching import Hits
-from lookalike.searching.asking import MOST, answer
+from lookalike.searching.query import MOST, answer
 from lookalike.service import uploads
 from lookalike.service.access import rights_of
-from lookalike.service.api.asked import Asked, Asking, Box, Reference, shown
 from lookalike.service.api.common import Answering, Count, Filters, Names, Serving, parse_box
+from lookalike.service.api.references import Asked, Asking, Box, Reference, shown
+from lookalike.service.errors import Problem
 from lookalike.service.limits import BUDGET
-from lookalike.service.live import Live
 from lookalike.service.mosaic import mosaic
-from lookalike.service.problems import Problem
+from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card, shape
 from lookalike.store import Condition
 
@@ -37,7 +37,7 @@ def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
         "version": __version__,
         "index": {
             "name": index.name,
-            "pictures": index.store.count(),
+            "images": index.store.count(),
             "complete": generation.complete,
             "updated": generation.updated,
             "columns": index.columns,
@@ -64,7 +64,7 @@ def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
 async def search_by_upload(
     service: Serving,
     live: Answering,
-    picture: Annotated[UploadFile, File()],
+    image: Annotated[UploadFile, File()],
     f: Filters,
     more: Names,
     less: Names,
@@ -72,17 +72,17 @@ async def search_by_upload(
     box: Box = None,
     keep: bool = True,
 ) -> Response:
-    """Search by an uploaded picture, and by others of the index (`more`, `less`).
+    """Search by an uploaded image, and by others of the index (`more`, `less`).
 
     `query.id` can be asked by again for a few days, unless `keep` is false.
     """
-    return await service.asking.work(_by_upload, service, live, picture, f, more, less, k, box, keep)
+    return await service.asking.work(_by_upload, service, live, image, f, more, less, k, box, keep)
 
 
 def _by_upload(
     service: Service,
     live: Live,
-    picture: UploadFile,
+    image: UploadFile,
     f: list[str],
     more: list[str],
     less: list[str],
@@ -93,8 +93,8 @@ def _by_upload(
     from lookalike.data import UnreadableImage, thumbnail
     from lookalike.data.decoding import shrink
 
-    start, name = time.monotonic(), picture.filename or ""
-    data = picture.file.read()  # what waits for its turn lies on the disk
+    start, name = time.monotonic(), image.filename or ""
+    data = image.file.read()  # what waits for its turn lies on the disk
     where, region = live.where(f), parse_box(box)
     examples, against = ([live.record(name) for name in names] for names in (more, less))
     width, height = uploads.check(data, name, limit=service.limits.upload)
@@ -124,7 +124,7 @@ def _by_upload(
 async def search_by_reference(
     service: Serving, live: Answering, reference: Asking, f: Filters, k: Count = 60
 ) -> Response:
-    """Search by pictures of the index (`like`, `more`, `less`), by an upload that is still kept (`q`), or by words.
+    """Search by images of the index (`like`, `more`, `less`), by an upload that is still kept (`q`), or by words.
 
     `box` is the part of `like` or `q` that counts.
     """
@@ -200,19 +200,19 @@ def _answer(hits: Hits, query: dict[str, Any], more: dict[str, Any] | None = Non
 
 @router.get("/items")
 def items(live: Answering, f: Filters, sample: Annotated[int, Query(ge=1, le=100)] = 24) -> dict[str, Any]:
-    """A few pictures, as different from each other as the collection (or what filters leave of it) allows."""
+    """A few images, as different from each other as the collection (or what filters leave of it) allows."""
     return {"items": [card(record) for record in mosaic(live.index, sample, live.where(f))]}
 
 
 @router.get("/items/{name:path}")
 def item(live: Answering, name: str) -> dict[str, Any]:
-    """All that is known of one picture."""
+    """All that is known of one image."""
     return card(live.record(name))
 
 
 @router.delete("/queries/{name}")
 def forget(live: Answering, name: str) -> dict[str, bool]:
-    """Forget an uploaded picture now."""
+    """Forget an uploaded image now."""
     live.queries.forget(name)
     return {"forgotten": True}
 

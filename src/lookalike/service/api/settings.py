@@ -10,10 +10,10 @@ from fastapi import APIRouter, Request, Response
 from lookalike.core.errors import LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
-from lookalike.service import work
+from lookalike.service import tasks
 from lookalike.service.access import cookie_of, rights_of
 from lookalike.service.api.common import Answering, Body, Serving, tagged
-from lookalike.service.problems import Problem
+from lookalike.service.errors import Problem
 
 router = APIRouter(prefix="/api/v1", tags=["settings"])
 Text = Annotated[str, pydantic.Field(max_length=500)]
@@ -44,7 +44,7 @@ def list_generations(request: Request, service: Serving, live: Answering) -> Res
             "number": g.number,
             "live": g.number == manifest.live,
             "model": g.model.model_dump(),
-            "pictures": g.pictures,
+            "images": g.images,
             "complete": g.complete,
             "created": g.created,
             "updated": g.updated,
@@ -63,7 +63,7 @@ def switch(service: Serving, live: Answering, wanted: Switch) -> dict[str, Any]:
         raise Problem(422, "Give either `model` or `generation`.")
     if wanted.model is not None:
         path = service.reports.model(wanted.model)
-        return service.jobs.start("switch", f"Switching to {wanted.model}", work.switch(service, path)).to_json()
+        return service.jobs.start("switch", f"Switching to {wanted.model}", tasks.switch(service, path)).to_json()
     generations.switch(index=live.index.path, to=wanted.generation)
     if not service.follower.follow():
         raise Problem(

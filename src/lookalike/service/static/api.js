@@ -79,10 +79,10 @@ export function forgetAnswers() {
   cache.clear();
 }
 
-/** @param {string} address @param {Blob} picture @param {AbortSignal} [signal] */
-export function upload(address, picture, signal) {
+/** @param {string} address @param {Blob} image @param {AbortSignal} [signal] */
+export function upload(address, image, signal) {
   const form = new FormData();
-  form.append("picture", picture, picture instanceof File ? picture.name : "picture");
+  form.append("image", image, image instanceof File ? image.name : "image");
   return call(address, { method: "POST", body: form, signal });
 }
 
@@ -121,4 +121,4 @@ export const thumb = (hash, side) => `/thumb/${hash}/${side}.jpg`;
 /** @param {string} id of a row; slashes stay, as the server reads a path */
 export const original = (id) => `/original/${id.split("/").map(encodeURIComponent).join("/")}`;
 /** @param {string} id */
-export const queryPicture = (id) => `/query/${id}.jpg`;
+export const queryImage = (id) => `/query/${id}.jpg`;

@@ -30,7 +30,7 @@ async function failure(error, again) {
   }
 }
 
-/** A picture to search by. @param {File} file */
+/** An image to search by. @param {File} file */
 const take = guarded(async (file) => (await api.part(VIEWS.search)).take(file));
 
 let shown = {};
@@ -39,7 +39,7 @@ async function boot() {
   try {
     VIEWS[read().screen]().catch(() => {}); // on its way while the server is asked; wanted again below
     set({ info: await api.fresh("info") });
-    tell("on", count(value("info").index.pictures, "picture"));
+    tell("on", count(value("info").index.images, "image"));
     start(render);
     follow();
   } catch (error) {
@@ -60,7 +60,7 @@ function tell(kind, words) {
 function follow() {
   api.poll("state", async (moving) => {
     const before = value("info").index;
-    if (["name", "generation", "updated", "pictures"].some((name) => before[name] !== moving.index[name])) {
+    if (["name", "generation", "updated", "images"].some((name) => before[name] !== moving.index[name])) {
       api.forgetAnswers(); // they were another state's, or another model's
       set({ info: await api.fresh("info") });
     }
@@ -68,7 +68,7 @@ function follow() {
     set({ moving, info: { ...info, index: { ...info.index, complete: moving.index.complete } } });
     const job = moving.job;
     const share = job?.total ? ` ${Math.floor((100 * job.done) / job.total)} %` : "…";
-    tell(job ? "busy" : "on", job ? `${job.phase || job.title}${share}` : count(moving.index.pictures, "picture"));
+    tell(job ? "busy" : "on", job ? `${job.phase || job.title}${share}` : count(moving.index.images, "image"));
   }, (moving) => (moving.job ? 1000 : 5000), () => tell("off", "No answer"));
 }
 
@@ -103,7 +103,7 @@ async function render(state, how) {
   }
 }
 
-// A picture that was refused (too many at once, a server that starts again) is asked for a few times more, ever later.
+// An image that was refused (too many at once, a server that starts again) is asked for a few times more, ever later.
 document.addEventListener("error", ({ target }) => {
   if (!(target instanceof HTMLImageElement) || (target.tries ??= 0) > 4) return;
   setTimeout(() => target.isConnected && (target.src = target.src), 1000 * (1 + Math.random()) * 2 ** target.tries++);

@@ -88,7 +88,7 @@ export function note(to) {
 
 /** How many of our own steps lie behind this one. */
 export const depth = () => history.state?.depth ?? 0;
-/** The pictures asked by, in order. @returns {{id: string, thumb: string, name: string}[]} */
+/** The images asked by, in order. @returns {{id: string, thumb: string, name: string}[]} */
 export const trail = () => history.state?.trail ?? [];
 export const savedScroll = () => history.state?.scroll ?? 0;
 

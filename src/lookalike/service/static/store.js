@@ -37,7 +37,7 @@ export function choose(name, to) {
   if (name === "theme" || name === "size") dress();
 }
 
-/** Put the chosen theme and size of pictures on the page. */
+/** Put the chosen theme and size of images on the page. */
 export function dress() {
   const root = document.documentElement;
   if (choice("theme") === "auto") root.removeAttribute("data-theme");

@@ -1,12 +1,12 @@
-// The map's columns, as they come over the wire: a header of 64 bytes, then 8 bytes a picture.
+// The map's columns, as they come over the wire: a header of 64 bytes, then 8 bytes an image.
 
 /**
  * @typedef {{n: number, gen: number, x: Uint16Array, y: Uint16Array, label: Uint16Array, codes: Uint16Array,
- *            mask: Uint8Array | null}} Cloud  `codes` are what colours it, the most frequent value first
+ *            mask: Uint8Array | null}} Cloud  `codes` are what colors it, the most frequent value first
  */
 
 export const NONE = 65535;
-export const COLOURS = ["#0072b2", "#c85400", "#00875f", "#b8578f", "#9a7500", "#3b8fc7", "#8a5fc7", "#cf4444", "#62871f",
+export const COLORS = ["#0072b2", "#c85400", "#00875f", "#b8578f", "#9a7500", "#3b8fc7", "#8a5fc7", "#cf4444", "#62871f",
   "#94714a", "#1f8f88", "#777777"];
 
 /** @param {ArrayBuffer} data @returns {Cloud} */

@@ -1,6 +1,6 @@
-// Opaque squares written into one picture: the painter that is quick on every machine.
+// Opaque squares written into one image: the painter that is quick on every machine.
 
-import { COLOURS, span } from "./buffer.js";
+import { COLORS, span } from "./buffer.js";
 
 function packed(hex) {
   const value = parseInt(hex.slice(1), 16);
@@ -10,7 +10,7 @@ function packed(hex) {
 /** @param {HTMLCanvasElement} canvas */
 export function painter(canvas) {
   const context = canvas.getContext("2d");
-  const palette = Uint32Array.from(COLOURS, packed);
+  const palette = Uint32Array.from(COLORS, packed);
   let image = null;
 
   /** The first `count` points, `ratio` pixels a CSS pixel. */
@@ -31,7 +31,7 @@ export function painter(canvas) {
     const side = Math.max(1, Math.round(size * ratio));
     const half = side >> 1;
     const { x, y, codes, mask } = cloud;
-    const grey = packed(dim);
+    const gray = packed(dim);
     let painted = 0;
     // With a filter the others are drawn first, dim, so below.
     for (let pass = mask ? 0 : 1; pass < 2; pass++) {
@@ -41,9 +41,9 @@ export function painter(canvas) {
         const py = ((y[i] * scale + top) | 0) - half;
         if (px < 0 || py < 0 || px + side > width || py + side > height) continue;
         const code = codes[i];
-        const colour = pass ? palette[code < 11 ? code : 11] : grey;
+        const color = pass ? palette[code < 11 ? code : 11] : gray;
         let at = py * width + px;
-        for (let row = 0; row < side; row++, at += width) for (let k = 0; k < side; k++) pixels[at + k] = colour;
+        for (let row = 0; row < side; row++, at += width) for (let k = 0; k < side; k++) pixels[at + k] = color;
         painted++;
       }
     }

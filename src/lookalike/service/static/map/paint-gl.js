@@ -1,24 +1,24 @@
 // Round blended points on a real graphics card. In software graphics this is the slow way: `quick` finds out.
 
-import { COLOURS, span } from "./buffer.js";
+import { COLORS, span } from "./buffer.js";
 
 const VERTEX = `#version 300 es
 in vec2 place; in uint code; in float bright;
 uniform vec4 frame; uniform float size; uniform vec3 palette[12]; uniform vec3 dim; uniform float side;
-out vec4 colour;
+out vec4 color;
 void main() {
   gl_Position = vec4(place * frame.xy + frame.zw, 0.0, 1.0);
   gl_PointSize = size;
   bool mine = (bright > 0.5) == (side > 0.5);
   if (!mine) gl_Position = vec4(9.0);
-  colour = side > 0.5 ? vec4(palette[min(int(code), 11)], 0.85) : vec4(dim, 0.5);
+  color = side > 0.5 ? vec4(palette[min(int(code), 11)], 0.85) : vec4(dim, 0.5);
 }`;
 const FRAGMENT = `#version 300 es
-precision mediump float; in vec4 colour; out vec4 shade;
+precision mediump float; in vec4 color; out vec4 shade;
 void main() {
   float far = length(gl_PointCoord - 0.5);
-  float a = colour.a * (1.0 - smoothstep(0.38, 0.5, far));
-  shade = vec4(colour.rgb * a, a);
+  float a = color.a * (1.0 - smoothstep(0.38, 0.5, far));
+  shade = vec4(color.rgb * a, a);
 }`;
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
@@ -48,7 +48,7 @@ export function painter(canvas, cloud) {
     shape(place);
   };
   let shown = {};
-  gl.uniform3fv(at("palette"), COLOURS.flatMap(rgb));
+  gl.uniform3fv(at("palette"), COLORS.flatMap(rgb));
   gl.enable(gl.BLEND);
   gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
 

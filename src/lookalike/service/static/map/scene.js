@@ -1,4 +1,4 @@
-// What can be done with the map's points: names of places, cards, filters, colours, and drawing round them.
+// What can be done with the map's points: names of places, cards, filters, colors, and drawing round them.
 
 import * as api from "../api.js";
 import { count, fill, h, icon, press, readable, row, text, toast } from "../dom.js";
@@ -7,7 +7,7 @@ import { title } from "../parts/score.js";
 import { address, asks, go, note, question, read } from "../router.js";
 import { calm } from "../store.js";
 import { drawing } from "../views/map.js";
-import { COLOURS, NONE, toScreen } from "./buffer.js";
+import { COLORS, NONE, toScreen } from "./buffer.js";
 import { area, hands } from "./hands.js";
 import { places } from "./labels.js";
 import { inside, middle, pick, sorted } from "./pick.js";
@@ -28,11 +28,11 @@ export function scene(node, stage, info, facts, stop) {
   const hold = h("div.card-place");
   const foot = h("p.map-foot");
   const legend = h("div.legend");
-  const colour = h("select", { "aria-label": "Colour by", onchange: (e) => recolour(e.target.value) },
-    facts.columns.map((name) => h("option", { value: name, selected: name === "label" }, `Colour: ${name}`)));
+  const color = h("select", { "aria-label": "Color by", onchange: (e) => recolor(e.target.value) },
+    facts.columns.map((name) => h("option", { value: name, selected: name === "label" }, `Color: ${name}`)));
   const lasso = (on) => draw.setAttribute("aria-pressed", (lassoing = on));
-  const draw = press("lasso", "Draw round pictures (Shift and drag)", () => lasso(!lassoing), { "aria-pressed": "false" });
-  const bar = h("div.map-bar", facts.columns.length ? colour : null,
+  const draw = press("lasso", "Draw round images (Shift and drag)", () => lasso(!lassoing), { "aria-pressed": "false" });
+  const bar = h("div.map-bar", facts.columns.length ? color : null,
     h("button", { id: "filters", onclick: () => facets.open(read(), filtered) }, icon("filter"), h("span.wide", "Filter")),
     press("plus", "Nearer (+)", () => stage.zoom(1.6)), press("minus", "Further (−)", () => stage.zoom(1 / 1.6)), press("fit", "Show all (0)", () => fitAll()), draw);
   const chips = h("div.row.map-chips");
@@ -63,7 +63,7 @@ export function scene(node, stage, info, facts, stop) {
   function rested() {
     if (!node.isConnected) return;
     note(here({ at: where(eye.x, eye.y, eye.zoom) }));
-    // Over small pictures a name stands once, above them.
+    // Over small images a name stands once, above them.
     const side = stage.side;
     const found = places(stage.cloud, eye).filter((place, k, all) => !side || all.findIndex((one) => one.code === place.code) === k);
     labels.classList.remove("moving");
@@ -71,7 +71,7 @@ export function scene(node, stage, info, facts, stop) {
     fill(labels, found.map((place) => {
       const name = place.code === NONE ? "" : readable(names[place.code] ?? "");
       const words = name ? [h("b", h("bdi", name)), ` ${Math.round(100 * place.share)} %`] : [face(place.middle)];
-      const label = `${name || "Place"}: ${count(place.count, "picture")}${name ? `, ${Math.round(100 * place.share)} % of them` : ""}`;
+      const label = `${name || "Place"}: ${count(place.count, "image")}${name ? `, ${Math.round(100 * place.share)} % of them` : ""}`;
       const nearer = [place.x, place.y, eye.zoom * 2.5];
       return h("a", { href: here({ at: where(...nearer) }), class: "place", "--x": `${place.px}px`, "--y": `${side ? Math.max(place.edge - side, 16) : place.py}px`, "aria-label": label,
         onclick: (event) => { if (!event.ctrlKey && !event.metaKey) { event.preventDefault(); glide(...nearer); } } }, words);
@@ -82,7 +82,7 @@ export function scene(node, stage, info, facts, stop) {
 
   function nearest() {
     if (!node.isConnected) return;
-    fill(list, middle(stage.cloud, cells(), eye, 20).map((i, k) => h("li", h("button", { onfocus: () => ring(i), onclick: () => showCard(i) }, `Picture ${k + 1} near the middle`))));
+    fill(list, middle(stage.cloud, cells(), eye, 20).map((i, k) => h("li", h("button", { onfocus: () => ring(i), onclick: () => showCard(i) }, `Image ${k + 1} near the middle`))));
   }
 
   function face(i) {
@@ -148,7 +148,7 @@ export function scene(node, stage, info, facts, stop) {
       const number = inside(stage.cloud, line);
       const f = [...read().f.filter((x) => !facets.parts(x).drawn), area(stage.cloud.gen, line)];
       const drop = () => { marks.line = []; fill(hold); stage.redraw(); };
-      fill(hold, h("div.banner.floating", { role: "status" }, h("strong", count(number, "picture")),
+      fill(hold, h("div.banner.floating", { role: "status" }, h("strong", count(number, "image")),
         h("button.main", { disabled: !number, onclick: () => go(here({ screen: "search", at: "", f })) }, "Search in these"),
         h("button", { disabled: !number, onclick: () => go(address({ screen: "duplicates", f })) }, "Duplicates among these"),
         h("button", { onclick: drop }, "Cancel")));
@@ -157,7 +157,7 @@ export function scene(node, stage, info, facts, stop) {
     fit: fitAll,
     moving: () => { labels.classList.add("moving"); clearTimeout(timer); if (card) hideCard(); },
   });
-  async function recolour(next) {
+  async function recolor(next) {
     column = next;
     const base = of(`codes/${encodeURIComponent(next)}`);
     const got = await Promise.all([api.get(base), api.bytes(`${base}.bin`)]).catch(refused);
@@ -170,8 +170,8 @@ export function scene(node, stage, info, facts, stop) {
 
   function explain() {
     const used = names.slice(0, 11);
-    fill(legend, used.length > 1 ? used.map((name, k) => h("span", h("i", { "--c": COLOURS[k] }), h("bdi", readable(name)))) : [],
-      names.length > 11 ? h("span", h("i", { "--c": COLOURS[11] }), `${names.length - 11} others`) : null);
+    fill(legend, used.length > 1 ? used.map((name, k) => h("span", h("i", { "--c": COLORS[k] }), h("bdi", readable(name)))) : [],
+      names.length > 11 ? h("span", h("i", { "--c": COLORS[11] }), `${names.length - 11} others`) : null);
   }
 
   /** Filters dim what they leave out; the question and its hits are rings. */
@@ -196,10 +196,10 @@ export function scene(node, stage, info, facts, stop) {
   function tell(now) {
     const kept = Math.round(100 * now.kept[1]);
     const busy = now.job?.state === "running";
-    const words = now.method === "t-SNE" ? `near neighbours kept ${kept} %` : `A rough sketch (${kept} % of near neighbours kept).`;
+    const words = now.method === "t-SNE" ? `near neighbors kept ${kept} %` : `A rough sketch (${kept} % of near neighbors kept).`;
     const redraw = h("button.linkish", { onclick: () => api.send("map/draw").then(stop.again).catch(refused) }, "Draw again");
-    fill(foot, `${count(now.n, "picture")} · ${words}`, busy ? ` ${drawing(now)}` : info.rights === "write" ? [" ", redraw] : null);
-    foot.title = `Of each picture's 10 nearest, ${Math.round(100 * now.kept[0])} % are among its 10 nearest here and ${kept} % among its 50.`;
+    fill(foot, `${count(now.n, "image")} · ${words}`, busy ? ` ${drawing(now)}` : info.rights === "write" ? [" ", redraw] : null);
+    foot.title = `Of each image's 10 nearest, ${Math.round(100 * now.kept[0])} % are among its 10 nearest here and ${kept} % among its 50.`;
   }
 
   /** The map was drawn anew: points go to their new places. */
@@ -216,7 +216,7 @@ export function scene(node, stage, info, facts, stop) {
     else stage.show(next);
     await follow(read());
     rested();
-    if (column !== "label") recolour(column);
+    if (column !== "label") recolor(column);
     toast("The map has been brought up to date.");
   }
 
@@ -227,6 +227,6 @@ export function scene(node, stage, info, facts, stop) {
   explain();
   stage.whenRested(rested);
   follow(read()).catch(refused);
-  setTimeout(stage.upgrade, 1000); // a trial that no first look waits for
+  setTimeout(stage.check_format, 1000); // a trial that no first look waits for
   return made;
 }

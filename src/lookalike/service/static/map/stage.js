@@ -7,13 +7,13 @@ import * as cpu from "./paint-cpu.js";
 import { inView, tiles } from "./tiles.js";
 
 const BUDGET = 12; // ms a frame may take while moving
-const FEW = 400; // points in view that become pictures
+const FEW = 400; // points in view that become images
 
 export function stage(first) {
   let cloud = first;
   const canvas = h("canvas.points", { "aria-hidden": "true" });
   const above = h("canvas.above", { "aria-hidden": "true" });
-  const node = h("div.plane", { tabindex: 0, role: "application", "aria-label": "Map of all pictures" }, canvas, above);
+  const node = h("div.plane", { tabindex: 0, role: "application", "aria-label": "Map of all images" }, canvas, above);
   const eye = { x: 0.5, y: 0.5, zoom: 1, width: 1, height: 1 };
   let painter = cpu.painter(canvas);
   let shelf = tiles(cloud.gen, () => redraw());
@@ -45,7 +45,7 @@ export function stage(first) {
     over(few ? points : []);
   }
 
-  /** Pictures, rings and the lasso. */
+  /** Images, rings and the lasso. */
   function over(points) {
     const ratio = devicePixelRatio;
     const [width, height] = [Math.round(eye.width * ratio), Math.round(eye.height * ratio)];
@@ -56,9 +56,9 @@ export function stage(first) {
     if (points.length && shelf.draw(context, cloud, eye, points, calm())) requestAnimationFrame(() => over(points));
     for (const { x, y, kind } of marks.rings) {
       const [px, py] = toScreen(eye, x, y);
-      for (const [colour, wide] of [[css("--bg"), 6], [css(kind === "query" ? "--danger" : "--accent"), 3]]) {
+      for (const [color, wide] of [[css("--bg"), 6], [css(kind === "query" ? "--danger" : "--accent"), 3]]) {
         context.beginPath();
-        context.strokeStyle = String(colour);
+        context.strokeStyle = String(color);
         context.lineWidth = Number(wide);
         context.arc(px, py, kind === "hit" ? 8 : 11, 0, 7);
         context.stroke();
@@ -102,13 +102,13 @@ export function stage(first) {
   return {
     node, eye, marks, redraw, place,
     get cloud() { return cloud; },
-    /** Called whenever the picture stands still. @param {() => void} act */
+    /** Called whenever the image stands still. @param {() => void} act */
     whenRested(act) {
       rested = act;
       clearTimeout(settling);
       settling = setTimeout(act);
     },
-    /** How large the small pictures are, 0 while there are points. */
+    /** How large the small images are, 0 while there are points. */
     get side() { return shelf.size; },
     look(x, y, zoom) {
       place(x, y, zoom);
@@ -137,7 +137,7 @@ export function stage(first) {
       }
       this.show(next);
     },
-    /** Another drawing of the same pictures. */
+    /** Another drawing of the same images. */
     show(next) {
       if (next.gen !== shelf.gen) shelf = tiles(next.gen, () => redraw());
       cloud = next;
@@ -145,7 +145,7 @@ export function stage(first) {
       redraw();
     },
     /** Round points where the graphics card is quick at it. */
-    async upgrade() {
+    async check_format() {
       const gl = await import("./paint-gl.js");
       const trial = h("canvas.points", { "aria-hidden": "true" });
       const found = gl.painter(trial, cloud);

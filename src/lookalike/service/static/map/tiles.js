@@ -1,4 +1,4 @@
-// Small pictures in place of points, once few enough are in view: tiles of 8 × 8 cells, the oldest dropped.
+// Small images in place of points, once few enough are in view: tiles of 8 × 8 cells, the oldest dropped.
 
 import { span, toMap, toScreen } from "./buffer.js";
 

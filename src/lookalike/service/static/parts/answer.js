@@ -17,20 +17,20 @@ export { failure } from "./states.js";
 export const shown = (src, alt) => h("div.shown", h("img", { src, alt }));
 
 export function chips(state) {
-  return h("div.row.centre", facets.chips(state.f, (f) => go(address({ ...read(), f, open: "" }))));
+  return h("div.row.center", facets.chips(state.f, (f) => go(address({ ...read(), f, open: "" }))));
 }
 
-/** The picture that is asked by, where there is one. */
+/** The image that is asked by, where there is one. */
 export function source(query, state) {
   const ratio = query.ratio || 1;
   if (query.kind === "item") return { src: api.thumb(query.thumb, 1024), alt: title(query), ratio };
-  const src = hand.get(state.q)?.preview ?? (query.id ? api.queryPicture(query.id) : "");
-  return src ? { src, alt: "Your picture", ratio } : null;
+  const src = hand.get(state.q)?.preview ?? (query.id ? api.queryImage(query.id) : "");
+  return src ? { src, alt: "Your image", ratio } : null;
 }
 
 let cropping = null;
 let toggle = () => {};
-/** Open the crop, where there is a picture to crop. */
+/** Open the crop, where there is an image to crop. */
 export const enterCrop = () => cropping?.isConnected ? cropping.enter() : document.getElementById("crop")?.click();
 /** Close it; whether it was open. */
 export const leaveCrop = () => Boolean(cropping?.isConnected) && (toggle(), true);
@@ -48,15 +48,15 @@ export function head(place, answer, state, act) {
   const cut = from ? h("button", { id: "crop", onclick: () => toggle() }, icon("crop"), state.box ? "Cropped" : "Crop") : null;
   // The same frame stays where it is, under the hand that moves it, while the answers beside it follow.
   const keep = cropping && from && cropping.source === from.src && place.contains(cropping) ? cropping : null;
-  const picture = keep ? keep.parentElement : h("div.asked", from ? small(from, state) : null);
+  const image = keep ? keep.parentElement : h("div.asked", from ? small(from, state) : null);
   toggle = () => {
     if (cropping) {
       cropping = null;
-      fill(picture, from ? small(from, read()) : null);
+      fill(image, from ? small(from, read()) : null);
       cut?.focus({ preventScroll: true });
     } else if (from) {
       cropping = crop({ ...from, box: read().box, change: (box) => go(address({ ...read(), box, open: "" }), { replace: true }), close: leaveCrop });
-      fill(picture, cropping);
+      fill(image, cropping);
       cropping.enter();
     }
     place.classList.toggle("cropping", Boolean(cropping));
@@ -72,10 +72,10 @@ export function head(place, answer, state, act) {
     trays(answer, state),
     h("div.row.tools", facets.chips(state.f, change), info.index.columns.length ? filter : null, cut, sort,
       h("button.quiet", { title: "Copy the link (y)", onclick: copyLink }, icon("link"), h("span.wide", "Link")),
-      h("button", { "aria-label": "Another picture", onclick: act.choose }, icon("picture"), h("span.wide", "Another picture"))),
+      h("button", { "aria-label": "Another image", onclick: act.choose }, icon("image"), h("span.wide", "Another image"))),
     kept(query));
   if (keep) place.querySelector(".words")?.replaceWith(words);
-  else fill(place, from ? picture : null, words);
+  else fill(place, from ? image : null, words);
 }
 
 function small(from, state) {
@@ -90,23 +90,23 @@ function small(from, state) {
 function verdict(answer, state, act) {
   const { kind, sentence, detail, note } = answer.verdict;
   const time = h("small", ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
-  const words = state.box ? sentence.replace(/ in [\d,]+ pictures?$/, " for the cropped part") : sentence;
+  const words = state.box ? sentence.replace(/ in [\d,]+ images?$/, " for the cropped part") : sentence;
   if (!answer.hits.length) return h("h1", { tabindex: -1 }, "Nothing is left", time);
   if (kind === "uncalibrated") {
     return [h("h1", { tabindex: -1 }, "Sorted by similarity.", time),
-      note ? h("p", note) : h("p", "This index has no labelled pairs, so there are no percentages. ", action("How to calibrate", howToCalibrate, ".linkish")), indexing()];
+      note ? h("p", note) : h("p", "This index has no labeled pairs, so there are no percentages. ", action("How to calibrate", howToCalibrate, ".linkish")), indexing()];
   }
   return [h("h1", { tabindex: -1 }, words, kind === "none" ? "." : "", time), detail ? h("p", { class: note ? "rough" : null }, detail) : null,
     indexing(), kind === "none" ? weak(state, act) : null];
 }
 
-/** While pictures still arrive. */
+/** While images still arrive. */
 function indexing() {
   const line = h("p.arriving");
   const tell = (moving) => {
     const job = moving?.job?.kind === "index" && moving.job.total ? moving.job : null;
     const left = job?.seconds_left ? `; the rest arrive in about ${job.seconds_left} s.` : "; the rest arrive soon.";
-    line.textContent = job ? `Searching ${digits(moving.index.pictures)} of ${digits(moving.index.pictures + Math.max(job.total - job.done, 0))} pictures${left}` : "";
+    line.textContent = job ? `Searching ${digits(moving.index.images)} of ${digits(moving.index.images + Math.max(job.total - job.done, 0))} images${left}` : "";
     line.hidden = !job;
   };
   tell(value("moving"));
@@ -153,11 +153,11 @@ function sorted(hits, sort) {
 /** Sixty more, by button or by scrolling there. @param {number} k */
 export function more(answer, k, act) {
   const most = value("info").limits.hits;
-  if (answer.hits.length >= most) return h("p.empty", `The first ${most} of ${digits(answer.pictures)}, best first. Filter to see others.`);
+  if (answer.hits.length >= most) return h("p.empty", `The first ${most} of ${digits(answer.images)}, best first. Filter to see others.`);
   if (answer.hits.length < k) return null;
   const button = action("Show 60 more", () => { button.disabled = true; watch.disconnect(); act.further(); });
   const watch = new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && button.click(), { rootMargin: "200px" });
-  const row = h("div.row.centre", button, h("small.kept", `${count(answer.hits.length, "hit")} of all ${digits(answer.pictures)}`));
+  const row = h("div.row.center", button, h("small.kept", `${count(answer.hits.length, "hit")} of all ${digits(answer.images)}`));
   addEventListener("scroll", () => row.isConnected && watch.observe(button), { once: true, passive: true });
   return row;
 }

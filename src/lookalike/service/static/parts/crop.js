@@ -1,13 +1,13 @@
-// The part of the picture that is meant: a frame with eight handles, by pointer and by keys; answers follow it.
+// The part of the image that is meant: a frame with eight handles, by pointer and by keys; answers follow it.
 
 import { h, press, row } from "../dom.js";
 import { touch } from "../store.js";
 import { pinch } from "./pinch.js";
 
 const WAIT = 250; // ms after the last move
-const LEAST = 32; // pixels of the picture
+const LEAST = 32; // pixels of the image
 const EDGES = [["nw", 0, 0], ["n", 0.5, 0], ["ne", 1, 0], ["e", 1, 0.5], ["se", 1, 1], ["s", 0.5, 1], ["sw", 0, 1], ["w", 0, 0.5]];
-const FRAME = 0.88; // of the area, where the picture moves under it
+const FRAME = 0.88; // of the area, where the image moves under it
 
 /** @param {string} text `x1,y1,x2,y2` @returns {number[]} */
 export function parse(text) {
@@ -22,7 +22,7 @@ export const write = (box) => (box[0] <= 0 && box[1] <= 0 && box[2] >= 1 && box[
 export const share = (box) => Math.round(100 * (box[2] - box[0]) * (box[3] - box[1]));
 
 /**
- * By mouse and keys a frame over the picture; by fingers the picture moves under a fixed frame.
+ * By mouse and keys a frame over the image; by fingers the image moves under a fixed frame.
  * @param {{src: string, alt: string, ratio: number, box: string, change: (box: string) => void, close: () => void}} options
  */
 export function crop({ src, alt, ratio, box: text, change, close }) {
@@ -46,7 +46,7 @@ export function crop({ src, alt, ratio, box: text, change, close }) {
     const styles = { "--l": `${100 * box[0]}%`, "--t": `${100 * box[1]}%`, "--w": `${100 * wide}%`, "--h": `${100 * high}%`,
       "--px": middle(box[0], wide), "--py": middle(box[1], high), "--k": String(scale * FRAME) };
     for (const [name, value] of Object.entries(styles)) area.style.setProperty(name, value);
-    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box) || "under 1"} %` : touch() ? "Pinch and move the picture" : "Whole picture";
+    words.textContent = image.complete && small(box) ? "Too small to search by; at least 32 pixels." : write(box) ? `${share(box) || "under 1"} %` : touch() ? "Pinch and move the image" : "Whole image";
   }
 
   function set(next) {

@@ -16,13 +16,13 @@ export function dialog(title, ...content) {
   return node;
 }
 
-const EVERYWHERE = [["g s m d r", "search, map, duplicates, reports"], ["Ctrl V", "search by the picture on the clipboard"], ["/", "go to the words, or choose a picture"],
+const EVERYWHERE = [["g s m d r", "search, map, duplicates, reports"], ["Ctrl V", "search by the image on the clipboard"], ["/", "go to the words, or choose an image"],
   ["y", "copy the link to what you see"], ["u Ctrl Z", "undo"], ["Esc", "close"], ["?", "these keys"]];
 const KEYS = {
-  search: [["Arrows", "move between pictures"], ["Enter", "open a picture beside yours"], ["m", "more like this"], ["+ −", "more like this too, less like this"],
-    ["c", "crop"], ["f", "filters"], ["[ ]", "smaller, larger pictures"], ["← → Space", "opened: next, swap the two"]],
-  map: [["Arrows", "move"], ["+ −", "nearer, further"], ["0", "show all"], ["m", "search by the picture of the card"], ["f", "filters"], ["Shift drag", "draw round pictures"], ["Tab", "places, then pictures near the middle"]],
-  duplicates: [["1–9", "keep or move a picture"], ["Enter", "accept and go on"], ["x", "these are not duplicates"], ["← →", "previous, next group"], ["Space", "swap two in place"], ["z", "zoom all at the same spot; there ← → change the picture"], ["u", "undo"]],
+  search: [["Arrows", "move between images"], ["Enter", "open an image beside yours"], ["m", "more like this"], ["+ −", "more like this too, less like this"],
+    ["c", "crop"], ["f", "filters"], ["[ ]", "smaller, larger images"], ["← → Space", "opened: next, swap the two"]],
+  map: [["Arrows", "move"], ["+ −", "nearer, further"], ["0", "show all"], ["m", "search by the image of the card"], ["f", "filters"], ["Shift drag", "draw round images"], ["Tab", "places, then images near the middle"]],
+  duplicates: [["1–9", "keep or move an image"], ["Enter", "accept and go on"], ["x", "these are not duplicates"], ["← →", "previous, next group"], ["Space", "swap two in place"], ["z", "zoom all at the same spot; there ← → change the image"], ["u", "undo"]],
 };
 
 /** @param {string} screen */

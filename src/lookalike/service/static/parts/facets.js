@@ -58,7 +58,7 @@ export function open(state, change) {
     const under = parts(chosen.find((f) => f.startsWith("path:")) ?? "path:").value.replace(/\*$/, "");
     const answer = await get(`facets?${about({ under })}`).catch((error) => { note.textContent = said(error); });
     if (now !== round || !answer) return;
-    done.textContent = `Show ${count(answer.pictures, "result")}`;
+    done.textContent = `Show ${count(answer.images, "result")}`;
     note.textContent = answer.nearest === null ? "" : `Counts: among the ${digits(answer.nearest)} nearest, and of all.`;
     for (const { column, values, total } of answer.facets) {
       const own = (v) => chosen.includes(exactly(column, v.value));
@@ -137,7 +137,7 @@ function option(column, v, most, on, flip) {
     h("small", v.near === undefined ? all : `${digits(v.near)} of ${all}`));
 }
 
-/** A value by the pictures in its middle, asked for when it is seen: a number alone says nothing. */
+/** A value by the images in its middle, asked for when it is seen: a number alone says nothing. */
 function faces(column, value) {
   const place = h("span.faces");
   const ask = () => get(`facets/${encodeURIComponent(column)}/middle?${new URLSearchParams({ value })}`).then(({ items }) =>

@@ -1,4 +1,4 @@
-// Justified rows of whole pictures, and the keys that move in them.
+// Justified rows of whole images, and the keys that move in them.
 
 import { thumb } from "../api.js";
 import { h } from "../dom.js";
@@ -25,7 +25,7 @@ export function cell(item, { href, tools = [], eager = false, plain = false, rou
   if (item.copies?.length) shot.append(h("span.copies", `+${item.copies.length}`));
   return h(
     "li",
-    { class: `cell ${item.group ?? ""}${rough ? " rough" : ""}`, "--ar": ratio, "--mean": item.colour },
+    { class: `cell ${item.group ?? ""}${rough ? " rough" : ""}`, "--ar": ratio, "--mean": item.color },
     shot,
     tools.length ? h("div.tools", tools) : null,
     plain ? null : caption(item),
@@ -38,7 +38,7 @@ export function grid(cells, { weak = false, label }) {
 }
 
 const rooted = new WeakSet();
-/** One tab stop for all pictures; arrows move between them, a held finger shows what can be done. @param {Element} root */
+/** One tab stop for all images; arrows move between them, a held finger shows what can be done. @param {Element} root */
 export function roving(root) {
   const links = () => [...root.querySelectorAll("a.shot")];
   links()[0]?.setAttribute("tabindex", "0");
@@ -56,7 +56,7 @@ export function roving(root) {
   root.addEventListener("keydown", (event) => {
     const here = event.target;
     if (!here.matches("a.shot")) return;
-    const next = neighbour(links(), here, event.key);
+    const next = neighbor(links(), here, event.key);
     if (next) {
       event.preventDefault();
       next.focus();
@@ -65,7 +65,7 @@ export function roving(root) {
   });
 }
 
-function neighbour(links, here, key) {
+function neighbor(links, here, key) {
   const place = links.indexOf(here);
   if (key === "ArrowRight") return links[place + 1];
   if (key === "ArrowLeft") return links[place - 1];

@@ -1,4 +1,4 @@
-// How a picture gets in: dropped anywhere, pasted anywhere, or chosen; and those that are still in hand.
+// How an image gets in: dropped anywhere, pasted anywhere, or chosen; and those that are still in hand.
 
 import { toast } from "../dom.js";
 
@@ -10,7 +10,7 @@ export function watch(take) {
   const first = (data) => {
     const files = [...(data?.files ?? [])];
     const file = files.find((f) => f.type.startsWith("image/")) ?? files[0];
-    if (files.length > 1) toast(`One picture at a time: searching by ${file.name}, not by the other ${files.length - 1}.`);
+    if (files.length > 1) toast(`One image at a time: searching by ${file.name}, not by the other ${files.length - 1}.`);
     if (file) take(file);
     return Boolean(file);
   };
@@ -23,12 +23,12 @@ export function watch(take) {
     depth = 0;
     show(false);
     event.preventDefault();
-    if (!first(event.dataTransfer)) toast("Drop a picture file; addresses are not fetched.");
+    if (!first(event.dataTransfer)) toast("Drop an image file; addresses are not fetched.");
   });
   addEventListener("paste", (event) => {
     if (event.target instanceof HTMLInputElement) return;
     if (first(event.clipboardData)) event.preventDefault();
-    else if (event.clipboardData?.getData("text")) toast("There is no picture on the clipboard; addresses are not fetched.");
+    else if (event.clipboardData?.getData("text")) toast("There is no image on the clipboard; addresses are not fetched.");
   });
 }
 
@@ -41,7 +41,7 @@ export function choose(take) {
   input.click();
 }
 
-/** Pictures given in this tab by their names in the address, the latest last. @type {Map<string, {file: File, preview: string}>} */
+/** Images given in this tab by their names in the address, the latest last. @type {Map<string, {file: File, preview: string}>} */
 export const hand = new Map();
 const MOST = 4;
 
@@ -50,7 +50,7 @@ function drop(name) {
   hand.delete(name);
 }
 
-/** Take a picture that has no name yet; the oldest is let go. @param {File} file */
+/** Take an image that has no name yet; the oldest is let go. @param {File} file */
 export function hold(file) {
   drop("pending");
   if (hand.size === MOST) drop(hand.keys().next().value);

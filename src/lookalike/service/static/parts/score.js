@@ -1,4 +1,4 @@
-// How sure a hit is, in words and as a length; never by colour alone.
+// How sure a hit is, in words and as a length; never by color alone.
 
 import { fileName, h, readable, text } from "../dom.js";
 import { choice } from "../store.js";
@@ -9,7 +9,7 @@ export const GROUPS = [
   ["similar", "Similar look only"],
 ];
 
-/** What stands under a picture. */
+/** What stands under an image. */
 export function caption(hit) {
   const file = fileName(hit.columns.path ?? hit.id);
   const name = { file, date: text(hit.columns.date) || file, label: readable(hit.columns.label) || file }[choice("caption")] ?? file;
@@ -23,7 +23,7 @@ export function caption(hit) {
   ];
 }
 
-/** The whole story of one score, for the opened picture. */
+/** The whole story of one score, for the opened image. */
 export function story(hit) {
   if (hit.identical) return "The same file, byte for byte.";
   const similarity = `Similarity ${hit.score.toFixed(2)}.`;

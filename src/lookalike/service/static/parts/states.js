@@ -18,15 +18,15 @@ export function nothing(state) {
   const alone = state.f.map((filter) => {
     const { value, drawn } = parts(filter);
     const button = h("button", { disabled: true, onclick: () => by([filter]) });
-    api.get(`facets?${new URLSearchParams({ f: filter, limit: "1" })}`).then(({ pictures }) => {
+    api.get(`facets?${new URLSearchParams({ f: filter, limit: "1" })}`).then(({ images }) => {
       const label = drawn ? "that part" : readable(value);
-      button.textContent = `${label[0]?.toUpperCase() ?? ""}${label.slice(1)} alone: ${digits(pictures)}.`;
-      button.disabled = !pictures;
+      button.textContent = `${label[0]?.toUpperCase() ?? ""}${label.slice(1)} alone: ${digits(images)}.`;
+      button.disabled = !images;
     }).catch(api.said);
     return button;
   });
-  return h("div.empty", h("p", `No picture has ${state.f.map(name).join(" and ")}.`),
-    h("p.row.centre", alone, action("Search without filters", () => by([]))));
+  return h("div.empty", h("p", `No image has ${state.f.map(name).join(" and ")}.`),
+    h("p.row.center", alone, action("Search without filters", () => by([]))));
 }
 
 /** No good match: crop, or leave out a filter. @param {{crop: () => void, ask: (state: any, k: number) => Promise<any>}} act */
@@ -46,8 +46,8 @@ export function weak(state, act) {
 
 /** Why there are no percentages, and how to get them. */
 export function howToCalibrate() {
-  dialog("How to calibrate", h("p", "Percentages need pairs of pictures that are known to show the same thing: at least 200 of them."),
-    h("p", "Put pictures of one thing into one subfolder (its name becomes the label), or give a table with a column ", h("code", "label"), ", then run ", h("code", "lookalike index FOLDER"), " again: the scores are checked on them by themselves."));
+  dialog("How to calibrate", h("p", "Percentages need pairs of images that are known to show the same thing: at least 200 of them."),
+    h("p", "Put images of one thing into one subfolder (its name becomes the label), or give a table with a column ", h("code", "label"), ", then run ", h("code", "lookalike index FOLDER"), " again: the scores are checked on them by themselves."));
 }
 
 /** @param {() => void} again @param {any} [other] */

@@ -1,4 +1,4 @@
-// More like these, less like those: pictures put aside as examples, and the way one came.
+// More like these, less like those: images put aside as examples, and the way one came.
 
 import { thumb } from "../api.js";
 import { action, h, icon } from "../dom.js";
@@ -19,7 +19,7 @@ export function trays(answer, state) {
   return h("div.trays", rows, state.like || state.q ? alone : null);
 }
 
-/** The pictures one came by, oldest first. */
+/** The images one came by, oldest first. */
 export function way(query) {
   const steps = trail();
   if (steps.length < 2) return null;

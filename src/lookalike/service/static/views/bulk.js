@@ -37,7 +37,7 @@ export async function bulk(kind, prefer, facts, after) {
   const flip = (group, file, node) => {
     if (goes.has(file.id)) goes.delete(file.id);
     else if (group.files.filter((f) => !goes.has(f.id)).length > 1) goes.add(file.id);
-    else return toast("At least one picture of a group stays.");
+    else return toast("At least one image of a group stays.");
     node.className = goes.has(file.id) ? "move" : "keep";
     node.setAttribute("aria-pressed", String(!goes.has(file.id)));
     tell();
@@ -47,7 +47,7 @@ export async function bulk(kind, prefer, facts, after) {
       "aria-label": `Keep ${file.columns.path}`, onclick: () => flip(group, file, node) }, h("img", { src: api.thumb(file.thumb, 96), alt: "", loading: "lazy" }));
     return node;
   }), h("small", group.reason)));
-  const node = dialog("What stays and what goes", h("p", "Bright pictures stay, crossed ones go. A click turns one over.", total > groups.length ? ` The first ${groups.length} of ${total} groups.` : ""),
+  const node = dialog("What stays and what goes", h("p", "Bright images stay, crossed ones go. A click turns one over.", total > groups.length ? ` The first ${groups.length} of ${total} groups.` : ""),
     h("ul.overview", rows), row(button, action("Cancel", () => node.close())));
   node.classList.add("large");
   tell();

@@ -1,4 +1,4 @@
-// Duplicates: group by group, pictures large, a suggestion with its reason, steps taken back.
+// Duplicates: group by group, images large, a suggestion with its reason, steps taken back.
 
 import * as api from "../api.js";
 import { action, count, digits, fill, guarded, h, icon, press, row, text, toast } from "../dom.js";
@@ -55,7 +55,7 @@ async function show() {
   }
   if (facts.state !== "ready") {
     return fill(view.main, h("div.screen", title, h("div.empty",
-      h("p", "Finds identical files, the same picture in several sizes, and pictures taken right after each other."), h("p.row.centre", find), h("p", "Nothing is moved by looking."))));
+      h("p", "Finds identical files, the same image in several sizes, and images taken right after each other."), h("p.row.center", find), h("p", "Nothing is moved by looking."))));
   }
   const all = KINDS.reduce((sum, [kind]) => sum + (facts.counts?.[kind]?.groups ?? 0), 0);
   const tabs = h("div.tabs", { role: "tablist", "aria-label": "Kinds of duplicates" }, KINDS.map(([kind, name]) =>
@@ -65,7 +65,7 @@ async function show() {
   const place = h("div.group-place");
   fill(view.main, h("div.screen.duplicates", row(title, h("span.grow"), past, all ? find : null), all ? tabs : null,
     state.f.length ? chips(state) : null, facts.can_move && writes() ? null : h("div.banner", !writes() ? "This key may only read: duplicates are listed, moving is off." : facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
-  if (!all) return fill(place, h("div.empty", h("p", `No duplicates among ${count(facts.pictures, "picture")}.`), h("p.row.centre", find)));
+  if (!all) return fill(place, h("div.empty", h("p", `No duplicates among ${count(facts.images, "image")}.`), h("p.row.center", find)));
   view.place = place;
   await step(state.g || 1);
 }
@@ -102,7 +102,7 @@ function draw() {
   const may = facts.can_move && writes();
   const words = moves.length ? `Keep ${keep.size}, move ${moves.length}` : "Keep all";
   const tiles = one.files.map((file, k) => tile(file, k));
-  const stage = h("div", { class: `pictures n${Math.min(one.files.length, 4)}` }, tiles);
+  const stage = h("div", { class: `images n${Math.min(one.files.length, 4)}` }, tiles);
   const fold = h("input", { type: "search", value: view.prefer, placeholder: "prefer a folder", "aria-label": "Prefer files whose path begins with", onchange: (e) => {
     view.prefer = e.target.value.trim();
     view.groups.clear();
@@ -124,7 +124,7 @@ function tile(file, k) {
   const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.place ? "has a place" : ""].filter(Boolean).join(" · ");
   return h("figure", { class: kept ? "keep" : "move", "data-k": k },
     h("button.flip", { "aria-pressed": String(kept), disabled: !writes(), "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`, onclick: () => flip(k) },
-      h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.colour }),
+      h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.color }),
       h("span.tag", h("b", String(k + 1)), kept ? " KEEP" : " move")),
     h("figcaption", h("bdi", file.columns.path), h("small", facts)));
 }
@@ -133,7 +133,7 @@ function flip(k) {
   const file = view.one.files[k];
   if (!file) return;
   if (view.keep.has(file.id)) {
-    if (view.keep.size === 1) return toast("At least one picture of a group stays.");
+    if (view.keep.size === 1) return toast("At least one image of a group stays.");
     view.keep.delete(file.id);
   } else {
     view.keep.add(file.id);
@@ -180,7 +180,7 @@ async function after() {
   if (read().screen === "duplicates") await show();
 }
 
-/** All pictures at the same spot; there the arrows change the picture. */
+/** All images at the same spot; there the arrows change the image. */
 function zoomed() {
   const files = view.one.files;
   const file = files[view.zoom.k % files.length];
@@ -192,7 +192,7 @@ function zoomed() {
     stage.style.setProperty("--ox", `${view.zoom.x}%`);
     stage.style.setProperty("--oy", `${view.zoom.y}%`);
   } }, image, h("span.tag", `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", file.columns.path)));
-  fill(view.place.querySelector(".pictures"), stage);
+  fill(view.place.querySelector(".images"), stage);
 }
 
 /** Keys of this screen. @param {KeyboardEvent} event */
@@ -216,5 +216,5 @@ export function key(event) {
 /** The first two in place of each other. */
 function swap() {
   const tiles = [...view.place.querySelectorAll("figure")];
-  view.place.querySelector(".pictures").append(tiles[0]);
+  view.place.querySelector(".images").append(tiles[0]);
 }

@@ -1,4 +1,4 @@
-// The map: a cloud of all pictures. Here are its points, as soon as can be; what one does with them is `map/scene.js`.
+// The map: a cloud of all images. Here are its points, as soon as can be; what one does with them is `map/scene.js`.
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
@@ -13,7 +13,7 @@ export function leave() {
   view = null;
 }
 
-/** The picture under the card, for the keys. */
+/** The image under the card, for the keys. */
 export const current = () => view?.card?.id ?? "";
 /** @param {KeyboardEvent} event */
 export const key = (event) => Boolean(view?.key?.(event));
@@ -23,7 +23,7 @@ export const escape = () => Boolean(view?.close?.());
 export async function render(main, info, state) {
   if (view && main.contains(view.node)) return view.follow(state);
   leave();
-  const title = h("h1.unseen", "Map of all pictures");
+  const title = h("h1.unseen", "Map of all images");
   const words = h("p.empty", { role: "status" }, "Fetching the map…");
   const node = h("div.screen", title, words);
   fill(main, node);

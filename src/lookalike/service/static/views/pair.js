@@ -1,4 +1,4 @@
-// A hit beside the question: two whole pictures under one zoom.
+// A hit beside the question: two whole images under one zoom.
 
 import { original, thumb } from "../api.js";
 import { count, fill, h, icon, press, readable, text } from "../dom.js";
@@ -17,7 +17,7 @@ export function pair(answer, state, act) {
   const view = { x: 0, y: 0, z: 1 };
   const stage = h("div.stage");
   const asked = source(answer.query, state);
-  const frames = [asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your picture"), frame(thumb(hit.thumb, 1024), title(hit), touch() && asked ? "This hit (hold to see yours)" : "This hit")];
+  const frames = [asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your image"), frame(thumb(hit.thumb, 1024), title(hit), touch() && asked ? "This hit (hold to see yours)" : "This hit")];
   fill(stage, frames);
   zooming(stage, view);
   const step = (by) => {

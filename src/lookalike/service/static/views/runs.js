@@ -53,7 +53,7 @@ function drawIndex(place, moving) {
   const bar = mine?.total ? h("progress", { max: mine.total, value: mine.done, "aria-label": mine.title }) : null;
   const left = mine?.seconds_left ? `about ${mine.seconds_left} s` : "";
   fill(place, h("div.row", h("strong", h("bdi", index.name)), bar,
-    h("span", mine?.total ? `${mine.phase || mine.title}: ${digits(mine.done)} of ${digits(mine.total)}` : count(index.pictures, "picture")), left, bad,
+    h("span", mine?.total ? `${mine.phase || mine.title}: ${digits(mine.done)} of ${digits(mine.total)}` : count(index.images, "image")), left, bad,
     h("span.grow"),
     writes() ? action(mine ? "Stop" : "Bring up to date", () => api.send(mine ? `jobs/${mine.id}/stop` : "index/update")) : null),
     h("small", `Model ${index.model} · updated ${minute(index.updated)}`),
@@ -77,13 +77,13 @@ function draw(body, run) {
   const metric = run.series.find((one) => [run.metric, `validation/${run.metric}`].includes(one.name));
   const losses = run.series.filter((one) => /loss/.test(one.name));
   const rest = run.series.filter((one) => one !== metric && !losses.includes(one) && one.y.length > 1);
-  const best = typeof run.best === "number" ? `Best${run.state === "finished" ? "" : " so far"}: step ${run.best_step}, ${run.metric} ${round(run.best)}${run.state === "finished" ? " on the validation pictures" : ""}.` : "";
+  const best = typeof run.best === "number" ? `Best${run.state === "finished" ? "" : " so far"}: step ${run.best_step}, ${run.metric} ${round(run.best)}${run.state === "finished" ? " on the validation images" : ""}.` : "";
   const first = typeof run.first === "number" ? [{ name: "step 0", value: run.first }] : [];
   const whole = run.measured.map((one) => `${one.name} ${round(one.value)}${"low" in one ? ` (${round(one.low)}–${round(one.high)})` : ""}`).join(" · ");
   const stopped = run.state === "stopped" ? h("p", `Stopped at step ${run.step ?? 0}. Continue with `, h("code", run.resume || `lookalike train --resume ${run.name}`), ".") : null;
   fill(body, h("p", h("a", { href: "/runs" }, icon("left"), "All runs")), h("h1", h("bdi", run.name)),
     h("p.lead-line", { role: "status" }, run.verdict || best || "Nothing was measured yet."), run.verdict && best ? h("p", best) : null,
-    whole ? h("p", `${run.metric} on the ${run.side || "held-out"} pictures: ${whole}`) : null, stopped,
+    whole ? h("p", `${run.metric} on the ${run.side || "held-out"} images: ${whole}`) : null, stopped,
     run.report ? h("p", report(run)) : null,
     h("div.charts", metric ? lines({ title: run.metric, series: [metric], levels: first }) : null,
       losses.length ? lines({ title: "loss", series: losses }) : null),

@@ -57,7 +57,7 @@ export const escape = () => Boolean(answers?.leaveCrop());
 export async function take(file) {
   const limit = value("info")?.limits.upload ?? 2e7;
   if (file.size > limit) {
-    return toast(`This picture has ${Math.round(file.size / 1e6)} MB; the limit here is ${Math.round(limit / 1e6)} MB.`);
+    return toast(`This image has ${Math.round(file.size / 1e6)} MB; the limit here is ${Math.round(limit / 1e6)} MB.`);
   }
   try {
     await ready();
@@ -83,7 +83,7 @@ async function upload(file, state) {
   scrollTo(0, 0);
 }
 
-/** By the address; a picture in hand goes itself where the server keeps too little of it: nothing, or a small copy to cut a part from. */
+/** By the address; an image in hand goes itself where the server keeps too little of it: nothing, or a small copy to cut a part from. */
 export function ask(state, k, signal) {
   const held = hand.get(state.q);
   const kept = state.q.startsWith("u.");
@@ -101,7 +101,7 @@ async function load(state, fetching, again = () => render(view.main, value("info
   view.abort = new AbortController();
   const head = frameOf(view.main);
   const results = head.results;
-  if (state.q === "pending") fill(head.question, answers.shown(hand.get("pending").preview, "Your picture"), h("div.words", h("h1", "Looking…")));
+  if (state.q === "pending") fill(head.question, answers.shown(hand.get("pending").preview, "Your image"), h("div.words", h("h1", "Looking…")));
   else if (!view.answer) fill(head.question, h("div.words", h("h1", "Looking…")));
   const say = (words) => {
     const h1 = head.question.querySelector("h1");
@@ -109,7 +109,7 @@ async function load(state, fetching, again = () => render(view.main, value("info
   };
   const timers = [
     setTimeout(() => (results.children.length ? results.classList.add("waiting") : fill(results, bones())), 150),
-    setTimeout(() => say(`Searching ${count(value("info")?.index.pictures ?? 0, "picture")}…`), 300),
+    setTimeout(() => say(`Searching ${count(value("info")?.index.images ?? 0, "image")}…`), 300),
     setTimeout(() => say("Still searching. The first search after a start loads the model."), 4000),
   ];
   try {
@@ -129,7 +129,7 @@ async function load(state, fetching, again = () => render(view.main, value("info
 }
 
 function failed(head, error, again) {
-  const other = action("Choose another picture", () => choose(take));
+  const other = action("Choose another image", () => choose(take));
   fill(head.question, h("div.words", h("h1", "That did not work"), answers.failure(error, again, other)));
   fill(head.results);
   view.key = "";
@@ -150,20 +150,20 @@ const bones = () => h("div.bones", { "aria-hidden": "true" }, Array.from({ lengt
 
 async function mosaic(main, info, state) {
   if (state.f.length) await ready();
-  const pictures = h("div", bones());
-  const drop = h("button.ask", { onclick: () => choose(take) }, icon("picture"),
-    h("span", h("strong", touch() ? "Choose a picture or take one" : "Drop a picture, paste it or choose one"),
-      h("span", `to find its lookalikes among ${count(info.index.pictures, "picture")}`)));
+  const images = h("div", bones());
+  const drop = h("button.ask", { onclick: () => choose(take) }, icon("image"),
+    h("span", h("strong", touch() ? "Choose an image or take one" : "Drop an image, paste it or choose one"),
+      h("span", `to find its lookalikes among ${count(info.index.images, "image")}`)));
   const words = info.words ? describe(state) : null;
   const heading = h("h1.lead", state.f.length ? "or start from one of those that were chosen" : "or start from one of these");
-  fill(main, h("div.screen", drop, words, state.f.length ? answers.chips(state) : null, heading, pictures));
+  fill(main, h("div.screen", drop, words, state.f.length ? answers.chips(state) : null, heading, images));
   const query = new URLSearchParams([["sample", "24"], ...state.f.map((f) => ["f", f])]);
   const { items } = await api.get(`items?${query}`);
   if (asks(read()) || read().screen !== "search") return;
-  fill(pictures, items.length ? grid(items.map((item, n) =>
-    cell(item, { href: address({ like: item.id, f: state.f }), eager: n < 8, plain: true })), { label: "Pictures to start from", weak: true })
-    : h("p.empty", state.f.length ? "No picture is left by these filters." : "There are no pictures here yet."));
-  roving(pictures);
+  fill(images, items.length ? grid(items.map((item, n) =>
+    cell(item, { href: address({ like: item.id, f: state.f }), eager: n < 8, plain: true })), { label: "Images to start from", weak: true })
+    : h("p.empty", state.f.length ? "No image is left by these filters." : "There are no images here yet."));
+  roving(images);
   ready().catch(api.said);
 }
 
@@ -208,7 +208,7 @@ function announce() {
 /** What can be done with a hit. */
 export function actions(state) {
   const add = (name) => (id) => {
-    if (name === "less" && !asks(state)) return toast("Add one picture to look for first.");
+    if (name === "less" && !asks(state)) return toast("Add one image to look for first.");
     if (!state[name].includes(id)) go(address({ ...state, screen: "search", rest: "", at: "", open: "", [name]: [...state[name], id] }));
   };
   const step = (id) => {
@@ -243,7 +243,7 @@ function showPair(state) {
   else grow(cellOf(state.open)?.firstElementChild, open);
 }
 
-/** An opened picture grows from its cell and back, unless somebody asked for calm. */
+/** An opened image grows from its cell and back, unless somebody asked for calm. */
 function grow(from, change) {
   if (!document.startViewTransition || calm() || !from) return change();
   const name = (image, to) => image?.style.setProperty("view-transition-name", to);

@@ -15,8 +15,8 @@ export function leave() {
 
 export async function render(main) {
   leave();
-  const model = h("section.panel", { "aria-labelledby": "s-model" });
-  const keys = h("section.panel", { "aria-labelledby": "s-keys" });
+  const model = h("section.panel", { "aria-labeledby": "s-model" });
+  const keys = h("section.panel", { "aria-labeledby": "s-keys" });
   fill(main, h("div.screen.narrow", more("settings"), h("h1", "Settings"), model, keys, reader()));
   ends.push(api.poll("generations", (facts) => drawModel(model, facts), () => 4000));
   let seen = "";
@@ -41,14 +41,14 @@ function drawModel(place, facts) {
   const old = facts.generations.filter((g) => !g.live);
   const back = (generation) => action("Switch back", async () => { await api.send("switch", { generation }); location.reload(); });
   fill(place, h("h2", { id: "s-model" }, "Model"),
-    h("p", h("strong", h("bdi", live?.model.name ?? info.model.name)), `${ece} · ${text(live?.model.fingerprint ?? info.model.fingerprint).slice(0, 4)} · ${count(live?.pictures ?? info.index.pictures, "picture")}`),
+    h("p", h("strong", h("bdi", live?.model.name ?? info.model.name)), `${ece} · ${text(live?.model.fingerprint ?? info.model.fingerprint).slice(0, 4)} · ${count(live?.images ?? info.index.images, "image")}`),
     busy ? steps(job) : null,
     job?.state === "finished" && job.sentence ? h("div.banner", { role: "status" }, job.sentence, compared(job.result), write && job.result?.before !== undefined && job.result.generation === facts.live ? back(job.result.before) : null) : null,
     job?.state === "failed" ? h("div.banner.bad", { role: "alert" }, job.sentence) : null,
     write && !busy && select.options.length ? row("Switch to", select, action("Embed and compare", start, ".main")) : null,
-    old.length ? h("ul.rows", old.map((g) => h("li.row", h("bdi", g.model.name), h("small", `${g.model.fingerprint.slice(0, 4)} · ${count(g.pictures, "picture")}${g.complete ? "" : " · not finished"}`), h("span.grow"),
+    old.length ? h("ul.rows", old.map((g) => h("li.row", h("bdi", g.model.name), h("small", `${g.model.fingerprint.slice(0, 4)} · ${count(g.images, "image")}${g.complete ? "" : " · not finished"}`), h("span.grow"),
       write && g.complete ? back(g.number) : null,
-      write ? action("Delete", async () => { if (await confirm("Delete vectors", `Delete the vectors of ${g.model.name}? The pictures stay.`, "Delete")) { await api.send(`generations/${g.number}`, null, "DELETE"); drawModel(place, await api.fresh("generations")); } }) : null))) : null);
+      write ? action("Delete", async () => { if (await confirm("Delete vectors", `Delete the vectors of ${g.model.name}? The images stay.`, "Delete")) { await api.send(`generations/${g.number}`, null, "DELETE"); drawModel(place, await api.fresh("generations")); } }) : null))) : null);
 }
 
 /** Embed, compare, switch: where it is. */
@@ -87,6 +87,6 @@ async function drawKeys(place) {
 function reader() {
   const pick = (setting, name, options) => h("label.row", h("span.label", name),
     h("select", { onchange: (event) => choose(setting, event.target.value) }, options.map((option) => h("option", { value: option, selected: choice(setting) === option }, option))));
-  return h("section.panel", { "aria-labelledby": "s-page" }, h("h2", { id: "s-page" }, "This page"), pick("theme", "Theme", ["auto", "light", "dark"]), pick("letter-keys", "Letter keys", ["on", "off"]),
+  return h("section.panel", { "aria-labeledby": "s-page" }, h("h2", { id: "s-page" }, "This page"), pick("theme", "Theme", ["auto", "light", "dark"]), pick("letter-keys", "Letter keys", ["on", "off"]),
     pick("caption", "Caption", ["label", "date", "file"]));
 }

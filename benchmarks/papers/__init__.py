@@ -1,0 +1,175 @@
+"""Proofs of the papers' claims: one file a paper, each claim with the rule of its verdict.
+
+A paper is a module with `CLAIMS`, named in `PAPERS`. Every finished sub-job is stored, so that a killed
+run goes on; every finished claim is written to `results/PAPER.json`, which `docs/results.md` is made from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lookalike.core import folders, machine, progress
+from lookalike.core.device import threads
+from lookalike.core.errors import choose
+from lookalike.core.files import read_json, write_json
+from lookalike.core.job_cache import Jobs
+from lookalike.core.provenance import data_folder, data_set, provenance
+
+# Name -> module; add a line for a new paper.
+PAPERS = {
+    "defaults": "benchmarks.papers.defaults",
+    "xbn": "benchmarks.papers.xbn",
+    "oodml": "benchmarks.papers.oodml",
+    "dmcac": "benchmarks.papers.dmcac",
+    "t3ar": "benchmarks.papers.t3ar",
+    "carp": "benchmarks.papers.carp",
+}
+
+Verdict = Literal[
+    "reproduced",
+    "no difference found",
+    "not reproduced",
+    "contradicted",
+    "not testable at this scale",
+    "not run",
+]
+SCALES = ("small", "paper")
+
+
+@dataclass(frozen=True)
+class ClaimOutcome:
+    """The verdict, with the numbers (seeds, intervals) it rests on."""
+
+    verdict: Verdict
+    figures: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+class Missing(Exception):
+    """Only finished runs were asked for, and one that is needed is not."""
+
+
+class ClaimContext:
+    """What a claim's `run` is given."""
+
+    def __init__(self, jobs: Jobs, *, data: Path | None = None, scale: str = "small", finished: bool = False) -> None:
+        self.jobs, self.data, self.scale = jobs, data, scale
+        self.finished = finished
+        """Judge by the runs that are finished and start none; a claim of many runs may look for it."""
+        self.threads = threads()
+        self.say = progress.say
+
+    def folder(self, name: str) -> Path:
+        """The folder of a data set (`cub`, `cars`, …), or the sentence that says how to give it."""
+        return data_set(self.data, name, "This claim")
+
+    def job(self, key: str, function: Callable[..., Any], **arguments: Any) -> Any:
+        """`function(**arguments)`, once: a finished job is not run again. Its result must be JSON.
+
+        The name and the arguments are a job's identity: put into them whatever changes the result.
+        """
+        return self.jobs.run(key, function, **arguments)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, and how we look whether it holds."""
+
+    key: str
+    paper: str
+    statement: str
+    figure: str
+    """The figure in the paper."""
+    small: str
+    """How it is run small."""
+    at_scale: str
+    """How to run it at the paper's scale."""
+    run: Callable[[ClaimContext], ClaimOutcome]
+
+    def judge(self, context: ClaimContext) -> ClaimOutcome:
+        """The outcome, or `not run` where too few runs are finished."""
+        try:
+            return self.run(context)
+        except Missing:
+            return ClaimOutcome("not run", note="not enough runs are finished")
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    key: str
+    paper: str
+    statement: str
+    figure: str
+    small: str
+    at_scale: str
+    scale: str
+    verdict: Verdict
+    figures: dict[str, Any]
+    note: str
+    proof: dict[str, Any]
+    """When, where, by what command and with which versions; empty for a claim that was not run."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def claims_of(paper: str) -> list[Claim]:
+    choose(paper, PAPERS, "a paper that can be reproduced")
+    return list(importlib.import_module(PAPERS[paper]).CLAIMS)
+
+
+def results_of(paper: str, out: str | Path = "results") -> list[ClaimResult]:
+    """What is known of a paper's claims: the stored results, and `not run` for the rest."""
+    path = Path(out) / f"{paper}.json"
+    rows = read_json(path, "result")["claims"] if path.exists() else []
+    stored = {row["key"]: row for row in rows}
+    return [_result(claim, stored.get(claim.key)) for claim in claims_of(paper)]
+
+
+def reproduce(
+    *,
+    paper: str,
+    data: str | Path | None = None,
+    scale: str = "small",
+    only: str | Sequence[str] | None = None,
+    out: str | Path = "results",
+    fresh: bool = False,
+    finished: bool = False,
+) -> list[ClaimResult]:
+    """Try a paper's claims and write the verdicts to `OUT/PAPER.json`.
+
+    `only` picks claims by key; `fresh` forgets the finished jobs of earlier runs; `finished` starts no run of a claim
+    that consists of many, and judges by those that are there.
+    """
+    choose(scale, SCALES, "a scale")
+    claims = claims_of(paper)
+    wanted = [only] if isinstance(only, str) else list(only or [c.key for c in claims])
+    for key in wanted:
+        choose(key, [c.key for c in claims], f"a claim of {paper}")
+    jobs = Jobs(folders.home() / "jobs" / paper / scale)
+    if fresh:
+        jobs.clear()
+    context = ClaimContext(jobs, data=data_folder(data), scale=scale, finished=finished)
+    for number, claim in enumerate((c for c in claims if c.key in wanted), 1):
+        progress.say(f"[{number}/{len(wanted)}] {claim.key}: {claim.statement}")
+        around, start = machine.describe(), time.monotonic()
+        outcome = claim.judge(context)
+        proof = {**provenance(), "machine": around, "seconds": round(time.monotonic() - start, 1)}
+        row = _result(claim, {**asdict(outcome), "scale": scale, "proof": proof})
+        known = [row if r.key == claim.key else r for r in results_of(paper, out)]
+        document = {"paper": paper, "claims": [r.to_json() for r in known if r.verdict != "not run"]}
+        write_json(Path(out) / f"{paper}.json", document)
+        progress.say(f"      {outcome.verdict}{': ' + outcome.note if outcome.note else ''}")
+    return [row for row in results_of(paper, out) if row.key in wanted]
+
+
+def _result(claim: Claim, found: dict[str, Any] | None) -> ClaimResult:
+    """A claim's own words come from the code, what was found from the file."""
+    found = found or {"verdict": "not run", "figures": {}, "note": "", "scale": "small", "proof": {}}
+    words = {name: getattr(claim, name) for name in ("key", "paper", "statement", "figure", "small", "at_scale")}
+    return ClaimResult(**words, **{name: found[name] for name in ("scale", "verdict", "figures", "note", "proof")})

@@ -1,0 +1,181 @@
+"""Runs of the claims about adaptation with retrieval, each by numbers and names alone (`t3ar_measure.py`)."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LAYOUTS = {"pacs": "pacs", "domainnet126": "domainnet"}
+
+
+@cache
+def domain(data: str, name: str, part: str) -> Any:
+    """A domain of PACS or DomainNet-126, or a side of CUB's official split."""
+    from benchmarks.papers import t3ar_measure
+    from lookalike.data import read_table
+
+    if name != "cub":
+        return t3ar_measure.domain(Path(data) / name, LAYOUTS[name], part)
+    table = read_table(Path(data) / "cub", layout="cub")
+    return t3ar_measure.different(table.where("official_split" if table.has("official_split") else "split", part))
+
+
+@cache
+def pool_of(data: str, kind: str) -> Any:
+    """`all` of the data set `pool`, the same `without` images of PACS classes, or data sets joined by +."""
+    from lookalike.adaptation.pool import read_pool
+    from lookalike.data import read_table
+
+    if kind == "none":
+        return None
+    if kind not in ("all", "without"):
+        return read_pool([Path(data) / name for name in kind.split("+")])
+    table = read_table(Path(data) / "pool")
+    if kind == "without":
+        with (Path(data) / "pool" / "pool.csv").open(encoding="utf-8") as file:
+            plain = {row["path"] for row in csv.DictReader(file) if not row["pacs_class"]}
+        table = table.take(np.array([path in plain for path in table.column("path")], bool))
+    return read_pool([table])
+
+
+def expert_of(name: str, size: int) -> Any:
+    from lookalike.core.device import CPU
+    from lookalike.models import Embedder
+
+    return Embedder.from_pretrained(name, size=size, device=CPU)
+
+
+def shared(data: str, cells: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+    """What many runs share, as jobs by name, in the order they can be done in; those of one part at once."""
+    first: dict[str, dict[str, Any]] = {}
+    second: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        scale, set_, pool = cell["scale"], cell["set"], cell["pool"]
+        if scale["adapt"].get("layer", "pixels") == "pixels":
+            continue
+        parts = [("train", "adapt")] if set_ == "cub" else [(cell["source"], "source"), (cell["target"], "adapt")]
+        for part, settings in parts:
+            first[f"views {set_} {part}"] = {"data": data, "what": [set_, part, settings], "scale": scale}
+        if pool != "none":
+            first[f"pool {pool}"] = {"data": data, "what": [pool], "scale": scale}
+            if cell["retriever"] != "own":
+                expert = cell["retriever"]
+                part = "train" if set_ == "cub" else cell["target"]
+                first[f"vectors {pool} {expert}"] = {"data": data, "what": [pool, expert], "scale": scale}
+                vectors = {"data": data, "what": [set_, part, "by", expert], "scale": scale}
+                first[f"vectors {set_} {part} {expert}"] = vectors
+        if set_ != "cub":
+            name = f"source {set_} {cell['source']} {cell['seed']}"
+            second[name] = {"data": data, "what": [set_, cell["source"], cell["seed"]], "scale": scale}
+    return [first, second]
+
+
+def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
+    """One of the things that runs share: views or vectors of images, activations of a pool, or a source model."""
+    import torch
+
+    from benchmarks.papers import t3ar_measure
+    from lookalike.adaptation import supply
+    from lookalike.adaptation.retrieving import embedded
+    from lookalike.models import features_for
+
+    torch.set_num_threads(1)
+    if len(what) == 3 and isinstance(what[2], int):
+        t3ar_measure.source_model(domain(data, *what[:2]), what[2], scale)
+        return 1
+    if len(what) == 3:
+        table, settings = domain(data, *what[:2]), scale[what[2]]
+        model = expert_of(scale["model"], scale["size"])
+        features_for(model, table)
+        supply.make(model, settings["layer"], table, None, views=settings["views"], seed=t3ar_measure.VIEWS)
+        return len(table)
+    if len(what) == 4:
+        table = domain(data, *what[:2])
+        return len(embedded(expert_of(what[3], scale["size"]), [str(i) for i in table.column("content_id")], table))
+    pool = pool_of(data, what[0])
+    whole = pool.table(np.arange(len(pool)))
+    if len(what) == 2:
+        return len(embedded(expert_of(what[1], scale["size"]), pool.ids, whole))
+    supply.pool_activations(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
+    return len(pool)
+
+
+def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[str, Any]:
+    """One run: accuracy (%) on all of the target, on its images that were not adapted to, and by class.
+
+    On CUB (train time) `source` is the starting model: `imagenet`, or `pretrained` on the pool (`pretrain_steps` in
+    `over`) first; accuracy is that on the official test images.
+    """
+    import torch
+
+    from benchmarks.papers import t3ar_measure
+
+    torch.set_num_threads(1)
+    name, over = cell["set"], dict(cell["over"])
+    steps = int(over.pop("pretrain_steps", 0))
+    settings = t3ar_measure.settings_for(scale, over, cell["fraction"])
+    pool = pool_of(data, cell["pool"])
+    expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
+    if name == "cub":
+        return _train_time(data, seed, scale, settings, pool, expert, cell["source"], steps)
+    if cell["embedder"]:
+        return _embedder(data, seed, scale, settings, pool, expert, name, cell)
+    base = t3ar_measure.source_model(domain(data, name, cell["source"]), seed, scale)
+    table = domain(data, name, cell["target"])
+    rows = t3ar_measure.stratified(table.labels()[0], cell["fraction"], 100 * seed + cell["subset"])
+    network, used = t3ar_measure.adapted(base, table, rows, settings, pool=pool, expert=expert, seed=seed)
+    return {**t3ar_measure.accuracy(network, table, rows), "used": used}
+
+
+def _train_time(
+    data: str, seed: int, scale: dict[str, Any], settings: Any, pool: Any, expert: Any, source: str, steps: int
+) -> dict[str, Any]:
+    from benchmarks.papers import t3ar_measure
+    from lookalike.adaptation.network import Network
+    from lookalike.adaptation.retrieving import retrieve
+
+    table, test = domain(data, "cub", "train"), domain(data, "cub", "test")
+    start = expert_of(scale["model"], scale["size"])
+    if source == "pretrained":
+        start, pool = _pretrained(scale, pool, steps, seed), None
+    found = None
+    if pool is not None:
+        ids = [str(id_) for id_ in table.column("content_id")]
+        found = retrieve(expert or start, ids, table, pool, settings, seed=seed)
+    model = t3ar_measure.train_classifier(start, table, settings, seed, head=scale["head"], found=found, pool=pool)
+    none = np.zeros(0, np.int64)
+    measured = t3ar_measure.accuracy(Network(model, settings.layer), test, none)
+    del measured["by_class"]
+    return {**measured, "images": len(table), "used": 0 if found is None else len(found.used)}
+
+
+def _embedder(
+    data: str, seed: int, scale: dict[str, Any], settings: Any, pool: Any, expert: Any, name: str, cell: dict[str, Any]
+) -> dict[str, Any]:
+    from benchmarks.papers import embedder_adaptation
+
+    model, table = expert_of(scale["model"], scale["size"]), domain(data, name, cell["target"])
+    gallery = domain(data, name, cell["source"])
+    return embedder_adaptation.measured(
+        model, table, gallery, cell["embedder"], settings, pool=pool, expert=expert or model, seed=seed
+    )
+
+
+def _pretrained(scale: dict[str, Any], pool: Any, steps: int, seed: int) -> Any:
+    """The backbone after learning from the pool without labels."""
+    import tempfile
+
+    from lookalike.core.device import CPU
+    from lookalike.models import Embedder
+    from lookalike.training import pretrain
+
+    settings = {"model": {"name": scale["model"], "size": scale["size"]}, "keep": "trained"}
+    with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
+        out = Path(folder) / "run"
+        table = pool.table(np.arange(len(pool)))
+        run: Any = pretrain(data=table, settings=settings, steps=steps, seed=seed, out=out, report=False)
+        return Embedder.from_pretrained(run.path, device=CPU)

@@ -1,0 +1,25 @@
+"""Adapting a model to new images, with retrieved ones from outside, and never for the worse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lookalike.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from lookalike.adaptation.forgetting import forget
+    from lookalike.adaptation.job import adapt
+    from lookalike.adaptation.settings import AdaptSettings
+    from lookalike.adaptation.versions import rollback
+
+__all__ = ["AdaptSettings", "adapt", "forget", "rollback"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "AdaptSettings": "settings",
+        "adapt": "job",
+        "forget": "forgetting",
+        "rollback": "versions",
+    },
+)

@@ -1,0 +1,202 @@
+"""The loop: views, loss, step, and then, and only then, the bank. Every draw belongs to an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.adaptation import objectives
+from lookalike.adaptation.network import Network
+from lookalike.adaptation.receipts import Receipts
+from lookalike.adaptation.settings import AdaptSettings
+from lookalike.adaptation.supply import Supply
+from lookalike.core import distributed
+from lookalike.core.seeds import derive
+from lookalike.training.batchnorm import gather_statistics
+
+
+class Adapter:
+    """What every objective shares: the network, the images, who was retrieved for whom, and the settings."""
+
+    def __init__(
+        self,
+        network: Network,
+        supply: Supply,
+        ids: Sequence[str],
+        settings: AdaptSettings,
+        *,
+        labels: np.ndarray | None = None,
+        lists: np.ndarray | None = None,
+        scores: np.ndarray | None = None,
+        pool_ids: Sequence[str] = (),
+        friends: np.ndarray | None = None,
+        source: tuple[Supply, np.ndarray] | None = None,
+        recluster: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.network, self.supply, self.ids, self.settings, self.seed = network, supply, list(ids), settings, seed
+        self.labels = None if labels is None else torch.from_numpy(np.asarray(labels, np.int64))
+        if lists is None:
+            lists = np.full((len(self.ids), 1), -1)
+        self.lists = np.asarray(lists, np.int64)
+        self.scores = np.full(self.lists.shape, -np.inf) if scores is None else scores
+        # One id space: a pool copy of a target image is that image.
+        place = {id_: i for i, id_ in enumerate(self.ids)}
+        self.pool_numbers = np.array([place.get(id_, len(self.ids) + i) for i, id_ in enumerate(pool_ids)], np.int64)
+        self.pool_places = np.full(len(self.ids) + len(pool_ids), -1)
+        self.pool_places[self.pool_numbers] = np.arange(len(pool_ids))
+        self.friends = None if friends is None else torch.from_numpy(np.asarray(friends, np.int64))
+        self.source, self.recluster = source, recluster
+        self.receipts = Receipts(len(self.pool_numbers))
+        self.step = 0
+        self.log: list[dict[str, float]] = []
+        self.seen_labels = torch.zeros(max(network.classes, 1), dtype=torch.int64)
+        if distributed.world() > 1:
+            gather_statistics(network.model)
+        self.objective = objectives.make(self)
+        groups = network.groups(settings.rate, settings.head_factor, only=self.objective.learns)
+        self.optimizer = _optimizer(groups, settings)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    # --- the plan ---
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The images of an epoch: shuffled by (seed, epoch, id), or as they come."""
+        if self.settings.stream:
+            return np.arange(len(self.ids))
+        return np.argsort(np.array([derive(self.seed, "order", epoch, id_) for id_ in self.ids]), kind="stable")
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        rows, size = self.order(epoch), self.settings.batch
+        found = [rows[i : i + size] for i in range(0, len(rows), size)]
+        if self.settings.batch_norm in ("target-train", "shared-stats") or self.settings.method == "shot":
+            found = [batch for batch in found if len(batch) > 1]  # one image has no statistics, and no diversity
+        return found
+
+    @cached_property
+    def each(self) -> int:
+        """Steps of an epoch."""
+        return len(self.batches(0))
+
+    @property
+    def epochs(self) -> int:
+        if self.settings.stream:
+            return 1
+        return (
+            self.settings.epochs if self.settings.steps is None else math.ceil(self.settings.steps / max(1, self.each))
+        )
+
+    @property
+    def total(self) -> int:
+        whole = self.epochs * self.each
+        return whole if self.settings.steps is None else min(whole, self.settings.steps)
+
+    def _plan(self) -> Iterator[tuple[int, bool, np.ndarray]]:
+        """(epoch, whether it ends here, rows) of every step from the present one on."""
+        number = 0
+        for epoch in range(self.epochs):
+            batches = self.batches(epoch)
+            for place, rows in enumerate(batches):
+                if number >= self.total:
+                    return
+                if number >= self.step:
+                    yield epoch, place == len(batches) - 1, rows
+                number += 1
+
+    def rate(self) -> float:
+        """The factor of the learning rates at this step."""
+        done = self.step / max(1, self.total)
+        chosen = self.settings
+        warm = chosen.warmup * self.each
+        first, last = (value / chosen.rate if chosen.rate else 0.0 for value in (chosen.first_rate, chosen.last_rate))
+        rise = min(1.0, first + (1 - first) * (self.step + 1) / warm) if warm else 1.0
+        fall = {
+            "cosine": last + (1 - last) * 0.5 * (1 + math.cos(math.pi * done)),
+            "inverse": (1 + 10 * done) ** -0.75,
+            "steps": (1 + 1e-3 * self.step) ** -0.75,
+            "none": 1.0,
+        }
+        return rise * fall[chosen.decay]
+
+    # --- running ---
+
+    def run(self, *, until: int | None = None, watch: Callable[[Adapter], None] | None = None) -> None:
+        """All steps, or those before step `until`; `watch` is called after each."""
+        self.objective.begin()
+        for epoch, ends, rows in self._plan():
+            if until is not None and self.step >= until:
+                return
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * self.rate()
+            loss, parts = self.objective.loss(rows, epoch)
+            if loss.requires_grad:
+                self._descend(loss)
+            self.objective.after(rows, epoch)
+            if ends:
+                self.objective.end_of_epoch()
+            self.step += 1
+            self.log.append({"step": self.step, "epoch": epoch, "loss": float(loss.detach()), **parts})
+            if watch is not None:
+                watch(self)
+
+    def _descend(self, loss: Tensor) -> None:
+        """A step. Every process has the loss of the whole batch, and the gradient of its share of the images."""
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss / distributed.world()).backward()
+        for group in self.optimizer.param_groups:
+            for value in group["params"]:
+                if value.grad is not None:
+                    distributed.sum_in_place(value.grad)
+        self.optimizer.step()
+
+    @property
+    def never_labeled(self) -> int:
+        """Classes that never got a pseudo-label."""
+        return int((self.seen_labels == 0).sum()) if self.network.classes else 0
+
+    # --- a checkpoint ---
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "network": {name: value.clone() for name, value in self.network.state_dict().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "objective": self.objective.state(),
+            "receipts": self.receipts.state(),
+            "seen_labels": self.seen_labels,
+            "log": list(self.log),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.step, self.log = state["step"], list(state["log"])
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.objective.set_state(state["objective"])
+        self.receipts.set_state(state["receipts"])
+        self.seen_labels = state["seen_labels"]
+
+
+def _optimizer(groups: list[dict[str, Any]], settings: AdaptSettings) -> torch.optim.Optimizer:
+    plain: dict[str, Any] = {"lr": settings.rate, "weight_decay": settings.weight_decay}
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(groups, betas=(settings.momentum, 0.999), **plain)
+    return torch.optim.SGD(groups, momentum=settings.momentum, nesterov=settings.momentum > 0, **plain)
+
+
+def predict(network: Network, inputs: Any, *, batch: int = 256) -> tuple[np.ndarray, np.ndarray]:
+    """(unit features, probabilities) of what the cached layer (or the pixels) hold."""
+    rows, found = [], []
+    with torch.no_grad():
+        for start in range(0, len(inputs), batch):
+            part = np.asarray(inputs[start : start + batch])
+            x = torch.from_numpy(part if part.dtype == np.uint8 else part.astype(np.float32))
+            features, logits = network(x)
+            rows.append(features.numpy())
+            found.append(logits.double().softmax(1).numpy())
+    return np.concatenate(rows), np.concatenate(found)

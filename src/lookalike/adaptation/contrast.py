@@ -1,0 +1,204 @@
+"""The contrastive term of T3AR: one positive key, negatives from the bank and from the images retrieved just now.
+
+Computed by blocks of columns in one pass: similarities are at most 1, so exp((s − 1)/τ) needs no search for a
+maximum, and the same block is the left factor of the gradient. Excluded columns are set to −1e4 before exp: a
+subtraction from a whole sum would cancel, since the excluded ones are the largest. Only what is shared by many pairs
+(a class) is compared over whole blocks; own entries and retrieved images are few and are named pair by pair, so that
+`own` touches no other entry of the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+PoolSet = Literal["own", "all", "others", "positive", "none"]
+BLOCK = 2048
+NEVER = -1e4
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Candidates for negatives: unit rows, the ids of their images, their class (−1: none), and whose they are."""
+
+    rows: Tensor
+    ids: Tensor
+    labels: Tensor
+    pool: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a batch knows of itself: ids, classes, retrieved ids (−1: none) and which of those may not be negatives.
+
+    `friends` are ids of target images that are no negatives either, for a model without classes.
+    """
+
+    ids: Tensor
+    labels: Tensor
+    lists: Tensor
+    barred: Tensor
+    friends: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Some (row of the batch, column) pairs, columns ascending."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def where(self, keep: Tensor) -> Pairs:
+        return Pairs(self.rows[keep], self.columns[keep])
+
+
+def listed(ids: Tensor, lists: Tensor) -> Pairs:
+    """Pairs whose column's image is in the row's list, each once; −1 in a list matches nothing."""
+    count = len(lists)
+    rows = torch.arange(count).repeat_interleave(lists.shape[1])[lists.flatten() >= 0]
+    wanted, order = lists[lists >= 0].sort()
+    if not len(wanted) or not len(ids):
+        return Pairs(wanted[:0], wanted[:0])
+    known = torch.zeros(max(int(ids.max()), int(wanted[-1])) + 1, dtype=torch.bool)
+    known[wanted] = True
+    columns = (known[ids.clamp(min=0)] & (ids >= 0)).nonzero()[:, 0]
+    first = torch.searchsorted(wanted, ids[columns])
+    times = torch.searchsorted(wanted, ids[columns], right=True) - first
+    starts = (first - (times.cumsum(0) - times)).repeat_interleave(times)
+    found = rows[order][starts + torch.arange(len(starts))]
+    flat = torch.unique(columns.repeat_interleave(times) * count + found)
+    return Pairs(flat % count, flat // count)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Columns that are negatives of every image, but for some pairs and, with `labels`, for those of its class."""
+
+    rows: Tensor
+    but: Pairs
+    labels: Tensor | None
+
+    def times(self, asking: Tensor) -> Tensor:
+        """How often each column is a negative."""
+        but, out = self.but, torch.full((len(self.rows),), len(asking))
+        if self.labels is not None:
+            known = torch.bincount(asking, minlength=int(self.labels.max()) + 1)
+            out -= torch.where(self.labels >= 0, known[self.labels.clamp(min=0)], 0)
+            but = but.where(asking[but.rows] != self.labels[but.columns])
+        return out - torch.bincount(but.columns, minlength=len(out))
+
+
+@dataclass(frozen=True)
+class Single:
+    """Pairs that are negatives, and no others of these columns."""
+
+    rows: Tensor
+    pairs: Pairs
+
+
+def negatives(
+    asking: Asking, columns: Columns, *, pool_set: PoolSet, by_class: bool, pseudo: bool
+) -> tuple[Dense | None, Single | None]:
+    """Which columns stand in the denominator beside the key; with `positive` the single ones are the positives."""
+    if not columns.pool:
+        lists = asking.ids[:, None]
+        if asking.friends is not None:
+            lists = torch.cat([lists, asking.friends], 1)
+        return Dense(columns.rows, listed(columns.ids, lists), columns.labels if by_class else None), None
+    if pool_set == "none":
+        return None, None
+    single = None
+    if pool_set in ("own", "positive"):
+        own = listed(columns.ids, torch.where(asking.barred, -1, asking.lists))
+        keep = asking.ids[own.rows] != columns.ids[own.columns]
+        if pool_set == "own" and pseudo:
+            # An image retrieved for its likeness that the model takes for the same class is a false negative.
+            keep &= asking.labels[own.rows] != columns.labels[own.columns]
+        single = Single(columns.rows, own.where(keep))
+        if pool_set == "own":
+            return None, single
+    left_out = torch.where(asking.barred, asking.lists, -1) if pool_set == "all" else asking.lists
+    but = listed(columns.ids, torch.cat([asking.ids[:, None], left_out], 1))
+    return Dense(columns.rows, but, columns.labels if pseudo else None), single
+
+
+class _Fused(torch.autograd.Function):
+    """Loss of each row of `q` and, at once, its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, key: Tensor, labels: Tensor, dense: list[Dense], single: list[Single], tau: float
+    ) -> Tensor:
+        near = ((q * key).sum(1) - 1) / tau
+        total, pull = torch.zeros_like(near), torch.zeros_like(q)
+        shift = q.new_full((1, 1), -1 / tau)
+        mine = labels[:, None].int()
+        for part in dense:
+            theirs = None if part.labels is None else part.labels.int()
+            cuts = torch.searchsorted(part.but.columns, torch.arange(0, len(part.rows) + BLOCK, BLOCK)).tolist()
+            for number, start in enumerate(range(0, len(part.rows), BLOCK)):
+                rows = part.rows[start : start + BLOCK]
+                block = torch.addmm(shift, q, rows.T, alpha=1 / tau)  # (s − 1)/τ, scaled inside the product
+                if theirs is not None:
+                    block.masked_fill_(mine == theirs[start : start + BLOCK], NEVER)
+                some = slice(cuts[number], cuts[number + 1])
+                block[part.but.rows[some], part.but.columns[some] - start] = NEVER
+                block.exp_()
+                total += block.sum(1)
+                pull.addmm_(block, rows)
+        for few in single:
+            asks, rows = few.pairs.rows, few.rows[few.pairs.columns]
+            value = (((q[asks] * rows).sum(1) - 1) / tau).exp()
+            total.index_add_(0, asks, value)
+            pull.index_add_(0, asks, value[:, None] * rows)
+        scale = (-near).exp()
+        ratio = total * scale
+        ctx.save_for_backward((pull * scale[:, None] - key * ratio[:, None]) / (tau * (1 + ratio))[:, None])
+        return torch.log1p(ratio)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return grads[0][:, None] * slope, None, None, None, None, None
+
+
+def contrastive(
+    q: Tensor,
+    key: Tensor,
+    asking: Asking,
+    parts: list[Columns],
+    *,
+    tau: float = 0.07,
+    pool_set: PoolSet = "own",
+    by_class: bool = True,
+    pseudo: bool = False,
+) -> tuple[Tensor, list[Tensor]]:
+    """The loss of each image, and of each part of the pool how often each column was a negative.
+
+    No gradient flows to keys and columns. An image without negatives has loss 0 and gradient 0.
+    """
+    found = [negatives(asking, part, pool_set=pool_set, by_class=by_class, pseudo=pseudo) for part in parts]
+    dense, single = [d for d, _ in found if d is not None], [s for _, s in found if s is not None]
+    loss = _Fused.apply(q, key, asking.labels, dense, single, tau)
+    if pool_set == "positive":
+        near, number = (q * key).sum(1), torch.ones(len(q), dtype=q.dtype)
+        liked = near
+        for few in single:
+            asks = few.pairs.rows
+            liked = liked.index_add(0, asks, (q[asks] * few.rows[few.pairs.columns]).sum(1))
+            number = number.index_add(0, asks, torch.ones(len(asks), dtype=q.dtype))
+        loss = loss + (near - liked / number) / tau
+    counts = [_times(d, s, asking.labels, len(p)) for (d, s), p in zip(found, parts, strict=True) if p.pool]
+    return loss, counts
+
+
+def _times(dense: Dense | None, single: Single | None, asking: Tensor, count: int) -> Tensor:
+    if dense is not None:
+        return dense.times(asking)
+    return torch.bincount(single.pairs.columns if single is not None else asking[:0], minlength=count)

@@ -1,0 +1,201 @@
+"""The verb `adapt`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lookalike.adaptation.pool import Pool, read_pool
+from lookalike.adaptation.report import report_sections
+from lookalike.adaptation.request import Asked, Pending
+from lookalike.adaptation.retrieving import by_cells
+from lookalike.adaptation.settings import resolve
+from lookalike.adaptation.setup import held_out
+from lookalike.adaptation.trial import Trial, run_trial
+from lookalike.adaptation.versions import Versions
+from lookalike.core import folders
+from lookalike.core import progress as say
+from lookalike.core.device import CPU, threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.run import Run, find_run
+from lookalike.data import Table, audit, read_table
+from lookalike.models import Embedder
+
+
+def adapt(
+    *,
+    model: str | Path | None = None,
+    target: str | Path | Table | None = None,
+    pool: Sequence[str | Path] = (),
+    labeled: bool = False,
+    gallery: str | Path | None = None,
+    clusters: int | None = None,
+    judge: str | Path | None = None,
+    source: str | Path | None = None,
+    retriever: str | Path | None = None,
+    method: str | None = None,
+    stream: bool = False,
+    allow: Sequence[str] = (),
+    deny: Sequence[str] = (),
+    config: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    processes: int | None = None,
+    layout: str = "auto",
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> Run:
+    """Adapt a model to new images, using the nearest images of any number of pool folders, and keep the better.
+
+    `target` needs no labels; with `labeled` its labels are learned from (train-time adaptation). A model without a
+    classifier gets classes from `gallery` (labeled images), from the labels, or from clusters of the target. The
+    model before stays in use unless the adapted one is better: by labels (`labeled`, or the images of `judge`), or
+    by the label-free gate. `source` are the images the model was trained on, which only `mcc` asks for. `model` may
+    be an adapted run: it gets a new version, which starts from the base again. `resume` goes on with a run that was
+    stopped, to the same bits; everything else is as it was asked for then.
+    """
+    torch.set_num_threads(threads())
+    if resume is not None:
+        return _resumed(find_run(resume), model, target)
+    if model is None or target is None:
+        raise LookalikeError("Give a model and --target, or an unfinished run with --resume.")
+    over: dict[str, Any] = dict(settings or {})
+    given = {"method": method, "steps": steps, "processes": processes}
+    over |= {name: value for name, value in given.items() if value is not None}
+    if config is None and over.get("method", "t3ar") == "t3ar":
+        config = "labelled" if labeled else "unlabelled"  # docs/decisions/0211
+    chosen = resolve(config, over, {"stream": True} if stream else {})
+    if chosen.method == "mcc" and source is None:
+        raise LookalikeError("`mcc` needs the labeled images the model was trained on: give them with --source.")
+    if chosen.method == "on_target" and chosen.processes > 1:
+        raise LookalikeError("`on_target` trains several networks in a row; it works in one process only.")
+    if clusters is not None and clusters < 2:
+        raise LookalikeError(f"{clusters} clusters cannot be told apart: give --clusters 2 or more.")
+    for given_too in (gallery, judge, source):  # what cannot be read is told now, not after the work
+        if given_too is not None:
+            read_table(given_too)
+    table = target if isinstance(target, Table) else read_table(target, layout=layout, progress=True)
+    found = audit(table, near=False, progress=True).table
+    first = np.sort(np.unique(found.column("content_id").astype(str), return_index=True)[1])
+    if len(first) < len(found):
+        say.say(f"{len(found) - len(first)} copies of other images are left out.")
+    asked = Asked(
+        labeled=labeled,
+        gallery=_text(gallery),
+        clusters=clusters,
+        judge=_text(judge),
+        source=_text(source),
+        retriever=_text(retriever),
+        pool=[str(Path(folder).absolute()) for folder in pool],
+        allow=list(allow),
+        deny=list(deny),
+        settings=chosen,
+        seed=seed,
+    )
+    versions = Versions.of(model)
+    if versions is None:
+        base = Embedder.from_pretrained(model, device=CPU)
+        run = Run.create("adapt", {"model": str(model), "target": table.name, **asked.to_json()}, path=out)
+        with run.or_nothing(), run.locked():
+            versions = Versions.create(run, base)
+            new_version(versions, found.take(first), asked)
+            run.checkpoints.mkdir(exist_ok=True)  # from here on the run is worth keeping
+        return run
+    if out is not None:
+        raise LookalikeError(f"`{model}` is an adapted model and gets a new version where it is; leave --out out.")
+    with versions.locked():
+        new_version(versions, found.take(first), asked)
+    return versions.run
+
+
+def _resumed(run: Run, *others: object) -> Run:
+    if any(other is not None for other in others):
+        raise LookalikeError("--resume goes on with what was asked for then; leave the model and --target out.")
+    versions = Versions(run)
+    with versions.locked():
+        asked, target, ids = Pending(run).read()
+        new_version(versions, target, asked, ids, begun=ids is not None)
+    return run
+
+
+def _text(path: str | Path | None) -> str | None:
+    """A folder as it can be found again from elsewhere; a name stays a name."""
+    if path is None:
+        return None
+    found = next((place for place in (Path(path), folders.runs() / path) if place.exists()), None)
+    return str(path) if found is None else str(found.absolute())
+
+
+def new_version(
+    versions: Versions, target: Table, asked: Asked, only: set[str] | None = None, *, begun: bool = False
+) -> int:
+    """Adapt the base once more and let the gate decide; `only`: the pool as it was then; `begun`: go on with it."""
+    base = Embedder.from_pretrained(versions.folder(0) / "model", device=CPU)
+    now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
+    pending = Pending(versions.run)
+    if not begun:
+        pending.begin(asked, target, None if only is None else sorted(only))
+    pool = read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
+    if only is not None:
+        pool = pool.only(only)
+    elif idle := [pattern for pattern in pool.idle if pattern in (*asked.allow, *asked.deny)]:
+        such = pool.names[0] if pool.names else "archive/2020/*"
+        raise LookalikeError(
+            f"No pool image is meant by {', '.join(f'`{pattern}`' for pattern in idle)}: --allow and --deny take "
+            f"content ids, or patterns of folder/path such as `{such}`."
+        )
+    # What is kept aside to judge by must not be learned from by way of the pool.
+    judges = [target.take(held_out(target, asked.settings.held_out, asked.seed))]
+    judges += [] if asked.judge is None else [audit(read_table(asked.judge), near=False).table]
+    aside = {str(id_) for table in judges for id_ in table.column("content_id")}
+    pool = pool.without(aside, "kept aside to judge by")
+    if pool.left_out:
+        say.say("Of the pool, left out: " + ", ".join(f"{count:,} {why}" for why, count in pool.left_out.items()) + ".")
+    if not begun:
+        pending.begin(asked, target, pool.ids)
+    elif only is not None and len(pool) < len(only):
+        raise LookalikeError(
+            f"{len(only) - len(pool)} pool images are gone since the adaptation in `{versions.run.path}` began; "
+            "it cannot be resumed."
+        )
+    trial = run_trial(base, now, target, pool, asked, pending)
+    about = {"asked": asked.to_json(), "weights": trial.weights, "classes": trial.classes, "counts": trial.counts}
+    number = versions.add(
+        trial.candidate,
+        trial.decision,
+        receipts=trial.receipts,
+        target=target,
+        pool={
+            "folders": asked.pool,
+            "ids": pool.ids,
+            "names": pool.names,
+            "left_out": pool.left_out,
+            "by_cells": by_cells(pool, asked.settings),
+        },
+        about=about,
+    )
+    _report(versions, trial, pool, number)
+    pending.end()
+    say.say(trial.decision.sentence)
+    return number
+
+
+def _report(versions: Versions, trial: Trial, pool: Pool, number: int) -> None:
+    run = versions.run
+    for name, section in report_sections(trial, pool, run).items():
+        run.write_section(name, section)
+    run.write_result(
+        finished=True,
+        version=number,
+        in_use=versions.current,
+        promoted=trial.decision.promoted,
+        verdict=trial.decision.sentence,
+        decision=trial.decision.to_json(),
+        classes=trial.classes,
+        counts=trial.counts,
+    )

@@ -1,0 +1,174 @@
+"""Pool images are embedded once by a frozen retriever, and searched once.
+
+Nothing here depends on where in the pool an image lies or on how many there are: pool images stand in the order of
+their content ids, each is embedded by itself, and random draws are keyed by ids.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from lookalike.adaptation.nearest import Retrieved, at_random, nearest, nobody
+from lookalike.adaptation.pool import POOL, Pool
+from lookalike.adaptation.settings import AdaptSettings
+from lookalike.core import folders
+from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_folder, hash_bytes, read_json, write_json
+from lookalike.core.formats import CURRENT, stamp
+from lookalike.core.locks import in_turn
+from lookalike.data import Table
+from lookalike.data.decoding import DECODER
+from lookalike.data.table import read_parquet
+from lookalike.models import Embedder
+from lookalike.models.inference import openvino_runtime
+from lookalike.models.inference.graph import VERSION, RuntimeUnavailable
+
+
+def _is_pools(entry: Path) -> bool:
+    return any(
+        (entry / name).is_file() and read_json(entry / name, "cache entry").get("name") == POOL
+        for name in ("info.json", "about.json")
+    )
+
+
+def _names(audit: Path, gone: set[str]) -> bool:
+    """Whether an audit names any of these images; a damaged one is of no use and may go, too."""
+    try:
+        return bool(gone & set(read_parquet(audit)["content_id"].to_pylist()))
+    except LookalikeError:
+        return True
+
+
+def _store(retriever: Embedder, runtime: str) -> Path:
+    key = hash_bytes("pool", str(CURRENT["cache"]), retriever.fingerprint(), runtime, DECODER, str(VERSION))
+    return folders.cache("pools") / key
+
+
+def _runtime(retriever: Embedder) -> str:
+    """The same whatever the number of images, so that an image's vector never depends on its company."""
+    if retriever.device.type == CPU and openvino_runtime.installed():
+        try:
+            openvino_runtime.prepare(retriever, "embedding")
+            return "openvino"
+        except RuntimeUnavailable:
+            return "torch"
+    return "torch"
+
+
+def _turn(path: Path) -> AbstractContextManager[None]:
+    """Processes that embed at the same time read and write a store one after the other: none loses another's rows."""
+    return in_turn(folders.home() / "locks" / f"pool-{path.name}.lock")
+
+
+def _known(path: Path) -> tuple[list[str], np.ndarray | None]:
+    if not (path / "ids.json").is_file():
+        return [], None
+    return read_json(path / "ids.json", "pool's vectors")["ids"], np.load(path / "rows.npy", mmap_mode="r")
+
+
+def _write(path: Path, ids: list[str], rows: np.ndarray) -> None:
+    with atomic_folder(path, private=True) as part:
+        np.save(part / "rows.npy", rows, allow_pickle=False)
+        write_json(part / "ids.json", stamp("cache", {"ids": ids}))
+
+
+def embedded_anew(retriever: Embedder, images: Table, runtime: str, *, progress: bool = False) -> np.ndarray:
+    """Each image by itself, so that its vector is the same in any company."""
+    return np.asarray(retriever.encode(images, batch_size=1, runtime=runtime, progress=progress))
+
+
+def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress: bool = False) -> np.ndarray:
+    """Unit vectors of images by content id; computed for those that were never seen, each by itself."""
+    runtime = _runtime(retriever)
+    path = _store(retriever, runtime)
+    with _turn(path):
+        known, rows = _known(path)
+    at = {id_: i for i, id_ in enumerate(known)}
+    new = [i for i, id_ in enumerate(ids) if id_ not in at]
+    if new:
+        more = embedded_anew(retriever, images.take(new), runtime, progress=progress)
+        with _turn(path):
+            known, rows = _merged(path, [ids[i] for i in new], more)
+        at = {id_: i for i, id_ in enumerate(known)}
+        folders.trim_cache()
+    folders.touch(path)
+    if rows is None:
+        return np.zeros((0, retriever.dim), np.float32)
+    return np.array(rows[[at[id_] for id_ in ids]], np.float32)
+
+
+def _merged(path: Path, ids: list[str], more: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The store with these rows beside what it holds by now."""
+    known, rows = _known(path)
+    there = set(known)
+    new = [i for i, id_ in enumerate(ids) if id_ not in there]
+    rows = more[new] if rows is None else np.concatenate([rows, more[new]])
+    known = [*known, *(ids[i] for i in new)]
+    _write(path, known, rows)
+    return known, rows
+
+
+def by_cells(pool: Pool, chosen: AdaptSettings) -> bool:
+    """Whether the pool is so large that something is fitted to it before it is searched."""
+    return chosen.retrieval == "nearest" and len(pool) > chosen.exact_search
+
+
+def retrieve(
+    expert: Embedder,
+    ids: Sequence[str],
+    images: Table,
+    pool: Pool,
+    chosen: AdaptSettings,
+    *,
+    seed: int = 0,
+    progress: bool = False,
+) -> Retrieved:
+    """Who is retrieved for whom, found once: the same images, pool and retriever are never searched again."""
+    k = chosen.neighbors if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
+    if not k or not len(pool):
+        return nobody(len(ids), k)
+    how = {"random": [seed, chosen.near_copy], "nearest": [chosen.near_copy, by_cells(pool, chosen)]}[chosen.retrieval]
+    asked = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
+    path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, asked)
+    if not (path / "about.json").is_file():
+        mine = embedded(expert, ids, images, progress=progress)
+        theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
+        if chosen.retrieval == "random":
+            found = at_random(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy, seed=seed)
+        else:
+            found = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy, exact=chosen.exact_search)
+        with atomic_folder(path, private=True) as part:
+            np.save(part / "index.npy", found.index, allow_pickle=False)
+            np.save(part / "scores.npy", found.scores, allow_pickle=False)
+            write_json(part / "about.json", stamp("cache", {"copies": found.copies}))
+    folders.touch(path)
+    copies = read_json(path / "about.json", "search of a pool")["copies"]
+    return Retrieved(np.load(path / "index.npy"), np.load(path / "scores.npy"), copies)
+
+
+def purge(ids: Sequence[str]) -> int:
+    """Take images' vectors out of every store, and drop what is cached of pools; how many vectors there were."""
+    gone, count = set(ids), 0
+    for kind, entry, _, _ in folders.cache_entries():
+        # What carries no ids goes as a whole, and is made again.
+        if kind == "searches" or (kind in ("features", "pixels") and _is_pools(entry)):
+            shutil.rmtree(entry)
+        elif kind == "audits" and _names(entry, gone):
+            entry.unlink()
+    for path in folders.cache("pools").iterdir():
+        with _turn(path):
+            known, rows = _known(path)
+            keep = [i for i, id_ in enumerate(known) if id_ not in gone]
+            if rows is not None and len(keep) < len(known):
+                count += len(known) - len(keep)
+                kept = np.array(rows[keep])
+                del rows
+                _write(path, [known[i] for i in keep], kept)
+    return count

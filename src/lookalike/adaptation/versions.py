@@ -1,0 +1,193 @@
+"""Versions of an adapted model: what was promoted, what can be gone back to, and what must be forgotten.
+
+RUN/model              the model in use, as any run has it
+RUN/versions.json      the list
+RUN/versions/0         the base model; every version starts from it, never from another version
+RUN/versions/N         a version: `model`, `receipts.json`, `target.parquet`, `pool.json`
+"""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lookalike.adaptation.gate import Decision
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_folder, read_json, write_json
+from lookalike.core.formats import check_format, stamp
+from lookalike.core.run import Run
+from lookalike.data import Table
+from lookalike.models import Embedder
+from lookalike.models.folder import WEIGHTS
+
+LEDGER = "versions.json"
+
+
+def read_ledger(folder: Path) -> dict[str, Any]:
+    return check_format("adaptation", read_json(folder / LEDGER, "list of versions"), folder)
+
+
+class Versions:
+    """The versions in a run folder."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._read()
+
+    def _read(self) -> None:
+        found = read_ledger(self.run.path)
+        self.current: int = found["current"]
+        self.rows: list[dict[str, Any]] = found["versions"]
+        self.denied: list[str] = found["denied"]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes the versions meanwhile; what a kill left half done is done first."""
+        with self.run.locked():
+            self._read()
+            self._mend()
+            yield
+
+    def _mend(self) -> None:
+        """The list is the truth: what is forgotten or not in it has no folder, and the model in use is the one it
+        names."""
+        known = {str(row["number"]) for row in self.rows if row["status"] != "forgotten"}
+        for folder in (self.run.path / "versions").iterdir():
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+        named, used = self.folder(self.current) / "model" / WEIGHTS, self.run.model / WEIGHTS
+        if not used.is_file() or not filecmp.cmp(named, used, shallow=False):
+            self.use(self.current)
+
+    @classmethod
+    def create(cls, run: Run, base: Embedder) -> Versions:
+        base.save_pretrained(run.path / "versions" / "0" / "model")
+        row = {"number": 0, "status": "base", "created": _now(), "fingerprint": base.fingerprint()}
+        write_json(run.path / LEDGER, stamp("adaptation", {"current": 0, "versions": [row], "denied": []}))
+        found = cls(run)
+        found.use(0)
+        return found
+
+    @classmethod
+    def of(cls, model: str | Path) -> Versions | None:
+        """Those of an adapted run; None for any other model."""
+        for path in (Path(model), folders.runs() / Path(model)):
+            if Run.is_run(path) and (path / LEDGER).is_file():
+                return cls(Run(path))
+        return None
+
+    @classmethod
+    def need(cls, model: str | Path) -> Versions:
+        found = cls.of(model)
+        if found is None:
+            raise LookalikeError(
+                f"`{model}` is not an adapted model: it has no versions (`lookalike adapt` makes them)."
+            )
+        return found
+
+    def folder(self, number: int) -> Path:
+        return self.run.path / "versions" / str(number)
+
+    def row(self, number: int) -> dict[str, Any]:
+        found = next((row for row in self.rows if row["number"] == number), None)
+        if found is None:
+            raise LookalikeError(f"There is no version {number} in `{self.run.path}`.")
+        return found
+
+    def save(self) -> None:
+        document = {"current": self.current, "versions": self.rows, "denied": self.denied}
+        write_json(self.run.path / LEDGER, stamp("adaptation", document))
+
+    def use(self, number: int) -> None:
+        """Make a version the model in use."""
+        with atomic_folder(self.run.model) as part:
+            shutil.copytree(self.folder(number) / "model", part, dirs_exist_ok=True)
+        self.current = number
+        self.save()
+
+    def add(
+        self,
+        candidate: Embedder,
+        decision: Decision,
+        *,
+        receipts: list[dict[str, Any]],
+        target: Table,
+        pool: dict[str, Any],
+        about: dict[str, Any],
+    ) -> int:
+        """Record a version, and use it where the gate let it pass. The model of one that did not pass is not kept."""
+        candidate.prototypes = None  # those of a pretrained model belong to the backbone as it was
+        number = max(row["number"] for row in self.rows) + 1
+        path = self.folder(number)
+        write_json(path / "receipts.json", receipts)
+        write_json(path / "pool.json", pool)
+        target.save(path / "target.parquet")
+        if decision.promoted:
+            candidate.save_pretrained(path / "model")
+        self.rows.append(
+            {
+                "number": number,
+                "status": "promoted" if decision.promoted else "kept the old model",
+                "created": _now(),
+                "fingerprint": candidate.fingerprint(),
+                "before": self.current,
+                "decision": decision.to_json(),
+                **about,
+            }
+        )
+        self.save()
+        if decision.promoted:
+            self.use(number)
+        return number
+
+    def used(self, number: int) -> set[str]:
+        """Content ids of pool images that a version used."""
+        path = self.folder(number) / "receipts.json"
+        return {row["id"] for row in read_json(path, "receipts")} if path.is_file() else set()
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Delete versions for good: nothing can be gone back to. The base cannot be dropped.
+
+        The list comes first: from then on they are out of reach, wherever a kill strikes.
+        """
+        for number in numbers:
+            row = self.row(number)
+            row["status"] = "forgotten"
+            row.pop("decision", None)
+        self.current = self.usable(self.current)
+        self.save()
+        self._mend()
+
+    def usable(self, number: int) -> int:
+        """This version, or the last one in use before it that can still be used."""
+        while (row := self.row(number))["status"] not in ("promoted", "base"):
+            number = int(row["before"])
+        return number
+
+
+def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
+    """Go back to the version before the one in use, or to version `to`; 0 is the base model."""
+    found = Versions.need(model)
+    with found.locked():
+        now = found.row(found.current)
+        if to is None and found.current == 0:
+            raise LookalikeError(f"`{model}` already uses its base model: there is nothing to go back to.")
+        number = found.usable(int(now["before"])) if to is None else to
+        row = found.row(number)
+        if row["status"] == "forgotten":
+            raise LookalikeError(f"Version {number} used images that were forgotten; it is gone for good.")
+        if row["status"] not in ("promoted", "base"):
+            raise LookalikeError(f"Version {number} was never in use: the gate kept the old model.")
+        before = found.current
+        found.use(number)
+    return {"model": found.run.path, "from": before, "to": number, "fingerprint": row["fingerprint"]}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

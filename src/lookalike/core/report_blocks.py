@@ -1,0 +1,428 @@
+"""The blocks a report is made of: every room writes its `Section` as JSON, `reporting` draws it.
+
+    run.write_section("table", Section(title="How good it is", order=20, blocks=[Grid(...), Lines(...)]))
+
+Lists may be given as NumPy arrays. NaN and infinity are refused: leave the row out, or write `None` in a grid.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Protocol, Self
+
+import pydantic
+from pydantic import BeforeValidator, Field, model_validator
+
+# Where a section stands in the report; other sections take numbers between.
+VERDICT, TABLE, CHANGED, WORST, CALIBRATION, CURVES, CLASSES, MAP, AUDIT, SETTINGS = range(10, 110, 10)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy arrays and scalars as Python ones; names that are not UTF-8 with a mark where JSON has no letter."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_numpy(cls, data: Any) -> Any:
+        return {name: _plain(value) for name, value in data.items()} if isinstance(data, dict) else data
+
+
+Floats = Annotated[list[float], BeforeValidator(_plain)]
+Ints = Annotated[list[int], BeforeValidator(_plain)]
+
+
+def _ordered(low: float | None, high: float | None) -> None:
+    if (low is None) != (high is None):
+        raise ValueError("an interval needs both `low` and `high`")
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"the interval {low} to {high} is upside down")
+
+
+class _HasInterval(Protocol):
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+class Value(_Part):
+    """A number with its interval; `signed` writes +/−, `unit` follows it ("points", "%")."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    digits: int = Field(default=3, ge=0, le=8)
+    signed: bool = False
+    unit: str = ""
+    level: float = Field(default=0.95, gt=0, lt=1)
+    """How often such an interval should hold."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ordered(self.low, self.high)
+        return self
+
+    @classmethod
+    def of(cls, interval: _HasInterval, **look: Any) -> Value:
+        """From anything with `value`, `low` and `high` (`evaluation.bootstrap.Interval`)."""
+        return cls(value=interval.value, low=interval.low, high=interval.high, **look)
+
+    def number(self, value: float | None = None) -> str:
+        return number(self.value if value is None else value, self.digits, signed=self.signed)
+
+    def __str__(self) -> str:
+        text = f"{self.number()} {self.unit}".rstrip()
+        if self.low is None or self.high is None:
+            return text
+        return f"{text} ({self.number(self.low)} to {self.number(self.high)})"
+
+
+Cell = Annotated[Value | str | bool | int | float | None, BeforeValidator(_plain)]
+
+
+class Image(_Part):
+    """A thumbnail: `file` is what `Run.keep_image` returned, `alt` its label or file name."""
+
+    file: str = Field(pattern=r"^[0-9a-f]{32}\.jpg$")
+    alt: str
+    label: str = ""
+
+
+class _Block(_Part):
+    title: str = ""
+    note: str = ""
+    folded: bool = False  # shown closed, behind its title
+
+
+class Figure(_Part):
+    """One big number of the verdict."""
+
+    label: str
+    value: Cell
+    note: str = ""
+
+
+class Verdict(_Block):
+    """The sentence everything else supports; `line` is the small gray one: data, date, seeds, load."""
+
+    kind: Literal["verdict"] = "verdict"
+    sentence: str
+    figures: list[Figure] = []
+    line: str = ""
+    tone: Literal["better", "same", "worse", "plain"] = "plain"
+
+
+class Text(_Block):
+    """Plain paragraphs, parted by empty lines."""
+
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class Code(_Block):
+    """A command or a file, shown as it is."""
+
+    kind: Literal["code"] = "code"
+    text: str
+
+
+class Facts(_Block):
+    """Names and values, one a line."""
+
+    kind: Literal["facts"] = "facts"
+    rows: list[tuple[str, Cell]]
+
+
+class Grid(_Block):
+    """A table. `whisker` names a column of `Value`s that is also drawn, on one axis, beside the rows."""
+
+    kind: Literal["grid"] = "grid"
+    columns: list[str]
+    rows: list[list[Cell]]
+    whisker: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"a row has {len(row)} cells for {len(self.columns)} columns")
+        if self.whisker is not None and self.whisker not in self.columns:
+            raise ValueError(f"there is no column `{self.whisker}` to draw")
+        return self
+
+
+class Whisker(_Part):
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ordered(self.low, self.high)
+        return self
+
+
+class Whiskers(_Block):
+    """Dot and whisker, one a row, on one axis; `reference` is a dashed line through all (0 for differences)."""
+
+    kind: Literal["whiskers"] = "whiskers"
+    rows: list[Whisker]
+    label: str = ""
+    reference: float | None = None
+
+
+class Series(_Part):
+    name: str
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    dashed: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("a band needs both `low` and `high`")
+        if any(len(v) != len(self.x) for v in (self.y, self.low, self.high) if v is not None):
+            raise ValueError(f"the lists of the line `{self.name}` are not equally long")
+        return self
+
+
+class Mark(_Part):
+    """A place on the x axis with a word: the best step."""
+
+    x: float
+    label: str
+
+
+class Lines(_Block):
+    """Curves; a series with a single point that is dashed is drawn as a level across the chart."""
+
+    kind: Literal["lines"] = "lines"
+    x_label: str
+    y_label: str
+    series: list[Series]
+    marks: list[Mark] = []
+
+
+class Hit(_Part):
+    image: Image
+    ok: bool | None = None  # None: nothing is known
+    score: float
+    probability: float | None = Field(default=None, ge=0, le=1)
+
+
+class HitList(_Part):
+    name: str
+    hits: list[Hit]
+
+
+class HitRow(_Part):
+    query: Image
+    lists: list[HitList]
+    note: str = ""
+
+
+class Hits(_Block):
+    """Queries with their hits; the first rows are the ones kept when the report would grow too large."""
+
+    kind: Literal["hits"] = "hits"
+    rows: list[HitRow]
+
+
+class Arrow(_Part):
+    """`low` and `high`, where known, are the interval of `after`."""
+
+    name: str
+    before: float
+    after: float
+    count: int = Field(default=0, ge=0)
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ordered(self.low, self.high)
+        return self
+
+
+class Arrows(_Block):
+    """From before to after, one a row; the 30 lowest and 30 highest are drawn, the rest is folded."""
+
+    kind: Literal["arrows"] = "arrows"
+    rows: list[Arrow]
+    label: str = ""
+    before: str = "frozen"
+    after: str = "trained"
+
+
+class Bin(_Part):
+    p: float = Field(ge=0, le=1)
+    observed: float = Field(ge=0, le=1)
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+    count: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _ordered(self.low, self.high)
+        return self
+
+
+class Reliability(_Block):
+    """What was promised against what happened, with bands; `ece` is the expected calibration error."""
+
+    kind: Literal["reliability"] = "reliability"
+    bins: list[Bin]
+    ece: Value | float
+
+
+class Panel(_Part):
+    title: str
+    x: Floats
+    y: Floats
+
+
+class Scatter(_Block):
+    """A map: the same points in one or two panels. `codes` (−1: none) point into `names`.
+
+    `images` gives some points, by their position, a thumbnail to show.
+    """
+
+    kind: Literal["scatter"] = "scatter"
+    panels: list[Panel] = Field(min_length=1, max_length=2)
+    codes: Ints
+    names: list[str]
+    images: dict[int, Image] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        n = len(self.codes)
+        if any(len(v) != n for panel in self.panels for v in (panel.x, panel.y)):
+            raise ValueError("the panels and codes of a map are not equally long")
+        if n and not (min(self.codes) >= -1 and max(self.codes) < len(self.names)):
+            raise ValueError("a code of the map has no name")
+        if any(not 0 <= i < n for i in self.images):
+            raise ValueError("an image of the map belongs to no point")
+        return self
+
+
+class HeatPanel(_Part):
+    title: str
+    values: list[Floats]
+
+
+class Heat(_Block):
+    """Up to three square tables of numbers side by side, drawn as colors; line and column n are `names[n]`.
+
+    Each panel has its own scale, from 0 to its largest number; what is below 0 has another color.
+    """
+
+    kind: Literal["heat"] = "heat"
+    names: list[str]
+    panels: list[HeatPanel] = Field(min_length=1, max_length=3)
+    x_label: str = ""
+    y_label: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        n = len(self.names)
+        if any(len(panel.values) != n or any(len(line) != n for line in panel.values) for panel in self.panels):
+            raise ValueError(f"a panel is not {n} × {n}, as its names are")
+        return self
+
+
+class Bar(_Part):
+    name: str
+    value: float
+    note: str = ""
+
+
+class Bars(_Block):
+    kind: Literal["bars"] = "bars"
+    rows: list[Bar]
+    label: str = ""
+
+
+Block = Annotated[
+    Verdict | Text | Code | Facts | Grid | Whiskers | Lines | Hits | Arrows | Reliability | Scatter | Heat | Bars,
+    Field(discriminator="kind"),
+]
+
+
+class Section(_Part):
+    """A part of the report; `order` is its place (10 verdict ... 100 settings)."""
+
+    title: str
+    order: int
+    blocks: list[Block]
+
+
+def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
+    """`0.612`, `−1.20`, `5,924`: thousands parted, a real minus sign, no negative zero."""
+    text = f"{value:{'+' if signed else ''},.{digits}f}"
+    if value and not any(c in "123456789" for c in text) and text[0] in "+-":
+        text = text[1:]
+    return text.replace("-", "−")
+
+
+def training_verdict(
+    *,
+    metric: str,
+    before: Value,
+    after: Value,
+    difference: Value,
+    images: int,
+    kept: bool,
+    p: float | None = None,
+    line: str = "",
+) -> Verdict:
+    """The verdict of a run. `difference` is a paired one on the metric's own scale; `kept`: the trained model is."""
+    gain = Value(
+        value=100 * difference.value,
+        low=None if difference.low is None else 100 * difference.low,
+        high=None if difference.high is None else 100 * difference.high,
+        digits=1,
+        signed=True,
+        unit="points",
+    )
+    change = f"{gain.number()} points"
+    if gain.low is not None and gain.high is not None:
+        change += f", 95 % interval {number(gain.low, 1)} to {number(gain.high, 1)}"
+    ends = f"from {before.number()} to {after.number()} ({change})"
+    where = f"on {images:,} unseen images"
+    sure = gain.low is None or gain.low > 0
+    tone: Literal["better", "same", "worse", "plain"] = "better"
+    if not kept:
+        sentence, tone = "Training did not help; the starting model is kept.", "same"
+    elif sure and gain.value > 0:
+        sentence = f"Training raised {metric} {ends} {where}."
+    else:
+        sentence, tone = f"Training moved {metric} {ends} {where}, which may be chance.", "same"
+    note = "" if p is None else f"p {'< 0.001' if p < 0.001 else '= ' + number(p)}"
+    figures = [
+        Figure(label=f"{metric}, starting model", value=before),
+        Figure(label=f"{metric}, trained", value=after),
+        Figure(label="difference", value=gain, note=note),
+    ]
+    return Verdict(sentence=sentence, figures=figures, line=line, tone=tone)
+
+
+def evaluation_verdict(*, metric: str, value: Value, images: int, line: str = "") -> Verdict:
+    """The verdict where only one model was measured."""
+    interval = ""
+    if value.low is not None and value.high is not None:
+        interval = f" (95 % interval {value.number(value.low)} to {value.number(value.high)})"
+    sentence = f"{metric[:1].upper()}{metric[1:]} is {value.number()}{interval} on {images:,} images."
+    return Verdict(sentence=sentence, figures=[Figure(label=metric, value=value)], line=line)

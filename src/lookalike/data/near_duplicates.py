@@ -1,0 +1,208 @@
+"""Near duplicates in less than N² work: perceptual hashes, found through bands, confirmed on thumbnails.
+
+An image's 64 hash bits are the signs of its lowest frequencies. Two hashes that differ in at most 7
+bits agree up to one bit in at least one of four bands of 16 bits, so looking up a band's value and
+its 16 neighbors finds all of them. What is found is compared again on thumbnails of 12 × 12 colors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+THUMB = 12
+DISTANCE = 7  # hash bits; what four bands of 16 bits with one bit flipped are sure to find
+ALIKE = 0.985  # correlation of thumbnails (docs/decisions/0013)
+_FLAT = 2.0  # gray levels: a thumbnail that varies less than this looks like any other of its kind
+_SIDE = 32
+_LEADERS = 16
+_CHUNK = 1 << 20
+# Where too many hashes resemble each other, the most crowded places are left out: the work stays linear.
+_BUDGET = 500  # hashes compared an image and band
+_CHECKS = 50  # thumbnails compared an image
+_LEAST = 20_000_000
+
+_ONES = np.array([bin(i).count("1") for i in range(1 << 16)], np.uint8)
+
+
+def _waves() -> np.ndarray:
+    """The 64 lowest two-dimensional cosines after the mean, as rows over the pixels.
+
+    Every fourth goes into the same band, so that low and high frequencies are spread evenly over them.
+    """
+    steps = np.arange(_SIDE) * 2 + 1
+    cosines = [np.cos(np.pi * k * steps / (2 * _SIDE)) for k in range(_SIDE)]
+    lowest = sorted((u + v, u, v) for u in range(_SIDE) for v in range(_SIDE))[1:65]
+    rows = [np.outer(cosines[u], cosines[v]).ravel() for _, u, v in lowest]
+    return np.array([rows[4 * place + band] for band in range(4) for place in range(16)])
+
+
+_WAVES = _waves()
+
+
+def look(pixels: np.ndarray) -> tuple[int, np.ndarray]:
+    """Perceptual hash (64 bits) and thumbnail (432 bytes) of an image."""
+    small = Image.fromarray(pixels).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+    strengths = _WAVES @ np.asarray(small.convert("L"), np.float64).ravel()
+    bits = np.packbits(strengths > np.median(strengths))
+    return int.from_bytes(bits.tobytes(), "big"), np.asarray(
+        small.resize((THUMB, THUMB), Image.Resampling.BILINEAR)
+    ).ravel()
+
+
+def flat(thumbs: np.ndarray) -> np.ndarray:
+    """Which images are too even to be told apart by shape; only equal pixels make them the same."""
+    out = np.empty(len(thumbs), bool)
+    for start in range(0, len(thumbs), 65_536):
+        part = thumbs[start : start + 65_536].reshape(-1, THUMB * THUMB, 3)
+        out[start : start + len(part)] = part.std(1).max(1) < _FLAT
+    return out
+
+
+def _unit(thumbs: np.ndarray) -> np.ndarray:
+    """Thumbnails as centered vectors of length 1, so that a product is a correlation."""
+    vectors = thumbs.astype(np.float32)
+    vectors -= vectors.mean(1, keepdims=True)
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    return vectors / np.maximum(lengths, 1e-6)[:, None]
+
+
+def alike(thumbs: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Correlation of pairs of thumbnails."""
+    return np.einsum("ij,ij->i", _unit(thumbs[left]), _unit(thumbs[right]))
+
+
+def near_pairs(
+    hashes: np.ndarray, thumbs: np.ndarray, alike_from: float = ALIKE
+) -> tuple[list[tuple[int, int, float]], int]:
+    """Pairs (i, j, correlation) that join every group of near duplicates, and how many images were not searched
+    through because too many others resemble their hash.
+
+    Not every pair of a group is listed: images with the same hash are joined to one of them.
+    """
+    hashes = np.asarray(hashes, np.uint64)
+    leaders, pairs, unsearched = _same_hash(hashes, thumbs, alike_from)
+    crowded = np.zeros(len(leaders), bool)
+    checks = 1_000_000 + _CHECKS * len(leaders)
+    for i, j in _candidates(hashes[leaders], crowded):
+        crowded[i[checks:]] = True
+        left, right = leaders[i[:checks]], leaders[j[:checks]]
+        checks -= len(left)
+        scores = alike(thumbs, left, right)
+        for k in np.flatnonzero(scores >= alike_from):
+            low, high = sorted((int(left[k]), int(right[k])))
+            pairs.append((low, high, float(scores[k])))
+    return sorted(pairs), unsearched + int(crowded.sum())
+
+
+def _same_hash(
+    hashes: np.ndarray, thumbs: np.ndarray, alike_from: float
+) -> tuple[np.ndarray, list[tuple[int, int, float]], int]:
+    """One or a few leaders of every hash, and the others joined to them: linear, however many share a hash."""
+    order = np.argsort(hashes, kind="stable")
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(hashes[order])) + 1])
+    sizes = np.diff(starts, append=len(order))
+    leaders = order[starts[sizes == 1]].tolist()
+    pairs: list[tuple[int, int, float]] = []
+    unsearched = 0
+    for start, size in zip(starts[sizes > 1], sizes[sizes > 1], strict=True):
+        own: list[int] = []
+        vectors: list[np.ndarray] = []
+        for first in range(start, start + size, 8192):
+            rows = order[first : min(first + 8192, start + size)]
+            units = _unit(thumbs[rows])
+            tried = 0
+            while len(rows) and tried < _LEADERS:
+                if tried == len(own):
+                    own.append(int(rows[0]))
+                    vectors.append(units[0])
+                    rows, units = rows[1:], units[1:]
+                scores = units @ vectors[tried]
+                joined = scores >= alike_from
+                pairs += [(own[tried], int(i), float(s)) for i, s in zip(rows[joined], scores[joined], strict=True)]
+                rows, units = rows[~joined], units[~joined]
+                tried += 1
+            unsearched += len(rows)
+        leaders += own
+    return np.array(leaders, np.int64), pairs, unsearched
+
+
+def _candidates(hashes: np.ndarray, crowded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Chunks of index pairs at most DISTANCE bits apart, each pair once; marks in `crowded` what was left out."""
+    bands = [((hashes >> np.uint64(16 * b)) & np.uint64(0xFFFF)).astype(np.int32) for b in range(4)]
+    budget = max(_BUDGET * len(hashes), _LEAST)
+    for band, keys in enumerate(bands):
+        order = np.argsort(keys, kind="stable")
+        sizes = np.bincount(keys, minlength=1 << 16)
+        firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        left = budget
+        for mask in (0, *(1 << bit for bit in range(16))):
+            if mask:  # each such pair has one side where the bit is 0
+                sources = np.flatnonzero((keys & mask) == 0)
+                first, count = firsts[keys[sources] | mask], sizes[keys[sources] | mask]
+            else:
+                sources = np.arange(len(keys))
+                first = rank + 1
+                count = firsts[keys] + sizes[keys] - first
+            kept = count > 0
+            sources, first, count = sources[kept], first[kept], count[kept]
+            if count.sum() > left:
+                by_size = np.argsort(count, kind="stable")
+                fits = by_size[: np.searchsorted(np.cumsum(count[by_size]), left, "right")]
+                over = np.ones(len(count), bool)
+                over[fits] = False
+                crowded[sources[over]] = True
+                sources, first, count = sources[fits], first[fits], count[fits]
+            left -= int(count.sum())
+            for i, places in _expand(sources, first, count):
+                j = order[places]
+                yield from _close(i, j, bands, band)
+
+
+def _expand(sources: np.ndarray, first: np.ndarray, count: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(source, first … first + count − 1) for every source, a bounded number at a time."""
+    ends = np.cumsum(count)
+    start = 0
+    while start < len(sources):
+        done = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, done + _CHUNK, "right")))
+        repeats = count[start:stop]
+        offsets = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        yield np.repeat(sources[start:stop], repeats), np.repeat(first[start:stop], repeats) + offsets
+        start = stop
+
+
+def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The pairs within DISTANCE that no earlier band has given already."""
+    total = np.zeros(len(i), np.uint8)
+    for number, keys in enumerate(bands):
+        ones = _ONES[keys[i] ^ keys[j]]
+        total += ones
+        if number < band:
+            total[ones <= 1] = 255 - 64
+    close = total <= DISTANCE
+    if close.any():
+        yield i[close], j[close]
+
+
+def groups(count: int, pairs: list[tuple[int, int, float]] | list[tuple[int, int]]) -> list[list[int]]:
+    """Connected groups of two and more among `count` rows."""
+    parent = list(range(count))
+
+    def top(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    for i, j, *_ in pairs:
+        a, b = sorted((top(i), top(j)))
+        parent[b] = a
+    out: dict[int, list[int]] = {}
+    for i in {row for pair in pairs for row in pair[:2]}:
+        out.setdefault(top(int(i)), []).append(int(i))
+    return sorted(sorted(group) for group in out.values())

@@ -1,0 +1,99 @@
+"""A whole image for somebody else to see: the same pixels, and nothing that tells who took it, where or when.
+
+Upright JPEGs and PNGs without a color profile lose their metadata and nothing else. All others are encoded
+anew from their pixels, which `decode` has turned upright and brought to sRGB.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+
+import simplejpeg
+from PIL import Image
+
+from lookalike.data.decoding import decode, format_of, jpeg_blocks, orientation
+
+MEDIA = {
+    "JPEG": "image/jpeg",
+    "MPO": "image/jpeg",
+    "PNG": "image/png",
+    "WEBP": "image/webp",
+    "AVIF": "image/avif",
+    "BMP": "image/bmp",
+    "GIF": "image/gif",
+    "TIFF": "image/tiff",
+    "JPEG2000": "image/jp2",
+    "HEIF": "image/heif",
+    "PPM": "image/x-portable-anymap",
+}
+_LOSSY = ("JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JPEG2000")
+_PNG = b"\x89PNG\r\n\x1a\n"
+# What a PNG needs to look as it did; everything else it may hold is talk.
+_CHUNKS = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB cICP sBIT bKGD acTL fcTL fdAT".split()
+_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")  # in a scan: neither a stuffed byte nor a restart
+
+
+def media_type(data: bytes) -> str:
+    """What kind of image it is, for whoever receives it; raises `UnreadableImage` when it is none."""
+    return MEDIA.get(format_of(data), "application/octet-stream")
+
+
+def without_metadata(data: bytes) -> tuple[bytes, str]:
+    """The image without EXIF, place, profile, preview or words, and its media type."""
+    kind = format_of(data)
+    bare = _bare_jpeg(data) if kind == "JPEG" else _bare_png(data) if kind == "PNG" else None
+    if bare is not None:
+        return bare, MEDIA[kind]
+    pixels = decode(data)
+    if kind in _LOSSY:
+        jpeg = simplejpeg.encode_jpeg(pixels, quality=95, colorspace="RGB", colorsubsampling="444")
+        return bytes(jpeg), MEDIA["JPEG"]
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=3)
+    return file.getvalue(), MEDIA["PNG"]
+
+
+def _bare_jpeg(data: bytes) -> bytes | None:
+    """The tables and scans of an upright sRGB JPEG; nothing when it is another or not whole."""
+    exif, profile = jpeg_blocks(data)
+    if profile or (exif and orientation(exif) != 1):
+        return None
+    kept, at = [data[:2]], 2
+    while found := _MARKER.match(data, at):
+        marker, start = found[1][0], found.end()
+        if marker == 0xD9:
+            return b"".join([*kept, b"\xff\xd9"])  # what follows the end is a preview, a film or worse
+        end = start + int.from_bytes(data[start : start + 2], "big")
+        body = data[start:end]
+        if marker in (0xC0, 0xC1, 0xC2) and body[7:8] == b"\x04":
+            return None  # four inks: browsers do not agree on their colors
+        if marker == 0xE0:
+            body = b"\0\x10" + body[2:14] + b"\0\0" if body[2:7] == b"JFIF\0" else b""  # without its preview
+        elif marker == 0xEE:
+            body = b"\0\x0e" + body[2:14] if body[2:7] == b"Adobe" else b""  # how the colors are coded
+        elif 0xE1 <= marker <= 0xEF or marker == 0xFE:
+            body = b""
+        if marker == 0xDA:  # the scan goes on to the next marker
+            after = _MARKER.search(data, end)
+            end = after.start() if after else len(data)
+            body = data[start:end]
+        if body:
+            kept.append(bytes([0xFF, marker]) + body)
+        at = end
+    return None
+
+
+def _bare_png(data: bytes) -> bytes | None:
+    """The chunks that make an upright sRGB PNG; nothing when it is another or not whole."""
+    kept, at = [_PNG], len(_PNG)
+    while at + 12 <= len(data):
+        length, name = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if name == b"iCCP" or (name == b"eXIf" and orientation(data[at + 8 : at + 8 + length]) != 1):
+            return None
+        if name in _CHUNKS:
+            kept.append(data[at : at + 12 + length])
+        if name == b"IEND":
+            return b"".join(kept)
+        at += 12 + length
+    return None

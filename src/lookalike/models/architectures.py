@@ -1,0 +1,48 @@
+"""Architectures that timm does not have, registered under names of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from lookalike.core.compat import import_timm
+
+CIFAR = {
+    "input_size": (3, 32, 32),
+    "crop_pct": 1.0,
+    "interpolation": "bilinear",
+    "mean": (0.4914, 0.4822, 0.4465),
+    "std": (0.2023, 0.1994, 0.2010),
+    "num_classes": 0,
+    "first_conv": "conv1",
+    "classifier": "fc",
+}
+
+
+def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
+    """ResNet-18 for images of 32 px: a first convolution of 3×3 without stride, and no max-pool."""
+    model: Any = import_timm().create_model("resnet18", pretrained=False, **options)
+    model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    model.maxpool = nn.Identity()
+    model.pretrained_cfg = model.default_cfg = dict(CIFAR)
+    return model
+
+
+def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A ResNet of ten layers and half the usual width, for images of 64 px and runs of minutes on a processor."""
+    sizes = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256)}
+    model: Any = import_timm().create_model("resnet18", pretrained=False, **{**sizes, **options})
+    model.pretrained_cfg = model.default_cfg = {**CIFAR, "input_size": (3, 64, 64), "interpolation": "bicubic"}
+    return model
+
+
+def register() -> None:
+    """Make them known to timm, once."""
+    timm = import_timm()
+    for own in (resnet18_cifar, resnet10_small):
+        if not timm.is_model(own.__name__):
+            from timm.models import register_model
+
+            register_model(own)

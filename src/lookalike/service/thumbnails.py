@@ -1,0 +1,86 @@
+"""Small images, made when first asked for and kept in a bounded cache by the content they show."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import write_bytes
+from lookalike.searching import Index
+from lookalike.searching.locate import mark
+from lookalike.searching.payload import box_of
+from lookalike.service.errors import Problem
+from lookalike.service.limits import opened
+from lookalike.store import Condition, Record
+
+SIDES = (96, 256, 512, 1024)
+HASH = re.compile(r"[0-9a-f]{16,64}")
+LIMIT = 1_000_000_000
+
+
+class Thumbs:
+    def __init__(self, index: Index, *, limit: int = LIMIT) -> None:
+        self.index, self.limit = index, limit
+        self.all = folders.cache("thumbs")
+        self.folder = self.all / mark(index.path)  # one for each index, so that `purge` finds all of them
+        self._guard = threading.Lock()
+        self._bytes: int | None = None
+
+    def get(self, content: str, side: int) -> bytes:
+        """From the cache, or made now."""
+        record, path = self._find(content, side)
+        return _read(path) or self._make(record, path, side)
+
+    def kept(self, content: str, side: int) -> bytes | None:
+        """From the cache alone."""
+        return _read(self._find(content, side)[1])
+
+    def _find(self, content: str, side: int) -> tuple[Record, Path]:
+        if side not in SIDES or not HASH.fullmatch(content):
+            raise Problem(404, f"There is no such image; sides are {', '.join(map(str, SIDES))}.")
+        record = next((r for part in self.index.store.scan(where=_shows(content), batch=1) for r in part), None)
+        if record is None:  # also when it is cached: what left the index is not shown any more
+            raise Problem(404, "This image is not in the index.")
+        return record, self.folder / content[:2] / f"{content}-{side}.jpg"
+
+    def _make(self, record: Record, path: Path, side: int) -> bytes:
+        from lookalike.data import thumbnail
+
+        try:
+            with opened(self.index, record) as data:
+                jpeg = thumbnail(data, side, box=box_of(record.payload))
+        except Problem:
+            raise
+        except LookalikeError as error:
+            raise Problem(404, str(error)) from error
+        write_bytes(path, jpeg, private=True)
+        folders.touch(self.folder)
+        self._grow(len(jpeg))
+        return jpeg
+
+    def _grow(self, count: int) -> None:
+        """Keep what all indexes have under the limit: over it, the oldest fifth goes."""
+        with self._guard:
+            if self._bytes is None:
+                self._bytes = folders.size_of(self.all)
+            else:
+                self._bytes += count
+            if self._bytes > self.limit:
+                files: list[Path] = sorted(self.all.glob("**/*.jpg"), key=folders.last_used)
+                for path in files[: 1 + len(files) // 5]:
+                    path.unlink(missing_ok=True)
+                self._bytes = folders.size_of(self.all)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _shows(content: str) -> list[Condition]:
+    return [Condition("content_id", (content,))]

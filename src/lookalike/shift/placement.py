@@ -1,0 +1,287 @@
+"""The verb `shift place`: new, unlabeled images on a model's own curve."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookalike.core import folders, progress
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes, read_json
+from lookalike.core.formats import CURRENT
+from lookalike.core.run import Run
+from lookalike.core.seeds import derive, numpy_rng
+from lookalike.data import audit, read_table
+from lookalike.data.decoding import decode, prepare
+from lookalike.data.styles import Steps, StyleView
+from lookalike.data.table import Table
+from lookalike.data.views import CenterView
+from lookalike.models import Embedder, features_for
+from lookalike.models.folder import find
+from lookalike.models.pooling import unit
+from lookalike.shift.estimate import Graded
+from lookalike.shift.learning import Images, Model, SplitPoint, class_halves, far_limit, points_of
+from lookalike.shift.material import Material, Top, assemble, top_of
+from lookalike.shift.nearness import FEWEST
+from lookalike.shift.shift_curve import CURVE, Placement, Reach
+from lookalike.shift.splitting import split_features
+from lookalike.shift.trials import divide, fit, quiet, recall
+from lookalike.training.outcome import head_rows
+from lookalike.training.settings import TrainSettings, resolve
+
+Halves = Sequence[tuple[np.ndarray, np.ndarray]]
+STYLED = 800  # held-out images that other looks are made of: each look costs a pass over them
+LOOKS: tuple[Steps, ...] = (
+    *((step,) for step in (("gray", 3), ("blur", 2), ("blur", 3), ("noise", 2), ("noise", 3), ("jpeg", 3))),
+    *((step,) for step in (("color", 2), ("poster", 2), ("poster", 3), ("sketch", 2), ("sketch", 3))),
+    *((step,) for step in (("negative", 3), ("edges", 1), ("edges", 3), ("pixel", 2), ("dark", 3), ("pale", 3))),
+    (("relief", 3),),
+    (("poster", 3), ("color", 3)),
+    (("sketch", 2), ("blur", 1)),
+    (("gray", 3), ("noise", 3)),
+    (("sketch", 3), ("negative", 3)),
+    (("blur", 2), ("pale", 2)),
+    (("poster", 2), ("gray", 3)),
+)
+SPLITS = 5
+RECIPE_CLASSES = 16  # below that a split's test side has no halves to learn from
+
+
+def place(
+    *,
+    model: str | Path,
+    folder: str | Path | Table,
+    data: str | Path | Table | None = None,
+    layout: str = "auto",
+    level: float = 0.9,
+    curve: str | Path | None = None,
+    fresh: bool = False,
+    seed: int | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+) -> Placement:
+    """Say where unlabeled images lie on the model's own curve, and the recall@1 to expect of them.
+
+    `model` is a run or a model folder. The curve is learned once, from images the model was not trained on (those of
+    the run, or `data`: classes it has not seen, or a table with a split), and kept beside the model (`curve` puts it
+    elsewhere). It is learned again with `fresh`, and when another `data` or `seed` (0 at first) is given than it was
+    learned with. The figure is about finding images of the same class within the folder. `out` makes a run folder with
+    the sections of a report.
+    """
+    if not 0.5 <= level < 1:
+        raise LookalikeError(f"The level of an interval is {level:g}; it must be at least 0.5 and below 1.")
+    embedder = Embedder.from_pretrained(model, device=device)
+    path = Path(curve) if curve is not None else curve_folder(model, embedder)
+    if data is None and layout != "auto":
+        progress.warn("`layout` is that of the labeled images; without `data` it changes nothing.")
+    labeled = read_table(data, layout=layout, progress=True) if isinstance(data, (str, Path)) else data
+    known = None if fresh else _kept(path, embedder, labeled, seed)
+    if known is None:
+        known = learn(model, embedder, labeled, seed=seed or 0)
+        known.save(path)
+    table = folder if isinstance(folder, Table) else read_table(folder, progress=True)
+    found = audit(table, near=False, progress=True)
+    first = np.sort(np.unique(found.table.column("content_id").astype(str), return_index=True)[1])
+    if len(first) < len(found.table):
+        progress.say(f"{len(found.table) - len(first)} copies of other images are left out.")
+    if len(first) < 2:
+        raise LookalikeError(f"`{table.name}` holds {len(first)} different images; placing needs at least {FEWEST}.")
+    images = found.table.take(first)
+    features = unit_rows(features_for(embedder, images, views=[CenterView(embedder.preprocess)], progress=True)[0])
+    placement = known.place(encoder(top_of(embedder))(features), features, level=level)
+    if out is not None:
+        from lookalike.shift.placement_report import report_sections
+
+        run = Run.create("place", {"model": str(model), "folder": table.name, "level": level}, path=out)
+        for name, section in report_sections(placement, known).items():
+            run.write_section(name, section)
+        run.write_result(finished=True, **placement.to_json())
+    return placement
+
+
+def curve_folder(model: str | Path, embedder: Embedder) -> Path:
+    """Beside the model folder; a model without one keeps its curve in the user's folder."""
+    found = find(model)
+    if found is None:
+        return folders.home() / "curves" / embedder.fingerprint()
+    return found.with_name(f"{found.name}.curve")
+
+
+def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) -> Reach | None:
+    """The curve that was learned before, if it is this model's, of today's kind, and of what is asked for."""
+    if not (path / CURVE).is_file():
+        return None
+    if read_json(path / CURVE, "model's curve").get("format") in range(CURRENT["curve"]):
+        progress.warn(f"The curve `{path}` was learned by an older version; it is learned again.")
+        return None
+    known = Reach.load(path)
+    why = ""
+    if known.model != embedder.fingerprint():
+        why = "belongs to another model"
+    elif data is not None and "data" not in known.about:
+        why = "does not say which images it was learned from"
+    elif data is not None and known.about["data"] != _identity(data):
+        why = "was learned from other images or labels"
+    elif seed is not None and known.about.get("seed") != seed:
+        why = f"was learned with seed {known.about.get('seed')}"
+    if why:
+        progress.warn(f"The curve `{path}` {why}; it is learned again.")
+    return None if why else known
+
+
+def _identity(table: Table) -> str:
+    """A name for labeled images: what they are, their classes, and who was trained on."""
+    codes, names = table.labels()
+    split = table.column("split") if table.has("split") else ()
+    return hash_bytes(table.fingerprint(), codes.tobytes(), json.dumps([names, [str(side) for side in split]]))
+
+
+def encoder(top: Top) -> Any:
+    """Unit features → unit embeddings."""
+    return lambda rows: head_rows(top[0], rows, top[1])
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    out: np.ndarray = unit(torch.from_numpy(np.array(features, np.float32))).numpy()
+    return out
+
+
+# ---- learning ------------------------------------------------------------------------------------
+
+
+def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: int = 0) -> Reach:
+    """Learn a model's curve from labeled images: those it was trained on, and those it was not."""
+    torch.set_num_threads(threads())
+    given, settings = _labeled(model, data)
+    table = given if data is None else audit(given, near=False, progress=True).table  # a run's was looked at before
+    labels, names = table.labels()
+    train, held = _sides(table, labels)
+    progress.say(
+        f"The model's curve is learned, once: from {min(STYLED, len(held)):,} images of `{table.name}` it was not "
+        f"trained on, each in {len(LOOKS)} other looks. That takes some minutes."
+    )
+    center = [CenterView(embedder.preprocess)]
+    features = unit_rows(features_for(embedder, table, views=center, progress=True)[0])
+    some = np.sort(numpy_rng(seed, "other looks").permutation(held)[:STYLED])
+    images = Images(features, labels, _looks(embedder, table.take(some)), some)
+    halves = class_halves(labels, held, seed)
+    fixed = Model(encoder(top_of(embedder)), train, held)
+    graded, reference, kinds = points_of(images, fixed, halves, seed=seed, name="fixed")
+    splits: list[SplitPoint] = []
+    if settings is not None and len(names) >= RECIPE_CLASSES:
+        more, splits = recipe_curve(images, table, embedder, settings, halves, seed=seed)
+        graded += more
+    about = {
+        "images": len(table),
+        "trained_on": len(train),
+        "held_out": len(held),
+        "classes": len(names),
+        "folders": len(graded),
+        "looks": list(images.looks),
+        "method": None if settings is None else settings.method.name,
+        "data": _identity(given),
+        "seed": seed,
+    }
+    far = far_limit(images, held, reference)
+    progress.say(f"Learning from {len(graded):,} folders of known classes")
+    return Reach.learn(
+        embedder.fingerprint(), graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about
+    )
+
+
+def _labeled(model: str | Path, data: Table | None) -> tuple[Table, TrainSettings | None]:
+    """The labeled images, and the recipe where the model comes from a run."""
+    run = next((Run(p) for p in (Path(model), folders.runs() / Path(model), Path(model).parent) if Run.is_run(p)), None)
+    settings = resolve(run.config) if run is not None and "method" in run.config else None
+    if data is not None:
+        return data, settings
+    if run is None or not (run.path / "table.parquet").exists():
+        raise LookalikeError(
+            f"There is nothing to learn the curve of `{model}` from, since it is not a run whose images are known: "
+            "give labeled images with --data, of classes the model was not trained on or with a split."
+        )
+    return Table.load(run.path / "table.parquet"), settings
+
+
+def _sides(table: Table, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(trained on, held out) of the labeled rows; without a split all are held out, and distances are from them."""
+    known = labels >= 0
+    if table.has("split") and {"train"} < set(table.column("split")) - {None}:
+        split = table.column("split")
+        return np.flatnonzero(known & (split == "train")), np.flatnonzero(known & np.isin(split, ("val", "test")))
+    progress.say("The table has no split: no image is taken to be trained on.")
+    rows = np.flatnonzero(known)
+    return rows, rows
+
+
+def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
+    """Unit features of images in other looks; each is decoded once."""
+    pre = embedder.preprocess
+
+    def crop(row: int) -> np.ndarray:
+        return prepare(decode(table.open_bytes(row), box=table.box(row), min_side=pre.size), pre)
+
+    with ThreadPoolExecutor(threads()) as crew:
+        crops = list(crew.map(crop, range(len(table))))
+    out = {}
+    with progress.Progress("Other looks", len(LOOKS) * len(crops)) as bar:
+        for number, steps in enumerate(LOOKS):
+            view = StyleView(pre, steps, cropped=True)
+            found = embedder.features(crops, view=view, seed=derive(0, "view", number, 0))
+            out[" and ".join(f"{style} {strength}" for style, strength in steps)] = unit_rows(found)
+            bar.advance(len(crops))
+    return out
+
+
+def recipe_curve(
+    images: Images, table: Table, embedder: Embedder, settings: TrainSettings, halves: Halves, *, seed: int = 0
+) -> tuple[list[Graded], list[SplitPoint]]:
+    """The recipe retrained on splits of growing difficulty: folders of each test side, and the curve itself.
+
+    Only the head is trained again, on the model's own features: a curve of the backbone would take days.
+    """
+    eye = {"name": embedder.name, "weights": embedder.fingerprint("pooled")}
+    found = split_features(table, images.features, eye, count=SPLITS, draws=1)
+    plain = Images(images.features, images.labels)
+    graded: list[Graded] = []
+    splits: list[SplitPoint] = []
+    for split in found.splits:
+        rows = found.rows(table, split)
+        encode = retrained(images, table, embedder, settings, rows["train"])
+        model = Model(encode, rows["train"], rows["test"])
+        more, reference, _ = points_of(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
+        graded += more
+        value = recall(encode(images.features[rows["test"]]), images.labels[rows["test"]])
+        some = numpy_rng(seed, "split", split.id).permutation(rows["test"])[:2000]
+        splits.append(SplitPoint(split.id, split.fid, value, reference, reference.project(images.features[some])))
+    return graded, splits
+
+
+def retrained(images: Images, table: Table, embedder: Embedder, settings: TrainSettings, train: np.ndarray) -> Any:
+    """The encoder the recipe would have made, had it been trained on these rows; some of their classes choose the step.
+
+    It starts anew: the model's own head knows classes that are now on the test side.
+    """
+    over = {"views": {"mode": "cached", "layer": "pooled", "count": 0}, "logs": {"every": 1000, "tensorboard": False}}
+    chosen = resolve(settings.model_dump(mode="json"), over, {"data": {"validation": 0.25}, "processes": 1})
+    own = embedder.head, embedder.norm
+    embedder.head, embedder.norm = nn.Identity(), nn.Identity()
+    labels, names = table.labels()
+    try:
+        found = Material(table, labels, names, embedder, images.features, None)
+        division = divide(found, chosen, [names[code] for code in np.unique(labels[train])], [])
+        with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-place-") as folder:
+            run = Run.create("place", {}, path=Path(folder) / "run")
+            fit(assemble(found, chosen, division, run), run)
+        return encoder(top_of(embedder))
+    finally:
+        embedder.head, embedder.norm = own

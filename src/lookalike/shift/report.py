@@ -1,0 +1,196 @@
+"""The report of a shift run: the curve for every method with bands, the tables, the splits, maps, and transfer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lookalike.core import report_blocks as s
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift import curve
+from lookalike.shift.trials import FROZEN
+
+NAMES = {"recall@1": "recall@1", "map@1000": "mAP@1000"}
+POINTS = 1500  # images on a map
+SIDES = ("train", "test", "removed")
+
+
+def write(run: Any, rows: curve.Rows, splits: Any, found: Any, facts: Mapping[str, Any]) -> None:
+    """All sections of a run; `rows` of the first model, `facts` what the result says of the others."""
+    sections = {
+        "verdict": verdict_section(rows, facts),
+        "table": table_section(rows),
+        "curve": curve_section(rows),
+        "ranks": ranks_section(rows),
+        "progression": progression_section(splits),
+        "map": map_section(splits, found),
+    }
+    if facts.get("structure"):
+        sections["structure"] = structure_section(facts["structure"])
+    if facts.get("models", {}) and len(facts["models"]) > 1:
+        sections["models"] = models_section(facts["models"])
+    if facts.get("transfer"):
+        sections["transfer"] = transfer_section(facts["transfer"])
+    for name, section in sections.items():
+        run.write_section(name, section)
+
+
+def verdict_section(rows: curve.Rows, facts: Mapping[str, Any]) -> s.Section:
+    measure = "recall@1"
+    trained = [row for row in rows if row["method"] != FROZEN] or list(rows)
+    best, score = next(iter(curve.scores(trained, measure).items()))
+    values = curve.values_of(trained, best, measure)
+    first, last = float(values[0].mean()), float(values[-1].mean())
+    sentence = (
+        f"Over {len(values)} splits of growing difficulty, {best} holds up best: recall@1 {first:.3f} on the easiest, "
+        f"{last:.3f} on the hardest."
+    )
+    figures = [
+        s.Figure(label=f"AGS, {best}", value=_value(score), note="area under the curve, recall@1"),
+        s.Figure(label="easiest split", value=s.Value.of(curve.band(values[0]))),
+        s.Figure(label="hardest split", value=s.Value.of(curve.band(values[-1]))),
+    ]
+    return s.Section(
+        title="How far it can be trusted",
+        order=s.VERDICT,
+        blocks=[s.Verdict(sentence=sentence, figures=figures, line=str(facts.get("line", "")))],
+    )
+
+
+def table_section(rows: curve.Rows) -> s.Section:
+    blocks: list[s.Block] = []
+    fids = curve.fids_of(rows)
+    for measure, name in NAMES.items():
+        cells: list[list[s.Cell]] = []
+        for method, score in curve.scores(rows, measure).items():
+            means = [s.Value(value=float(v.mean())) for v in curve.values_of(rows, method, measure)]
+            cells.append([method, *means, _value(score)])
+        columns = ["method", *[f"split {k}" for k in fids], "AGS"]
+        blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="AGS"))
+    blocks.append(
+        s.Text(
+            text="AGS is the area under the measure over the normalized FID of the splits: it depends on their range, "
+            "so compare it within one file of splits only. Intervals are bootstraps over seeds within each split."
+        )
+    )
+    return s.Section(title="Every method on every split", order=s.TABLE, blocks=blocks)
+
+
+def curve_section(rows: curve.Rows) -> s.Section:
+    blocks: list[s.Block] = []
+    fids = list(curve.fids_of(rows).values())
+    for measure, name in NAMES.items():
+        series = []
+        for method in curve.methods_of(rows):
+            bands = [curve.band(v) for v in curve.values_of(rows, method, measure)]
+            wide = any(b.high > b.low for b in bands)
+            extra = {"low": [b.low for b in bands], "high": [b.high for b in bands]} if wide else {}
+            y = [b.value for b in bands]
+            series.append(s.Series(name=method, x=fids, y=y, dashed=method == FROZEN, **extra))
+        blocks.append(s.Lines(x_label="FID between the sides", y_label=name, series=series))
+    beside = _controls(rows)
+    if beside:
+        columns = ["split", "method", "after removal", "on random classes"]
+        note = "Fewer classes raise recall by themselves: a removal counts against random subsets of the same size."
+        blocks.append(s.Grid(title="Removal against chance", columns=columns, rows=beside, note=note))
+    return s.Section(title="The curve", order=s.TABLE + 2, blocks=blocks)
+
+
+def _controls(rows: curve.Rows) -> list[list[s.Cell]]:
+    """Recall on each removal beside that on random classes before it; the mean over seeds and draws."""
+    return [
+        [f"split {found['split']}", found["method"], s.Value(value=found["removal"]), s.Value(value=found["random"])]
+        for found in curve.against_chance(rows)
+    ]
+
+
+def ranks_section(rows: curve.Rows) -> s.Section:
+    found = curve.ranks([row for row in rows if row["method"] != FROZEN] or rows, "recall@1")
+    columns = ["method", *[f"split {k}" for k in found["splits"]]]
+    cells: list[list[s.Cell]] = [[name, *places] for name, places in found["places"].items()]
+    cells.append(["pairs in another order than on the first", *found["pairs_swapped"]])
+    note = "Places by recall@1, 1 is best."
+    return s.Section(
+        title="Who leads where", order=s.TABLE + 4, blocks=[s.Grid(columns=columns, rows=cells, note=note)]
+    )
+
+
+def progression_section(splits: Any) -> s.Section:
+    """FID along the whole sequence, chosen splits marked; random removals beside it."""
+    series = []
+    for name, points in splits.progression().items():
+        x, y = [p[0] for p in points], [p[1] for p in points]
+        series.append(s.Series(name=name, x=x, y=y, dashed=name.startswith("random")))
+    marks = [s.Mark(x=float(x), label=str(k)) for k, x in splits.places().items()]
+    lines = s.Lines(
+        x_label="steps of swapping and removal", y_label=f"FID ({splits.measure})", series=series, marks=marks
+    )
+    columns = ["split", "step", "FID", "classes a side", "removed"]
+    largest = max(p.fid for p in splits.splits)
+    digits = min(8, max(1, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1  # eyes differ in scale
+    cells: list[list[s.Cell]] = [
+        [p.id, str(p.step), s.Value(value=p.fid, digits=digits), len(p.test), len(p.removed)] for p in splits.splits
+    ]
+    table = s.Grid(columns=columns, rows=cells)
+    blocks: list[s.Block] = [lines, table] if series else [table]  # a file of the authors has no sequence
+    return s.Section(title="The splits", order=s.CURVES, blocks=blocks)
+
+
+def map_section(splits: Any, found: Any, *, points: int = POINTS, seed: int = 0) -> s.Section:
+    """The same images three times: which side they are on in an easy, a middle and a hard split."""
+    from lookalike.evaluation.projection import project
+
+    rows = np.flatnonzero(found.labels >= 0)
+    rows = np.sort(numpy_rng(seed, "shift map").permutation(rows)[:points])
+    drawn = project(found.vectors(rows), seed=seed)
+    chosen = _three(splits.splits)
+    blocks: list[s.Block] = []
+    for word, split in chosen:
+        side = {name: code for code, names in enumerate((split.train, split.test, split.removed)) for name in names}
+        codes = [side.get(found.names[label], -1) for label in found.labels[rows]]
+        panel = s.Panel(title=f"{word}: split {split.id}", x=drawn.places[:, 0].tolist(), y=drawn.places[:, 1].tolist())
+        blocks.append(s.Scatter(panels=[panel], codes=codes, names=list(SIDES), note=drawn.note))
+    return s.Section(title="Easy, middle, hard", order=s.MAP, blocks=blocks)
+
+
+def _three(splits: Sequence[Any]) -> list[tuple[str, Any]]:
+    order = sorted(splits, key=lambda split: split.fid)
+    picks = {0: "easy", len(order) // 2: "middle", len(order) - 1: "hard"}
+    return [(word, order[place]) for place, word in picks.items()]
+
+
+def structure_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
+    blocks: list[s.Block] = []
+    for measure, name in NAMES.items():
+        rows = [s.Whisker(name=key, value=v["rho"], low=v["low"], high=v["high"]) for key, v in found[measure].items()]
+        blocks.append(s.Whiskers(title=name, rows=rows, label="Spearman's ρ over all runs", reference=0.0))
+    return s.Section(title="What goes with performance", order=s.CLASSES, blocks=blocks)
+
+
+def models_section(found: Mapping[str, Mapping[str, Any]]) -> s.Section:
+    """Capacity and pretraining: the same curve from several starting models."""
+    cells: list[list[s.Cell]] = []
+    for model, methods in found.items():
+        for method, scores in methods.items():
+            cells.append([model, method, *[_value(scores[measure]) for measure in NAMES]])
+    columns = ["starting model", "method", *[f"AGS, {name}" for name in NAMES.values()]]
+    return s.Section(title="Starting models", order=s.CLASSES + 2, blocks=[s.Grid(columns=columns, rows=cells)])
+
+
+def transfer_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
+    """Trained here, measured elsewhere, beside the frozen model."""
+    cells: list[list[s.Cell]] = []
+    for name, methods in found.items():
+        frozen = methods[FROZEN]["value"]
+        for method, score in methods.items():
+            gain = None if method == FROZEN else s.Value(value=100 * (score["value"] - frozen), digits=1, signed=True)
+            cells.append([name, method, _value(score), gain])
+    columns = ["measured on", "method", "recall@1", "points over frozen"]
+    return s.Section(title="Other data sets", order=s.CLASSES + 4, blocks=[s.Grid(columns=columns, rows=cells)])
+
+
+def _value(score: Mapping[str, float]) -> s.Value:
+    return s.Value(value=score["value"], low=score["low"], high=score["high"])

@@ -1,0 +1,266 @@
+"""From settings and a table to everything the loop needs: the model with its head, sources, sampler, method.
+
+Made the same way in every process of a run and in every resumed one; what is costly comes from caches.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookalike import methods
+from lookalike.core import distributed
+from lookalike.core.device import CPU, resolve, threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import say
+from lookalike.core.run import Run
+from lookalike.core.seeds import numpy_rng, seed_everything
+from lookalike.data.samplers import Among, PKSampler, Sampler, ShuffleSampler
+from lookalike.data.table import Table
+from lookalike.data.views import CenterView, CropView, RandomView
+from lookalike.methods.base import Context, Method
+from lookalike.models import Embedder, features_for
+from lookalike.models.norms import make_norm
+from lookalike.training import checkpoint
+from lookalike.training.prewarm import prewarm
+from lookalike.training.settings import TrainSettings
+from lookalike.training.source import CachedSource, PixelSource, Rows, Source
+from lookalike.training.split import Division
+
+VIEW_SEED = 0  # of the cached views: runs with different seeds share them
+PCA_ROWS = 50_000  # more do not move the directions, and need memory
+KNOWN_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The training images."""
+
+    table: Table
+    labels: np.ndarray
+    """Class numbers without gaps, −1 where there is none."""
+    drawn: np.ndarray | None
+    """The rows that a batch may hold; None: all."""
+
+
+@dataclass
+class Assembly:
+    settings: TrainSettings
+    table: Table
+    """Every readable image; row numbers below are into it."""
+    division: Division
+    labels: np.ndarray
+    """A class number for every row, −1 where there is none."""
+    taught: Taught
+    model: Embedder
+    device: torch.device
+    parent: str
+    """Fingerprint of the starting model."""
+    features: np.ndarray
+    """Pooled features of the starting model, a row an image."""
+    first_head: nn.Module
+    """The starting model's own head, and the norm layer behind it."""
+    first_norm: nn.Module
+    start_norm: nn.Module
+    """The norm layer as it is at step 0."""
+    frozen: list[nn.Module]
+
+    @property
+    def train(self) -> np.ndarray:
+        return self.division.train
+
+    @property
+    def validation(self) -> np.ndarray:
+        return self.division.validation
+
+    @property
+    def test(self) -> np.ndarray:
+        return self.division.test
+
+    @property
+    def known(self) -> np.ndarray:
+        """Training images with a label that held-out ones are compared with; a sample of very many."""
+        rows = self.train[self.labels[self.train] >= 0]
+        if len(rows) <= KNOWN_ROWS:
+            return rows
+        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, KNOWN_ROWS, replace=False))
+
+    def __post_init__(self) -> None:
+        chosen, seed, drawn = self.settings.sampler, self.settings.seed, self.taught.drawn
+        labels = self.train_labels if drawn is None else self.train_labels[drawn]
+        self.sampler: Sampler
+        if chosen.kind == "pk":
+            self.sampler = PKSampler(
+                labels,
+                classes=chosen.classes,
+                images=chosen.images,
+                seed=seed,
+                replacement=chosen.replacement,
+            )
+        else:
+            self.sampler = ShuffleSampler(len(labels), size=chosen.batch, seed=seed)
+        if drawn is not None:
+            self.sampler = Among(drawn, self.sampler)
+
+    @property
+    def train_table(self) -> Table:
+        return self.taught.table
+
+    @property
+    def train_labels(self) -> np.ndarray:
+        return self.taught.labels
+
+    @property
+    def classes(self) -> int:
+        return int(self.train_labels.max(initial=-1)) + 1
+
+    def make_method(self, context: Context) -> Method:
+        kind = methods.find(self.settings.method.name)
+        return kind(kind.Settings.parse(self.settings.method.own()), context)
+
+    def make_source(self, method: Method) -> Source:
+        """Cached outputs of a frozen layer, or pixels, as the settings say."""
+        chosen, pre = self.settings.views, self.model.preprocess
+        random = self.random_view()
+        views = method.views(random)
+        show = distributed.is_main()
+        if chosen.mode == "end_to_end":
+            from lookalike.data import PixelCache
+
+            pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=show)
+            return PixelSource(pixels, views, CenterView(pre), seed=self.settings.seed)
+        count = len(self.table)
+        center = Rows(self.features)
+        if chosen.layer != "pooled":
+            needed = np.sort(np.concatenate([self.train, self.validation]))
+            center = Rows(self._cached(self.table.take(needed), [CenterView(pre)], show)[0], needed, count)
+        cached = None
+        if chosen.count:
+            cached = Rows(self._cached(self.train_table, [random] * chosen.count, show), self.train, count)
+        distinct = method.distinct_views
+        return CachedSource(chosen.layer, center, cached, views=len(views), distinct=distinct, seed=self.settings.seed)
+
+    def random_view(self) -> RandomView:
+        """What a step sees of an image, as the settings ask for it."""
+        chosen = self.settings.views
+        look = {name: getattr(chosen, name) for name in ("scale", "flip", "jitter", "gray", "blur", "augment", "erase")}
+        return (CropView if chosen.crop == "plain" else RandomView)(self.model.preprocess, **look)
+
+    def _cached(self, table: Table, views: list[Any], show: bool) -> np.ndarray:
+        return features_for(
+            self.model, table, layer=self.settings.views.layer, views=views, seed=VIEW_SEED, progress=show
+        )
+
+
+def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
+    """The model a run starts from; seeded, so that an untrained one is the same each time."""
+    seed_everything(settings.seed)
+    chosen = settings.model
+    model = Embedder.from_pretrained(
+        chosen.name, device=device, pooling=chosen.pooling, size=chosen.size, weights=chosen.weights
+    )
+    if chosen.crop is not None:
+        model.preprocess = replace(model.preprocess, crop=chosen.crop)
+    return model
+
+
+def assemble(settings: TrainSettings, table: Table, division: Division, run: Run) -> Assembly:
+    """Load the model, give it its head, freeze what stays; the head's start is kept in the run."""
+    torch.set_num_threads(threads())
+    device = resolve(settings.device)
+    if device.type != CPU and distributed.world() > 1:
+        device = torch.device(device.type, distributed.rank())
+    labels = table.labels()[0]
+    taught = taught_of(settings, table, labels, division)  # a mistake is told before the costly part
+    model = starting_model(settings, device)
+    parent = model.fingerprint()
+    features = np.empty((0, model.feature_dim), np.float32)
+    if settings.head.kind != "none" or settings.views.mode == "cached" or (labels >= 0).any():
+        center, show = [CenterView(model.preprocess)], distributed.is_main()
+        features = features_for(model, table, layer="pooled", views=center, seed=VIEW_SEED, progress=show)[0]
+    first_head, first_norm = copy.deepcopy(model.head), copy.deepcopy(model.norm)
+    start_head(model, settings, features, labels, division.train, run)
+    start_norm = copy.deepcopy(model.norm)
+    frozen = freeze(model, settings)
+    if any(p.requires_grad for p in model.backbone.parameters()):
+        model.prototypes = None  # they belong to the backbone as it was
+    if settings.views.mode == "end_to_end" or settings.views.layer != "pooled":  # convolutions are trained: faster so
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    starts = (first_head, first_norm, start_norm)
+    return Assembly(settings, table, division, labels, taught, model, device, parent, features, *starts, frozen)
+
+
+def taught_of(settings: TrainSettings, table: Table, labels: np.ndarray, division: Division) -> Taught:
+    names, codes = np.unique(labels[division.train], return_inverse=True)
+    codes = codes.astype(np.int64) - int((names < 0).any())
+    some, kind = table.take(division.train), methods.find(settings.method.name)
+    return Taught(some, codes, kind.drawn(kind.Settings.parse(settings.method.own()), some, codes))
+
+
+def start_head(
+    model: Embedder,
+    settings: TrainSettings,
+    features: np.ndarray,
+    labels: np.ndarray,
+    rows: np.ndarray,
+    run: Run,
+) -> None:
+    """PCA or random, once; afterwards the kept one. A model that has a head already goes on with it."""
+    if settings.head.kind == "none":
+        if isinstance(model.head, nn.Linear) and distributed.is_main():
+            say("The starting model's head is left off: its features are what is trained.", verbose=True)
+        model.head, model.norm = nn.Identity(), nn.Identity()
+        return
+    norm = settings.head.norm
+    if isinstance(model.head, nn.Linear):
+        if norm != "none":
+            raise LookalikeError(f"`head.norm` is {norm}, but the starting model has a head already; leave it out.")
+        if distributed.is_main():
+            say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
+        return
+    dim = min(settings.head.dim, model.feature_dim)
+    model.norm = make_norm(norm, dim, reference=settings.head.norm_reference).to(model.device)
+    path = run.checkpoints / checkpoint.START
+    if path.exists():
+        model.set_random_head(dim)
+        checkpoint.put_back(model.head, checkpoint.read(path)["head"])
+        return
+    if settings.head.kind == "pca":
+        some = rows
+        if len(rows) > PCA_ROWS:
+            some = np.sort(numpy_rng(settings.data.split_seed, "pca").choice(rows, PCA_ROWS, replace=False))
+        model.set_pca_head(features[some], dim)
+    else:
+        model.set_random_head(dim, settings.seed)
+    if settings.head.prewarm:
+        prewarm(model.head, features[rows], labels[rows], settings)
+    if distributed.is_main():
+        checkpoint.write(path, {"head": {k: v.detach().clone() for k, v in model.head.state_dict().items()}})
+
+
+def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
+    """Take the frozen part out of training; its modules."""
+    layer = settings.views.layer if settings.views.mode == "cached" else settings.model.freeze
+    if layer == "embedding":
+        raise LookalikeError("`views.layer` is the embedding itself: nothing above it can be trained; take `pooled`.")
+    if layer is None:
+        return []
+    if layer == "pooled" and settings.head.kind == "none":
+        raise LookalikeError(
+            "The backbone is frozen and there is no head: nothing would be trained; set `views.mode` to end_to_end."
+        )
+    if layer not in model.layers:
+        raise LookalikeError(f"`{layer}` is not a layer of {model.name}: there are {', '.join(model.layers[:-1])}.")
+    if layer == "pooled":
+        parts, parameters = [model.backbone, model.pooling], [*model.backbone.parameters(), *model.pooling.parameters()]
+    else:
+        lower = model.lower(layer)
+        parts, parameters = list(lower.children()), list(lower.parameters())
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    return parts

@@ -1,0 +1,237 @@
+"""What an adapted model is judged by, in `adapt` itself: labels, what it finds, and nothing that was learned from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests import helpers
+from tests.adaptation.conftest import small
+from tests.adaptation.test_verbs import QUICK, always, ledger, receipts
+from torch import nn
+
+import lookalike as la
+from lookalike.adaptation import decision, gate, gate_retrieval
+from lookalike.adaptation.gate_retrieval import FindingThresholds
+from lookalike.adaptation.pool import read_pool
+from lookalike.adaptation.request import Asked
+from lookalike.adaptation.settings import resolve
+from lookalike.adaptation.setup import set_up
+from lookalike.adaptation.versions import Versions
+from lookalike.core.errors import LookalikeError
+from lookalike.data import audit, read_table
+
+FAST = {**QUICK, "rate": 1e-3, "near_copy": 2.0}
+
+
+def table_of(folder: Path) -> la.Table:
+    return audit(read_table(folder), near=False).table
+
+
+# ---- labels ------------------------------------------------------------------------------------------
+
+
+def test_each_model_is_judged_by_its_own_list_of_classes(target: Path) -> None:
+    now, other = small(4), small(4)
+    order = [2, 0, 3, 1]
+    with torch.no_grad():
+        other.classifier.weight.copy_(now.classifier.weight[order])
+        other.classifier.bias.copy_(now.classifier.bias[order])
+    other.card["classes"] = [now.card["classes"][i] for i in order]
+    found = decision._by_labels(now, other, table_of(target), 0)
+    assert found.measure == "accuracy" and found.figures["before"] == found.figures["after"] > 0
+    other.card["classes"] = ["class-00", "class-01", "class-02", "elsewhere"]
+    found = decision._by_labels(now, other, table_of(target), 0)
+    assert found.measure == "recall@1", "where one of them lacks a class"
+
+
+def test_more_at_rank_one_does_not_pay_for_what_is_lost_behind_it() -> None:
+    rng = np.random.default_rng(0)
+    before = {"recall@1": (rng.random(200) < 0.5).astype(float), "map@r": rng.random(200)}
+    better = {"recall@1": np.ones(200), "map@r": before["map@r"]}
+    assert gate.by_finding(before, better).promoted
+    worse = {**better, "map@r": before["map@r"] - 0.1 * rng.random(200)}
+    found = gate.by_finding(before, worse)
+    assert not found.promoted and "MAP@R is surely worse" in found.sentence
+    assert "not surely better" in gate.by_finding(before, before).sentence
+
+
+@pytest.mark.parametrize("how", ["source", "gallery"])
+def test_what_was_learnt_from_in_any_way_does_not_judge(
+    how: str, classifier: Path, embedder: Path, target: Path, tmp_path: Path
+) -> None:
+    known = helpers.make_images(tmp_path / "known", classes=4, images=10, width=40, height=32, seed=5)
+    given = {"source": known, "method": "mcc", "model": classifier}
+    if how == "gallery":
+        given = {"gallery": known, "model": embedder}
+    run = la.adapt(target=target, judge=known, settings=QUICK, out=tmp_path / "run", **given)
+    assert "no labeled image is left to judge by" in run.result["verdict"]
+
+
+# ---- what a model finds ------------------------------------------------------------------------------
+
+
+def test_another_view_is_seen_by_the_model_that_is_judged(target: Path) -> None:
+    model, table = small(None), table_of(target)
+    plain, seen = model.encode(table, runtime="torch"), decision.viewed(model, table, 0)
+    assert seen.shape == plain.shape and np.linalg.norm(seen, axis=1) == pytest.approx(1, abs=1e-5)
+    assert not np.allclose(seen, plain, atol=1e-3), "a view, not the image"
+    assert np.array_equal(seen, decision.viewed(model, table, 0))
+    assert not np.allclose(seen, decision.viewed(model, table, 1), atol=1e-3)
+    other = copy.deepcopy(model)
+    nn.init.normal_(next(p for p in other.head.parameters() if p.ndim == 2))
+    assert not np.allclose(seen, decision.viewed(other, table, 0), atol=1e-3)
+
+
+@pytest.mark.parametrize("asks", [{"overlap": 0.0, "names": -1.0, "stable": -1.0}, {"overlap": 1.1}])
+@pytest.mark.parametrize("named_by", ["gallery", "clusters"])
+def test_an_embedder_passes_or_not_by_the_real_gate(
+    named_by: str, asks: dict[str, float], embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_retrieval, "FindingThresholds", partial(FindingThresholds, images=5, **asks))
+    given = {"gallery": target} if named_by == "gallery" else {"clusters": 3}
+    run = la.adapt(model=embedder, target=target, settings=FAST, out=tmp_path / "run", **given)
+    figures = run.result["decision"]["figures"]
+    assert run.result["promoted"] == (asks["overlap"] == 0) and 0 < figures["overlap"] <= 1
+    assert figures["images"] == run.result["counts"]["held_out"]
+    same = la.Embedder.from_pretrained(run.path).fingerprint() == la.Embedder.from_pretrained(embedder).fingerprint()
+    assert same != run.result["promoted"]
+
+
+def test_too_few_clusters_are_refused_before_the_work(embedder: Path, target: Path, tmp_path: Path) -> None:
+    for clusters in (-3, 0, 1):
+        with pytest.raises(LookalikeError, match="cannot be told apart"):
+            la.adapt(model=embedder, target=target, clusters=clusters, out=tmp_path / "run")
+
+
+# ---- what diverged -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["labels", "none", "gallery", "clusters"])
+def test_what_diverged_is_not_promoted(how: str, target: Path, embedder: Path, tmp_path: Path) -> None:
+    """Without a head it is the classifier alone that is no number: the features still are."""
+    where, given = embedder, {"gallery": {"gallery": target}, "clusters": {"clusters": 3}}.get(how, {})
+    if how in ("labels", "none"):
+        model = la.Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
+        model.classifier = nn.Linear(model.dim, 4)
+        model.card["classes"] = [f"class-{i:02d}" for i in range(4)]
+        where = tmp_path / "model"
+        model.save_pretrained(where)
+        given = (
+            {"judge": helpers.make_images(tmp_path / "judge", classes=4, images=10, seed=3)} if how == "labels" else {}
+        )
+    run = la.adapt(model=where, target=target, settings={**QUICK, "rate": 1e30}, out=tmp_path / "run", **given)
+    assert not run.result["promoted"] and "not finite" in run.result["verdict"]
+
+
+# ---- statistics --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["keep", "frozen", "target-train"])
+def test_the_anchor_has_the_statistics_that_the_candidate_has(mode: str, target: Path) -> None:
+    base = small(4).eval()
+    asked = Asked(settings=resolve(None, {"method": "shot", "batch": 16, "views": 1, "batch_norm": mode, "epochs": 1}))
+    made = set_up(base, table_of(target), read_pool([]), asked)
+    assert made.network.layer != "pixels"
+    learning = {id(norm) for norm in made.network.norms()}
+    mine, old = dict(made.network.model.named_modules()), dict(base.named_modules())
+    moved = {"below": [], "above": []}
+    for name, norm in made.anchor.named_modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            place = "above" if id(mine[name]) in learning else "below"
+            moved[place].append(not torch.equal(norm.running_mean, old[name].running_mean))
+            if mode == "frozen" or place == "below":
+                assert torch.equal(norm.running_mean, mine[name].running_mean), name
+    assert moved["below"] and moved["above"]
+    assert set(moved["below"]) == {mode == "frozen"} and set(moved["above"]) == {mode != "keep"}
+
+
+# ---- the expert --------------------------------------------------------------------------------------
+
+
+def test_another_embedder_retrieves(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    expert = la.Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
+    expert.save_pretrained(tmp_path / "expert")
+    run = la.adapt(
+        model=classifier, target=target, pool=[pool], retriever=tmp_path / "expert", settings=FAST, out=tmp_path / "run"
+    )
+    rows = {
+        str(id_): row
+        for folder in (target, pool)
+        for table in [table_of(folder)]
+        for id_, row in zip(table.column("content_id"), expert.encode(table, runtime="torch"), strict=True)
+    }
+    slips = receipts(run, 1)
+    assert slips and run.config["retriever"].endswith("expert")
+    for slip in slips:
+        for served in slip["served"]:
+            assert served["score"] == pytest.approx(float(rows[slip["id"]] @ rows[served["target"]]), abs=1e-3)
+
+
+# ---- forgetting --------------------------------------------------------------------------------------
+
+
+def two_versions(classifier: Path, target: Path, where: Path) -> tuple[la.Run, list[Path]]:
+    """Version 1 with one pool, version 2 with another."""
+    pools = [helpers.make_images(where / name, classes=2, images=5, width=40, height=32, seed=7 + n) for n, name in
+             enumerate("ab")]  # fmt: skip
+    run = la.adapt(model=classifier, target=target, pool=[pools[0]], settings=FAST, out=where / "run")
+    la.adapt(model=run.path, target=target, pool=[pools[1]], settings=FAST)
+    return run, pools
+
+
+def test_forgetting_goes_back_to_the_last_model_that_never_saw_them(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True, False, True)
+    run, _ = two_versions(classifier, target, tmp_path)
+    done = la.forget(model=run.path, images=[receipts(run, 2)[0]["id"]])
+    assert done["versions_gone"] == [2] and done["made_again"] == 3 and done["in_use"] == 1
+    assert ledger(run)[3]["before"] == 1, "it was compared with the version that stayed"
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == ledger(run)[1]["fingerprint"]
+    # A kill between the files of a version and the list leaves a folder that the list does not know.
+    shutil.copytree(run.path / "versions" / "1", run.path / "versions" / "9")
+    done = la.forget(model=run.path, images=[receipts(run, 1)[0]["id"]])
+    assert 1 in done["versions_gone"] and not (run.path / "versions" / "9").exists()
+
+
+def test_a_run_that_is_made_again_later_has_the_pool_it_had(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True, True)
+    run, (_, pool) = two_versions(classifier, target, tmp_path)
+    listed = run.path / "versions" / "{}" / "pool.json"
+    before = set(json.loads(Path(str(listed).format(2)).read_text())["ids"])
+    pool.rename(tmp_path / "away")
+    gone = receipts(run, 2)[0]["id"]
+    with pytest.raises(LookalikeError, match=r"version 1 is in use.*--resume"):
+        la.forget(model=run.path, images=[gone])
+    (tmp_path / "away").rename(pool)
+    helpers.make_images(pool / "added", classes=2, images=3, width=40, height=32, seed=20)
+    la.adapt(resume=run.path)
+    assert set(json.loads(Path(str(listed).format(3)).read_text())["ids"]) == before - {gone}
+    assert Versions(run).current == 3
+
+
+def test_what_was_left_unfinished_goes_on_unless_it_may_have_used_them(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    always(monkeypatch, True, True, True, True)
+    run, _ = two_versions(classifier, target, tmp_path)
+    ids = json.loads((run.path / "versions/1/pool.json").read_text())["ids"]
+    pending = run.path / "pending.json"
+    asked = ledger(run)[1]["asked"]
+    shutil.copy(run.path / "versions/1/target.parquet", run.path / "pending.parquet")
+    pending.write_text(json.dumps({"asked": asked, "pool": ids}))
+    other = next(helpers.make_images(tmp_path / "other", classes=1, images=1, seed=30).rglob("*.*"))
+    la.forget(model=run.path, images=[other])
+    assert pending.is_file() and "given up" not in capsys.readouterr().err, "its pool never had it"
+    la.forget(model=run.path, images=[ids[0]])
+    assert not pending.is_file() and "given up" in capsys.readouterr().err

@@ -1,0 +1,517 @@
+"""`adapt`, `rollback` and `forget` on generated images."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import helpers
+from tests.adaptation.conftest import small
+
+import lookalike as la
+from lookalike.adaptation import forgetting, gate, gate_retrieval, request, trial
+from lookalike.adaptation.network import mixed_parts, recalibrated
+from lookalike.adaptation.setup import squares
+from lookalike.adaptation.versions import Versions
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes
+from lookalike.data import content_id
+from lookalike.models.fingerprint import raw_bytes
+
+QUICK = {"batch": 16, "epochs": 2, "views": 1, "layer": "pooled", "bank": {"size": 64}}
+
+
+def ledger(run: Any) -> list[dict[str, Any]]:
+    return Versions(run).rows
+
+
+def always(monkeypatch: pytest.MonkeyPatch, *answers: bool) -> None:
+    """The gate's answers, one after the other."""
+    left = list(answers)
+    for where in (gate, gate_retrieval):
+        monkeypatch.setattr(where, "without_labels", lambda *_, **__: gate.Decision(left.pop(0), ["as told"], "a test"))
+
+
+def receipts(run: Any, number: int) -> list[dict[str, Any]]:
+    return json.loads((run.path / "versions" / str(number) / "receipts.json").read_text())
+
+
+def test_adapt_keeps_receipts_and_a_model_that_loads(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True)
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    assert run.config["settings"]["rate"] == 3e-5
+    counts = run.result["counts"]
+    assert counts["target"] == 40 == counts["learnt_from"] + counts["held_out"]
+    slips = receipts(run, 1)
+    assert len(slips) == counts["used"] > 0
+    assert sum(len(slip["served"]) for slip in slips) == 2 * counts["learnt_from"]
+    assert all(slip["path"].startswith("outside/") and slip["steps_loaded"] >= 2 for slip in slips)
+    assert {rank["rank"] for slip in slips for rank in slip["served"]} == {1, 2}
+    adapted = la.Embedder.from_pretrained(run.path)
+    assert adapted.classifier is not None and adapted.fingerprint() == ledger(run)[1]["fingerprint"]
+    assert adapted.fingerprint() != la.Embedder.from_pretrained(classifier).fingerprint()
+    assert la.report(run=run).stat().st_size > 1000
+
+
+def test_the_gate_keeps_the_old_model_and_says_why(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, settings={**QUICK, "rate": 0.5}, out=tmp_path / "run")
+    assert not run.result["promoted"]
+    assert (
+        run.result["verdict"].startswith("Kept the old model: ")
+        and "held-out images are too few" in run.result["verdict"]
+    )
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == la.Embedder.from_pretrained(classifier).fingerprint()
+    with pytest.raises(LookalikeError, match="already uses its base model"):
+        la.rollback(model=run.path)
+    with pytest.raises(LookalikeError, match="never in use"):
+        la.rollback(model=run.path, to=1)
+
+
+def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path
+) -> None:
+    told = {}
+    for batch in (4, 8):
+        settings = {**QUICK, "batch": batch, "rate": 0.5}
+        run = la.adapt(
+            model=classifier, target=target, pool=[pool], stream=True, settings=settings, out=tmp_path / f"{batch}"
+        )
+        assert not run.result["promoted"]
+        told[batch] = run.result["verdict"]
+        assert run.result["counts"]["steps"] == -(-run.result["counts"]["learnt_from"] // batch), "each image once"
+    assert "batches of 4 are too small" in told[4]
+
+
+def test_versions_start_from_the_base_and_can_be_gone_back_to(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    la.adapt(model=run.path, target=target, pool=[pool], settings=QUICK)
+    rows = ledger(run)
+    assert [row["status"] for row in rows] == ["base", "promoted", "promoted"]
+    assert rows[1]["weights"] == rows[2]["weights"], "the same again, since it starts from the base"
+    assert la.rollback(model=run.path)["to"] == 1
+    assert la.rollback(model=run.path)["to"] == 0
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == rows[0]["fingerprint"]
+    assert la.rollback(model=run.path, to=2)["to"] == 2
+    with pytest.raises(LookalikeError, match="no version 9"):
+        la.rollback(model=run.path, to=9)
+    with pytest.raises(LookalikeError, match="not an adapted model"):
+        la.rollback(model=classifier)
+
+
+@pytest.mark.parametrize("where", ["still in the folder", "deleted"])
+def test_forgotten_images_leave_the_bits_of_a_run_that_never_had_them(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    always(monkeypatch, True, True, True, True)
+    fast = {**QUICK, "rate": 1e-3}  # four gentle steps round one image away
+    own, less = shutil.copytree(pool, tmp_path / "a" / "outside"), shutil.copytree(pool, tmp_path / "b" / "outside")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=fast, out=tmp_path / "run")
+    used = max(receipts(run, 1), key=lambda slip: len(slip["served"]))
+    path = used["path"].removeprefix("outside/")
+    la.report(run=run)
+    if where == "deleted":
+        (own / path).unlink()
+    done = la.forget(model=run.path, images=[used["path"]])
+    assert done["versions_gone"] == [1] and done["made_again"] == 2 == done["in_use"]
+    (less / path).unlink()
+    never = la.adapt(model=classifier, target=target, pool=[less], settings=fast, out=tmp_path / "never")
+    mine, theirs = _tensors(run.path / "model"), _tensors(never.path / "model")
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+    assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
+    assert used["id"] not in {slip["id"] for slip in receipts(run, 2)}
+    with pytest.raises(LookalikeError, match="gone for good"):
+        la.rollback(model=run.path, to=1)
+    assert not (run.path / "versions" / "1").exists()
+    left = [p.name for p in run.path.rglob("*.*") if p.suffix in (".json", ".html") and path in p.read_text()]
+    assert left == []
+    la.adapt(model=run.path, target=target, pool=[pool], settings=fast)
+    assert used["id"] not in {slip["id"] for slip in receipts(run, 3)}, "it stays out"
+
+
+def test_a_pattern_means_images_nobody_used_too(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next version would use them, since the ones before are gone."""
+    always(monkeypatch, True, True, True)
+    fast = {**QUICK, "rate": 1e-3, "neighbors": 1}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=fast, out=tmp_path / "run")
+    kinds = {kind.name: {content_id(file) for file in kind.iterdir()} for kind in sorted(pool.iterdir())}
+    used = {slip["id"] for slip in receipts(run, 1)}
+    gone = next(name for name, ids in kinds.items() if ids & used and ids - used)
+    done = la.forget(model=run.path, images=[f"outside/{gone}/*"])
+    assert set(done["forgotten"]) == kinds[gone]
+    assert not {slip["id"] for slip in receipts(run, 2)} & kinds[gone]
+    less = shutil.copytree(pool, tmp_path / "outside", ignore=shutil.ignore_patterns(gone))
+    never = la.adapt(model=classifier, target=target, pool=[less], settings=fast, out=tmp_path / "never")
+    assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
+    assert gone not in (run.path / "versions" / "2" / "pool.json").read_text()
+
+
+def test_lists_say_who_may_serve_and_a_mistyped_one_is_refused(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = sorted(kind.name for kind in pool.iterdir())
+    one = content_id(min((pool / kinds[0]).iterdir()))
+    run = la.adapt(
+        model=classifier,
+        target=target,
+        pool=[pool],
+        allow=[f"outside/{kinds[0]}/*", f"outside/{kinds[1]}/*"],
+        deny=[one, f"outside/{kinds[1]}/*"],
+        settings=QUICK,
+        out=tmp_path / "run",
+    )
+    allowed = {content_id(file) for file in (pool / kinds[0]).iterdir()} - {one}
+    assert {slip["id"] for slip in receipts(run, 1)} == allowed
+    assert "Of the pool, left out: 5 not allowed, 6 denied." in capsys.readouterr().err
+    for lists in ({"deny": ["outsid/*"]}, {"allow": ["outside/*", "0123"]}):
+        with pytest.raises(LookalikeError, match=r"No pool image is meant by `(outsid/\*|0123)`.*such as `outside/"):
+            la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "never", **lists)
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_source_is_the_model_as_it_is(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, method="source", settings=QUICK, out=tmp_path / "run")
+    rows = ledger(run)
+    base = la.Embedder.from_pretrained(classifier)
+    assert rows[1]["weights"] == hash_bytes(*(raw_bytes(value) for value in base.state_dict().values()))
+    assert not run.result["promoted"]
+
+
+def test_a_forgetting_that_is_killed_leaves_nothing_to_go_back_to(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    used = receipts(run, 1)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting, "purge", lambda ids: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            la.forget(model=run.path, images=[used["path"]])
+    patched = Versions._mend
+    with monkeypatch.context() as patch:
+        calls: list[int] = []
+        patch.setattr(Versions, "_mend", lambda self: 1 / 0 if calls else calls.append(1) or patched(self))
+        with pytest.raises(ZeroDivisionError):
+            la.forget(model=run.path, images=[used["path"]])  # the same words again are understood
+    assert (run.path / "versions" / "1").exists(), "struck before the folder went"
+    with pytest.raises(LookalikeError, match="gone for good"):
+        la.rollback(model=run.path, to=1)
+    assert not (run.path / "versions" / "1").exists()
+    base = la.Embedder.from_pretrained(classifier).fingerprint()
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == base
+    again = la.adapt(resume=run.path)
+    assert used["id"] not in {slip["id"] for slip in receipts(again, 2)} and again.result["in_use"] == 2
+
+
+def test_a_pool_that_moved_can_be_forgotten_from_and_the_rest_made_up_for(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    own = shutil.copytree(pool, tmp_path / "outside")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=QUICK, out=tmp_path / "run")
+    used = receipts(run, 1)[0]
+    own.rename(tmp_path / "elsewhere")
+    with pytest.raises(LookalikeError, match=r"are forgotten and the base model is in use.*--resume"):
+        la.forget(model=run.path, images=[used["id"]])
+    assert ledger(run)[1]["status"] == "forgotten"
+    (tmp_path / "elsewhere").rename(own)
+    la.adapt(resume=run.path)
+    assert ledger(run)[2]["status"] == "promoted" and used["id"] not in {slip["id"] for slip in receipts(run, 2)}
+
+
+def test_a_pool_of_which_everything_is_forgotten_is_no_pool(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True, True)
+    own = shutil.copytree(pool, tmp_path / "outside")
+    run = la.adapt(model=classifier, target=target, pool=[own], settings=QUICK, out=tmp_path / "run")
+    for file in own.rglob("*.jpg"):
+        file.unlink()
+    la.forget(model=run.path, images=["outside/*"])
+    none = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "none")
+    assert ledger(run)[2]["weights"] == ledger(none)[1]["weights"] and receipts(run, 2) == []
+
+
+def test_a_pool_that_contains_the_target(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are not used for their own image, and what is kept aside to judge by is not learned from."""
+    always(monkeypatch, True)
+    settings = {**QUICK, "near_copy": 2.0, "neighbors": 3}  # a network of random weights sees everything alike
+    run = la.adapt(model=classifier, target=target, pool=[pool, target], settings=settings, out=tmp_path / "run")
+    ids = {content_id(file) for file in target.rglob("*.jpg")}
+    served = {slip["id"]: {s["target"] for s in slip["served"]} for slip in receipts(run, 1)}
+    assert set(served) & ids, "images of the target serve others"
+    assert all(id_ not in whom for id_, whom in served.items())
+    learned = {whom for all_ in served.values() for whom in all_}
+    assert set(served) & ids <= learned and len(learned) == run.result["counts"]["learnt_from"]
+    assert run.result["counts"]["copies_of_target"] == len(learned)
+
+
+def test_images_that_were_learnt_from_do_not_judge(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, judge=target, settings=QUICK, out=tmp_path / "run")
+    counts = run.result["counts"]
+    assert f"{counts['held_out']} labeled held-out images are too few" in run.result["verdict"]
+    with pytest.raises(LookalikeError, match="does not exist"):
+        la.adapt(model=classifier, target=target, judge=tmp_path / "nowhere", settings=QUICK, out=tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast", "bn", "on_target"])
+def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
+    method: str, tmp_path: Path, many: tuple[Path, Path]
+) -> None:
+    """With images enough to judge by, so that the stream itself is what is told."""
+    model, target = many
+    settings = {**QUICK, "batch": 16, "layer": "stage1", "student": "test_resnet", "rounds": 1}
+    run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
+    assert not run.result["promoted"] and run.result["counts"]["held_out"] >= 100
+    assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")
+
+
+@pytest.mark.parametrize(("evidence", "harm"), [("without labels", 1.0), ("labels", 1.7)])
+def test_a_better_model_comes_out(evidence: str, harm: float, tmp_path: Path, many: tuple[Path, Path]) -> None:
+    """By the real gate: a classifier that was disturbed, mended by images without labels."""
+    folder, target = many
+    model, table = la.Embedder.from_pretrained(folder), la.read_table(target)
+    rng, codes = np.random.default_rng(0), table.labels()[0]
+    assert model.classifier is not None
+    with torch.no_grad():
+        weight = model.classifier.weight
+        weight += harm * float(weight.abs().mean()) * torch.from_numpy(rng.normal(size=weight.shape)).float()
+    model.save_pretrained(tmp_path / "worse")
+
+    def right(found: la.Embedder) -> float:
+        rows = torch.from_numpy(found.encode(table, runtime="torch"))
+        assert found.classifier is not None
+        return float((found.classifier(rows).argmax(1).numpy() == codes).mean())
+
+    run = la.adapt(
+        model=tmp_path / "worse",
+        target=target,
+        method="shot",
+        judge=target if evidence == "labels" else None,
+        settings={**QUICK, "batch": 32, "epochs": 5, "rate": 1e-4},
+        out=tmp_path / "run",
+    )
+    assert run.result["promoted"] and run.result["decision"]["evidence"] == evidence, run.result["decision"]
+    assert right(la.Embedder.from_pretrained(run.path)) > right(model) + 0.05
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that tells four kinds of images apart, and many of them."""
+    where = tmp_path_factory.mktemp("many")
+    target = helpers.make_images(where / "new", classes=4, images=95, width=40, height=32)
+    table, plain = la.read_table(target), small(None, dim=32)
+    ids = [str(number) for number in range(len(table))]
+    model = recalibrated(plain, squares(plain, table, mixed_parts(ids)))  # statistics that will not move far
+    codes, names = table.labels()
+    best = np.linalg.lstsq(model.encode(table, runtime="torch"), 30 * np.eye(4)[codes], rcond=None)[0]
+    model.classifier = torch.nn.Linear(model.dim, 4)
+    with torch.no_grad():
+        model.classifier.bias.zero_()
+        model.classifier.weight.copy_(torch.from_numpy(best.T))
+    model.card["classes"] = names
+    model.save_pretrained(where / "model")
+    return where / "model", target
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_image_nobody_used_needs_no_new_run(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True)
+    run = la.adapt(
+        model=classifier, target=target, pool=[pool], settings={**QUICK, "neighbors": 1}, out=tmp_path / "run"
+    )
+    used = {slip["id"] for slip in receipts(run, 1)}
+    ids = json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
+    spare = [id_ for id_ in ids if id_ not in used]
+    assert spare, "a pool of 15 for one neighbor each"
+    before = _tensors(run.path / "model")
+    done = la.forget(model=run.path, images=spare[:1])
+    assert done["made_again"] is None and done["versions_gone"] == [] and done["vectors_gone"] >= 1
+    after = _tensors(run.path / "model")
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    assert spare[0] not in json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
+    with pytest.raises(LookalikeError, match="names no image of the pool"):
+        la.forget(model=run.path, images=["nothing/*"])
+
+
+def test_cells_fitted_on_a_image_nobody_used_are_made_again(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    settings = {**QUICK, "neighbors": 1, "exact_search": 5}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "run")
+    used = {slip["id"] for slip in receipts(run, 1)}
+    spare = [id_ for id_ in json.loads((run.path / "versions/1/pool.json").read_text())["ids"] if id_ not in used]
+    done = la.forget(model=run.path, images=spare[:1])
+    assert done["versions_gone"] == [1] and done["made_again"] == 2
+
+
+def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
+    """A rate that ruins a model which names everything rightly: the held-out labels see it."""
+    many = helpers.make_images(tmp_path / "many", classes=4, images=30, width=40, height=32)
+    settings = {**QUICK, "epochs": 8, "rate": 0.05, "batch": 32}
+    run = la.adapt(model=embedder, target=many, pool=[pool], labeled=True, settings=settings, out=tmp_path / "run")
+    found = run.result["decision"]
+    assert run.result["classes"] == "labels of the target" and found["evidence"] == "labels"
+    assert found["figures"]["after"] < found["figures"]["before"] == 1.0
+    assert not run.result["promoted"] and "not surely better" in run.result["verdict"]
+    assert run.config["settings"]["rate"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
+
+
+def test_a_model_without_a_classifier_is_judged_by_what_it_finds(embedder: Path, target: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "rate": 0.0}
+    same = la.adapt(model=embedder, target=target, gallery=target, settings=settings, out=tmp_path / "same")
+    figures = same.result["decision"]["figures"]
+    assert figures.pop("images") < 100 and "held-out images are too few" in same.result["verdict"]
+    assert figures == {"overlap": 1.0, "names": 0.0, "stable": 0.0}, "nothing was learned"
+    assert not same.result["promoted"]
+
+
+def test_a_classifier_earned_by_labels_is_not_lost_without(
+    embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "by_labels", lambda *_, **__: gate.Decision(True, [], "labels"))
+    run = la.adapt(model=embedder, target=target, labeled=True, settings=QUICK, out=tmp_path / "run")
+    assert la.Embedder.from_pretrained(run.path).classifier is not None
+    again = la.adapt(model=run.path, target=target, gallery=target, settings=QUICK)
+    assert not again.result["promoted"] and "names classes" in again.result["verdict"]
+    assert la.Embedder.from_pretrained(run.path).classifier is not None
+
+
+def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(
+    embedder: Path, target: Path, pool: Path, tmp_path: Path
+) -> None:
+    by = la.adapt(model=embedder, target=target, pool=[pool], gallery=target, settings=QUICK, out=tmp_path / "gallery")
+    assert by.result["classes"] == "prototypes of 4 classes of the gallery"
+    groups = la.adapt(model=embedder, target=target, clusters=3, settings=QUICK, out=tmp_path / "clusters")
+    assert groups.result["classes"].startswith("3 clusters of the target")
+    few = la.adapt(model=embedder, target=target, pool=[pool], settings=QUICK, out=tmp_path / "none")
+    assert "too few to cluster" in few.result["verdict"] and "--judge" in few.result["verdict"]
+    judged = la.adapt(model=embedder, target=target, judge=target, settings=QUICK, out=tmp_path / "judged")
+    assert judged.result["decision"]["evidence"] == "labels"
+
+
+def test_from_the_pixels_up_and_statistics_alone(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "layer": "pixels", "steps": 2}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "pixels")
+    assert run.result["counts"]["steps"] == 2 and np.isfinite(run.result["decision"]["figures"]["agreement"])
+    alone = la.adapt(model=classifier, target=target, method="bn", settings=QUICK, out=tmp_path / "bn")
+    assert alone.result["counts"]["steps"] == 0 and alone.result["decision"]["figures"]["agreement"] == 1.0
+
+
+def test_a_student_from_scratch(
+    classifier: Path, embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True)
+    settings = {**QUICK, "steps": 2, "student": "test_resnet", "rounds": 1}
+    run = la.adapt(model=classifier, target=target, method="on_target", settings=settings, out=tmp_path / "run")
+    adapted = la.Embedder.from_pretrained(run.path)
+    assert adapted.architecture == "test_resnet" and adapted.classifier is not None
+    assert adapted.classifier.out_features == 4 and len(adapted.card["classes"]) == 4
+    with pytest.raises(LookalikeError, match="needs a model with a classifier"):
+        la.adapt(model=embedder, target=target, method="on_target", settings=settings, out=tmp_path / "none")
+
+
+def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_path: Path) -> None:
+    with pytest.raises(LookalikeError, match="--source"):
+        la.adapt(model=classifier, target=target, method="mcc", out=tmp_path / "a")
+    with pytest.raises(LookalikeError, match="did you mean `neighbors`"):
+        la.adapt(model=classifier, target=target, settings={"neighbors": 1}, out=tmp_path / "a")
+    one = helpers.make_images(tmp_path / "one", classes=1, images=1, width=40, height=32)
+    with pytest.raises(LookalikeError, match="1 different images: too few"):
+        la.adapt(model=classifier, target=one, settings=QUICK, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def struck(model: Path, target: Path, pool: Path, settings: dict[str, Any], out: Path) -> None:
+    """A run that is killed, in a process of its own."""
+    usual = request.Pending.save
+
+    def save(self: request.Pending, state: Any) -> None:
+        usual(self, state)
+        if state["step"] >= 21:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    request.Pending.save = save  # type: ignore[method-assign]
+    la.adapt(model=model, target=target, pool=[pool], settings=settings, out=out)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
+    """A real kill, in the middle of the steps."""
+    settings = {**QUICK, "epochs": 40, "save_every": 7}
+    whole = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "whole")
+    ended = helpers.apart(struck, classifier, target, pool, settings, tmp_path / "killed")
+    assert ended.code == -signal.SIGKILL, ended.err
+    with pytest.raises(LookalikeError, match="leave the model and --target out"):
+        la.adapt(model=classifier, resume=tmp_path / "killed")
+    run = la.adapt(resume=tmp_path / "killed")
+    assert run.result["counts"] == whole.result["counts"] and run.result["counts"]["steps"] > 40
+    assert ledger(run)[1]["weights"] == ledger(whole)[1]["weights"]
+    assert receipts(run, 1) == receipts(whole, 1)
+    assert not list(run.path.glob("pending*")) and not list(run.checkpoints.iterdir())
+    with pytest.raises(LookalikeError, match="nothing to resume"):
+        la.adapt(resume=run.path)
+
+
+def test_what_changed_meanwhile_cannot_be_resumed(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, outside = shutil.copytree(target, tmp_path / "new"), shutil.copytree(pool, tmp_path / "outside")
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "_fit", lambda adapter, pending: (pending.save(adapter.state()), 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            la.adapt(model=classifier, target=new, pool=[outside], settings=QUICK, out=tmp_path / "run")
+    gone = next(outside.rglob("*.jpg"))
+    kept = gone.read_bytes()
+    gone.unlink()
+    with pytest.raises(LookalikeError, match="1 pool images are gone"):
+        la.adapt(resume=tmp_path / "run")
+    gone.write_bytes(kept)
+    os.utime(next(new.rglob("*.jpg")), (1, 1))
+    with pytest.raises(LookalikeError, match="has changed since"):
+        la.adapt(resume=tmp_path / "run")
+
+
+@pytest.mark.parametrize("mode", ["frozen", "shared-stats"])
+def test_two_processes_adapt_as_one_does(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(monkeypatch, True, True)
+    settings = {**QUICK, "layer": "pixels", "steps": 5, "batch": 7, "batch_norm": mode, "rate": 1e-4}
+    runs = [
+        la.adapt(model=classifier, target=target, pool=[pool], settings=settings, processes=n, out=tmp_path / f"{n}")
+        for n in (1, 2)
+    ]
+    one, two = (_tensors(run.path / "model") for run in runs)
+    base = _tensors(classifier)
+    moved = max(float((one[k] - base[k]).abs().max()) for k in base if k.endswith("weight"))
+    assert moved > 0
+    apart = max(float((one[k] - two[k]).abs().max()) for k in base if k.endswith("weight"))
+    assert apart < 0.01 * moved, "sums are taken in another order, no more"
+    assert all(torch.allclose(one[k], two[k], rtol=1e-3, atol=1e-4) for k in one)
+    mine, theirs = receipts(runs[0], 1), receipts(runs[1], 1)
+    assert [slip["times_negative"] for slip in mine] == [slip["times_negative"] for slip in theirs]
+    assert [slip["steps_loaded"] for slip in mine] == [slip["steps_loaded"] for slip in theirs]

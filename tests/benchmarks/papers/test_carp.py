@@ -1,0 +1,135 @@
+"""CARP's claims: the list of runs, rules of verdicts on made-up figures, and one tiny real run."""
+
+from __future__ import annotations
+
+import pytest
+from tests import helpers
+
+from benchmarks.papers import ClaimContext, carp, carp_collapse, carp_runs
+from benchmarks.papers.carp_runs import Cell
+from benchmarks.papers.cells import Found
+from lookalike.core.job_cache import Jobs
+from lookalike.training.recipe import load
+from lookalike.training.settings import resolve
+
+KEYS = {claim.key: claim for claim in carp.CLAIMS}
+
+
+def test_there_are_eleven_claims_in_order():
+    assert [int(key.split("-")[0]) for key in KEYS] == list(range(1, 12))
+
+
+def test_a_cell_varies_what_it_says():
+    base = {"keep": "trained"}
+    plain = resolve(load("carp_small"), Cell().settings(base, 5000))
+    own = plain.method.own()
+    assert (own["prototypes"], own["block"], own["teacher"], plain.sampler.batch) == (2048, 128, "ema", 64)
+    assert plain.steps == plain.evaluate_every == 391 and plain.optimizer.kind == "adamw"
+    assert resolve(load("carp_small"), Cell(halfway=True).settings(base, 5000)).evaluate_every == 196
+    assert own["prototypes"] / plain.sampler.batch >= 16
+    one = resolve(load("carp_small"), Cell(block=2048, teacher="stopgrad", more={"pairs": "sum"}).settings(base, 5000))
+    assert (one.method.own()["block"], one.method.own()["pairs"]) == (2048, "sum")
+    assert one.model_dump()["optimizer"] == plain.model_dump()["optimizer"]
+    for name, kind in (("moco", "sgd"), ("simsiam", "sgd"), ("dino", "adamw")):
+        other = resolve(load("carp_small"), Cell(method=name).settings(base, 5000))
+        assert other.method.name == name and other.optimizer.kind == kind and other.steps == plain.steps
+    assert len({Cell().name, Cell(block=32).name, Cell(batch=32).name, Cell(more={"weight": 2}).name}) == 4
+
+
+def _give(monkeypatch, run_cells):
+    for module in (carp, carp_collapse):
+        monkeypatch.setattr(module, "run_cells", run_cells)
+
+
+@pytest.fixture
+def context(home, monkeypatch):
+    """A context whose runs are made up: without momentum one block collapses, everything else learns."""
+    asked = []
+
+    def run_cells(context, cells, seeds):
+        found = Found(seeds)
+        for cell in cells:
+            for seed in seeds:
+                asked.append((cell, seed))
+                whole = cell.block == cell.prototypes
+                gone = whole and cell.teacher != "ema" and float(cell.more.get("weight", 1)) < 2
+                gain = {"ema": 3.0, "previous": 1.0}.get(cell.teacher, 0.0) if cell.method == "carp" else -2.0
+                found.results[cell.name, seed] = {
+                    "knn": 12 + gain - 4 * gone + 0.1 * ((7 * seed + len(cell.name)) % 5),
+                    "untrained": 6.0,
+                    "ahead": 0.5 + 0.1 * seed,
+                    "clusters": 1.2 if gone else 20.0,
+                    "in_use": 200.0,
+                    "spread": 0.9,
+                }
+        return found
+
+    _give(monkeypatch, run_cells)
+    made = ClaimContext(Jobs(home / "jobs"))
+    made.asked = asked
+    return made
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
+    outcome = KEYS[key].judge(context)
+    assert "untrained 6.00" in outcome.note and outcome.figures["runs"]
+    assert len({seed for _, seed in context.asked}) >= 3
+    expected = {
+        "1-one-block": "not reproduced",  # with momentum nothing collapsed
+        "3-momentum": "reproduced",
+        "8-teacher-ahead": "reproduced",
+        "9-against-others": "reproduced",
+        "10-weight": "reproduced",
+    }
+    if key in expected:
+        assert outcome.verdict == expected[key], outcome.note
+
+
+def test_runs_below_the_untrained_network_are_no_evidence(context, monkeypatch):
+    usual = carp.run_cells
+
+    def poor(*given):
+        found = usual(*given)
+        for result in found.results.values():
+            result["untrained"] = 50.0
+        return found
+
+    _give(monkeypatch, poor)
+    for key in ("3-momentum", "4-redrawn", "9-against-others"):
+        outcome = KEYS[key].judge(context)
+        assert outcome.verdict == "not testable at this scale" and "no evidence" in outcome.note
+
+
+def test_one_block_with_momentum_too(context, monkeypatch):
+    usual = carp.run_cells
+
+    def gone(*given):
+        found = usual(*given)
+        for (name, _), result in found.results.items():
+            result["clusters"] = 1.1 if "B2048" in name else 20.0
+        return found
+
+    _give(monkeypatch, gone)
+    assert KEYS["1-one-block"].judge(context).verdict == "reproduced"
+
+
+def test_what_is_missing_is_not_judged(home, tmp_path):
+    (tmp_path / "tinyimagenet100").mkdir()
+    context = ClaimContext(Jobs(home / "jobs"), data=tmp_path, finished=True)
+    assert KEYS["3-momentum"].judge(context).verdict == "not run"
+
+
+def test_a_real_trial(tmp_path, monkeypatch):
+    helpers.make_images(tmp_path / "train", classes=4, images=8, width=64, height=64)
+    helpers.make_images(tmp_path / "val", classes=4, images=4, width=64, height=64, seed=0)
+    monkeypatch.setattr(carp_runs, "IMAGES", 6)
+    monkeypatch.setattr(carp_runs, "HELD", 3)
+    cell = Cell(block=8, prototypes=16, batch=8, epochs=1, halfway=True)
+    settings = cell.settings({"keep": "trained", "data": {"near": False}}, 24)
+    found = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
+    assert len(found["curve"]) == 3 and found["untrained"] == found["curve"][0]
+    assert len(found["student"]) == 3 and found["clusters"] >= 1 and 1 <= found["in_use"] <= 16
+    holder = Found([0])
+    holder.results[cell.name, 0] = found
+    assert carp_runs.row(holder, cell)["K"] == 16

@@ -1,0 +1,402 @@
+"""The claims of DMCAC: the list of runs, the rules of the verdicts, and what is kept of a run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import helpers
+
+from benchmarks.papers import ClaimContext, dmcac, dmcac_contest, dmcac_new, dmcac_runs
+from benchmarks.papers.dmcac_measured import MEASURES
+from benchmarks.papers.dmcac_runs import PAPERS, Arm, Runs
+from benchmarks.papers.paired import Difference
+from lookalike import methods
+from lookalike.core.errors import LookalikeError
+from lookalike.core.job_cache import Jobs
+from lookalike.methods.dmcac import DMCAC
+from lookalike.methods.hyp import Hyp
+from lookalike.training.settings import resolve
+
+KEYS = {claim.key: claim for claim in dmcac.CLAIMS}
+CHECKED: set[str] = set()  # arms that claims share are looked at once
+
+
+@pytest.fixture(autouse=True)
+def _register():
+    methods.register("dmcac", DMCAC)
+    methods.register("hyp", Hyp)
+    yield
+    methods._REGISTERED.clear()
+
+
+def method_of(arm: Arm) -> dict:
+    return arm.settings["method"]
+
+
+def made_up(arm: Arm, seed: int) -> dict[str, float]:
+    """Figures from an arm's settings, without an image: terms help, the divergence alone collapses, heads that learn
+    lift attention."""
+    method = method_of(arm)
+    weights = method.get("weights", {"divergence": 1.0, "classes": 1.0, "attention": 1.0})
+    alone = method["name"] == "dmcac" and not weights["classes"] and not weights["attention"]
+    noise = ((sum(map(ord, arm.key)) + seed) % 5 - 2) / 20  # 0 on the mean of five seeds
+    ours = 20.0 + 2 * weights["attention"] + 1.5 * weights["divergence"]
+    slow = arm.settings["optimizer"].get("loss_rate") == 3e-5
+    return {
+        **dict.fromkeys(MEASURES, 0.1 + noise / 100),
+        "recall": (ours if method["name"] == "dmcac" else 21.0) + noise,
+        "cosine": (0.99 if alone else 0.4) + noise / 100,
+        "late share": 0.3,
+        "late attention": 0.3 + (0.0 if slow else 0.2) + noise / 1000,
+        "validation recall@1": 30.0 + (arm.settings["optimizer"]["rate"] == 3e-4 if "-held" in arm.key else 0),
+        "validation map@r": 10.0,
+        "images": 1000.0,
+    }
+
+
+@pytest.fixture
+def context(home, monkeypatch):
+    """A context whose runs are made up; `made.figures` may be replaced."""
+    asked = []
+
+    def run_arms(context, arms, seeds):
+        found = Runs(seeds)
+        for arm in {arm.key: arm for arm in arms}.values():
+            asked.append(arm)
+            for seed in seeds:
+                found.results[arm.key, seed] = {**made_up(arm, seed), **made.figures(arm, seed)}
+        return found
+
+    for module in (dmcac, dmcac_contest, dmcac_new):
+        monkeypatch.setattr(module, "run_arms", run_arms)
+    made = ClaimContext(Jobs(home / "jobs"))
+    made.asked, made.figures = asked, lambda arm, seed: {}
+    return made
+
+
+def test_every_claim_of_the_paper_is_there():
+    assert [key.split("-")[0] for key in KEYS] == [*"1234567", "8", "8", "8"]
+
+
+EXPECTED = {
+    "1-full-retrieval": "no difference found",  # where made-up runs differ by noise alone
+    "2-dropping-terms": "reproduced",
+    "3-classes-dispensable": "no difference found",
+    "4-number-of-views": "no difference found",
+    "5-diagonal-attention": "no difference found",  # by the letter; heads that learn are told beside it
+    "6-collapse": "reproduced",
+    "7-against-others": "reproduced",
+    "8-stale": "no difference found",
+    "8-points": "no difference found",
+    "8-temperature": "no difference found",
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
+    outcome = KEYS[key].judge(context)
+    assert outcome.note and outcome.figures["runs"]
+    assert outcome.verdict == EXPECTED[key]
+    for arm in [arm for arm in context.asked if arm.key not in CHECKED]:
+        CHECKED.add(arm.key)
+        settings = resolve(arm.laid("small"))
+        assert settings.views.mode == ("end_to_end" if arm.end_to_end else "cached")
+        assert settings.data.split == ("classes" if arm.data == "grocery" else "auto")  # never trained classes
+
+
+def test_a_contest_at_unequal_cost_is_refused(context):
+    context.figures = lambda arm, seed: {"images": 1000.0 if arm.name.startswith("dmcac") else 1005.0}
+    assert KEYS["7-against-others"].judge(context).note
+    context.figures = lambda arm, seed: {"images": 1000.0 + 50 * arm.name.startswith("supcon")}
+    with pytest.raises(LookalikeError, match=r"supcon embedded 1,050 images and .* 1,000"):
+        KEYS["7-against-others"].judge(context)
+
+
+def test_an_arm_that_two_comparisons_share_is_one_row():
+    arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two"), dmcac_runs.dmcac("one")]
+    found = Runs([0])
+    for arm in arms:
+        found.results[arm.key, 0] = made_up(arm, 0)
+    assert [row["arm"] for row in found.rows(arms)] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("key", "arm", "points", "verdict"),
+    [
+        ("1-full-retrieval", "full-gradient-0.05", 1, "reproduced"),
+        ("1-full-retrieval", "full-gradient-0.05", -1, "contradicted"),
+        ("1-full-retrieval", "full-constants-0.05", 1, "no difference found"),  # not the reading that is judged
+        ("2-dropping-terms", "ce0.5-no-divergence", 3, "contradicted"),
+        ("2-dropping-terms", "ce0.5-cold-no-attention", 2, "no difference found"),
+        ("2-dropping-terms", "ce1-no-divergence", 3, "reproduced"),  # told, not judged
+        ("3-classes-dispensable", "no-classes-cold", -3, "contradicted"),
+        ("3-classes-dispensable", "no-classes-cold", 3, "reproduced"),
+        ("4-number-of-views", "views9", 2, "contradicted"),
+        ("4-number-of-views", "views8-equal", -2, "contradicted"),
+        ("8-stale", "refresh-every-step", 2, "contradicted"),
+        ("8-stale", "refresh-never", 2, "reproduced"),
+        ("8-points", "points", -2, "reproduced"),
+        ("8-points", "points", 2, "contradicted"),
+        ("8-temperature", "tau0.05", 2, "reproduced"),
+        ("8-temperature", "ce1-cold", 2, "contradicted"),
+    ],
+)
+def test_the_direction_of_each_claim(key, arm, points, verdict, context):
+    """One arm better or worse than the made-up rest."""
+    context.figures = lambda a, seed: {"recall": made_up(a, seed)["recall"] + points * (a.name == arm)}
+    outcome = KEYS[key].judge(context)
+    assert arm in {a.name for a in context.asked} and outcome.verdict == verdict
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_at_the_papers_scale_every_claim_is_by_its_letter_and_on_its_set(key, context):
+    context.scale = "paper"
+    outcome = KEYS[key].judge(context)
+    assert outcome.verdict != "not run"
+    sets = {
+        "2-dropping-terms": {"in_shop"}, "3-classes-dispensable": {"in_shop"}, "4-number-of-views": {"cub"},
+        "5-diagonal-attention": {"cub"}, "7-against-others": set(PAPERS),
+    }  # fmt: skip
+    assert {arm.data for arm in context.asked} == sets.get(key, {"cars"})
+    assert all(f"DATA/{arm.data}" in KEYS[key].at_scale for arm in context.asked)
+    letters = 0
+    for arm in context.asked:
+        settings = resolve(arm.laid("paper"))
+        assert settings.model.name.startswith("vit_small") and settings.views.mode == "end_to_end"
+        own = settings.method.own()
+        if settings.method.name == "dmcac":
+            letters += own["temperature"] == 1 and settings.optimizer.loss_rate == 3e-5
+            assert settings.views.augment == "rand-tv9"
+        else:
+            assert settings.optimizer.loss_rate == 3e-3 and settings.views.augment == ""
+    assert letters > 0
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_at_the_papers_scale_the_others_see_as_many_images(name):
+    """Hyp's batch, in which no class is asked for that is not there; so many more steps."""
+    ours, theirs = (resolve(arm.laid("paper")) for arm in (dmcac_runs.dmcac(data=name), other("hyp", name)))
+    paper = PAPERS[name]
+    assert (paper.steps, paper.batch) == (ours.steps, ours.sampler.batch * ours.method.own()["views"])
+    assert theirs.sampler.classes <= {"cub": 100, "cars": 98}.get(name, 3000)
+    spent = theirs.steps * theirs.sampler.classes * theirs.sampler.images
+    assert spent == pytest.approx(paper.steps * paper.batch + paper.made * paper.database, abs=paper.batch)
+
+
+def other(method: str, data: str) -> Arm:
+    return Arm(method, {"method": {"name": method}}, data=data, end_to_end=True)
+
+
+def test_arms_with_one_name_are_one_thing(context):
+    """Claims share runs by name: the same name must mean the same settings everywhere."""
+    for scale in ("small", "paper"):
+        known: dict[str, dict] = {}
+        context.scale = scale
+        for claim in KEYS.values():
+            context.asked.clear()
+            claim.judge(context)
+            for arm in context.asked:
+                laid = arm.laid(scale)
+                assert known.setdefault(arm.key, laid) == laid, arm.key
+        assert 60 < len(known) < 90, (scale, len(known))
+
+
+def test_all_methods_see_as_many_images(context):
+    KEYS["7-against-others"].judge(context)
+    contest = [arm for arm in context.asked if "held" not in arm.key]
+    assert len(contest) == 3 * 6
+    for arm in contest:
+        settings = resolve(arm.laid("small"))
+        ours = settings.method.name == "dmcac"
+        batch = settings.sampler.batch * settings.method.own()["views"] if ours else 0
+        assert (batch or settings.sampler.classes * settings.sampler.images) == 64
+        assert settings.steps == (120 if ours else {"cars": 157, "cub": 175, "grocery": 145}[arm.data])
+        assert settings.views.augment == ("rand-tv9" if ours else "")
+        assert settings.optimizer.rate == 3e-4 and settings.data.validation == 0
+    assert {arm.name.rpartition("-0")[0] for arm in contest} == {"dmcac", "cross-entropy", *dmcac_contest.OTHERS}
+    cross = next(arm for arm in contest if arm.name.startswith("cross-entropy"))
+    assert method_of(cross)["name"] == "norm_softmax"  # all images, and a scale of its own
+
+
+def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
+    def figures(arm, seed):
+        if "-held" not in arm.key:
+            return {}
+        high = arm.settings["optimizer"]["rate"] > 1e-4
+        better = {"supcon": not high, "hyp": high}.get(arm.name.partition("-")[0])
+        tied = {"validation recall@1": 30.0, "validation map@r": 12.0 if arm.name.startswith("sph") and high else 10.0}
+        told = {**tied} if better is None else {"validation recall@1": 31.0 if better else 30.0}
+        return {**told, "recall": 0.0 if high else 99.0}  # of the test images: must not matter
+
+    context.figures = figures
+    outcome = KEYS["7-against-others"].judge(context)
+    wanted = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
+    assert outcome.figures["rates"] == wanted  # of equals the lower rate
+    held = [arm for arm in context.asked if "-held" in arm.key]
+    assert len(held) == 18 and {resolve(arm.laid("small")).data.validation for arm in held} == {0.2}
+    assert all(resolve(arm.laid("small")).steps >= 120 for arm in held)
+
+
+SHIFTS = {
+    "reproduced": (2.0, 0.1),
+    "contradicted": (-2.0, 0.1),
+    "no difference found": (0.0, 0.1),
+    "not testable at this scale": (0.0, 4.0),
+}
+
+
+@pytest.mark.parametrize("verdict", SHIFTS)
+def test_claim_7_ends_in_every_verdict(verdict, context):
+    """By its worst opponent: the others are as far behind as always."""
+    shift, noise = SHIFTS[verdict]
+
+    def figures(arm, seed):
+        spread = noise * (seed - 2)
+        if method_of(arm)["name"] == "dmcac":
+            return {"recall": 24.0 + spread, "frozen": 10.0}
+        return {"recall": 24.0 - shift if arm.name.startswith("hyp") else 10.0}
+
+    context.figures = figures
+    outcome = KEYS["7-against-others"].judge(context)
+    assert outcome.verdict == verdict and outcome.figures["verdicts"]["cub"] == verdict
+
+
+def test_one_bad_opponent_of_six_is_asked_for_more_than_chance(context):
+    """Below 0 at 95 %, not at 95 % of six."""
+    gaps = [-0.5, -0.6, -0.4, -1.2, -0.05]
+
+    def figures(arm, seed):
+        if method_of(arm)["name"] == "dmcac":
+            return {"recall": 24.0, "frozen": 10.0}
+        return {"recall": 24.0 - gaps[seed] if arm.name.startswith("hyp") else 10.0}
+
+    context.figures = figures
+    outcome = KEYS["7-against-others"].judge(context)
+    assert outcome.figures["differences"]["pooled"]["hyp"]["high"] < 0
+    assert outcome.verdict == "no difference found"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "together", "verdict"),
+    [
+        (0.4, 0.99, 0.4, "reproduced"),
+        (0.4, 0.9, 0.4, "not testable at this scale"),  # risen, and not there yet
+        (0.4, 0.99, 0.99, "no difference found"),  # all terms collapse as well
+        (0.4, 0.4, 0.4, "not reproduced"),
+        (0.4, 0.2, 0.4, "contradicted"),
+        (0.99, 0.99, 0.4, "not reproduced"),  # it was there from the start
+    ],
+)
+def test_claim_6_ends_in_every_verdict(start, end, together, verdict, context):
+    def figures(arm, seed):
+        alone = not method_of(arm)["weights"]["classes"]
+        noise = ((sum(map(ord, arm.key)) + 3 * seed) % 5 - 2) / 1000
+        return {"cosine 0": start, "cosine": (end if alone else together) + noise}
+
+    context.figures = figures
+    outcome = KEYS["6-collapse"].judge(context)
+    assert outcome.verdict == verdict
+    assert set(outcome.figures["over step 0"]) == {"τ 0.1", "τ 1"}
+
+
+def test_one_temperature_that_does_not_collapse_is_not_enough(context):
+    def figures(arm, seed):
+        alone = not method_of(arm)["weights"]["classes"]
+        there = alone and not arm.name.endswith("cold")
+        return {"cosine 0": 0.4, "cosine": (0.99 if there else 0.5 if alone else 0.4) + seed / 1000}
+
+    context.figures = figures
+    assert KEYS["6-collapse"].judge(context).verdict == "not testable at this scale"
+
+
+def test_a_rise_below_the_margin_is_none():
+    assert dmcac.beyond(Difference(0.1, 0.05, 0.2, []), 0.02) == "reproduced"
+    assert dmcac.beyond(Difference(0.001, 0.0005, 0.002, []), 0.02) == "no difference found"
+    assert dmcac.beyond(Difference(-0.0003, -0.0005, -0.0001, []), 0.02) == "no difference found"
+    assert dmcac.beyond(Difference(-0.1, -0.2, -0.05, []), 0.02) == "contradicted"
+    assert dmcac.beyond(Difference(-0.03, -0.05, -0.01, []), 0.02) == "not testable at this scale"
+    assert dmcac.beyond(Difference(0.05, -0.1, 0.2, []), 0.02) == "not testable at this scale"
+    assert dmcac._unchanged(Difference(0.5, 0.1, 0.9, [])) == "contradicted"
+    assert dmcac._unchanged(Difference(0.0, -0.5, 0.5, [])) == "no difference found"
+    assert dmcac._unchanged(Difference(0.0, -5, 0.5, [])) == "not testable at this scale"
+
+
+def test_what_is_left_of_the_gradient_is_read_off_one_run(context):
+    """At τ = 1: the divergence's beside the classes' of the same arm."""
+
+    def figures(arm, seed):
+        cold = arm.name == "ce1-cold"
+        return {"gradient divergence": 0.002 if cold else 0.3, "gradient classes": 0.5 if cold else 0.9}
+
+    context.figures = figures
+    assert "at τ = 1 its gradient is 0.4% of the classes'" in KEYS["2-dropping-terms"].judge(context).note
+
+
+def test_caches_are_filled_once_for_each_kind_of_views(home, monkeypatch):
+    """Before several processes would: a run of one step for each set, of DMCAC's views and of the others'."""
+    first = []
+    monkeypatch.setattr(
+        dmcac_runs, "trial", lambda **given: first.append(given["settings"]) or {"recall": 1, "seconds": 1}
+    )
+    context = ClaimContext(Jobs(home / "jobs"), data=home)
+    context.threads = 1
+    for name in ("cub", "grocery"):
+        (home / name).mkdir()
+    arms = [Arm(m, {"method": {"name": m}}, data=d) for d in ("cub", "grocery") for m in ("dmcac", "supcon", "hyp")]
+    dmcac_runs.run_arms(context, arms, (0,))
+    once, run = first[:4], first[4:]
+    assert [(s["steps"], s["views"]["augment"]) for s in once] == [(1, "rand-tv9"), (1, "")] * 2
+    assert len(run) == 6 and all(s["steps"] >= 120 for s in run)
+
+
+def test_unfinished_runs_are_not_judged(home):
+    context = ClaimContext(Jobs(home / "jobs"), data=home, finished=True)
+    for name in ("cars", "cub", "grocery"):
+        (home / name).mkdir()
+    assert KEYS["6-collapse"].judge(context).verdict == "not run"
+
+
+def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
+    """Three of five; a fourth lacks its last arm."""
+    (home / "cars").mkdir()
+    context = ClaimContext(Jobs(home / "jobs"), data=home, finished=True)
+    one, two = arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two")]
+    for seed, done in ((0, arms), (2, arms), (3, arms), (4, arms[:1])):
+        for arm in done:
+            given = {"data": str(home / "cars"), "settings": arm.laid("small"), "seed": seed}
+            context.jobs.run(f"{arm.key}-seed{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
+    found = dmcac_runs.run_arms(context, arms, range(5))
+    assert found.seeds == [0, 2, 3] and len(found.gap(one, two).by_seed) == 3
+    told = dmcac_runs.outcome("reproduced", "so it is", found, arms)
+    assert told.note == "3 of 5 seeds so far; so it is" and len(told.figures["runs"]) == 2
+    assert Runs([0, 1]).so_far == ""
+
+
+def test_what_is_kept_of_a_run(tmp_path, home):
+    """A real one, of a few steps: cosine, attention of trained and of unseen classes, gradients."""
+    folder = helpers.make_images(tmp_path / "shelf", classes=8, images=6, width=40, height=40)
+    given = {
+        "data": {"near": False, "validation": 0},
+        "model": {"name": "test_efficientnet", "weights": "random", "size": 32},
+        "head": {"dim": 16},
+        "method": {"name": "dmcac", "views": 2, "k": 3, "maps": [1, 2]},
+        "sampler": {"kind": "shuffle", "batch": 8},
+        "views": {"count": 2},
+        "steps": 2,
+        "keep": "trained",
+        "logs": {"every": 1, "tensorboard": False},
+    }
+    threads = torch.get_num_threads()
+    found = dmcac_runs.trial(data=str(folder), settings=given, seed=0)
+    given["data"]["validation"] = 0.4
+    held = dmcac_runs.trial(data=str(folder), settings=given, seed=0)
+    torch.set_num_threads(threads)
+    assert set(MEASURES) == set(found)
+    assert set(held) - set(found) == {"validation recall@1", "validation map@r"}
+    assert 0 < found["late share"] <= 1 and 0 < found["unseen attention"] <= 1 and -1 <= found["cosine"] <= 1
+    assert -1 <= found["cosine 0"] <= 1 and found["cosine 0"] != found["cosine"]
+    assert found["late attention other"] == pytest.approx((1 - found["late attention"]) / 5, abs=1e-4)  # 6 classes
+    assert found["early whole"] > 0 and found["late near"] != 0
+    assert found["gradient classes"] > 0 and found["gradient divergence"] > 0
+    # Two batches of 8 queries in 2 views, and the database once: an image of six of each class.
+    assert found["images"] == 2 * 8 * 2 + 6

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from tests.helpers import ROOT
+
+from benchmarks import papers
+from benchmarks.papers import PAPERS, Claim, ClaimContext, ClaimOutcome, claims_of, document, reproduce, results_of
+from benchmarks.papers.document import page
+from lookalike.core.errors import LookalikeError
+
+VERDICTS = set(papers.Verdict.__args__)  # type: ignore[attr-defined]
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def paper(home: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """A paper of two claims; the second consists of three jobs and can be killed before the last."""
+    state = types.SimpleNamespace(calls=[], kill=False)
+
+    def work(seed: int) -> float:
+        if state.kill and seed == 2:
+            raise Killed
+        state.calls.append(seed)
+        return seed / 10
+
+    def first(context: ClaimContext) -> ClaimOutcome:
+        return ClaimOutcome("not testable at this scale", note="needs a GPU")
+
+    def second(context: ClaimContext) -> ClaimOutcome:
+        gains = [context.job("gain", work, seed=seed) for seed in range(3)]
+        return ClaimOutcome("reproduced", {"gain": {"mean": sum(gains) / 3, "seeds": gains}}, "")
+
+    module = types.ModuleType("toy_paper")
+    module.CLAIMS = [  # type: ignore[attr-defined]
+        Claim("big", "toy", "It scales.", "76.1", "not at all", "8 GPUs", first),
+        Claim("gain", "toy", "It gains | a lot.", "+3.1", "3 seeds on CUB", "100 epochs", second),
+    ]
+    monkeypatch.setitem(sys.modules, "toy_paper", module)
+    monkeypatch.setattr(papers, "PAPERS", {"toy": "toy_paper"})
+    monkeypatch.setattr(document, "PAPERS", {"toy": "toy_paper"})
+    return state
+
+
+def test_verdicts_are_stored_with_their_proof(paper: object) -> None:
+    found = reproduce(paper="toy")
+    assert [(r.key, r.verdict) for r in found] == [("big", "not testable at this scale"), ("gain", "reproduced")]
+    stored = json.loads(Path("results/toy.json").read_text())
+    assert [c["key"] for c in stored["claims"]] == ["big", "gain"]
+    assert stored["claims"][1]["figures"]["gain"]["seeds"] == [0.0, 0.1, 0.2]
+    assert {"when", "command", "versions", "machine", "seconds"} <= set(stored["claims"][0]["proof"])
+
+
+def test_a_killed_run_goes_on_where_it_stopped(paper: types.SimpleNamespace) -> None:
+    paper.kill = True
+    with pytest.raises(Killed):
+        reproduce(paper="toy")
+    assert paper.calls == [0, 1]
+    assert [r.verdict for r in results_of("toy")] == ["not testable at this scale", "not run"]
+    paper.kill = False
+    reproduce(paper="toy", only="gain")
+    assert paper.calls == [0, 1, 2]
+    assert [r.verdict for r in results_of("toy")] == ["not testable at this scale", "reproduced"]
+    reproduce(paper="toy", only=["gain"], fresh=True)
+    assert paper.calls == [0, 1, 2, 0, 1, 2]
+
+
+def test_scales_do_not_share_their_jobs(paper: types.SimpleNamespace) -> None:
+    reproduce(paper="toy", only="gain")
+    reproduce(paper="toy", only="gain", scale="paper")
+    assert paper.calls == [0, 1, 2] * 2
+    assert results_of("toy")[1].scale == "paper"
+
+
+def test_what_does_not_exist_is_named(paper: object) -> None:
+    for call in (
+        lambda: reproduce(paper="tyo"),
+        lambda: reproduce(paper="toy", only="gian"),
+        lambda: reproduce(paper="toy", scale="smal"),
+    ):
+        with pytest.raises(LookalikeError, match="did you mean"):
+            call()
+
+
+def test_the_page_shows_every_claim_run_or_not(paper: object) -> None:
+    assert "| It scales. | 76.1 |  | **not run** |" in page()
+    reproduce(paper="toy")
+    text = page()
+    assert "| It scales. | 76.1 | needs a GPU | **not testable at this scale** |" in text
+    assert r"| It gains \| a lot. | +3.1 | gain · mean 0.1, gain · seeds 0, 0.1, 0.2 | **reproduced** |" in text
+    assert "At the paper's scale: 8 GPUs" in text
+    assert text == page(), "the same files give the same page"
+
+
+def test_the_page_shows_benchmarks_that_were_kept(tmp_path: Path, paper: object) -> None:
+    bars = [
+        {"name": "speed", "value": 4.123456, "bound": 3.5, "better": "higher", "ok": True},
+        {"name": "memory", "value": 1.5, "bound": 1.0, "better": "lower", "ok": False},
+    ]
+    kept = {"name": "toy", "machine": {"load": 0.1, "threads": 2, "cpu": "x"}, "bars": bars, "when": "2026-01-01"}
+    (tmp_path / "bench-toy.json").write_text(json.dumps(kept))
+    text = page(tmp_path)
+    assert "toy: 1 of 2 held (2026-01-01, load 0.1, 2 threads)" in text
+    assert "| speed | 4.123 | ≥ 3.5 | yes |" in text and "| memory | 1.5 | ≤ 1 | **no** |" in text
+    assert "1 of 2 held.\n- **Missed**, toy: memory, 1.5 (≤ 1)" in text
+
+
+def test_the_page_is_short_where_the_file_is_long(paper: object) -> None:
+    row = {"seed": 0, "by_class": {"dog": 61.74, "cat": 3.0}}
+    gap = {"mean": 1.0, "low": 0.5, "high": 1.5, "by_seed": [0.5, 1.5]}
+    kept = {"key": "gain", "verdict": "reproduced", "figures": {"gap": gap, "few": [row], "many": [row] * 25}}
+    reproduce(paper="toy")
+    stored = json.loads(Path("results/toy.json").read_text())
+    stored["claims"][1] |= kept
+    Path("results/toy.json").write_text(json.dumps(stored))
+    text = page()
+    assert "| gap | 1 (0.5 to 1.5); by seed 0.5, 1.5 |" in text
+    assert "| 0 | dog 61.74, cat 3 |" in text and "many: 25 rows in `results/toy.json`." in text
+    assert "| [toy](#toy) | 1 |  |  |  | 1 |  |" in text
+
+
+@pytest.mark.parametrize("name", list(PAPERS))
+def test_every_paper_has_claims_and_what_is_stored_fits_them(name: str) -> None:
+    found = claims_of(name)
+    keys = [claim.key for claim in found]
+    assert keys and len(set(keys)) == len(keys)
+    assert all(claim.paper == name and claim.statement and claim.small and claim.at_scale for claim in found)
+    stored = ROOT / "results" / f"{name}.json"
+    if stored.exists():
+        rows = json.loads(stored.read_text())["claims"]
+        assert {row["key"] for row in rows} <= set(keys)
+        assert {row["verdict"] for row in rows} <= VERDICTS

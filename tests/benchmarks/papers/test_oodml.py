@@ -1,0 +1,204 @@
+"""ooDML's claims: the rules of the verdicts on made-up results; the runs themselves are tested in tests/shift."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.papers import oodml, oodml_judged, oodml_runs
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift import curve
+
+CONTEXT = SimpleNamespace(finished=False)
+
+
+def rows(
+    name="cub",
+    *,
+    slope=-0.05,
+    spread=0.002,
+    order=oodml_runs.METHODS,
+    widen=0.0,
+    after=0.0,
+    chance=0.7,
+    noisy_map=False,
+):
+    """Runs of every method: recall falls by `slope` a split; the first of `order` is best.
+
+    The fifth split has classes removed: recall is `after` higher there, and `chance` after random removal. With
+    `noisy_map`, mAP goes with nothing.
+    """
+    rng = numpy_rng(0, "claims", name)
+    out = []
+    for split in range(1, 6):
+        for place, method in enumerate(order):
+            for run in range(3):
+                value = 0.6 + slope * split - (0.01 + widen * split) * place + spread * rng.standard_normal()
+                value += after * (split == 5)
+                out.append(
+                    {
+                        "method": method,
+                        "split": split,
+                        "fid": 100.0 * split,
+                        "seed": run,
+                        "recall@1": value,
+                        "map@1000": rng.standard_normal() if noisy_map else value / 2,
+                        "structure": {
+                            "density": -value + 0.001 * rng.standard_normal(),
+                            "noise": rng.standard_normal(),
+                        },
+                        "controls": {"5": [chance, chance + 0.02]} if split == 4 else {},
+                        "transfer": {"cars": {"recall@1": 0.2 + 0.01 * (method == "ms")}} if split == 3 else {},
+                    }
+                )
+        out.append(
+            {
+                "method": "frozen",
+                "split": split,
+                "fid": 100.0 * split,
+                "seed": 0,
+                "recall@1": 0.4 + slope * split,
+                "map@1000": 0.2 + slope * split / 2,
+                "structure": {"density": 0.0, "noise": 0.0},
+                "controls": {},
+                "transfer": {"cars": {"recall@1": 0.2}} if split == 3 else {},
+            }
+        )
+    return out
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Put made-up results in the place of the runs."""
+
+    def use(**options):
+        monkeypatch.setattr(oodml, "rows_of", lambda context, name: rows(name, **options))
+        monkeypatch.setattr(oodml_runs, "rows_of", lambda context, name: rows(name, **options))
+
+    return use
+
+
+def test_recall_falls(found):
+    found()
+    outcome = oodml.recall_falls(CONTEXT)
+    assert outcome.verdict == "reproduced" and outcome.note.startswith("48 of 48")
+    assert "raw over all splits 48 of 48" in outcome.note
+    assert len(outcome.figures["removal"]) == 3 * 8 and not outcome.figures["failed"]
+    assert "26 at every split" in outcome.note
+    found(slope=0.05)
+    outcome = oodml.recall_falls(CONTEXT)
+    assert outcome.verdict == "not reproduced" and len(outcome.figures["failed"]) == 48
+
+
+def test_the_verdict_follows_the_control_and_the_raw_reading_stands_beside_it(found):
+    found(after=0.16)  # fewer classes: the removal split is easier than those before it, yet below random removal
+    outcome = oodml.recall_falls(CONTEXT)
+    assert outcome.verdict == "reproduced" and len(outcome.figures["failed_raw"]) == 48
+    assert outcome.note.startswith("48 of 48") and "raw over all splits 0 of 48" in outcome.note
+    found(chance=0.2)  # a raw fall throughout, but random removal falls as far
+    outcome = oodml.recall_falls(CONTEXT)
+    assert outcome.verdict == "not reproduced" and not outcome.figures["failed_raw"]
+    assert len(outcome.figures["failed"]) == 24 and all("recall@1" in name for name in outcome.figures["failed"])
+    assert "below random removal in 0 of 24 cases" in outcome.note
+
+
+def test_the_order_of_the_methods(found):
+    table = oodml_judged.paper()["ags"]["recall@1"]["cars"]
+    theirs = sorted(table, key=table.get, reverse=True)
+    found(order=theirs)
+    assert oodml.order_of_methods(CONTEXT).verdict == "reproduced"
+    found(order=theirs[::-1])
+    assert oodml.order_of_methods(CONTEXT).verdict == "contradicted"
+
+
+def test_gaps_and_ranks(found):
+    found(widen=0.01)
+    assert oodml.gaps_grow(CONTEXT).verdict == "reproduced"
+    found(widen=-0.0015)
+    assert oodml.gaps_grow(CONTEXT).verdict == "contradicted"
+    assert oodml.rankings_change(CONTEXT).verdict == "no difference found"
+    crossing = [dict(row) for row in rows()]
+    for row in crossing:
+        if row["method"] == "s2sd" and row["split"] > 3:
+            row["recall@1"] -= 0.2
+    assert oodml_judged.sure_swaps(crossing)
+
+
+def test_a_measure_that_correlates_everywhere(found):
+    found()
+    outcome = oodml.no_measure_everywhere(CONTEXT)
+    assert outcome.verdict == "contradicted"
+    assert outcome.note == "with recall@1 on every set: density; with map@1000 on every set: density"
+    assert set(outcome.figures["map@1000"]["cars"]) == {"density", "noise"}
+    found(noisy_map=True)  # one of the two is enough
+    outcome = oodml.no_measure_everywhere(CONTEXT)
+    assert outcome.verdict == "contradicted" and outcome.note.endswith("with map@1000 on every set: none")
+
+
+def test_transfer(found):
+    found()
+    outcome = oodml.transfer_rarely_helps(CONTEXT)
+    assert outcome.verdict == "reproduced"
+    assert sum(row["low"] > 0 for row in outcome.figures["pairs"]) == 3  # ms alone, from each set
+
+
+def test_few_shots(monkeypatch):
+    def summary(context, name, gain=0.02):
+        return [
+            {
+                "split": split,
+                "fid": 100.0 * split,
+                "method": "ms",
+                "shots": shots,
+                "episodes": 15,
+                **{
+                    key: {
+                        "zero": 0.5,
+                        "few": 0.5 + gain * split * shots,
+                        "gain": {"value": gain * split * shots, "low": gain * split * shots - 0.01, "high": 0.5},
+                    }
+                    for key in ("recall@1", "map@1000")
+                },
+            }
+            for split in (1, 3, 5)
+            for shots in (2, 5)
+        ]
+
+    monkeypatch.setattr(oodml, "fewshot_rows", summary)
+    assert oodml.few_shots_help(CONTEXT).verdict == "reproduced"
+    monkeypatch.setattr(oodml, "fewshot_rows", lambda c, n: summary(c, n, gain=-0.02))
+    assert oodml.few_shots_help(CONTEXT).verdict == "contradicted"
+
+
+def test_every_claim_says_how_it_is_run():
+    from benchmarks.papers import claims_of
+
+    found = claims_of("oodml")
+    assert len(found) == 9
+    assert all(claim.small and claim.at_scale and claim.figure for claim in found)
+
+
+def test_score_is_the_area(found):
+    score = curve.score(rows(), "ms", "recall@1")
+    assert score["low"] <= score["value"] <= score["high"]
+    assert score["t_low"] < score["t_high"]
+
+
+def test_only_whole_seeds_are_judged_by(tmp_path):
+    from benchmarks.papers import ClaimContext
+    from lookalike.core.job_cache import Jobs
+
+    context = ClaimContext(Jobs(tmp_path), finished=True)
+    plan = {
+        f"{method}-{split}-{seed}": ({"of": [method, split, seed]}, {"method": method, "split": split, "seed": seed})
+        for method in ("ms", "frozen")
+        for split in (1, 2)
+        for seed in ((0, 1) if method == "ms" else (0,))
+    }
+    for name in ("ms-1-0", "ms-2-0", "ms-1-1", "frozen-1-0", "frozen-2-0"):
+        context.jobs.run(name, lambda of: {"recall@1": 0.5}, **plan[name][0])
+    found = oodml_runs.whole_seeds(context, plan)
+    assert {(row["method"], row["seed"]) for row in found} == {("ms", 0), ("frozen", 0)} and len(found) == 4
+    context.jobs.path("ms-2-0", plan["ms-2-0"][0]).unlink()
+    assert oodml_runs.whole_seeds(context, plan) == []

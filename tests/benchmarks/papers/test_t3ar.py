@@ -1,0 +1,220 @@
+"""T3AR's claims: the rules of the verdicts on made-up results, and one small run of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import helpers
+
+from benchmarks.papers import t3ar, t3ar_cells, t3ar_measure, t3ar_runs
+from benchmarks.papers.cells import Found
+from lookalike import training
+
+CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name: Path(name))
+
+
+def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
+    """Made-up results: `accuracy(cell, seed)`."""
+
+    def stand_in(context: Any, cells: list[t3ar_cells.Cell], seeds: tuple[int, ...]) -> Found:
+        found = Found(seeds)
+        for cell in cells:
+            for seed in seeds:
+                value = accuracy(cell, seed)
+                if value is not None:
+                    found.results[cell.name, seed] = {"accuracy": value + 0.1 * np.sin(seed), "recall": value}
+        return found
+
+    monkeypatch.setattr(t3ar, "run_cells", stand_in)
+
+
+def is_t3ar(cell: t3ar_cells.Cell) -> bool:
+    return cell.pool != "none"
+
+
+def test_retrieval_must_help_on_every_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, lambda cell, seed: 50 + 3.0 * is_t3ar(cell) + 0.01 * seed)
+    assert t3ar.retrieval_helps(CONTEXT).verdict == "reproduced"
+    told(monkeypatch, lambda cell, seed: 50 + (3.0 if cell.target != "sketch" else -3.0) * is_t3ar(cell) + 0.01 * seed)
+    assert t3ar.retrieval_helps(CONTEXT).verdict == "contradicted"
+    told(monkeypatch, lambda cell, seed: None if cell.target == "sketch" else 50.0)
+    assert t3ar.retrieval_helps(CONTEXT).verdict == "not run"
+
+
+def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, lambda cell, seed: 50 + (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell) + 0.01 * seed)
+    found = t3ar.gain_shrinks(CONTEXT)
+    assert found.verdict == "reproduced"
+    assert [row["fraction"] for row in found.figures["curve"]][::3] == [0.01, 0.1, 1.0]
+    told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 0.01 else 4.0) * is_t3ar(cell) + 0.01 * seed)
+    assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted"
+    told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 1.0 else 4.0) * is_t3ar(cell) + 0.01 * seed)
+    assert t3ar.gain_shrinks(CONTEXT).verdict == "no difference found", "as large at 10 %: not largest at 1 %"
+
+    def ahead(cell: t3ar_cells.Cell, seed: int) -> float:
+        gain = (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell)
+        return 50 + gain + 9.0 * (cell.over.get("method") == "adacontrast") + 0.01 * seed
+
+    told(monkeypatch, ahead)
+    assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted", "who was never behind cannot catch up"
+
+
+def test_one_shift_of_several_below_zero_must_be_so_beyond_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval that would contradict alone, but not as the worst of three."""
+    off = {0: -0.25, 1: -1.75, 2: -0.5, 3: -1.5, 4: -1.0}
+
+    def by(cell: t3ar_cells.Cell, seed: int) -> float:
+        return 50 + (off[seed] if cell.target == "sketch" else 3.0) * is_t3ar(cell)
+
+    told(monkeypatch, by)
+    found = t3ar.retrieval_helps(CONTEXT)
+    assert found.figures["differences"]["own"]["photo to sketch"]["high"] < 0
+    assert found.verdict == "no difference found"
+
+
+def test_what_never_rises_does_not_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, lambda cell, seed: 50.0 - 5.0 * (cell.over.get("retrieval") == "random"))
+    assert t3ar.nearest_beats_random(CONTEXT).verdict == "no difference found"
+
+
+def test_the_shortcut_is_checked_against_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gains(whole: float) -> Any:
+        return lambda cell, seed: 50 + (whole if "layer" in cell.over else 3.0) * is_t3ar(cell) + 0.01 * seed
+
+    for whole, verdict in ((2.0, "reproduced"), (-2.0, "contradicted"), (0.0, "not testable at this scale")):
+        told(monkeypatch, gains(whole))
+        assert t3ar.shortcut(CONTEXT).verdict == verdict
+
+
+def test_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by(cell: t3ar_cells.Cell, seed: int) -> float:
+        method = cell.over.get("method", "t3ar")
+        value = {"source": 40.0, "bn": 41.0, "tent": 45.0, "shot": 55.0, "adacontrast": 60.0}.get(method, 50.0)
+        value += 2.0 * (cell.retriever == "efficientnet_lite2") + 3.0 * (cell.pool == "without")
+        value += 2.0 * (cell.set == "cub" and is_t3ar(cell))
+        value -= 5.0 * (cell.over.get("retrieval") == "random") + 4.0 * (cell.source == "pretrained")
+        return value + 0.01 * seed
+
+    told(monkeypatch, by)
+    for claim in (t3ar.stronger_retriever, t3ar.order_of_methods, t3ar.pool_with_classes, t3ar.nearest_beats_random):
+        assert claim(CONTEXT).verdict == "reproduced", claim.__name__
+    assert t3ar.beats_pretraining(CONTEXT).figures["difference"]["mean"] == pytest.approx(4.0)
+
+
+def test_subsets_have_every_class() -> None:
+    labels = np.repeat([0, 1, 2], [200, 50, 3])
+    rows = t3ar_measure.stratified(labels, 0.01, 0)
+    assert np.bincount(labels[rows]).tolist() == [2, 1, 1]
+    assert (rows != t3ar_measure.stratified(labels, 0.01, 1)).any()
+    assert len(t3ar_measure.stratified(labels, 1.0, 0)) == 253
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for number, name in enumerate(("photo", "sketch", "cartoon", "art_painting")):
+        helpers.make_images(tmp_path / "pacs" / name, classes=3, images=6, width=40, height=32, seed=number)
+    folder = helpers.make_images(tmp_path / "pool", classes=2, images=4, width=40, height=32, seed=9)
+    rows = [f"class-{c:02d}/{n}.jpg,x,y,{'dog' if c else ''}" for c in range(2) for n in range(4)]
+    (folder / "pool.csv").write_text("\n".join(["path,source,source_label,pacs_class", *rows]) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> dict[str, Any]:
+    import torch
+
+    from lookalike.models import Embedder
+
+    torch.manual_seed(0)
+    model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
+    model.save_pretrained(tmp_path / "model")
+    # A network of random weights sees everything alike; nothing shall pass for a copy.
+    quick = {"layer": "stage1", "batch": 6, "steps": 3, "views": 1, "near_copy": 2.0}
+    return {
+        "model": str(tmp_path / "model"),
+        "size": 32,
+        "head": 8,
+        "source": quick,
+        "adapt": {**quick, "bank": {"size": 64}},
+    }
+
+
+def test_a_run_of_each_kind(data: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    Cell = t3ar_cells.Cell
+    cells = {
+        "t3ar": Cell("photo", "sketch", retriever="own"),
+        "again": Cell("photo", "sketch", retriever="own"),
+        "expert": Cell("photo", "sketch", retriever=scale["model"]),
+        "without": Cell("photo", "sketch", pool="without", retriever="own"),
+        "source": Cell("photo", "sketch", 0.5, over={"method": "source"}, pool="none", retriever="own"),
+        "from the pixels": Cell("photo", "sketch", over={"layer": "pixels"}, retriever="own"),
+    }
+    found = {name: t3ar_runs.trial(data=str(data), **cell.arguments(0, scale)) for name, cell in cells.items()}
+    assert found["t3ar"] == found["again"] and found["t3ar"]["used"] > found["without"]["used"] > 0
+    assert found["source"]["images"] == 9 and found["source"]["unseen"] is not None
+    assert found["expert"]["used"] > 0 and len(found["t3ar"]["by_class"]) == 3
+
+    sides = {
+        "train": t3ar_runs.domain(str(data), "pacs", "photo"),
+        "test": t3ar_runs.domain(str(data), "pacs", "sketch"),
+    }
+    monkeypatch.setattr(t3ar_runs, "domain", lambda data, name, part: sides[part])
+    cell = Cell("imagenet", "cub", over={"method": "t3ar", "neighbors": 1}, pool="pool", retriever="own", set="cub")
+    assert t3ar_runs.trial(data=str(data), **cell.arguments(0, scale))["used"] > 0
+
+
+def test_pretraining_on_the_pool_gives_another_backbone(
+    data: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without labels nothing decides for what was learned; the claim is about what was."""
+    usual, at_once = training.pretrain, {"schedule": {"still": 0, "warmup": 0}, "optimizer": {"rate": 0.1}}
+    monkeypatch.setattr(
+        training, "pretrain", lambda **given: usual(**{**given, "settings": given["settings"] | at_once})
+    )
+    start = t3ar_runs.expert_of(scale["model"], scale["size"])
+    learned = t3ar_runs._pretrained(scale, t3ar_runs.pool_of(str(data), "all"), 2, 0)
+    before, after = dict(start.named_parameters()), dict(learned.named_parameters())
+    assert any((after[name] != value).any() for name, value in before.items() if name in after)
+
+
+def test_an_embedder_must_gain_over_the_one_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gain(size: float) -> Any:
+        return lambda cell, seed: {"frozen": 20.0, "bn": 15.0}.get(cell.embedder, 20.0 + size)
+
+    for size, verdict in ((2.0, "reproduced"), (-2.0, "contradicted"), (0.0, "no difference found")):
+        told(monkeypatch, gain(size))
+        assert t3ar.pure_embedder(CONTEXT).verdict == verdict
+
+
+def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
+    data: Path, scale: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.papers import ClaimContext
+    from lookalike.core.job_cache import Jobs
+
+    monkeypatch.setattr(t3ar_cells, "SMALL", scale)
+    context = ClaimContext(Jobs(tmp_path / "jobs"), data=data)
+    context.threads = 1
+    said: list[str] = []
+    context.say = said.append
+    cells = [t3ar_cells.Cell("photo", "sketch", retriever="own")]
+    cells.append(t3ar_cells.Cell("photo", "sketch", over={"method": "bn"}, pool="none", retriever="own"))
+    first = t3ar_cells.run_cells(context, cells[:1], (0,))
+    assert "1 of 1 runs to do; preparing what they share" in said[0]
+    assert [line.split(":")[0].strip() for line in said[1:-1]] == [
+        "views pacs photo",
+        "views pacs sketch",
+        "pool all",
+        "source pacs photo 0",
+    ]
+    assert said[-1].endswith("about 0 min left")
+    said.clear()
+    both = t3ar_cells.run_cells(context, cells, (0,))
+    assert said[0].startswith("1 of 2 runs to do"), "the other was finished"
+    assert both.values(cells[0], "accuracy") == first.values(cells[0], "accuracy")
+    context.finished = True
+    assert not t3ar_cells.run_cells(context, cells, (0, 1)).has(cells[0]), "a seed that was never run"

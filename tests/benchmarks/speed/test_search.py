@@ -1,0 +1,161 @@
+"""The benchmark of search, in miniature: what it compares, what it keeps, and what it leaves out."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers import make_images
+
+import lookalike
+from benchmarks.speed import BENCHES, LONG, BenchContext, clients, nearest, requests, search
+from benchmarks.speed import map as drawing
+from benchmarks.speed.__main__ import summary
+from lookalike.core.errors import LookalikeError
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest, "QUERIES", 70)
+    monkeypatch.setattr(nearest, "ROUNDS", 1)
+    monkeypatch.setattr(nearest, "INSERT", 300)
+    monkeypatch.setattr(nearest, "SHOWN", 600)
+
+
+def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
+    said: list[str] = []
+    figures, bars = nearest.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
+    assert figures["vectors"] == 700 and said[0] == "ours: 700 vectors"
+    assert [line.partition(",")[0] for line in said[1:]] == [
+        "ours: 600 of 700 stored",
+        "ours: building the graph",
+        "faiss: 700 vectors",
+        "faiss: 600 of 700 in the graph",
+    ]
+    for side in ("ours", "faiss"):
+        assert figures[side]["recall"] >= 0.97 and figures[side]["width"] in nearest.WIDTHS
+        assert figures[side]["bytes_a_vector"] > 64 and figures[side]["cold_open_seconds"] > 0
+    assert set(figures["queries_a_second"]) == {
+        f"{side}, {way}" for side in ("ours", "faiss") for way in ("one a call", "batches of 64")
+    }
+    assert [bar.bound for bar in bars] == [0.4, 0.25, 0.97, 0.97]
+    assert all(bar.value > 0 for bar in bars)
+    again, _ = nearest.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
+    assert again["ours"]["graph_seconds"] == figures["ours"]["graph_seconds"], "opened again, not built again"
+
+
+def test_a_part_that_fails_does_not_take_the_others_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cub").mkdir()
+    seen: list[list[str]] = []
+
+    def fail(context: BenchContext) -> Any:
+        unfinished = json.loads((tmp_path / "unfinished-search.json").read_text())
+        seen.append(list(unfinished["figures"]))
+        raise LookalikeError("The map did not move.")
+
+    values = dict.fromkeys(requests.BARS, 0.95)
+    monkeypatch.setattr(requests, "measure", lambda *_: ({"images": 4}, requests.bars(values, 0)))
+    monkeypatch.setattr(nearest, "measure", lambda context, *_: context.nothing)
+    monkeypatch.setattr(drawing, "measure", fail)
+    found = lookalike.bench(name="search", data=tmp_path, force=True, out=tmp_path)
+    assert seen == [["requests", "100,000 vectors"]], "what is finished is kept while the rest is measured"
+    assert found.figures["requests"] == {"images": 4}
+    assert found.figures["map"] == {"failed": "LookalikeError: The map did not move."}
+    assert found.figures["100,000 vectors"]["failed"].startswith("AttributeError: ")
+    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, 0, *[None] * 7] and not found.ok
+    text = "\n".join(summary(found))
+    assert "The map did not move." in text and "MISSED map: median ms a frame while panning: not measured" in text
+    kept = json.loads((tmp_path / "bench-search.json").read_text())
+    assert kept["bars"] == found.bars and not (tmp_path / "unfinished-search.json").exists()
+    with pytest.raises(LookalikeError, match="cub"):
+        search.run(BenchContext(data=tmp_path / "nowhere"))
+
+
+def test_the_smallest_width_that_finds_enough() -> None:
+    class Side:
+        name, width = "a side", 0
+
+        def look(self, width: int) -> None:
+            self.width = width
+
+        def many(self, queries: np.ndarray) -> list[list[int]]:
+            return [list(range(min(self.width, 20))) for _ in queries]
+
+    truth = [list(range(20))] * 3
+    assert nearest.smallest(Side(), np.zeros((3, 4)), truth) == (20, 1.0)  # type: ignore[arg-type]
+    assert nearest.smallest(Side(), np.zeros((3, 4)), [list(range(1000))] * 3)[1] < 0.97  # type: ignore[arg-type]
+
+
+def test_growth() -> None:
+    def facts(count: int, by: float) -> dict[str, Any]:
+        side = dict.fromkeys(nearest.GROWING, by)
+        speeds = {"ours, one a call": {"median": 100.0 / by}}
+        return {"vectors": count, "ours": side, "faiss": side, "queries_a_second": speeds}
+
+    found = nearest.growth(facts(10, 1.0), facts(100, 4.0))
+    assert found["vectors"] == 10 and found["ours"]["bytes_a_vector"] == 4
+    assert found["queries_a_second"]["ours, one a call"] == 0.25
+
+
+def test_the_million_is_run_by_name_only() -> None:
+    assert "search" in BENCHES and "search" not in LONG
+    assert "search-million" in BENCHES and "search-million" in LONG
+
+
+def test_the_clients_time_is_left_out() -> None:
+    found = {"good": 100, "seconds": 12.0, "clients_cpu_seconds": 4.0}
+    assert requests.speed(found, 2) == 10.0
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    seen: list[bytes] = []  # noqa: RUF012
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append(body)
+        text = b'{"hits": [{"id": 1}]}' if b"good" in body else b'{"hits": []}'
+        self.send_response(503 if b"busy" in body else 200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    Answering.seen.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_clients_count_only_answers_with_hits(tmp_path: Path, port: int) -> None:
+    files = []
+    for name in ("good", "busy", "empty"):
+        files.append(tmp_path / name)
+        files[-1].write_bytes(name.encode() * 10)
+    found = clients.crowd(port, 3, 30, files)
+    assert found["requests"] == 30 == len(Answering.seen) and found["good"] == 10
+    assert 0 < found["p50_ms"] <= found["p99_ms"] and found["clients_cpu_seconds"] > 0
+    assert all(body.startswith(b"--b\r\n") and body.endswith(b"\r\n--b--\r\n") for body in Answering.seen)
+
+
+@pytest.mark.slow
+def test_requests_and_indexing_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_images(tmp_path / "cub" / "images", classes=6, images=12, width=120, height=90)
+    monkeypatch.setattr(requests, "IMAGES", 48)
+    monkeypatch.setattr(requests, "REQUESTS", 64)
+    monkeypatch.setattr(requests, "ROUNDS", 1)
+    figures, bars = requests.measure(BenchContext(data=tmp_path, say=lambda _: None), tmp_path / "home")
+    assert figures["images"] == 48 and figures["failed"] == 0
+    assert len(bars) == 3 and all(bar.value > 0 for bar in bars[:2])

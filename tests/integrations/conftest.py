@@ -1,0 +1,1 @@
+from tests.models.conftest import files, make, model  # noqa: F401
