@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_opened_is_looked_at_again_next_time(birds: Path, 
     table = read_table(birds)
     lost = birds / "train/class0/00.png"
     lost.rename(birds / "elsewhere")
-    assert audit(table).unreadable == [("birds/train/class0/00.png", "No such file or directory")]
+    assert audit(table).unreadable == [("birds/train/class0/00.png", "no such file or directory")]
     (birds / "elsewhere").rename(lost)
     assert audit(table).unreadable == []
 

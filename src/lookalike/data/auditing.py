@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lookalike.core import folders
-from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_file, hash_bytes
 from lookalike.core.formats import CURRENT
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lookalike.data.table import Table
-
-_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,30 +138,26 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
     """The facts of every row, and whether they will hold: a file that could not be opened may come back."""
     import pyarrow as pa
 
-    from lookalike.data.decoding import UnreadableImage, content_id, decode
+    from lookalike.data.decoding import content_id, decode
+    from lookalike.data.image_reader import ReadFailure, read_images
     from lookalike.data.near_duplicates import THUMB, look
 
-    lasting = True
-    blank = bytes(THUMB * THUMB * 3)
-
     def examine(i: int) -> tuple[str | None, str | None, int, bytes]:
-        nonlocal lasting
-        try:
-            pixels = decode(table.open_bytes(i), box=table.box(i))
-        except UnreadableImage as error:
-            return None, error.reason, 0, blank
-        except OSError as error:
-            lasting = False
-            return None, error.strerror or str(error), 0, blank
+        pixels = decode(table.open_bytes(i), box=table.box(i))
         number, thumb = look(pixels)
         return content_id(pixels), None, number, thumb.tobytes()
 
+    lasting = True
+    blank = bytes(THUMB * THUMB * 3)
     kinds = {"content_id": pa.string(), "reason": pa.string(), "hash": pa.uint64(), "thumb": pa.binary(len(blank))}
-    parts = [pa.schema(kinds.items()).empty_table()]
-    with ThreadPoolExecutor(threads()) as pool, Progress("Checking images", len(table), shown=progress) as bar:
-        for start in range(0, len(table), _BATCH):
-            rows = list(pool.map(examine, range(start, min(start + _BATCH, len(table)))))
-            columns = zip(kinds.items(), zip(*rows, strict=True), strict=True)
-            parts.append(pa.table({name: pa.array(values, kind) for (name, kind), values in columns}))
-            bar.advance(len(rows))
-    return pa.concat_tables(parts).combine_chunks(), lasting
+    rows = []
+    with Progress("Checking images", len(table), shown=progress) as bar:
+        for result in read_images(examine, range(len(table))):
+            if isinstance(result, ReadFailure):
+                lasting = lasting and not result.transient
+                result = (None, result.reason, 0, blank)
+            rows.append(result)
+            bar.advance()
+    columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+    arrays = {name: pa.array(values, kind) for (name, kind), values in zip(kinds.items(), columns, strict=True)}
+    return pa.table(arrays), lasting

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lookalike.core import folders
-from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, hash_bytes, need_space
 from lookalike.core.formats import CURRENT, stamp
 from lookalike.core.progress import Progress
-from lookalike.data.decoding import DECODER, UnreadableImage, shrink
+from lookalike.data.decoding import DECODER, shrink
+from lookalike.data.image_reader import ReadFailure, read_images
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -88,6 +86,9 @@ def _whole(folder: Path, count: int) -> bool:
 
 
 def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
+    def load(i: int) -> np.ndarray:
+        return np.ascontiguousarray(shrink(table.open_bytes(i), side, box=table.box(i)))
+
     # Photographs are 3:2 at the longest, as a rule.
     need_space(folder, len(table) * side * side * 9 // 2, "The cache of decoded images")
     bad: list[str] = []
@@ -97,9 +98,9 @@ def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
         (part / "pixels.bin").open("wb") as file,
         Progress("Decoding", len(table), shown=progress) as bar,
     ):
-        for i, pixels in enumerate(_decoded(table, side)):
-            if isinstance(pixels, str):
-                bad.append(pixels)
+        for i, pixels in enumerate(read_images(load, range(len(table)))):
+            if isinstance(pixels, ReadFailure):
+                bad.append(f"`{table.column('path')[i]}`, {pixels.reason}")
                 if len(bad) == _NAMED:
                     break
             elif not bad:
@@ -115,33 +116,3 @@ def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
             {"what": "pixels", "name": table.name, "table": table.fingerprint(), "side": side, "decoder": DECODER},
         )
         (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
-
-
-def _decoded(table: Table, side: int) -> Iterator[np.ndarray | str]:
-    """Every image in order, decoded by a few threads a little ahead; a sentence in place of an unreadable one."""
-
-    def load(i: int) -> np.ndarray | str:
-        try:
-            return np.ascontiguousarray(shrink(table.open_bytes(i), side, box=table.box(i)))
-        except UnreadableImage as error:
-            return f"`{_name(table, i)}`, {error.reason}"
-        except OSError as error:
-            return f"`{_name(table, i)}`, {(error.strerror or str(error)).lower()}"
-
-    count = threads()
-    ahead: deque[Future[np.ndarray | str]] = deque()
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            for i in range(len(table)):
-                ahead.append(pool.submit(load, i))
-                if len(ahead) > 8 * count:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
-
-def _name(table: Table, i: int) -> str:
-    return str(table.column("path")[i])

@@ -1,0 +1,175 @@
+"""Read images in threads ahead of their consumer: in order, in bounded memory, with failures reported.
+
+Every part of the project that reads many images goes through this module: the pixel cache, the audit,
+the route from images to vectors, indexing and the duplicate search. Each passes a function that loads
+one item (read the file, decode it, compute what is needed from the pixels) and receives the results in
+the order of the items:
+
+    def load(row: int) -> np.ndarray:
+        return decode(table.open_bytes(row), box=table.box(row))
+
+    for row, result in zip(rows, read_images(load, rows), strict=True):
+        if isinstance(result, ReadFailure):
+            ...  # result.reason says why the image cannot be read
+        else:
+            ...  # the pixels
+
+`read_batches` is the same for consumers that work on batches, such as a model. It returns the very batch
+objects that it was given, so a batch may carry an output array which `load` writes into.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lookalike.core.device import threads
+from lookalike.data.decoding import UnreadableImage
+
+T = TypeVar("T")
+R = TypeVar("R")
+B = TypeVar("B", bound=Sequence)
+
+PREFETCH = 3
+_BATCH = 32  # items that `read_images` hands over together
+_CHUNK = 8  # items per task: enough to make handing over cheap, few enough to keep all threads busy
+
+
+@dataclass(frozen=True)
+class ReadFailure:
+    """The result for an image that cannot be read.
+
+    Args:
+        reason: Why, as a short phrase in lower case ("the file is damaged", "no such file or directory").
+        transient: Whether the same file may be readable later: it could not be opened, but nothing is
+            known to be wrong with its contents.
+    """
+
+    reason: str
+    transient: bool = False
+
+    @classmethod
+    def from_error(cls, error: UnreadableImage | OSError) -> ReadFailure:
+        """Return the failure that an exception of `decode` or `open_bytes` stands for."""
+        if isinstance(error, UnreadableImage):
+            return cls(error.reason)
+        return cls((error.strerror or str(error)).lower(), transient=True)
+
+
+def read_batches(
+    load: Callable[[T], R],
+    batches: Iterable[B],
+    *,
+    workers: int | None = None,
+    prefetch: int = PREFETCH,
+    adaptive: bool = False,
+) -> Iterator[tuple[B, list[R | ReadFailure]]]:
+    """Load batches of items in threads and yield them in order with their results.
+
+    Args:
+        load: Loads one item. `UnreadableImage` and `OSError` become a `ReadFailure`; any other exception
+            is raised in the consumer.
+        batches: Sequences of items. Drawn only as they are needed.
+        workers: Greatest number of threads; `None` for one per available core.
+        prefetch: Batches being loaded or waiting at any time, which bounds the memory.
+        adaptive: Start with one thread and add another whenever the consumer had to wait for several
+            batches in a row. For consumers that need the processor themselves: threads that decode small
+            images mostly hand the interpreter to each other, and two need a third more processor time than
+            one for the same work.
+
+    Yields:
+        Each batch and the list of its results.
+
+    Example:
+        >>> from pathlib import Path
+        >>> files = sorted(Path("photos").rglob("*.jpg"))
+        >>> for batch, results in read_batches(la.data.decode, [files[:3], files[3:5]]):
+        ...     print(len(batch), [pixels.dtype.name for pixels in results])
+        3 ['uint8', 'uint8', 'uint8']
+        2 ['uint8', 'uint8']
+    """
+    workers = workers or threads()
+    source = iter(batches)
+    waiting: deque[tuple[B, list[Future[list[R | ReadFailure]]]]] = deque()
+    with _DecodeThreads(workers, adaptive) as pool:
+        while True:
+            for batch in itertools.islice(source, prefetch - len(waiting)):
+                size = max(1, min(_CHUNK, len(batch) // (2 * workers)))
+                chunks = (batch[start : start + size] for start in range(0, len(batch), size))
+                waiting.append((batch, [pool.submit(_load_chunk, load, chunk) for chunk in chunks]))
+            if not waiting:
+                return
+            batch, tasks = waiting.popleft()
+            pool.report_wait(not all(task.done() for task in tasks))
+            yield batch, [result for task in tasks for result in task.result()]
+
+
+def read_images(
+    load: Callable[[T], R], items: Iterable[T], *, workers: int | None = None, prefetch: int = PREFETCH
+) -> Iterator[R | ReadFailure]:
+    """Load items in threads and yield their results in order.
+
+    Args:
+        load: Loads one item; see `read_batches`.
+        items: What to load: rows of a table, paths, or anything else that `load` takes.
+        workers: Number of threads; `None` for one per available core.
+        prefetch: Groups of 32 items being loaded or waiting at any time.
+
+    Yields:
+        What `load` returned, or a `ReadFailure`.
+
+    Example:
+        >>> [result.reason for result in read_images(la.data.decode, ["missing.jpg"])]
+        ['no such file or directory']
+    """
+    source = iter(items)
+    groups = iter(lambda: list(itertools.islice(source, _BATCH)), [])
+    for _, results in read_batches(load, groups, workers=workers, prefetch=prefetch):
+        yield from results
+
+
+def _load_chunk(load: Callable[[T], R], items: Iterable[T]) -> list[R | ReadFailure]:
+    results: list[R | ReadFailure] = []
+    for item in items:
+        try:
+            results.append(load(item))
+        except (UnreadableImage, OSError) as error:
+            results.append(ReadFailure.from_error(error))
+    return results
+
+
+class _DecodeThreads:
+    """A pool of threads; an adaptive one grows from one thread while its consumer has to wait."""
+
+    def __init__(self, workers: int, adaptive: bool) -> None:
+        self.spare = workers - 1 if adaptive else 0
+        self.waits = self.submitted = 0
+        self.pools = [self._start(1 if adaptive else workers)]
+
+    def _start(self, count: int) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(count, thread_name_prefix="lookalike-decode")
+
+    def submit(self, load_chunk: Callable[..., list[R]], *arguments: object) -> Future[list[R]]:
+        self.submitted += 1
+        return self.pools[self.submitted % len(self.pools)].submit(load_chunk, *arguments)
+
+    def report_wait(self, waited: bool) -> None:
+        """Count batches in a row that the consumer waited for; the first ones of a stream always come late."""
+        self.waits = self.waits + 1 if waited else 0
+        if self.waits > PREFETCH and self.spare:
+            self.pools.append(self._start(1))
+            self.spare -= 1
+            self.waits = 0
+
+    def __enter__(self) -> _DecodeThreads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self.pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self.pools:
+            pool.shutdown(wait=True)
