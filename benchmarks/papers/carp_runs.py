@@ -75,7 +75,7 @@ def _others(method: str) -> dict[str, Any]:
         "moco": {"memory": {"size": 2048}},
     }
     found = methods.find(method)
-    return merge(found.suits, found.scratch, {"method": narrow[method]})
+    return merge(found.default_overrides, found.from_scratch_overrides, {"method": narrow[method]})
 
 
 def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]) -> Found:

@@ -73,7 +73,7 @@ def spent(parts: Any, database: int) -> float:
 
     settings, sampler = parts.settings, parts.sampler
     kind, steps = methods.find(settings.method.name), settings.steps
-    total = steps * sampler.size * kind.looks(settings.method.own())
+    total = steps * sampler.size * kind.views_per_image(settings.method.own())
     own: Any = kind.Settings.parse(settings.method.own())
     if database and (own.weights.divergence or own.weights.attention):
         every, epoch = own.refresh.every, sampler.steps_per_epoch

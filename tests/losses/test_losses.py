@@ -18,7 +18,7 @@ from lookalike.losses.triplet import Triplet
 BATCHES = {
     "even": [0, 0, 1, 1, 2, 2, 3, 3],
     "uneven": [0, 0, 0, 0, 1, 1, 2],
-    "a class with one image": [0, 1, 1, 2, 2],
+    "single": [0, 1, 1, 2, 2],
     "one class": [1, 1, 1],
     "no pair": [0, 1, 2],
 }

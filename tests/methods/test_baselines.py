@@ -65,7 +65,7 @@ def test_dino_is_the_cross_entropy_with_a_centered_sharp_teacher():
 
 def test_dinos_teacher_follows_and_is_what_is_kept():
     method = make_dino(momentum=0.9)
-    assert method.kept() is method.teacher and method.beside() == {"student": method.context.model}
+    assert method.export_model() is method.teacher and method.extra_models() == {"student": method.context.model}
     before = [p.clone() for p in method.teacher.parameters()]
     with torch.no_grad():
         for parameter in method.context.model.parameters():

@@ -12,7 +12,7 @@ from tests.naive import carp as naive
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Preprocess, RandomView
 from lookalike.losses.carp import draw_partition
-from lookalike.methods import Batch, Rates
+from lookalike.methods import Batch, LearningRates
 from lookalike.methods.carp import CARP, CARPSettings
 from lookalike.methods.choosing import choose_blocks
 from lookalike.models.prototypes import Prototypes
@@ -111,7 +111,7 @@ def test_previous_is_one_step_old_and_stopgrad_is_now():
     assert torch.allclose(found["teacher"], found["student"][:, :2], atol=1e-5)
     found = now.embed(batch())
     assert torch.equal(found["teacher"], found["student"][:, :2].detach()) and not found["teacher"].requires_grad
-    assert now.copies() == [] and now.beside() == {} and now.kept() is now.context.model
+    assert now.teacher_models() == [] and now.extra_models() == {} and now.export_model() is now.context.model
 
 
 def test_siamese_has_twice_the_gradient_of_stopgrad():
@@ -166,11 +166,11 @@ def test_small_crops_go_through_the_student_only():
 
 def test_what_is_kept_is_the_teacher_with_its_prototypes():
     method = make()
-    assert method.kept() is method.teacher and method.beside() == {"student": method.context.model}
+    assert method.export_model() is method.teacher and method.extra_models() == {"student": method.context.model}
     for _ in range(3):
         method.embed(batch())
     method.eval()
-    kept = Prototypes(method.keepsakes())
+    kept = Prototypes(method.export_tensors())
     features = method.crops(batch(), method.teacher, 1).detach()
     z = method.teacher_assigner.projection(features)
     assert torch.allclose(kept.project(features), z, atol=1e-5)  # batch-norm is folded in
@@ -185,7 +185,7 @@ def test_what_is_kept_is_the_teacher_with_its_prototypes():
 
 
 def test_rates_head_and_prototypes_together():
-    groups = {group["name"]: group for group in make().param_groups(Rates(1.0, 2.0, 3.0))}
+    groups = {group["name"]: group for group in make().param_groups(LearningRates(1.0, 2.0, 3.0))}
     assert len([p for p in groups["loss"]["params"] if p.requires_grad]) == 0
     assert any(p.shape == (12, 5) for p in groups["head"]["params"]) and groups["head"]["lr"] == 2.0
 

@@ -11,7 +11,7 @@ from torch import nn
 from lookalike import methods
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.methods import Batch, Context, Method, Rates
+from lookalike.methods import Batch, Context, LearningRates, Method
 
 WIDTH, DIM, CLASSES = 6, 8, 3
 
@@ -84,7 +84,7 @@ def test_the_loss_is_a_scalar_whose_gradient_reaches_everything(name):
     assert loss.ndim == 0 and torch.isfinite(loss)
     loss.backward()
     model = method.context.model
-    trained = model if method.verb == "train" else model.backbone  # what is pretrained has no head
+    trained = model if method.command == "train" else model.backbone  # what is pretrained has no head
     for parameter in [*trained.parameters(), *method.parameters()]:
         if parameter.requires_grad:
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0
@@ -93,11 +93,11 @@ def test_the_loss_is_a_scalar_whose_gradient_reaches_everything(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_all_that_is_trained_is_in_one_group(name):
     method = make(name)
-    groups = method.param_groups(Rates(0.1, 0.2, 0.3))
+    groups = method.param_groups(LearningRates(0.1, 0.2, 0.3))
     listed = [id(p) for group in groups for p in group["params"]]
     wanted = [id(p) for p in [*method.context.model.parameters(), *method.parameters()]]
     assert sorted(listed) == sorted(wanted)
-    if method.verb == "train":
+    if method.command == "train":
         assert {group["name"]: group["lr"] for group in groups} == {"backbone": 0.1, "head": 0.2, "loss": 0.3}
 
 

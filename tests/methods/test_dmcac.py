@@ -270,7 +270,7 @@ def test_how_stale_it_was_is_logged_when_it_is_made():
     again.load_state_dict(method.state_dict())
     step(again, 4)
     assert again.context.logs["database/cosine"] == cosine  # a resumed run too
-    stored = method.stored(64)
+    stored = method.memory_rows(64)
     assert stored.ids.tolist() == method.parted.database.tolist() and torch.equal(stored.adapted, method.rows)
 
 

@@ -115,11 +115,11 @@ def test_noise_estimated_from_the_run_is_logged():
 
 def test_watched_rows_are_given_to_the_meter():
     method = make(memory={"size": 36, "drift": "xbn"})
-    assert method.stored(8) is None
+    assert method.memory_rows(8) is None
     step(method, 1)
-    first = method.stored(8)
+    first = method.memory_rows(8)
     step(method, 2)
-    found = method.stored(8)
+    found = method.memory_rows(8)
     assert found is not None and first is not None and len(found.ids) == 8
     assert torch.equal(found.original, first.original)
     assert not torch.allclose(found.adapted, found.original)

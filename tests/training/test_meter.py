@@ -12,7 +12,7 @@ from tests.training.test_job import same
 from lookalike.core.report_blocks import Lines, Text
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import merge
-from lookalike.methods.base import Stored
+from lookalike.methods.base import MemoryRows
 from lookalike.methods.collapse import mean_cosine
 from lookalike.training import checkpoint, meter, train
 from lookalike.training.drift_section import drift_section, filter_sentence
@@ -31,7 +31,7 @@ def test_the_formulas_against_plain_loops():
     assert mean_cosine(a) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
     assert mean_cosine(a[:1].expand(5, 4)) == pytest.approx(1.0)
     assert mean_cosine(a[:1]) == 0.0
-    stored = Stored(torch.arange(7), 3 * a, b)
+    stored = MemoryRows(torch.arange(7), 3 * a, b)
     found = meter.staleness(stored, a, b, a)
     assert found["memory/stale"] == pytest.approx(0.0, abs=1e-6)  # rows off the sphere are brought back
     assert found["memory/stale_original"] == found["memory/floor"] == pytest.approx(sum(moved) / 7, rel=1e-5)

@@ -15,12 +15,12 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from lookalike.methods.base import Batch, Context, Method, Rates
+    from lookalike.methods.base import Batch, Context, LearningRates, Method
 
 GROUP = "lookalike.methods"
 _REGISTERED: dict[str, type[Method]] = {}
 
-__all__ = ["GROUP", "Batch", "Context", "Method", "Rates", "find", "names", "register"]
+__all__ = ["GROUP", "Batch", "Context", "LearningRates", "Method", "find", "names", "register"]
 
 
 def names() -> list[str]:
@@ -46,4 +46,4 @@ def register(name: str, method: type[Method]) -> None:
     _REGISTERED[name] = method
 
 
-__getattr__, __dir__ = lazily(__name__, dict.fromkeys(("Batch", "Context", "Method", "Rates"), "base"))
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(("Batch", "Context", "Method", "LearningRates"), "base"))

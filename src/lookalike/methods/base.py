@@ -102,7 +102,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Stored:
+class MemoryRows:
     """Rows of a memory: whose they are, as they are read now, and as they were put in."""
 
     ids: Tensor
@@ -111,8 +111,8 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Learning rates by what is trained."""
+class LearningRates:
+    """Learning lrs by what is trained."""
 
     backbone: float
     head: float
@@ -120,7 +120,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportContext:
     """What a method's own part of the report is made from, after the last step."""
 
     run: Run
@@ -147,18 +147,18 @@ class Method(nn.Module, ABC):
 
     name: ClassVar[str] = ""
     Settings: ClassVar[type[Settings]] = Settings
-    suits: ClassVar[Mapping[str, Any]] = {}
+    default_overrides: ClassVar[Mapping[str, Any]] = {}
     """Training settings that suit this method; a recipe or the user may say otherwise."""
-    verb: ClassVar[str] = "train"
+    command: ClassVar[str] = "train"
     """`train`, or `pretrain` for one that makes a backbone out of images without labels."""
     needs_labels: ClassVar[bool] = True
     distinct_views: ClassVar[bool] = False
     """Cached views of one image in one step are different ones, while there are enough of them."""
-    shows: ClassVar[bool] = False
+    has_report: ClassVar[bool] = False
     """Whether `sections` has something to show."""
-    scratch: ClassVar[Mapping[str, Any]] = {}
+    from_scratch_overrides: ClassVar[Mapping[str, Any]] = {}
     """Training settings that suit it from random weights (`pretrain --from-scratch`)."""
-    temperature: ClassVar[float] = 0.07
+    knn_temperature: ClassVar[float] = 0.07
     """Of the k-NN accuracy that is followed while pretraining."""
 
     def __init__(self, settings: Any, context: Context) -> None:
@@ -167,38 +167,38 @@ class Method(nn.Module, ABC):
         self.context = context
 
     @classmethod
-    def drawn(cls, settings: Any, table: Table | None, labels: np.ndarray) -> np.ndarray | None:
+    def sampled_rows(cls, settings: Any, table: Table | None, labels: np.ndarray) -> np.ndarray | None:
         """The rows of the training table that batches are drawn from; None: all."""
         return None
 
     @classmethod
-    def looks(cls, own: Mapping[str, Any]) -> int:
+    def views_per_image(cls, own: Mapping[str, Any]) -> int:
         """How many views of each image a step embeds, with these settings of the method."""
         return 1
 
     @classmethod
-    def planned(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
+    def describe_plan(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
         """What these settings of the method come to with so many training images, for `--dry-run`."""
         return {}
 
     @classmethod
-    def sections(cls, told: Told) -> dict[str, Any]:
+    def report_sections(cls, told: ReportContext) -> dict[str, Any]:
         """Sections of the report that only this method can write, by name."""
         return {}
 
-    def copies(self) -> list[Embedder]:
+    def teacher_models(self) -> list[Embedder]:
         """Copies of the model that the method holds (a teacher); they are in the model's mode, layer by layer."""
         return []
 
-    def kept(self) -> Embedder:
+    def export_model(self) -> Embedder:
         """The network that is evaluated and that the run ends with; a teacher may be better than what is trained."""
         return self.context.model
 
-    def beside(self) -> dict[str, Embedder]:
+    def extra_models(self) -> dict[str, Embedder]:
         """Networks of the same shape that are evaluated and saved beside it, by name."""
         return {}
 
-    def keepsakes(self) -> dict[str, Tensor]:
+    def export_tensors(self) -> dict[str, Tensor]:
         """What else the finished model should carry (`models/prototypes.py`)."""
         return {}
 
@@ -209,21 +209,21 @@ class Method(nn.Module, ABC):
         """The views each image is seen in at every step; `default` is the one the settings ask for."""
         return [default]
 
-    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
         """What is trained and at which rate (`lr`); frozen parameters are left out by the loop.
 
-        A method with heads of its own names them as `like_head`.
+        A method with heads of its own names them as `head_modules`.
         """
         model = self.context.model
         head = [*model.head.parameters(), *model.norm.parameters()]
         known = {id(p) for p in head}
         rest = [p for p in model.parameters() if id(p) not in known]
-        own = [p for module in like_head for p in module.parameters()]
+        own = [p for module in head_modules for p in module.parameters()]
         known = {id(p) for p in own}
         return [
-            {"name": "backbone", "params": rest, "lr": rates.backbone},
-            {"name": "head", "params": [*head, *own], "lr": rates.head},
-            {"name": "loss", "params": [p for p in self.parameters() if id(p) not in known], "lr": rates.loss},
+            {"name": "backbone", "params": rest, "lr": lrs.backbone},
+            {"name": "head", "params": [*head, *own], "lr": lrs.head},
+            {"name": "loss", "params": [p for p in self.parameters() if id(p) not in known], "lr": lrs.loss},
         ]
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
@@ -240,7 +240,7 @@ class Method(nn.Module, ABC):
             embeddings = {**embeddings, "z": self.context.model.normed(embeddings["z"])}
         return self.loss(embeddings, batch)
 
-    def stored(self, count: int) -> Stored | None:
+    def memory_rows(self, count: int) -> MemoryRows | None:
         """Up to `count` rows of a memory, for the drift meter; None without one."""
         return None
 

@@ -20,7 +20,7 @@ from lookalike.core.progress import say, warn
 from lookalike.losses.carp import Terms, draw_partition, fused_carp
 from lookalike.losses.carp_blocks import Rule
 from lookalike.methods.assigner import Assigner
-from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.choosing import choose_blocks
 from lookalike.methods.collapse import HEALTHY, Guard, Sizes, effective_rank, spread
 from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
@@ -59,12 +59,12 @@ class CARP(CropMethod):
     name = "carp"
     Settings = CARPSettings
     # A trained backbone must not be wrecked: it waits for the new layers and then moves slowly.
-    suits: ClassVar = {
+    default_overrides: ClassVar = {
         "optimizer": {"kind": "adamw", "rate": 3e-5, "head_rate": 1e-3, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.1, "still": 50},
     }
     # The paper's: 0.6 for a batch of 1,024, which is 0.0375 for 64.
-    scratch: ClassVar = {
+    from_scratch_overrides: ClassVar = {
         "optimizer": {"kind": "lars", "rate": 0.0375, "head_rate": None, "weight_decay": 1e-6},
         "schedule": {"kind": "cosine", "warmup": 0, "floor": 0.1, "still": 0},
     }
@@ -90,27 +90,27 @@ class CARP(CropMethod):
             self.teacher_assigner = copy.deepcopy(self.assigner).requires_grad_(False)
 
     @classmethod
-    def planned(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
+    def describe_plan(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
         return {"prototypes": str(choose_blocks(images, batch, own["prototypes"], own["block"]))}
 
     # ---- the networks ----------------------------------------------------------------------------
 
-    def copies(self) -> list[Embedder]:
+    def teacher_models(self) -> list[Embedder]:
         return [self.teacher] if self.follows else []
 
-    def kept(self) -> Embedder:
+    def export_model(self) -> Embedder:
         return self.teacher if self.settings.teacher == "ema" else self.context.model
 
-    def beside(self) -> dict[str, Embedder]:
+    def extra_models(self) -> dict[str, Embedder]:
         return {"student": self.context.model} if self.settings.teacher == "ema" else {}
 
-    def keepsakes(self) -> dict[str, Tensor]:
+    def export_tensors(self) -> dict[str, Tensor]:
         own = self.teacher_assigner if self.settings.teacher == "ema" else self.assigner
         prototypes = self.assigner.prototypes if self.settings.share_prototypes else own.prototypes
         return folded(own.projection, prototypes)
 
-    def param_groups(self, rates: Rates, like_head: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(rates, [*like_head, self.assigner])
+    def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
+        return super().param_groups(lrs, [*head_modules, self.assigner])
 
     def before_update(self) -> None:
         """ξ takes in the θ that this step's gradient was computed with (the paper's formula and the authors' order)."""

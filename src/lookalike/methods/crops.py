@@ -43,12 +43,12 @@ class TaughtSettings(CropSettings):
 class CropMethod(Method):
     """Base of methods with two large views and perhaps small ones."""
 
-    verb = "pretrain"
+    command = "pretrain"
     needs_labels = False
     settings: CropSettings
 
     @classmethod
-    def looks(cls, own: Mapping[str, Any]) -> int:
+    def views_per_image(cls, own: Mapping[str, Any]) -> int:
         return GLOBAL + int(own["local"])
 
     def views(self, default: Any) -> Sequence[Any]:

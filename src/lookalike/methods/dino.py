@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lookalike.methods import lightly
 from lookalike.methods.assigner import Assigner
-from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
 from lookalike.models.embedder import Embedder
 
@@ -38,11 +38,11 @@ class DINO(CropMethod):
 
     name = "dino"
     Settings = DINOSettings
-    suits: ClassVar = {
+    default_overrides: ClassVar = {
         "optimizer": {"kind": "adamw", "rate": 3e-5, "head_rate": 5e-4, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
     }
-    scratch: ClassVar = {
+    from_scratch_overrides: ClassVar = {
         "optimizer": {"rate": 5e-4, "head_rate": None, "weight_decay": 0.04},
         "schedule": {"warmup": 100, "still": 0},
     }
@@ -58,17 +58,17 @@ class DINO(CropMethod):
             settings.outputs, teacher_temp=settings.teacher_temperature, student_temp=settings.student_temperature
         )
 
-    def copies(self) -> list[Embedder]:
+    def teacher_models(self) -> list[Embedder]:
         return [self.teacher]
 
-    def kept(self) -> Embedder:
+    def export_model(self) -> Embedder:
         return self.teacher
 
-    def beside(self) -> dict[str, Embedder]:
+    def extra_models(self) -> dict[str, Embedder]:
         return {"student": self.context.model}
 
-    def param_groups(self, rates: Rates, like_head: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(rates, [*like_head, self.head])
+    def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
+        return super().param_groups(lrs, [*head_modules, self.head])
 
     def before_update(self) -> None:
         momentum = rising(self.settings.momentum, self.context.step, self.context.steps)

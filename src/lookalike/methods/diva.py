@@ -15,7 +15,7 @@ from lookalike.core.seeds import torch_rng
 from lookalike.losses import diva
 from lookalike.losses.margin import Margin as Loss
 from lookalike.losses.margin import draw_triplets
-from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import Margin, MarginSettings
 from lookalike.methods.start import linear
 from lookalike.models.heads import BlockLinear
@@ -47,7 +47,7 @@ class DiVA(Margin):
     name = "diva"
     Settings = DiVASettings
     distinct_views = True  # an image is told from others by another view of it
-    suits: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}, "views": {"count": 3}}
+    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}, "views": {"count": 3}}
     settings: DiVASettings
     queue: Tensor
     filled: Tensor
@@ -73,8 +73,8 @@ class DiVA(Margin):
     def views(self, default: Any) -> Sequence[Any]:
         return [default, default]
 
-    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        return super().param_groups(rates, [*like_head, self.decorrelators])
+    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+        return super().param_groups(lrs, [*head_modules, self.decorrelators])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad(), self._slow():

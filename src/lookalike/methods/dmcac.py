@@ -21,7 +21,7 @@ from lookalike.core.progress import warn
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retrieval import Checked, Retriever, make_retriever
-from lookalike.methods.base import Batch, Context, Method, Stored, Told
+from lookalike.methods.base import Batch, Context, MemoryRows, Method, ReportContext
 from lookalike.methods.collapse import mean_cosine
 from lookalike.methods.dmcac_maps import CLASSES, Maps, find_row, maps_of, sections, views_of
 from lookalike.methods.dmcac_settings import DMCACSettings
@@ -36,8 +36,8 @@ class DMCAC(Method):
 
     name = "dmcac"
     Settings = DMCACSettings
-    distinct_views = shows = True
-    suits: ClassVar = {
+    distinct_views = has_report = True
+    default_overrides: ClassVar = {
         "sampler": {"kind": "shuffle", "batch": 64},
         "optimizer": {"rate": 3e-5, "loss_rate": 3e-3},
         "views": {"count": 8, "augment": "rand-tv9"},
@@ -72,7 +72,7 @@ class DMCAC(Method):
         self._warned = False
 
     @classmethod
-    def drawn(cls, settings: Any, table: Any, labels: np.ndarray) -> np.ndarray:
+    def sampled_rows(cls, settings: Any, table: Any, labels: np.ndarray) -> np.ndarray:
         found = _parted(settings, table, labels, tell=True)
         for name in settings.show:
             if find_row(table, name) not in found.queries:
@@ -80,7 +80,7 @@ class DMCAC(Method):
         return found.queries
 
     @classmethod
-    def looks(cls, own: Mapping[str, Any]) -> int:
+    def views_per_image(cls, own: Mapping[str, Any]) -> int:
         return int(own["views"])
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
@@ -255,16 +255,16 @@ class DMCAC(Method):
         if self.context.step in steps and int(self.made[0]) >= 0:
             self.maps[steps.index(self.context.step)] = maps_of(self)
 
-    def stored(self, count: int) -> Stored | None:
+    def memory_rows(self, count: int) -> MemoryRows | None:
         if int(self.made[0]) < 0:
             return None
         count = min(count, len(self.rows))
         some = torch.arange(count, device=self.rows.device) * len(self.rows) // count
         rows = self.rows[some].clone()
-        return Stored(self.database[some], rows, rows)
+        return MemoryRows(self.database[some], rows, rows)
 
     @classmethod
-    def sections(cls, told: Told) -> dict[str, Any]:
+    def report_sections(cls, told: ReportContext) -> dict[str, Any]:
         return sections(told)
 
 

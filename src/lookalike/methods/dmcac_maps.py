@@ -22,7 +22,7 @@ from lookalike.data.views import CenterView
 from lookalike.evaluation.query_images import Subject
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retrieval import top_k
-from lookalike.methods.base import Told
+from lookalike.methods.base import ReportContext
 from lookalike.methods.dmcac_settings import DMCACSettings
 from lookalike.methods.taps import last_layer, tapped
 
@@ -121,7 +121,7 @@ def diagonal(values: Tensor) -> Diagonal:
 # ---- the report --------------------------------------------------------------------------------------
 
 
-def sections(told: Told) -> dict[str, s.Section]:
+def sections(told: ReportContext) -> dict[str, s.Section]:
     """Nothing for a run in which no database was made."""
     if int(told.state["made"][0]) < 0:
         return {}
@@ -129,7 +129,7 @@ def sections(told: Told) -> dict[str, s.Section]:
     return {"attention": s.Section(title="The database in training", order=ORDER, blocks=blocks)}
 
 
-def _curves(told: Told) -> list[s.Block]:
+def _curves(told: ReportContext) -> list[s.Block]:
     log = told.run.read_log()
 
     def lines(title: str, label: str, names: dict[str, str], note: str = "") -> s.Lines | None:
@@ -159,7 +159,7 @@ def _curves(told: Told) -> list[s.Block]:
     return [block for block in found if block is not None]
 
 
-def _maps(told: Told) -> list[s.Block]:
+def _maps(told: ReportContext) -> list[s.Block]:
     out: list[s.Block] = []
     rows: list[list[s.Cell]] = []
     kept = told.state["maps"]
@@ -191,7 +191,7 @@ def _maps(told: Told) -> list[s.Block]:
     return out
 
 
-def _queries(told: Told) -> list[s.Block]:
+def _queries(told: ReportContext) -> list[s.Block]:
     state, settings, table = told.state, told.settings, told.table
     database = state["database"].numpy()
     subject = Subject(table, told.run, told.labels, told.names, database)
@@ -253,7 +253,7 @@ def _pixels(table: Any, row: int) -> np.ndarray:
     return decode(table.open_bytes(row), box=table.box(row))
 
 
-def _chosen(told: Told, database: np.ndarray) -> list[int]:
+def _chosen(told: ReportContext, database: np.ndarray) -> list[int]:
     """The rows the settings name, or a few queries at random."""
     if told.settings.show:
         return [find_row(told.table, name) for name in told.settings.show]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
-from lookalike.methods.base import Batch, Context, Method, Rates
+from lookalike.methods.base import Batch, Context, LearningRates, Method
 from lookalike.methods.memory_settings import DriftSettings
 
 
@@ -42,15 +42,15 @@ class MoCo(Method):
     """Keys come from a copy of the network that follows it slowly; two views of an image are each other's positive."""
 
     name = "moco"
-    verb = "pretrain"
+    command = "pretrain"
     needs_labels = False
     Settings = MoCoSettings
-    suits: ClassVar = {
+    default_overrides: ClassVar = {
         "optimizer": {"kind": "sgd", "rate": 3e-3, "head_rate": None, "loss_rate": None, "weight_decay": 1e-4},
         "schedule": {"floor": 0.0, "still": 0},
     }
-    scratch: ClassVar = {"optimizer": {"rate": 0.03, "weight_decay": 5e-4}}
-    temperature = 0.1  # as the notebook that the paper used
+    from_scratch_overrides: ClassVar = {"optimizer": {"rate": 0.03, "weight_decay": 5e-4}}
+    knn_temperature = 0.1  # as the notebook that the paper used
     settings: MoCoSettings
 
     def __init__(self, settings: MoCoSettings, context: Context) -> None:
@@ -69,19 +69,19 @@ class MoCo(Method):
         loss = SupConLoss(settings.temperature)
         self.memory = CrossBatchMemory(loss, settings.dim, chosen.size, gather=False, **chosen.rule())
 
-    def copies(self) -> list[Any]:
+    def teacher_models(self) -> list[Any]:
         return [self.key_model]
 
     @classmethod
-    def looks(cls, own: Mapping[str, Any]) -> int:
+    def views_per_image(cls, own: Mapping[str, Any]) -> int:
         return 2
 
     def views(self, default: Any) -> Sequence[Any]:
-        return [default] * self.looks({})
+        return [default] * self.views_per_image({})
 
-    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
         model = self.context.model
-        return [{"name": "network", "params": [*model.parameters(), *self.parameters()], "lr": rates.backbone}]
+        return [{"name": "network", "params": [*model.parameters(), *self.parameters()], "lr": lrs.backbone}]
 
     @torch.no_grad()
     def before_step(self) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.s2sd import distillation
-from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import RMargin, RMarginSettings
 from lookalike.methods.start import linear
 from lookalike.methods.taps import tapped
@@ -35,7 +35,7 @@ class S2SD(RMargin):
 
     name = "s2sd"
     Settings = S2SDSettings
-    suits: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}}
+    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}}
     settings: S2SDSettings
 
     def __init__(self, settings: S2SDSettings, context: Context) -> None:
@@ -48,8 +48,8 @@ class S2SD(RMargin):
         generator = torch_rng(self.context.seed, "target", dim)
         return nn.Sequential(linear(self.features, dim, generator), nn.ReLU(), linear(dim, dim, generator))
 
-    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        return super().param_groups(rates, [*like_head, self.targets, self.target_losses])
+    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+        return super().param_groups(lrs, [*head_modules, self.targets, self.target_losses])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         with tapped(self.context.model.head) as seen:

@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lookalike.methods import lightly
-from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, images_first
 from lookalike.methods.start import linear
 
@@ -32,11 +32,11 @@ class SimSiam(CropMethod):
 
     name = "simsiam"
     Settings = SimSiamSettings
-    suits: ClassVar = {
+    default_overrides: ClassVar = {
         "optimizer": {"kind": "sgd", "rate": 3e-3, "head_rate": 0.05, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
     }
-    scratch: ClassVar = {
+    from_scratch_overrides: ClassVar = {
         "optimizer": {"rate": 0.0125, "head_rate": None, "weight_decay": 1e-4},  # 0.05 for a batch of 256
         "schedule": {"warmup": 0, "still": 0},
     }
@@ -54,8 +54,8 @@ class SimSiam(CropMethod):
         self.prediction = nn.Sequential(first, nn.BatchNorm1d(settings.predicted), nn.ReLU(), last)
         self.criterion = lightly.part("loss", "NegativeCosineSimilarity", self.name)()
 
-    def param_groups(self, rates: Rates, like_head: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(rates, [*like_head, self.projection, self.prediction])
+    def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
+        return super().param_groups(lrs, [*head_modules, self.projection, self.prediction])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         z = self.projection(self.crops(batch))

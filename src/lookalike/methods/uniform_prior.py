@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import uniform_prior as prior
-from lookalike.methods.base import Batch, Context, Rates
+from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import Margin, MarginSettings
 from lookalike.methods.taps import tapped
 
@@ -59,9 +59,9 @@ class UniformPrior(Margin):
         self._rows: Tensor | None = None
         self._rate = settings.rate
 
-    def param_groups(self, rates: Rates, like_head: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        self._rate = self.settings.rate or rates.backbone
-        return super().param_groups(rates, like_head)
+    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+        self._rate = self.settings.rate or lrs.backbone
+        return super().param_groups(lrs, head_modules)
 
     @property
     def layers(self) -> list[Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
-from lookalike.methods.base import Batch, Context, Method, Stored
+from lookalike.methods.base import Batch, Context, MemoryRows, Method
 from lookalike.methods.memory_settings import MemorySettings
 
 WATCHED = 64  # rows whose first form is kept for the drift meter
@@ -46,7 +46,7 @@ class XBM(Method):
 
     name = "xbm"
     Settings = XBMSettings
-    suits: ClassVar = {"optimizer": {"rate": 1e-4}, "logs": {"drift_every": 20}}
+    default_overrides: ClassVar = {"optimizer": {"rate": 1e-4}, "logs": {"drift_every": 20}}
     settings: XBMSettings
 
     def __init__(self, settings: XBMSettings, context: Context) -> None:
@@ -89,11 +89,11 @@ class XBM(Method):
                 self.context.log("memory/r", told["r"])
                 self.context.log("memory/q", told["q"])
 
-    def stored(self, count: int) -> Stored | None:
+    def memory_rows(self, count: int) -> MemoryRows | None:
         found = self.memory.stale()
         if not len(found.ids):
             return None
-        return Stored(found.ids[:count], found.adapted[:count], found.enqueued[:count])
+        return MemoryRows(found.ids[:count], found.adapted[:count], found.enqueued[:count])
 
 
 def make_memory(settings: XBMSettings, dim: int, rows: int, **rule: Any) -> CrossBatchMemory:

@@ -27,7 +27,7 @@ from lookalike.shift import material as shared
 from lookalike.shift.material import Material
 from lookalike.shift.structure import structure
 from lookalike.training import checkpoint
-from lookalike.training.loop import Loop, Progressed
+from lookalike.training.loop import Loop, TrainingProgress
 from lookalike.training.outcome import protocol
 from lookalike.training.settings import TrainSettings
 from lookalike.training.setup import Assembly
@@ -65,7 +65,7 @@ def trial(
         rows = found.rows_of(test)
         if method == FROZEN:
             found.model.head, found.model.norm = found.top
-            encode, done = found.vectors, Progressed()
+            encode, done = found.vectors, TrainingProgress()
         else:
             division = divide(found, chosen, train, test, select, held)
             encode, done = _train(found, chosen, division)
@@ -106,7 +106,7 @@ def divide(
     return Division(found.rows_of(kept), found.rows_of(held), found.rows_of(test), "shift")
 
 
-def _train(found: Material, settings: TrainSettings, division: Division) -> tuple[Any, Progressed]:
+def _train(found: Material, settings: TrainSettings, division: Division) -> tuple[Any, TrainingProgress]:
     """(encode(rows), how the training went)."""
     with tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
@@ -118,7 +118,7 @@ def _train(found: Material, settings: TrainSettings, division: Division) -> tupl
         return fit(parts, run)
 
 
-def fit(parts: Assembly, run: Run) -> tuple[Any, Progressed]:
+def fit(parts: Assembly, run: Run) -> tuple[Any, TrainingProgress]:
     """Take the steps, go back to the best one, and give what embeds any rows of the table."""
     loop = Loop(parts.settings, parts, run)
     done = loop.go()

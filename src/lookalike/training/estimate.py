@@ -31,12 +31,14 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
     sampler = settings.sampler
     batch = sampler.classes * sampler.images if sampler.kind == "pk" else sampler.batch
     kind, own = methods.find(settings.method.name), settings.method.own()
-    looks = kind.looks(own)
+    views_per_image = kind.views_per_image(own)
     if settings.views.mode == "cached" and settings.views.layer == "pooled":
         each = 0.015
         disk = views * 1280 * 4
     else:
-        each = batch * looks * size**2 * (1 + (settings.accumulate > 1)) / _TRAINED_PIXELS_A_SECOND / threads()
+        each = (
+            batch * views_per_image * size**2 * (1 + (settings.accumulate > 1)) / _TRAINED_PIXELS_A_SECOND / threads()
+        )
         disk = len(table) * round(size / 0.875) ** 2 * 4
     return {
         "training": side(division.train),
@@ -44,9 +46,10 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         "test": side(division.test),
         "parted by": division.rule,
         "method": settings.method.name,
-        **kind.planned(own, len(division.train), min(batch, len(division.train))),
+        **kind.describe_plan(own, len(division.train), min(batch, len(division.train))),
         "model": settings.model.name,
-        "steps": f"{settings.steps:,} of {batch:,} images" + (f" in {looks} views" if looks > 1 else ""),
+        "steps": f"{settings.steps:,} of {batch:,} images"
+        + (f" in {views_per_image} views" if views_per_image > 1 else ""),
         "time": f"roughly {_span(cache + settings.steps * each)} the first time ({_span(cache)} to fill the cache)",
         "disk": f"about {human_bytes(disk)} of cache",
     }

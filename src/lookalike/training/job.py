@@ -23,7 +23,7 @@ from lookalike.training.settings import TrainSettings, resolve, spelled_out
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
-    from lookalike.training.loop import Progressed
+    from lookalike.training.loop import TrainingProgress
     from lookalike.training.setup import Assembly
     from lookalike.training.split import Division
 
@@ -95,9 +95,9 @@ def start(
 def _check_verb(method: str, verb: str) -> None:
     from lookalike import methods
 
-    right = methods.find(method).verb
+    right = methods.find(method).command
     if right != verb:
-        there = ", ".join(name for name in methods.names() if methods.find(name).verb == verb)
+        there = ", ".join(name for name in methods.names() if methods.find(name).command == verb)
         raise LookalikeError(f"`{method}` is a method of `lookalike {right}`; `lookalike {verb}` has {there}.")
 
 
@@ -302,14 +302,14 @@ def _run(run: Run, settings: TrainSettings, table: Table, division: Division, *,
     return run
 
 
-def _fit(run: Run, settings: TrainSettings, parts: Assembly) -> Progressed:
+def _fit(run: Run, settings: TrainSettings, parts: Assembly) -> TrainingProgress:
     """Take the steps, here or in several processes."""
-    from lookalike.training.loop import Loop, Progressed
+    from lookalike.training.loop import Loop, TrainingProgress
 
     if settings.processes == 1:
         return Loop(settings, parts, run).go(resume=True)
     answers = processes.launch(fit_in_process, settings.processes, folder=str(run.path))
-    return Progressed(**answers[0])
+    return TrainingProgress(**answers[0])
 
 
 def fit_in_process(folder: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 
 
 @dataclass
-class Progressed:
+class TrainingProgress:
     """How far a run is and what its evaluations gave; part of the checkpoint."""
 
     step: int = 0
@@ -103,18 +103,18 @@ class Loop:
         self.source = parts.make_source(self.method)
         rates = rates_of(settings.optimizer)
         self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, rates, settings))
-        self.done = Progressed()
+        self.done = TrainingProgress()
         self.readings: dict[str, float] = {}
 
     # ---- the steps -------------------------------------------------------------------------------
 
-    def go(self, *, resume: bool = False) -> Progressed:
+    def go(self, *, resume: bool = False) -> TrainingProgress:
         try:
             return self._go(resume=resume)
         finally:
             self.method.close()
 
-    def _go(self, *, resume: bool) -> Progressed:
+    def _go(self, *, resume: bool) -> TrainingProgress:
         settings, done = self.settings, self.done
         if resume and (self.run_folder.checkpoints / checkpoint.LAST).exists():
             self._restore()
@@ -147,7 +147,7 @@ class Loop:
                         self._save()
                         raise Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
-                            f"Continue with: lookalike {self.method.verb} --resume {self.run_folder.path}"
+                            f"Continue with: lookalike {self.method.command} --resume {self.run_folder.path}"
                         )
         done.finished = True
         return done
@@ -205,7 +205,7 @@ class Loop:
     def _read_meter(self, before: Tensor, mine: Batch, joint: Batch) -> None:
         after = self._look(mine)
         self.readings = {**meter.feature_drift(before, after), "drift/cosine": mean_cosine(after)}
-        stored = self.method.stored(meter.ROWS)
+        stored = self.method.memory_rows(meter.ROWS)
         if stored is not None:
             now, centers = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))
             self.readings |= meter.staleness(stored, now, after, centers)
@@ -231,7 +231,7 @@ class Loop:
                 layer.eval()
         for module in self.parts.frozen:
             module.eval()
-        for twin in self.method.copies():
+        for twin in self.method.teacher_models():
             for ours, theirs in zip(self.model.modules(), twin.modules(), strict=True):
                 theirs.training = ours.training
 
@@ -288,14 +288,16 @@ class Loop:
                 logs.write(step, **self._neighbors())
         else:
             rows = self.parts.validation
-            vectors = self.embed(rows, self.method.kept()).cpu().numpy()
+            vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
             found = retrieval(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, found[self.settings.metric], found["map@r"])
             logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
         if best and distributed.is_main():
-            beside = {name: checkpoint.moving_state(self.model, twin) for name, twin in self.method.beside().items()}
-            kept = checkpoint.moving_state(self.model, self.method.kept())
-            state = {"step": step, "model": kept, "beside": beside, "keepsakes": self.method.keepsakes()}
+            beside = {
+                name: checkpoint.moving_state(self.model, twin) for name, twin in self.method.extra_models().items()
+            }
+            kept = checkpoint.moving_state(self.model, self.method.export_model())
+            state = {"step": step, "model": kept, "beside": beside, "keepsakes": self.method.export_tensors()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
 
     def _neighbors(self) -> dict[str, float]:
@@ -303,10 +305,10 @@ class Loop:
         known, asked = self.parts.known, self.parts.test
         labels = self.parts.labels
         out: dict[str, float] = {}
-        for name, model in {"": self.method.kept(), **self.method.beside()}.items():
+        for name, model in {"": self.method.export_model(), **self.method.extra_models()}.items():
             rows = [self.embed(side, model).cpu().numpy() for side in (known, asked)]
             given = (rows[0], labels[known], rows[1], labels[asked])
-            found = weighted_knn(*given, k=COUNTS, temperature=self.method.temperature)
+            found = weighted_knn(*given, k=COUNTS, temperature=self.method.knn_temperature)
             before = f"{name}_" if name else ""
             out |= {f"knn/{before}accuracy@{k}": value for k, value in found.accuracy.items()}
         return out
@@ -338,7 +340,7 @@ class Loop:
                 f"The run `{self.run_folder.path}` began with another starting model than `{self.settings.model.name}` "
                 "is now; it cannot be resumed."
             )
-        self.done = Progressed(**state["progress"])
+        self.done = TrainingProgress(**state["progress"])
         checkpoint.put_back(self.model, state["model"])
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lookalike.methods.base import Stored
+from lookalike.methods.base import MemoryRows
 
 ROWS = 64  # stored rows that are looked at in one reading
 
@@ -22,7 +22,7 @@ def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
     return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
 
 
-def staleness(stored: Stored, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
+def staleness(stored: MemoryRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
     """`now`: the stored images embedded now; `views` and `centers`: a batch's random views and center crops."""
     normalize = torch.nn.functional.normalize
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from lookalike.methods.base import Method, Rates
+from lookalike.methods.base import LearningRates, Method
 from lookalike.training.lars import LARS
 from lookalike.training.settings import OptimiserSettings, TrainSettings
 from lookalike.training.step import trained
 
 
-def rates_of(settings: OptimiserSettings) -> Rates:
-    return Rates(settings.rate, settings.head_rate or settings.rate, settings.loss_rate or 10 * settings.rate)
+def rates_of(settings: OptimiserSettings) -> LearningRates:
+    return LearningRates(settings.rate, settings.head_rate or settings.rate, settings.loss_rate or 10 * settings.rate)
 
 
-def make_optimizer(method: Method, rates: Rates, settings: TrainSettings) -> torch.optim.Optimizer:
+def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings) -> torch.optim.Optimizer:
     groups = []
     for group in method.param_groups(rates):
         kept = [p for p in group["params"] if p.requires_grad]

@@ -25,7 +25,7 @@ from lookalike.models.heads import BlockLinear
 from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
 from lookalike.training.knn_eval import Neighbors, compare_neighbors, put_beside
-from lookalike.training.loop import Progressed
+from lookalike.training.loop import TrainingProgress
 from lookalike.training.setup import Assembly
 
 FROZEN, START, TRAINED, UNDECIDED = "starting model", "step 0", "trained", "undecided"
@@ -72,7 +72,7 @@ class Outcome:
         return out
 
 
-def judge(parts: Assembly, done: Progressed, run: Run) -> Outcome:
+def judge(parts: Assembly, done: TrainingProgress, run: Run) -> Outcome:
     """Measure the three, decide which is kept; the model in `parts` holds the best step's weights afterwards."""
     best = checkpoint.read(run.checkpoints / checkpoint.BEST)
     start_head = _start_head(parts, run)
@@ -135,7 +135,7 @@ def _differences(measured: dict[str, Measured]) -> dict[str, dict[str, Paired]]:
     return {name: {key: against(name, key) for key in MEASURES} for name in (FROZEN, START)}
 
 
-def _sentence(outcome: Outcome, done: Progressed, steps: int) -> str:
+def _sentence(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
     if not outcome.measured:
         return "There are no labeled images to measure on; the trained model is kept unmeasured."
     end = "" if outcome.kept == TRAINED else " The starting model is kept."

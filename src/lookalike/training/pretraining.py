@@ -48,7 +48,7 @@ def pretrain(
     given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
     asked = merge(spelled_out(settings or {}), spelled_out(given))
     if from_scratch:
-        asked = merge(SCRATCH, methods.find(_method_of(asked, recipe)).scratch, asked)
+        asked = merge(SCRATCH, methods.find(_method_of(asked, recipe)).from_scratch_overrides, asked)
     return start("pretrain", data, recipe, asked, out=out, resume=resume, dry_run=dry_run, report=report)
 
 

@@ -18,11 +18,11 @@ from lookalike.evaluation import training_overlap
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.query_images import Measured, Subject
 from lookalike.evaluation.retrieval import retrieval
-from lookalike.methods.base import Told
+from lookalike.methods.base import ReportContext
 from lookalike.training import checkpoint
 from lookalike.training.drift_section import drift_section
 from lookalike.training.guard_section import guard_section
-from lookalike.training.loop import Progressed
+from lookalike.training.loop import TrainingProgress
 from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_rows
 from lookalike.training.prototypes import Facet, prototypes_section
 from lookalike.training.setup import Assembly
@@ -30,7 +30,12 @@ from lookalike.training.verdicts import neighbors_section, unmeasured_section
 
 
 def write_sections(
-    run: Run, parts: Assembly, done: Progressed, outcome: Outcome, audit: dict[str, Any], shown: Facet | None = None
+    run: Run,
+    parts: Assembly,
+    done: TrainingProgress,
+    outcome: Outcome,
+    audit: dict[str, Any],
+    shown: Facet | None = None,
 ) -> None:
     """Everything the report draws, as JSON and thumbnails in the run."""
     run.write_section("curves", curves_section(run, parts, done))
@@ -81,13 +86,13 @@ def write_sections(
 def method_sections(run: Run, parts: Assembly) -> dict[str, s.Section]:
     """What the method itself has to show, as it was after the last step."""
     kind = methods.find(parts.settings.method.name)
-    if not kind.shows:
+    if not kind.has_report:
         return {}
     last = checkpoint.read(run.checkpoints / checkpoint.LAST)
     model = copy.deepcopy(parts.model)
     checkpoint.put_back(model, last["model"])
     names = parts.table.labels()[1]
-    told = Told(
+    context = ReportContext(
         run=run,
         settings=kind.Settings.parse(parts.settings.method.own()),
         model=model.eval(),
@@ -98,7 +103,7 @@ def method_sections(run: Run, parts: Assembly) -> dict[str, s.Section]:
         view=parts.random_view(),
         seed=parts.settings.seed,
     )
-    return kind.sections(told)
+    return kind.report_sections(context)
 
 
 def table_section(outcome: Outcome) -> s.Section:
@@ -117,7 +122,7 @@ def table_section(outcome: Outcome) -> s.Section:
     return section
 
 
-def curves_section(run: Run, parts: Assembly, done: Progressed) -> s.Section:
+def curves_section(run: Run, parts: Assembly, done: TrainingProgress) -> s.Section:
     """Loss and validation measure over the steps; the starting model and step 0 dashed."""
     log = run.read_log()
     loss = [(row["step"], row["loss"]) for row in log if "loss" in row]
@@ -169,7 +174,7 @@ def audit_section(audit: dict[str, Any], parts: Assembly) -> s.Section:
 
 def settings_section(run: Run, parts: Assembly) -> s.Section:
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    verb = methods.find(parts.settings.method.name).verb
+    verb = methods.find(parts.settings.method.name).command
     command = shlex.join(["lookalike", verb, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
     return s.Section(
         title="Settings",

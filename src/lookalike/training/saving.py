@@ -10,7 +10,7 @@ from lookalike import methods
 from lookalike.core.run import Run
 from lookalike.training import checkpoint
 from lookalike.training.knn_eval import put_beside
-from lookalike.training.loop import Progressed
+from lookalike.training.loop import TrainingProgress
 from lookalike.training.outcome import TRAINED, Outcome
 from lookalike.training.prototypes import Facet, facet
 from lookalike.training.setup import Assembly, starting_model
@@ -18,7 +18,7 @@ from lookalike.training.setup import Assembly, starting_model
 KEYS = ("recall@1", "map@r")
 
 
-def save_models(run: Run, parts: Assembly, outcome: Outcome, done: Progressed) -> Facet | None:
+def save_models(run: Run, parts: Assembly, outcome: Outcome, done: TrainingProgress) -> Facet | None:
     """`model` is the kept one, its measured results in its card. What was trained without labels stands beside it when
     it is not the one (`trained`), and so does a student whose teacher is kept (`student`).
 

@@ -199,7 +199,7 @@ def taught_of(settings: TrainSettings, table: Table, labels: np.ndarray, divisio
     names, codes = np.unique(labels[division.train], return_inverse=True)
     codes = codes.astype(np.int64) - int((names < 0).any())
     some, kind = table.take(division.train), methods.find(settings.method.name)
-    return Taught(some, codes, kind.drawn(kind.Settings.parse(settings.method.own()), some, codes))
+    return Taught(some, codes, kind.sampled_rows(kind.Settings.parse(settings.method.own()), some, codes))
 
 
 def start_head(

@@ -43,7 +43,7 @@ def test_the_stored_comparison_is_of_the_grid_that_the_code_runs():
 @pytest.mark.parametrize("name", defaults.METHODS)
 def test_each_method_suggests_the_rate_that_did_best_for_it(name):
     best = next(row for row in figures()["best_of_each"] if row["method"] == name)
-    assert methods.find(name).suits["optimizer"]["rate"] == best["rate"]
+    assert methods.find(name).default_overrides["optimizer"]["rate"] == best["rate"]
 
 
 def test_the_best_with_and_without_views_are_run_again():
