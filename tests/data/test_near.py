@@ -58,7 +58,7 @@ def test_a_hash_is_what_its_definition_says() -> None:
     assert near_duplicates.look(pixels)[0] == naive.cosine_hash(gray.tolist())
 
 
-def test_copies_in_another_size_and_quality_are_near() -> None:
+def test_find_duplicates_in_another_size_and_quality_are_near() -> None:
     rng = np.random.default_rng(0)
     looks = []
     for seed in range(12):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lookalike.core.files import hash_bytes, printable, read_json, write_json
-from lookalike.searching import moving
+from lookalike.searching import file_moves
 from tests import helpers
 from tests.searching import fake
 
@@ -70,10 +70,10 @@ def test_from_index_to_search_and_duplicates(
 def test_a_file_with_an_odd_name_that_stays_does_not_lose_the_others(odd: Path) -> None:
     names = [os.fsdecode(b"class-01/\xe9.jpg"), "class-00/1.jpg"]
     stats = [(odd / name).stat() for name in names]
-    wanted = [moving.Wanted(n, s.st_size, s.st_mtime - k) for n, s, k in zip(names, stats, (9, 0), strict=True)]
-    batch = moving.move(odd, wanted)
-    assert batch.left == [{"path": names[0], "why": "it was changed since it was looked at"}]
-    assert moving.history(odd) == [batch] and moving.back(odd).files == 1
+    wanted = [file_moves.FileToMove(n, s.st_size, s.st_mtime - k) for n, s, k in zip(names, stats, (9, 0), strict=True)]
+    batch = file_moves.move(odd, wanted)
+    assert batch.left == [{"path": names[0], "why": "it has changed since it was scanned"}]
+    assert file_moves.history(odd) == [batch] and file_moves.back(odd).files == 1
 
 
 def test_texts_that_are_no_utf8_are_kept_and_printed(tmp_path: Path) -> None:

@@ -173,7 +173,6 @@ def test_purge_finds_what_left_the_index_before(
     old = home / "cache" / "thumbs" / "ab" / f"{'ab' * 16}-96.jpg"  # as earlier versions kept them
     old.parent.mkdir()
     old.write_bytes(b"small")
-    (home / "cache" / "looks" / f"{'cd' * 16}.parquet").write_bytes(b"dates and places")
 
     (images / "class-00" / "0.jpg").unlink()
     shutil.copy(images / "class-00" / "1.jpg", images / "class-01" / "0.jpg")
@@ -181,7 +180,7 @@ def test_purge_finds_what_left_the_index_before(
     update(images, remove=["path=class-02/*"])
     monkeypatch.setattr("lookalike.data.decoding.DECODER", "1/pillow-99")
     duplicates(source=images, progress=False)
-    assert len(list((home / "cache" / "looks").iterdir())) == 3
+    assert len(list((home / "cache" / "image_facts").iterdir())) == 2
 
     mine = helpers.make_images(tmp_path / "mine", classes=1, images=2)
     other = update(mine, seed=0, store="exact").path
@@ -197,7 +196,7 @@ def test_purge_finds_what_left_the_index_before(
     purge(index=tmp_path / "link")
     kinds = {file.parent.name for file in left(home) if not file.is_relative_to(other)}
     assert len(list((home / "cache" / "thumbs").rglob("*.jpg"))) == 1, "another index keeps its own"
-    assert "looks" in kinds and len(list((home / "cache" / "looks").iterdir())) == 1
+    assert "image_facts" in kinds and len(list((home / "cache" / "image_facts").iterdir())) == 1
     purge(index=other)
     assert left(home) == []
 

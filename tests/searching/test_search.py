@@ -88,7 +88,7 @@ def test_a_box_outside_the_image_is_told(made: Any) -> None:
         ask(made, "class-02/1.jpg", box=(5000, 5000, 6000, 6000))
 
 
-def test_copies_are_folded(made: Any) -> None:
+def test_find_duplicates_are_folded(made: Any) -> None:
     hits = ask(made, "class-01/3.jpg", k=60)
     assert {hits[0].path, *hits[0].copies} == {"class-01/3.jpg", "class-01/copy of 3.jpg"}
     assert len(hits) == 60  # 61 files, 60 contents

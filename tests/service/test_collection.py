@@ -13,7 +13,7 @@ from PIL import Image
 
 from lookalike.searching import Index, index
 from tests.searching import fake
-from tests.searching.test_copies import scene
+from tests.searching.test_find_duplicates import scene
 from tests.service.conftest import sentence
 from tests.service.test_changing import wait
 
@@ -73,7 +73,7 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
     page = client.get(f"{API}/duplicates/groups", params={"kind": "identical"}).json()
     group = page["groups"][0]
     assert page["total"] == 1 and len(group["files"]) == 3 and sum(file["keep"] for file in group["files"]) == 1
-    assert {"thumb", "ratio", "width", "height", "bytes", "path", "date", "place"} <= set(group["files"][0])
+    assert {"thumb", "ratio", "width", "height", "bytes", "path", "date", "has_location"} <= set(group["files"][0])
     prefer = client.get(f"{API}/duplicates/groups", params={"kind": "identical", "prefer": "class-02"}).json()
     assert prefer["groups"][0]["keep"].endswith("class-02/copy.jpg") and "class-02" in prefer["groups"][0]["reason"]
     same = client.get(f"{API}/duplicates/groups", params={"kind": "same"}).json()["groups"]

@@ -82,7 +82,7 @@ def test_what_stays_is_told_with_the_reason(desk: Any, copies: Any) -> None:
     for path in folder.rglob("*.jpg"):
         path.write_bytes(path.read_bytes() + b"\0")  # edited since it was looked at
     desk.keyboard.press("Enter")
-    desk.get_by_text("; 1 stayed: it was changed since it was looked at.").wait_for()
+    desk.get_by_text("; 1 stayed: it has changed since it was scanned.").wait_for()
     assert files(folder) == before
 
 

@@ -352,7 +352,7 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
     assert "without `data` it changes nothing" in said(layout="folder")
 
 
-def test_copies_are_one_image_and_a_bare_model_needs_data(trained, tiny, tmp_path):
+def test_find_duplicates_are_one_image_and_a_bare_model_needs_data(trained, tiny, tmp_path):
     folder = helpers.make_images(tmp_path / "one", classes=1, images=1, width=40, height=40, seed=9)
     image = next(folder.rglob("*.jpg"))
     for number in range(20):

@@ -1,9 +1,9 @@
-"""`duplicates`: files that are there more than once. Nothing is deleted; what is picked is moved, and can come back."""
+"""The ``duplicates`` command: find duplicate images of a folder or an index, move them away and back."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,53 +15,72 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import hash_bytes, human_bytes, printable, read_json, write_json
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
-from lookalike.searching import moving
-from lookalike.searching.grouping import KINDS, Group, group
-from lookalike.searching.image_facts import Look, look_at
+from lookalike.searching import file_moves
+from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
+from lookalike.searching.file_moves import Batch, FileToMove
+from lookalike.searching.image_facts import ImageFacts, read_image_facts
 from lookalike.searching.index_folder import Index
-from lookalike.searching.locate import find as find_index
-from lookalike.searching.locate import is_index
-from lookalike.searching.moving import Batch, Wanted
+from lookalike.searching.locate import find, is_index
 
 if TYPE_CHECKING:
     from lookalike.data import Table
 
-WORDS = {"identical": "Identical files", "same": "Same image", "near": "Near duplicates"}
+TITLES = {"identical": "Identical files", "same": "Same image", "near": "Near duplicates"}
+SHOWN = 10  # groups that are printed
 
 
 @dataclass
 class Duplicates:
-    """What was found among the images of a folder."""
+    """Duplicate images of a folder.
+
+    Args:
+        root: The image folder.
+        groups: Groups of duplicates, by kind and by the bytes they waste.
+        images: Number of images that were compared.
+        unreadable: Number of files that could not be read.
+        moved: The batch of files that was moved away or back, if any.
+        embedded: Whether embeddings were used to find near duplicates.
+        dismissed: Number of groups that a user has dismissed; they are not listed.
+        source: The folder or index as named by the user.
+
+    Example:
+        >>> found = la.duplicates(source="photos", progress=False)
+        >>> found.counts["identical"]
+        {'groups': 0, 'files': 0, 'bytes': 0}
+    """
 
     root: Path
     groups: list[Group]
     images: int
     unreadable: int = 0
     moved: Batch | None = None
-    embedded: bool = False  # embeddings helped to find near ones
+    embedded: bool = False
     dismissed: int = 0
     source: str = ""
-    _places: dict[str, str] = field(default_factory=dict, repr=False)
+    _disk_paths: dict[str, str] = field(default_factory=dict, repr=False)
 
     def of(self, kind: str) -> list[Group]:
-        return [found for found in self.groups if found.kind == kind]
+        """Return the groups of one kind."""
+        return [group for group in self.groups if group.kind == kind]
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
+        """Groups, files, and bytes to free, by kind."""
         return {
             kind: {
                 "groups": len(self.of(kind)),
-                "files": sum(len(found.files) for found in self.of(kind)),
-                "bytes": sum(found.bytes for found in self.of(kind)),
+                "files": sum(len(group.files) for group in self.of(kind)),
+                "bytes": sum(group.bytes for group in self.of(kind)),
             }
             for kind in KINDS
         }
 
-    def wanted(self, looks: Sequence[Look]) -> list[Wanted]:
-        """Files as `moving` knows them."""
-        return [Wanted(self._places.get(look.id, look.path), look.bytes, look.mtime) for look in looks]
+    def files_to_move(self, images: Sequence[ImageFacts]) -> list[FileToMove]:
+        """Return images as :func:`lookalike.searching.file_moves.move` takes them."""
+        return [FileToMove(self._disk_paths.get(image.id, image.path), image.bytes, image.mtime) for image in images]
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON document."""
         return {
             "folder": str(self.root),
             "images": self.images,
@@ -69,7 +88,7 @@ class Duplicates:
             "embedded": self.embedded,
             "dismissed": self.dismissed,
             "counts": self.counts,
-            "groups": [group_json(found) for found in self.groups],
+            "groups": [group_json(group) for group in self.groups],
             "moved": None if self.moved is None else self.moved.to_json(),
         }
 
@@ -77,143 +96,171 @@ class Duplicates:
         if not self.groups and self.moved is None:
             return f"No duplicates among {self.images:,} images."
         lines = []
-        for kind, found in self.counts.items():
-            size = human_bytes(found["bytes"])
-            lines.append(f"{WORDS[kind]:<16} {found['groups']:,} groups, {found['files']:,} files, {size} to spare")
-        for found_group in self.groups[:SHOWN]:
-            lines.append(f"{found_group.kind}:")
-            for place, look in enumerate(found_group.files):
-                word = "keep" if place == found_group.keep else "    "
-                size = f"{look.width} × {look.height}"
-                lines.append(f"  {word}  {look.path}  {size}  {human_bytes(look.bytes)}")
-            lines.append(f"        kept: {found_group.reason}")
+        for kind, counts in self.counts.items():
+            size = human_bytes(counts["bytes"])
+            lines.append(f"{TITLES[kind]:<16} {counts['groups']:,} groups, {counts['files']:,} files, {size} to free")
+        for group in self.groups[:SHOWN]:
+            lines.append(f"{group.kind}:")
+            for position, image in enumerate(group.files):
+                word = "keep" if position == group.keep else "    "
+                size = f"{image.width} × {image.height}"
+                lines.append(f"  {word}  {image.path}  {size}  {human_bytes(image.bytes)}")
+            lines.append(f"        kept: {group.reason}")
         if len(self.groups) > SHOWN:
             lines.append(f"and {len(self.groups) - SHOWN:,} more groups: --json lists them all")
-        return printable("\n".join([*lines, self._last()]))
+        return printable("\n".join([*lines, self._last_line()]))
 
-    def _last(self) -> str:
+    def _last_line(self) -> str:
         if self.moved is None:
-            return f"Nothing was moved. Go through them: lookalike serve {self.source}"
-        left = f"; {len(self.moved.left):,} stayed" if self.moved.left else ""
-        word = "Moved back" if self.moved.state == "back" else "Moved"
-        where = "" if self.moved.state == "back" else f" to {self.moved.folder}"
-        size = human_bytes(self.moved.bytes)
-        hint = "" if self.moved.state == "back" else f". Back again: lookalike duplicates {self.source} --back last"
-        return f"{word} {self.moved.files:,} files ({size}){where}{left}{hint}"
-
-
-SHOWN = 10
+            return f"No files were moved. To review them: lookalike serve {self.source}"
+        skipped = f"; {len(self.moved.left):,} skipped" if self.moved.left else ""
+        count = f"{self.moved.files:,} files ({human_bytes(self.moved.bytes)})"
+        if self.moved.state == "back":
+            return f"Moved back {count}{skipped}"
+        undo = f"To undo: lookalike duplicates {self.source} --back last"
+        return f"Moved {count} to {self.moved.folder}{skipped}. {undo}"
 
 
 def duplicates(
     *,
-    source: str | os.PathLike[str],
-    kinds: Collection[str] | None = None,
+    source: str | Path,
+    kinds: Sequence[str] | None = None,
     prefer: str = "",
     move: bool = False,
-    move_to: str | os.PathLike[str] | None = None,
+    move_to: str | Path | None = None,
     back: str | None = None,
     dry_run: bool = False,
     progress: bool = True,
 ) -> Duplicates:
-    """Files of a folder, or of an index, that are there more than once, with a suggestion which to keep.
+    """Find duplicate images and suggest which to keep; nothing is deleted.
 
-    `kinds` are some of identical, same and near (default: all are listed, and of them `move` moves the identical).
-    `prefer` is a folder whose files are kept. `move` moves what is suggested, to `move_to` or beside the folder;
-    `back` moves a batch back ("last" for the newest). With an index, its embeddings find crops and bursts too.
+    Three kinds are told apart: identical files, the same image saved again (another size, format or compression), and
+    near duplicates (bursts, crops, edits). With an index, its embeddings help to find near duplicates. Files are only
+    moved on request, and can be moved back.
+
+    Args:
+        source: A folder of images, or an index.
+        kinds: Kinds to list: identical, same, near (repeatable; default: all).
+        prefer: A folder whose files are kept.
+        move: Move the suggested files away. Only identical files, unless ``kinds`` is given.
+        move_to: Where to move them (default: a folder beside the images).
+        back: Move a batch back: its id, or "last".
+        dry_run: Only list, move nothing.
+        progress: Show progress bars.
+
+    Returns:
+        The groups of duplicates.
+
+    Example:
+        >>> print(la.duplicates(source="photos", kinds=["identical"], progress=False))
+        No duplicates among 24 images.
     """
-    chosen = [choose(kind, KINDS, "a kind of duplicates") for kind in kinds or KINDS]
-    table, vectors = _images(source)
+    listed = [choose(kind, KINDS, "a kind of duplicates") for kind in kinds or KINDS]
+    table, vectors = _open_source(source)
     if back is not None:
-        return _back(Path(table.root or "."), None if back == "last" else back, str(source), progress=progress)
-    found = find(table, vectors, prefer=prefer, progress=progress)
-    found.source = str(source)
-    found.groups = [one for one in found.groups if one.kind in chosen]
+        root = Path(table.root or ".")
+        batch = file_moves.back(root, None if back == "last" else back, progress=progress)
+        return Duplicates(root, [], 0, moved=batch, source=str(source))
+    result = duplicates_in_table(table, vectors, prefer=prefer, progress=progress)
+    result.source = str(source)
+    result.groups = [group for group in result.groups if group.kind in listed]
     if (move or move_to is not None) and not dry_run:
-        moved = [one for one in found.groups if one.kind in (kinds or ("identical",))]
-        files = found.wanted([look for one in moved for look in one.moves])
-        found.moved = moving.move(found.root, files, Path(move_to) if move_to else None, progress=progress)
-        found.groups = [one for one in found.groups if one not in moved]
-    return found
+        chosen = [group for group in result.groups if group.kind in (kinds or ("identical",))]
+        files = result.files_to_move([image for group in chosen for image in group.moves])
+        result.moved = file_moves.move(result.root, files, Path(move_to) if move_to else None, progress=progress)
+        result.groups = [group for group in result.groups if group not in chosen]
+    return result
 
 
-def find(
+def duplicates_in_table(
     table: Table, vectors: dict[str, np.ndarray] | None = None, *, prefer: str = "", progress: bool = True
 ) -> Duplicates:
-    """Look at every image of a table and group what belongs together; groups that were dismissed stay away."""
+    """Find the duplicates among the images of a table, except dismissed groups.
+
+    Args:
+        table: The images; it must have a root folder.
+        vectors: Unit embeddings by row id.
+        prefer: A folder whose files are kept.
+        progress: Whether to show progress bars.
+
+    Returns:
+        The groups of duplicates.
+    """
     if table.root is None:
-        raise LookalikeError("These images have no folder of their own, so none of them can be moved.")
-    looks, unreadable = look_at(table, progress=progress)
-    # What lies in a shard cannot be moved by itself; what was found under another spelling is moved by that.
-    files = {look.id: file for look in looks if (file := table.file(look.row)) is not None}
-    looks = [look for look in looks if look.id in files]
-    gone = dismissed(table.root)
-    groups = group(looks, vectors, prefer=prefer)
-    kept = [one for one in groups if one.id not in gone]
-    found = Duplicates(table.root, kept, len(looks), unreadable, embedded=bool(vectors))
-    found.dismissed = len(groups) - len(kept)
-    found._places = {name: os.path.relpath(file, table.root) for name, file in files.items()}
-    return found
+        raise LookalikeError("These images have no common folder, so none of them can be moved.")
+    images, unreadable = read_image_facts(table, progress=progress)
+    # A file inside a shard cannot be moved by itself; others are moved by their spelling on disk.
+    files = {image.id: file for image in images if (file := table.file(image.row)) is not None}
+    images = [image for image in images if image.id in files]
+    hidden = dismissed(table.root)
+    groups = group_duplicates(images, vectors, prefer=prefer)
+    listed = [group for group in groups if group.id not in hidden]
+    result = Duplicates(table.root, listed, len(images), unreadable, embedded=bool(vectors))
+    result.dismissed = len(groups) - len(listed)
+    result._disk_paths = {name: os.path.relpath(file, table.root) for name, file in files.items()}
+    return result
 
 
-def vectors_of(index: Index) -> dict[str, np.ndarray]:
+def all_vectors(index: Index) -> dict[str, np.ndarray]:
+    """Return all vectors of an index by row id."""
     return {r.id: r.vector for part in index.store.scan(vectors=True) for r in part if r.vector is not None}
 
 
-def _images(source: str | os.PathLike[str]) -> tuple[Table, dict[str, np.ndarray] | None]:
+def _open_source(source: str | Path) -> tuple[Table, dict[str, np.ndarray] | None]:
     """The images of a folder or an index, and their vectors where an index has them."""
     from lookalike.data import read_table
 
     path = Path(source).expanduser()
     try:
-        place = find_index(source)
+        folder = find(source)
     except LookalikeError:
         if not path.exists() or is_index(path):
             raise
         return read_table(path.resolve()), None
-    with Index.open(place) as index:
+    with Index.open(folder) as index:
         table = read_table(index.source, layout=index.manifest.layout, split=index.manifest.split)
         try:
-            return table, vectors_of(index)
+            return table, all_vectors(index)
         except Locked:
-            warn("the index is in use (`lookalike serve`?), so near duplicates are told by small images alone.")
+            warn("the index is in use (`lookalike serve`?), so near duplicates are found without its embeddings.")
             return table, None
 
 
-def _back(root: Path, name: str | None, source: str, *, progress: bool) -> Duplicates:
-    batch = moving.back(root, name, progress=progress)
-    return Duplicates(root, [], 0, moved=batch, source=source)
-
-
-def group_json(found: Group) -> dict[str, Any]:
+def group_json(group: Group) -> dict[str, Any]:
+    """Return a group as a JSON document."""
     return {
-        "id": found.id,
-        "kind": found.kind,
-        "keep": found.files[found.keep].path,
-        "reason": found.reason,
-        "bytes": found.bytes,
-        "files": [file_json(look) | {"keep": place == found.keep} for place, look in enumerate(found.files)],
+        "id": group.id,
+        "kind": group.kind,
+        "keep": group.files[group.keep].path,
+        "reason": group.reason,
+        "bytes": group.bytes,
+        "files": [file_json(image) | {"keep": i == group.keep} for i, image in enumerate(group.files)],
     }
 
 
-def file_json(look: Look) -> dict[str, Any]:
-    names = ("id", "path", "bytes", "width", "height", "date", "place")
-    return {name: getattr(look, name) for name in names}
+def file_json(image: ImageFacts) -> dict[str, Any]:
+    """Return what is shown of a file as a JSON document."""
+    names = ("id", "path", "bytes", "width", "height", "date", "has_location")
+    return {name: getattr(image, name) for name in names}
 
 
-# -- groups that a user called no duplicates ---------------------------------------------------------------------
-
-
-def _verdicts(root: Path) -> Path:
+def _dismissed_file(root: Path) -> Path:
     return folders.private_folder(folders.home() / "duplicates") / f"{hash_bytes(str(root.resolve()))[:16]}.json"
 
 
 def dismissed(root: Path) -> set[str]:
-    path = _verdicts(root)
+    """Return the ids of groups that a user has marked as no duplicates."""
+    path = _dismissed_file(root)
     return set(read_json(path, "list of dismissed groups")["dismissed"]) if path.exists() else set()
 
 
 def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
-    """Remember that a group holds no duplicates, or forget it again."""
+    """Mark a group as no duplicates, so that it is not listed again.
+
+    Args:
+        root: The image folder.
+        name: Id of the group.
+        undo: Remove the mark instead.
+    """
     names = dismissed(root) - {name} if undo else dismissed(root) | {name}
-    write_json(_verdicts(root), {"format": 1, "dismissed": sorted(names)}, private=True)
+    write_json(_dismissed_file(root), {"format": 1, "dismissed": sorted(names)}, private=True)

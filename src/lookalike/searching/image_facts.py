@@ -1,10 +1,9 @@
-"""What duplicates are told by: one look at every file, kept, so that the next look reads only what changed."""
+"""Facts about image files (hashes, thumbnail, size, date, compression) that duplicates are found by, cached on disk."""
 
 from __future__ import annotations
 
 import io
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core import folders
-from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_file, hash_bytes
 from lookalike.core.formats import CURRENT
@@ -23,16 +21,39 @@ if TYPE_CHECKING:
 
     from lookalike.data import Table
 
-BATCH = 256
-SHORT_SIDE = 256  # images are compared at about this size; a photograph is not decoded whole for it
+SHORT_SIDE = 256  # images are compared at about this size, so a photo need not be decoded in full
 LOSSLESS = ("PNG", "TIFF", "BMP", "GIF", "PPM")
+CACHE = "image_facts"
+_FIELDS = (
+    "reason", "bytes", "mtime", "hash", "content", "phash", "thumb", "width", "height", "date", "has_location",
+    "compression",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Look:
-    """One readable file. Of a place only whether there is one is kept."""
+class ImageFacts:
+    """Facts about one readable image file.
 
-    row: int  # of the table
+    Of the location only its presence is stored, never the coordinates.
+
+    Args:
+        row: Row number in the table.
+        id: Row id.
+        path: Path relative to the table's root.
+        bytes: File size.
+        mtime: Modification time in seconds.
+        hash: Hash of the file's bytes.
+        content: Hash of the decoded pixels.
+        phash: 64-bit perceptual hash.
+        thumb: Thumbnail of 12 × 12 colors, flattened.
+        width: Width in pixels.
+        height: Height in pixels.
+        date: When the image was taken, as ISO 8601, or ``None``.
+        has_location: Whether the file holds GPS coordinates.
+        compression: Mean of the JPEG luminance quantization table; 0 for lossless formats, ``None`` if unknown.
+    """
+
+    row: int
     id: str
     path: str
     bytes: int
@@ -44,73 +65,77 @@ class Look:
     width: int
     height: int
     date: str | None
-    place: bool
-    compression: float | None  # mean step of the JPEG's luminance table; 0: nothing is lost; None: not known
+    has_location: bool
+    compression: float | None
 
 
-def look_at(table: Table, *, progress: bool = True) -> tuple[list[Look], int]:
-    """Every readable image of a table, and how many could not be read. Parts of images (boxes) are left out."""
+def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[ImageFacts], int]:
+    """Read the facts of all images of a table; only new or changed files are opened.
+
+    Args:
+        table: Images; rows with a box (parts of images) are left out.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The facts of all readable images, and the number of unreadable ones.
+    """
+    from lookalike.data.image_reader import ReadFailure, read_images
+
     rows = [i for i in range(len(table)) if table.box(i) is None]
-    names, paths = table.column("row_id"), table.column("path")
-    kept = _Kept(table)
-    todo = [i for i in rows if kept.get(i) is None]
-    with ThreadPoolExecutor(threads()) as pool, Progress("Looking", len(todo), shown=progress) as bar:
-        for start in range(0, len(todo), BATCH):
-            part = todo[start : start + BATCH]
-            kept.add(part, list(pool.map(lambda i: _examine(table, i), part)))
-            bar.advance(len(part))
-    if todo:
-        kept.save()
-    looks = []
+    ids, paths = table.column("row_id"), table.column("path")
+    cache = _FactsCache(table)
+    missing = [i for i in rows if cache.get(i) is None]
+    with Progress("Reading", len(missing), shown=progress) as bar:
+        results = read_images(lambda row: _examine(table, row), missing)
+        for row, result in zip(missing, results, strict=True):
+            cache.add(row, {"reason": result.reason} if isinstance(result, ReadFailure) else result)
+            bar.advance()
+    if missing:
+        cache.save()
+    images = []
     for i in rows:
-        facts = kept.get(i)
+        facts = cache.get(i)
         if facts is not None and facts["reason"] is None:
             fields = {name: facts[name] for name in _FIELDS if name not in ("thumb", "reason")}
             thumb = np.frombuffer(facts["thumb"], np.uint8)
-            looks.append(Look(row=i, id=str(names[i]), path=str(paths[i]), thumb=thumb, **fields))
-    return looks, len(rows) - len(looks)
-
-
-_FIELDS = (
-    "reason",
-    "bytes",
-    "mtime",
-    "hash",
-    "content",
-    "phash",
-    "thumb",
-    "width",
-    "height",
-    "date",
-    "place",
-    "compression",
-)
+            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), thumb=thumb, **fields))
+    return images, len(rows) - len(images)
 
 
 def _examine(table: Table, row: int) -> dict[str, Any]:
-    from lookalike.data import UnreadableImage, content_id, decode
+    from lookalike.data import content_id, decode
     from lookalike.data.near_duplicates import look
 
-    facts: dict[str, Any] = dict.fromkeys(_FIELDS)
-    file = table.file(row)
-    try:
-        data = table.open_bytes(row)
-        pixels = decode(data, min_side=SHORT_SIDE)
-    except (UnreadableImage, OSError) as error:
-        return facts | {"reason": str(error)}
+    data, file = table.open_bytes(row), table.file(row)
+    pixels = decode(data, min_side=SHORT_SIDE)
     phash, thumb = look(pixels)
-    facts |= {"bytes": len(data), "mtime": file.stat().st_mtime if file else 0.0, "hash": hash_bytes(data)}
-    facts |= {"content": content_id(pixels), "phash": phash, "thumb": thumb.tobytes()}
-    return facts | header(data, pixels.shape)
+    return {
+        "bytes": len(data),
+        "mtime": file.stat().st_mtime if file else 0.0,
+        "hash": hash_bytes(data),
+        "content": content_id(pixels),
+        "phash": phash,
+        "thumb": thumb.tobytes(),
+        **read_header(data, pixels.shape),
+    }
 
 
-def header(data: bytes, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Size, date, whether there is a place, and how hard it was compressed, from the beginning of a file."""
+def read_header(data: bytes, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Read size, date, presence of a location, and compression from the header of an encoded image.
+
+    Args:
+        data: The encoded image.
+        shape: Shape of the decoded pixels, used where the header cannot be read.
+
+    Returns:
+        The fields ``width``, ``height``, ``date``, ``has_location`` and ``compression``.
+    """
     from PIL import ExifTags, Image
 
     from lookalike.data.decoding import FORMATS
 
-    facts: dict[str, Any] = {"width": shape[1], "height": shape[0], "date": None, "place": False, "compression": None}
+    facts: dict[str, Any] = dict.fromkeys(("date", "compression"))
+    facts |= {"width": shape[1], "height": shape[0], "has_location": False}
     try:
         with Image.open(io.BytesIO(data), formats=list(FORMATS)) as image:
             facts["width"], facts["height"] = image.size
@@ -122,84 +147,81 @@ def header(data: bytes, shape: tuple[int, ...]) -> dict[str, Any]:
             exif = image.getexif()
             inner = exif.get_ifd(ExifTags.IFD.Exif)
             date = inner.get(ExifTags.Base.DateTimeOriginal) or exif.get(ExifTags.Base.DateTime)
-            facts["date"] = _date(date)
-            facts["place"] = bool(exif.get_ifd(ExifTags.IFD.GPSInfo).get(ExifTags.GPS.GPSLatitude))
-    except Exception:  # the pixels were read; a broken header only means that less is known
+            facts["date"] = _iso_date(date)
+            facts["has_location"] = bool(exif.get_ifd(ExifTags.IFD.GPSInfo).get(ExifTags.GPS.GPSLatitude))
+    except Exception:  # the pixels could be read; a broken header only means that less is known
         return facts
     return facts
 
 
-def _date(text: Any) -> str | None:
-    """EXIF's `2019:07:21 10:11:12` as ISO; None for what is none (cameras write zeros, programs the year 1)."""
+def _iso_date(text: Any) -> str | None:
+    """Convert EXIF's ``2019:07:21 10:11:12`` to ISO; cameras without a clock write zeros, some programs the year 1."""
     try:
-        when = time.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S")
+        date = time.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S")
     except ValueError:
         return None
-    return time.strftime("%Y-%m-%dT%H:%M:%S", when) if when.tm_year >= 1000 else None
+    return time.strftime("%Y-%m-%dT%H:%M:%S", date) if date.tm_year >= 1000 else None
 
 
-def entry(table: Table) -> Path:
-    """Where the looks at a table's images are kept."""
+def cache_file(table: Table) -> Path:
+    """Return the file that caches the facts of a table's images."""
     from lookalike.data.decoding import DECODER
 
-    key = hash_bytes("looks", str(CURRENT["cache"]), DECODER, str(table.root), table.name)
-    return folders.cache("looks") / f"{_below(table.root)}-{key}.parquet"
+    key = hash_bytes(CACHE, str(CURRENT["cache"]), DECODER, str(table.root), table.name)
+    return folders.cache(CACHE) / f"{_root_key(table.root)}-{key}.parquet"
 
 
-def entries(root: Path | None) -> list[Path]:
-    """All looks at images below a root, by whatever decoder; and earlier versions', which are read no more and do
-    not tell whose they are."""
-    files = folders.cache("looks").iterdir()
-    return [file for file in files if "-" not in file.name or file.name.startswith(f"{_below(root)}-")]
+def cache_files(root: Path | None) -> list[Path]:
+    """Return all cache files about images below a root, whichever decoder made them."""
+    return list(folders.cache(CACHE).glob(f"{_root_key(root)}-*"))
 
 
-def _below(root: Path | None) -> str:
+def _root_key(root: Path | None) -> str:
     return hash_bytes(str(root))[:16]
 
 
-class _Kept:
-    """Facts of earlier looks, one file for each table's root; a row counts while its size and time are the same."""
+class _FactsCache:
+    """Facts from earlier scans; an entry is valid while the size and modification time of its file are unchanged."""
 
     def __init__(self, table: Table) -> None:
-        self.entry = entry(table)
+        self.path = cache_file(table)
         sizes, times = (table.column(n) if table.has(n) else [None] * len(table) for n in ("size", "mtime_ns"))
-        names = table.column("row_id")
-        self._marks = [
-            f"{name}\0{size}\0{when}" if size is not None else ""
-            for name, size, when in zip(names, sizes, times, strict=True)
+        ids = table.column("row_id")
+        # Rows without a size cannot be recognized later: their key is only valid for this scan.
+        self._keys = [
+            f"{name}\0{size}\0{mtime}" if size is not None else f"row {row}"
+            for row, (name, size, mtime) in enumerate(zip(ids, sizes, times, strict=True))
         ]
         self._facts: dict[str, dict[str, Any]] = {}
-        wanted = set(self._marks)
-        if self.entry.exists():
+        if self.path.exists():
             from lookalike.data.table import read_parquet
 
             try:
-                old = read_parquet(self.entry)
-            except LookalikeError:  # damaged on disk; looked at again
+                cached = read_parquet(self.path)
+            except LookalikeError:  # damaged on disk: read the images again
                 return
-            folders.touch(self.entry)
-            marks = old["mark"].to_pylist()
-            lines = old.drop_columns(["mark"]).to_pylist()
-            self._facts = {m: line for m, line in zip(marks, lines, strict=True) if m in wanted}
+            folders.touch(self.path)
+            current = set(self._keys)
+            keys, entries = cached["key"].to_pylist(), cached.drop_columns(["key"]).to_pylist()
+            self._facts = {key: entry for key, entry in zip(keys, entries, strict=True) if key in current}
 
     def get(self, row: int) -> dict[str, Any] | None:
-        return self._facts.get(self._marks[row] or f"row {row}")
+        return self._facts.get(self._keys[row])
 
-    def add(self, rows: list[int], facts: list[dict[str, Any]]) -> None:
-        for row, line in zip(rows, facts, strict=True):
-            self._facts[self._marks[row] or f"row {row}"] = line
+    def add(self, row: int, facts: dict[str, Any]) -> None:
+        self._facts[self._keys[row]] = dict.fromkeys(_FIELDS) | facts
 
     def save(self) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        lasting = {mark: line for mark, line in self._facts.items() if not mark.startswith("row ")}
-        kinds: dict[str, pa.DataType] = {
+        lasting = {key: entry for key, entry in self._facts.items() if not key.startswith("row ")}
+        types: dict[str, pa.DataType] = {
             "bytes": pa.int64(), "mtime": pa.float64(), "phash": pa.uint64(), "thumb": pa.binary(),
-            "width": pa.int32(), "height": pa.int32(), "place": pa.bool_(), "compression": pa.float64(),
+            "width": pa.int32(), "height": pa.int32(), "has_location": pa.bool_(), "compression": pa.float64(),
         }  # fmt: skip
-        columns = {"mark": pa.array(list(lasting), pa.string())}
+        columns = {"key": pa.array(list(lasting), pa.string())}
         for name in _FIELDS:
-            columns[name] = pa.array([line[name] for line in lasting.values()], kinds.get(name, pa.string()))
-        with atomic_file(self.entry, private=True) as part, part.open("wb") as file:
+            columns[name] = pa.array([entry[name] for entry in lasting.values()], types.get(name, pa.string()))
+        with atomic_file(self.path, private=True) as part, part.open("wb") as file:
             pq.write_table(pa.table(columns), file, compression="zstd")

@@ -175,12 +175,12 @@ def _thumbnails(path: Path) -> list[Path]:
 def _caches(path: Path, manifest: Manifest) -> list[Path]:
     """What caches hold of the images of an index: looks, features and pixels of its tables."""
     from lookalike.data import Table
-    from lookalike.searching.image_facts import entries
+    from lookalike.searching.image_facts import cache_files
 
     tables = [Table.load(file) for file in path.glob(f"generations/*/{TABLE}")]
     marks = {table.fingerprint() for table in tables}
     roots = {Index(path, generation.number).root for generation in manifest.generations}
-    found = {file for root in roots | {table.root for table in tables} for file in entries(root)}
+    found = {file for root in roots | {table.root for table in tables} for file in cache_files(root)}
     for about in (*folders.cache("features").glob("*/info.json"), *folders.cache("pixels").glob("*/about.json")):
         document = read_json(about, "cache entry")
         if document.get("table", document.get("about", {}).get("table")) in marks:

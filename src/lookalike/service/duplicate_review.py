@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.progress import Progress
-from lookalike.searching import Index, moving
-from lookalike.searching.find_duplicates import Duplicates, dismiss, find, vectors_of
-from lookalike.searching.grouping import KINDS, Group
-from lookalike.searching.image_facts import Look
-from lookalike.searching.suggesting import suggest
+from lookalike.searching import Index, file_moves
+from lookalike.searching.duplicate_groups import Group, sort_key, suggest_keep
+from lookalike.searching.find_duplicates import Duplicates, all_vectors, dismiss, duplicates_in_table
+from lookalike.searching.image_facts import ImageFacts
 from lookalike.service.errors import Problem
 
 
@@ -29,8 +28,8 @@ class Desk:
     def look(self, index: Index) -> dict[str, Any]:
         """The work of a job."""
         with Progress("Reading vectors", shown=False):
-            vectors = vectors_of(index)
-        found = find(index.table, vectors, progress=False)
+            vectors = all_vectors(index)
+        found = duplicates_in_table(index.table, vectors, progress=False)
         with self._guard:
             self.found, self.when, self._dismissed = found, time.strftime("%Y-%m-%dT%H:%M:%S%z"), {}
         return {"images": found.images, "counts": found.counts}
@@ -43,8 +42,8 @@ class Desk:
     def summary(self, root: Path) -> dict[str, Any]:
         with self._guard:
             found = self.found
-            why = moving.cannot_move(root)
-            target = moving.default_target(root)
+            why = file_moves.cannot_move(root)
+            target = file_moves.default_target(root)
             return {
                 "state": "none" if found is None else "ready",
                 "when": self.when or None,
@@ -62,43 +61,43 @@ class Desk:
         with self._guard:
             groups = self._have().of(kind)
             if among is not None:
-                groups = [one for one in groups if sum(look.id in among for look in one.files) > 1]
+                groups = [one for one in groups if sum(image.id in among for image in one.files) > 1]
             part = groups[offset : offset + limit]
             return len(groups), [self._preferred(found, prefer) for found in part]
 
     def _preferred(self, found: Group, prefer: str) -> Group:
         if not prefer:
             return found
-        keep, reason = suggest(found.files, prefer=prefer)
+        keep, reason = suggest_keep(found.files, prefer=prefer)
         return Group(found.kind, found.files, keep, reason)
 
     def suggested(self, kind: str, prefer: str, without: Sequence[str]) -> list[tuple[str, list[str]]]:
         """(group, rows to move) of every suggestion of a kind."""
         with self._guard:
             groups = [self._preferred(found, prefer) for found in self._have().of(kind) if found.id not in without]
-            return [(found.id, [look.id for look in found.moves]) for found in groups]
+            return [(found.id, [image.id for image in found.moves]) for found in groups]
 
-    def move(self, picked: Sequence[tuple[str, Sequence[str]]]) -> tuple[moving.Batch, list[str]]:
+    def move(self, picked: Sequence[tuple[str, Sequence[str]]]) -> tuple[file_moves.Batch, list[str]]:
         """Move rows of groups away; the batch, and the rows that are gone. At least one of each group stays."""
         with self._guard:
             found = self._have()
             groups = {one.id: one for one in found.groups}
-            chosen: list[Look] = []
+            chosen: list[ImageFacts] = []
             for name, rows in picked:
                 if name not in groups:
                     raise Problem(404, f"There is no group `{name}` any more.")
                 names = set(rows)
-                mine = [look for look in groups[name].files if look.id in names]
+                mine = [image for image in groups[name].files if image.id in names]
                 if len(mine) != len(names):
                     raise Problem(422, "An image that is to be moved does not belong to its group.")
                 if len(mine) == len(groups[name].files):
                     raise Problem(422, "At least one image of every group stays.")
                 chosen += mine
-            chosen = list({look.id: look for look in chosen}.values())
-            wanted = found.wanted(chosen)
-            batch = moving.move(found.root, wanted)
+            chosen = list({image.id: image for image in chosen}.values())
+            wanted = found.files_to_move(chosen)
+            batch = file_moves.move(found.root, wanted)
             stayed = {line["path"] for line in batch.left}
-            gone = [look.id for look, one in zip(chosen, wanted, strict=True) if one.path not in stayed]
+            gone = [image.id for image, one in zip(chosen, wanted, strict=True) if one.path not in stayed]
             solved = {name for name, _ in picked}
             found.groups = [one for one in found.groups if one.id not in solved]
             self._without(set(gone))
@@ -109,11 +108,11 @@ class Desk:
         found = self._have()
         groups = []
         for one in found.groups:
-            files = [look for look in one.files if look.id not in rows]
+            files = [image for image in one.files if image.id not in rows]
             if len(files) == len(one.files):
                 groups.append(one)
             elif len(files) > 1:
-                groups.append(Group(one.kind, files, *suggest(files)))
+                groups.append(Group(one.kind, files, *suggest_keep(files)))
         found.groups = groups
 
     def dismiss(self, name: str, *, undo: bool) -> None:
@@ -123,7 +122,7 @@ class Desk:
                 if name not in self._dismissed:
                     raise Problem(404, f"The group `{name}` was not dismissed.")
                 found.groups.append(self._dismissed.pop(name))
-                found.groups.sort(key=lambda g: (KINDS.index(g.kind), -g.bytes, g.files[0].path))
+                found.groups.sort(key=sort_key)
             else:
                 one = next((g for g in found.groups if g.id == name), None)
                 if one is None:

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import printable
-from lookalike.searching import moving
+from lookalike.searching import file_moves
+from lookalike.searching.duplicate_groups import Group
 from lookalike.searching.find_duplicates import file_json
-from lookalike.searching.grouping import Group
 from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Body, Filters, Serving, tagged
 from lookalike.service.errors import Problem
@@ -74,16 +74,16 @@ def groups(
     where = live.where(f)
     among = {record.id for part in live.index.store.scan(where=where) for record in part} if where else None
     total, found = service.desk.page(kind, offset, limit, prefer, among)
-    names = [look.id for one in found for look in one.files]
+    names = [image.id for one in found for image in one.files]
     records = {record.id: record for record in live.records(names)}
     return {"kind": kind, "total": total, "groups": [_group(live, one, records) for one in found]}
 
 
 def _group(live: Live, one: Group, records: dict[str, Record]) -> dict[str, Any]:
     files: list[dict[str, Any]] = []
-    for place, look in enumerate(one.files):
-        record = records.get(look.id) or Record(look.id, {"path": look.path})
-        files.append(card(record) | file_json(look) | {"keep": place == one.keep})
+    for place, image in enumerate(one.files):
+        record = records.get(image.id) or Record(image.id, {"path": image.path})
+        files.append(card(record) | file_json(image) | {"keep": place == one.keep})
     return {
         "id": one.id,
         "kind": one.kind,
@@ -99,7 +99,7 @@ def move(service: Serving, live: Answering, wanted: Move) -> dict[str, Any]:
     """Move files away: picked ones, or all suggested of a kind. Nothing is deleted; the answer is a batch."""
     if (wanted.groups is None) == (wanted.kind is None):
         raise Problem(422, "Give either `groups` or `kind`.")
-    if why := moving.cannot_move(live.index.root):
+    if why := file_moves.cannot_move(live.index.root):
         raise Problem(409, why)
     if wanted.kind is not None:
         picked = service.desk.suggested(wanted.kind, wanted.prefer, wanted.without)
@@ -120,14 +120,14 @@ def dismiss(service: Serving, wanted: Dismiss) -> dict[str, Any]:
 @router.get("/duplicates/history")
 def history(live: Answering) -> dict[str, Any]:
     """Batches of files that were moved away, newest first."""
-    return {"batches": [_batch(batch) for batch in moving.history(live.index.root)]}
+    return {"batches": [_batch(batch) for batch in file_moves.history(live.index.root)]}
 
 
 @router.post("/duplicates/history/{name}/back")
 def back(service: Serving, live: Answering, name: str) -> dict[str, Any]:
     """Move a batch back to where it came from; the index follows in the background."""
     try:
-        batch = moving.back(live.index.root, name)
+        batch = file_moves.back(live.index.root, name)
     except LookalikeError as error:
         raise Problem(404, str(error)) from None
     if not service.jobs.running("index"):
@@ -135,12 +135,12 @@ def back(service: Serving, live: Answering, name: str) -> dict[str, Any]:
     return {"moved": batch.files, "left": _left(batch)}
 
 
-def _batch(batch: moving.Batch) -> dict[str, Any]:
+def _batch(batch: file_moves.Batch) -> dict[str, Any]:
     document = batch.to_json()
     del document["root"]  # a path of this machine; so is the folder, of which its end says enough
     document["folder"] = printable("/".join(batch.folder.replace("\\", "/").rsplit("/", 3)[-3:]))
     return document | {"left": _left(batch)}
 
 
-def _left(batch: moving.Batch) -> list[dict[str, str]]:
+def _left(batch: file_moves.Batch) -> list[dict[str, str]]:
     return [{name: printable(text) for name, text in line.items()} for line in batch.left]

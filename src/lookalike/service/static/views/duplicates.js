@@ -121,7 +121,7 @@ function draw() {
 
 function tile(file, k) {
   const kept = view.keep.has(file.id);
-  const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.place ? "has a place" : ""].filter(Boolean).join(" · ");
+  const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.has_location ? "has a location" : ""].filter(Boolean).join(" · ");
   return h("figure", { class: kept ? "keep" : "move", "data-k": k },
     h("button.flip", { "aria-pressed": String(kept), disabled: !writes(), "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`, onclick: () => flip(k) },
       h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.color }),

@@ -18,7 +18,7 @@ import pytest
 import lookalike
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json
-from lookalike.searching import moving
+from lookalike.searching import file_moves
 from tests import helpers
 
 CHANGES = ("link", "unlink", "rename", "replace", "fsync")
@@ -44,8 +44,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def wanted(root: Path, *paths: str) -> list[moving.Wanted]:
-    return [moving.Wanted(path, (s := (root / path).stat()).st_size, s.st_mtime) for path in paths]
+def wanted(root: Path, *paths: str) -> list[file_moves.FileToMove]:
+    return [file_moves.FileToMove(path, (s := (root / path).stat()).st_size, s.st_mtime) for path in paths]
 
 
 def all_back(root: Path) -> int:
@@ -53,9 +53,9 @@ def all_back(root: Path) -> int:
     count = 0
     for _ in range(5):
         try:
-            done = moving.back(root)
+            done = file_moves.back(root)
         except LookalikeError as error:
-            assert str(error) == "Nothing is moved away from this folder."
+            assert str(error) == "No files are moved away from this folder."
             return count
         assert not done.left
         count += done.files
@@ -122,12 +122,12 @@ def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool,
 
     def away() -> None:
         here = [path for path in ("b/copy 0.jpg", "b/copy 1.jpg") if (photos / path).exists()]
-        moving.move(photos, wanted(photos, *here), target)
+        file_moves.move(photos, wanted(photos, *here), target)
 
     def act() -> object:
         if back:
             away()
-        return killed(strike, (lambda: moving.back(photos)) if back else away, photos if between else None)
+        return killed(strike, (lambda: file_moves.back(photos)) if back else away, photos if between else None)
 
     while act():
         left, gone = contents(photos), contents(target)
@@ -138,8 +138,8 @@ def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool,
         all_back(photos)
         assert contents(photos) == before, strike
         visible = {name for name in contents(target) if not Path(name).name.startswith(".lookalike-")}
-        assert visible <= {moving.JOURNAL}, strike
-        assert {batch.state for batch in moving.history(photos)} <= {"back"}
+        assert visible <= {file_moves.JOURNAL}, strike
+        assert {batch.state for batch in file_moves.history(photos)} <= {"back"}
         strike += 1
     assert strike > 10
     all_back(photos)
@@ -149,16 +149,16 @@ def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool,
 def test_a_killed_move_is_in_the_history_with_what_it_moved(photos: Path, target: Path) -> None:
     files, strike = wanted(photos, "b/copy 0.jpg", "b/copy 1.jpg"), 1
     while True:
-        assert killed(strike, lambda: moving.move(photos, files, target))
+        assert killed(strike, lambda: file_moves.move(photos, files, target))
         if (target / "b" / "copy 1.jpg").exists():
             break
         all_back(photos)
         strike += 1
-    batch = moving.history(photos)[0]
+    batch = file_moves.history(photos)[0]
     assert (batch.files, batch.bytes, batch.state) == (2, sum(one.size for one in files), "moved")
     assert (photos / "b" / "copy 1.jpg").exists()  # it has arrived and not left
-    assert moving.back(photos, batch.id).files == 2
-    batch = moving.history(photos)[0]
+    assert file_moves.back(photos, batch.id).files == 2
+    batch = file_moves.history(photos)[0]
     assert (batch.files, batch.state) == (2, "back")
 
 
@@ -184,33 +184,33 @@ def test_the_command_is_killed_and_repeated(photos: Path, home: Path, cli: Any) 
         cli("duplicates", photos, "--back", "last")
     assert contents(photos) == before
     nothing = cli("duplicates", photos, "--back", "last")
-    assert nothing.code == 2 and "Nothing is moved away" in nothing.err
+    assert nothing.code == 2 and "No files are moved away" in nothing.err
 
 
 def test_a_torn_line_does_not_swallow_the_next(photos: Path, target: Path) -> None:
     first = wanted(photos, "b/copy 0.jpg")
-    moving.move(photos, first, target)
-    with (target / moving.JOURNAL).open("a") as journal:
+    file_moves.move(photos, first, target)
+    with (target / file_moves.JOURNAL).open("a") as journal:
         journal.write('{"batch": "20260101-000000-abcd", "pa')
-    moving.move(photos, wanted(photos, "b/copy 1.jpg"), target)
-    lines = (target / moving.JOURNAL).read_text().splitlines()
+    file_moves.move(photos, wanted(photos, "b/copy 1.jpg"), target)
+    lines = (target / file_moves.JOURNAL).read_text().splitlines()
     assert len(lines) == 3 and json.loads(lines[2])["path"] == "b/copy 1.jpg"
     assert all_back(photos) == 2 and len(contents(photos)) == 5
 
 
 def test_a_batch_that_is_back_stays_back_when_its_files_move_again(photos: Path, target: Path) -> None:
     for _ in range(2):
-        moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
-        newest, *older = moving.history(photos)
+        file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+        newest, *older = file_moves.history(photos)
         assert newest.state == "moved" and all(batch.state == "back" for batch in older)
-        moving.back(photos)
+        file_moves.back(photos)
 
 
-def test_moving_back_an_older_batch_does_not_make_it_the_newest(photos: Path, target: Path) -> None:
-    names = [moving.move(photos, wanted(photos, f"b/copy {n}.jpg"), target).id for n in range(2)]
+def test_file_moves_back_an_older_batch_does_not_make_it_the_newest(photos: Path, target: Path) -> None:
+    names = [file_moves.move(photos, wanted(photos, f"b/copy {n}.jpg"), target).id for n in range(2)]
     (photos / "b" / "copy 0.jpg").write_bytes(b"another")
-    assert moving.back(photos, names[0]).left == [{"path": "b/copy 0.jpg", "why": "another file has its place now"}]
-    assert [batch.id for batch in moving.history(photos)] == names[::-1]
+    assert file_moves.back(photos, names[0]).left == [{"path": "b/copy 0.jpg", "why": "another file has its name now"}]
+    assert [batch.id for batch in file_moves.history(photos)] == names[::-1]
 
 
 def test_where_the_old_name_cannot_go_the_file_stays(
@@ -228,17 +228,17 @@ def test_where_the_old_name_cannot_go_the_file_stays(
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", refuse)
             with disk(between):
-                batch = moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+                batch = file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
         assert batch.left == [{"path": "b/copy 0.jpg", "why": "Permission denied"}]
-        assert contents(photos) == before and set(contents(target)) <= {moving.JOURNAL}
-        assert not moving.history(photos)
+        assert contents(photos) == before and set(contents(target)) <= {file_moves.JOURNAL}
+        assert not file_moves.history(photos)
 
 
 def test_a_link_to_the_moved_file_is_not_taken_for_it(photos: Path, target: Path) -> None:
     """Somebody put a link where the file was: to take that for the file would be to delete it."""
-    moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+    file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
     (photos / "b" / "copy 0.jpg").symlink_to(target / "b" / "copy 0.jpg")
-    assert moving.back(photos).left[0]["why"] == "another file has its place now"
+    assert file_moves.back(photos).left[0]["why"] == "another file has its name now"
     assert (target / "b" / "copy 0.jpg").exists()
 
 
@@ -253,9 +253,9 @@ def test_without_links_a_file_is_renamed_and_never_over_another(photos: Path, tm
         source = photos / "b" / "copy 0.jpg"
         data = source.read_bytes()
         with pytest.raises(FileExistsError):
-            moving.move_file(source, tmp_path / "there" / "taken.jpg")
+            file_moves.move_file(source, tmp_path / "there" / "taken.jpg")
         assert source.read_bytes() == data and (tmp_path / "there" / "taken.jpg").read_bytes() == b"first"
-        moving.move_file(source, tmp_path / "there" / "free.jpg")
+        file_moves.move_file(source, tmp_path / "there" / "free.jpg")
     assert not source.exists() and (tmp_path / "there" / "free.jpg").read_bytes() == data
 
 
@@ -263,10 +263,10 @@ def test_to_another_disk_a_file_is_copied_whole_and_never_over_another(photos: P
     source, goal = photos / "b" / "copy 0.jpg", tmp_path / "there" / "0.jpg"
     data, when = source.read_bytes(), source.stat().st_mtime
     with disk(photos):
-        moving.move_file(source, goal)
+        file_moves.move_file(source, goal)
         assert goal.read_bytes() == data and goal.stat().st_mtime == when and not source.exists()
         with pytest.raises(FileExistsError):
-            moving.move_file(photos / "b" / "copy 1.jpg", goal)
+            file_moves.move_file(photos / "b" / "copy 1.jpg", goal)
     assert goal.read_bytes() == data and (photos / "b" / "copy 1.jpg").exists()
     assert list(goal.parent.iterdir()) == [goal]
 
@@ -281,20 +281,20 @@ def test_between_two_real_disks_and_back(photos: Path, tmp_path_factory: pytest.
     try:
         done = lookalike.duplicates(source=photos, move_to=target, progress=False).moved
         assert done is not None and done.files == 2 and not done.left and len(contents(photos)) == 3
-        assert set(contents(target)) == {moving.JOURNAL, "b/copy 0.jpg", "b/copy 1.jpg"}
+        assert set(contents(target)) == {file_moves.JOURNAL, "b/copy 0.jpg", "b/copy 1.jpg"}
         (photos / "b" / "copy 1.jpg").write_bytes(before["b/copy 1.jpg"][:100])  # a copy that was cut off once
         back = lookalike.duplicates(source=photos, back="last", progress=False).moved
         assert back is not None and back.files == 1 and back.left[0]["path"] == "b/copy 1.jpg"
         (photos / "b" / "copy 1.jpg").unlink()
-        assert moving.back(photos).files == 1
-        assert contents(photos) == before and set(contents(target)) == {moving.JOURNAL}
+        assert file_moves.back(photos).files == 1
+        assert contents(photos) == before and set(contents(target)) == {file_moves.JOURNAL}
         assert {path: (photos / path).stat().st_mtime for path in before} == times
     finally:
         shutil.rmtree(target, ignore_errors=True)
 
 
 def test_a_list_of_batches_of_an_older_version_is_read(photos: Path, target: Path) -> None:
-    batch = moving.move(photos, wanted(photos, "b/copy 0.jpg"), target)
-    path = moving._registry(photos)
+    batch = file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+    path = file_moves._registry(photos)
     assert read_json(path)["batches"] == [batch.to_json()] and read_json(path)["format"] == 1
-    assert moving.back(photos).files == 1
+    assert file_moves.back(photos).files == 1

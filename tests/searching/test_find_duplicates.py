@@ -15,10 +15,10 @@ from PIL import Image
 import lookalike
 from lookalike.core.errors import LookalikeError
 from lookalike.data import read_table
-from lookalike.searching import grouping, moving, near_pairs
-from lookalike.searching import image_facts as looks
+from lookalike.searching import duplicate_groups, file_moves, image_facts
+from lookalike.searching.duplicate_groups import group_duplicates
 from lookalike.searching.find_duplicates import dismiss
-from lookalike.searching.image_facts import look_at
+from lookalike.searching.image_facts import read_image_facts
 from tests import helpers
 
 
@@ -55,7 +55,7 @@ def photos(tmp_path: Path, home: Path) -> Path:
 
 
 def names(found: Any, kind: str) -> list[list[str]]:
-    return [[look.path for look in one.files] for one in found.of(kind)]
+    return [[image.path for image in one.files] for one in found.of(kind)]
 
 
 def test_three_kinds_with_reasons(photos: Path) -> None:
@@ -72,10 +72,10 @@ def test_three_kinds_with_reasons(photos: Path) -> None:
     assert kept["b/dated.jpg"].startswith("has a date")
     assert "4" in kept_path(found, "near") and "cropped" not in kept_path(found, "near")
     text = str(found)
-    assert "Identical files  1 groups, 2 files" in text and "Nothing was moved" in text and "kept: older" in text
+    assert "Identical files  1 groups, 2 files" in text and "No files were moved" in text and "kept: older" in text
     document = json.loads(json.dumps(found.to_json()))
     assert document["counts"]["same"]["groups"] == 3 and document["groups"][0]["files"][0]["width"] == 400
-    # The second look reads nothing again, and finds the same.
+    # The second scan reads nothing again, and finds the same.
     for file in photos.rglob("*.*"):
         file.chmod(0o000)
     if os.geteuid() != 0:
@@ -83,21 +83,16 @@ def test_three_kinds_with_reasons(photos: Path) -> None:
         assert [one.id for one in again.groups] == [one.id for one in found.groups]
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["seen now", "kept by an older version"])
-def test_a_date_that_is_none_is_no_date(photos: Path, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_date_that_is_none_is_no_date(photos: Path) -> None:
     """Programs write the year 1 where they know none, and that has no four digits."""
     exif = Image.Exif()
     exif[0x0132] = "0001:01:01 00:00:00"
     scene(3).save(photos / "b" / "zero.jpg", quality=92, exif=exif)
-    if kept:
-        with monkeypatch.context() as patch:
-            patch.setattr(looks, "_date", lambda text: text and "1-01-01T00:00:00")
-            look_at(read_table(photos.resolve()), progress=False)
     found = lookalike.duplicates(source=photos, progress=False)
-    (group,) = [one for one in found.of("same") if any(look.path == "b/zero.jpg" for look in one.files)]
-    look = next(look for look in group.files if look.path == "b/zero.jpg")
-    assert kept or (look.date is None and group.files[group.keep].path == "b/dated.jpg")
-    assert looks._date("2019:07:21 10:11:12") == "2019-07-21T10:11:12"
+    (group,) = [one for one in found.of("same") if any(image.path == "b/zero.jpg" for image in one.files)]
+    image = next(image for image in group.files if image.path == "b/zero.jpg")
+    assert image.date is None and group.files[group.keep].path == "b/dated.jpg"
+    assert image_facts._iso_date("2019:07:21 10:11:12") == "2019-07-21T10:11:12"
 
 
 def kept_path(found: Any, kind: str) -> str:
@@ -111,7 +106,7 @@ def test_the_preferred_folder_overrules(photos: Path) -> None:
     assert found.of("identical")[0].reason == "in b/"
 
 
-def test_moving_and_moving_back(photos: Path, tmp_path: Path) -> None:
+def test_file_moves_and_moving_back(photos: Path, tmp_path: Path) -> None:
     before = {p.relative_to(photos): p.read_bytes() for p in photos.rglob("*") if p.is_file()}
     done = lookalike.duplicates(source=photos, kinds=["identical", "same"], move=True, progress=False)
     assert done.moved is not None and done.moved.files == 4 and not done.moved.left
@@ -123,20 +118,20 @@ def test_moving_and_moving_back(photos: Path, tmp_path: Path) -> None:
     )
     lines = [json.loads(line) for line in (target / "moved.jsonl").read_text().splitlines()]
     assert {line["path"] for line in lines} == {"b/copy.jpg", "b/worse.jpg", "b/small.png", "a/3.jpg"}
-    assert [batch.state for batch in moving.history(photos)] == ["moved"]
+    assert [batch.state for batch in file_moves.history(photos)] == ["moved"]
     (photos / "b" / "worse.jpg").write_bytes(b"another file")
     back = lookalike.duplicates(source=photos, back="last", progress=False).moved
     assert (
         back is not None
         and back.files == 3
-        and back.left == [{"path": "b/worse.jpg", "why": "another file has its place now"}]
+        and back.left == [{"path": "b/worse.jpg", "why": "another file has its name now"}]
     )
-    assert moving.history(photos)[0].state == "partly"
+    assert file_moves.history(photos)[0].state == "partly"
     (photos / "b" / "worse.jpg").unlink()
     assert lookalike.duplicates(source=photos, back=done.moved.id, progress=False).moved.files == 1  # type: ignore[union-attr]
     after = {p.relative_to(photos): p.read_bytes() for p in photos.rglob("*") if p.is_file()}
-    assert after == before and moving.history(photos)[0].state == "back"
-    with pytest.raises(LookalikeError, match="Nothing is moved away"):
+    assert after == before and file_moves.history(photos)[0].state == "back"
+    with pytest.raises(LookalikeError, match="No files are moved away"):
         lookalike.duplicates(source=photos, back="last", progress=False)
 
 
@@ -147,19 +142,19 @@ def test_nothing_is_moved_that_changed_or_lies_outside(photos: Path, tmp_path: P
     (photos / "linked").symlink_to(tmp_path)
     stat = (photos / "a" / "0.jpg").stat()
     wanted = [
-        moving.Wanted("a/0.jpg", stat.st_size + 1, stat.st_mtime),
-        moving.Wanted("link.jpg", 4, outside.stat().st_mtime),
-        moving.Wanted("linked/outside.jpg", 4, outside.stat().st_mtime),
-        moving.Wanted("../outside.jpg", 4, outside.stat().st_mtime),
-        moving.Wanted("gone.jpg", 4, 0),
+        file_moves.FileToMove("a/0.jpg", stat.st_size + 1, stat.st_mtime),
+        file_moves.FileToMove("link.jpg", 4, outside.stat().st_mtime),
+        file_moves.FileToMove("linked/outside.jpg", 4, outside.stat().st_mtime),
+        file_moves.FileToMove("../outside.jpg", 4, outside.stat().st_mtime),
+        file_moves.FileToMove("gone.jpg", 4, 0),
     ]
-    batch = moving.move(photos, wanted)
-    assert batch.files == 0 and len(batch.left) == 5 and outside.exists() and not moving.history(photos)
+    batch = file_moves.move(photos, wanted)
+    assert batch.files == 0 and len(batch.left) == 5 and outside.exists() and not file_moves.history(photos)
     with pytest.raises(LookalikeError, match="inside the image folder"):
-        moving.move(photos, [], photos / "away")
+        file_moves.move(photos, [], photos / "away")
     (tmp_path / "full" / "a").mkdir(parents=True)
     (tmp_path / "full" / "a" / "0.jpg").write_bytes(b"there first")
-    batch = moving.move(photos, [moving.Wanted("a/0.jpg", stat.st_size, stat.st_mtime)], tmp_path / "full")
+    batch = file_moves.move(photos, [file_moves.FileToMove("a/0.jpg", stat.st_size, stat.st_mtime)], tmp_path / "full")
     assert (tmp_path / "full" / "a" / "0.jpg").read_bytes() == b"there first"
     assert (tmp_path / "full" / "a" / "0 (2).jpg").stat().st_size == stat.st_size
 
@@ -184,15 +179,15 @@ def test_close_pairs_are_those_of_the_slow_way(monkeypatch: pytest.MonkeyPatch) 
     scores = rows @ rows.T
     wanted = {(i, j) for i in range(len(rows)) for j in np.flatnonzero(scores[i] >= 0.95) if i < j}
     compared = 0
-    real = near_pairs._within
+    real = duplicate_groups._pairs_within
 
     def counted(vectors: Any, members: Any, least: float) -> Any:
         nonlocal compared
         compared += len(members) ** 2 // 2
         return real(vectors, members, least)
 
-    monkeypatch.setattr(near_pairs, "_within", counted)
-    found = {(i, j) for i, j, _ in near_pairs.close_pairs(rows, 0.95)}
+    monkeypatch.setattr(duplicate_groups, "_pairs_within", counted)
+    found = {(i, j) for i, j, _ in duplicate_groups.close_pairs(rows, 0.95)}
     assert found <= wanted and len(found) >= 0.97 * len(wanted) and len(wanted) >= 200
     assert compared < 0.25 * len(rows) ** 2 / 2
 
@@ -200,23 +195,23 @@ def test_close_pairs_are_those_of_the_slow_way(monkeypatch: pytest.MonkeyPatch) 
 def test_embeddings_find_what_small_images_do_not(photos: Path) -> None:
     """A crop that the small image alone misses is found when the vectors lie close; another class is not."""
     scene(5).crop((30, 20, 390, 290)).save(photos / "b" / "part.jpg", quality=92)
-    looks, _ = look_at(read_table(photos), progress=False)
-    vectors = {look.id: np.eye(20, dtype=np.float32)[n] for n, look in enumerate(looks)}
-    ids = {look.path: look.id for look in looks}
-    assert not [one for one in grouping.group(looks, vectors) if "b/part.jpg" in {f.path for f in one.files}]
+    images, _ = read_image_facts(read_table(photos), progress=False)
+    vectors = {image.id: np.eye(20, dtype=np.float32)[n] for n, image in enumerate(images)}
+    ids = {image.path: image.id for image in images}
+    assert not [one for one in group_duplicates(images, vectors) if "b/part.jpg" in {f.path for f in one.files}]
     vectors[ids["b/part.jpg"]] = vectors[ids["a/5.jpg"]]
     vectors[ids["a/7.jpg"]] = vectors[ids["a/6.jpg"]]  # alike to the model, yet other images
-    found = [{f.path for f in one.files} for one in grouping.group(looks, vectors) if one.kind == "near"]
+    found = [{f.path for f in one.files} for one in group_duplicates(images, vectors) if one.kind == "near"]
     assert {"a/7.jpg", "a/6.jpg"} not in found
     from lookalike.data import near_duplicates
 
-    thumbs = np.stack([look.thumb for look in looks if look.path in ("a/5.jpg", "b/part.jpg")])
+    thumbs = np.stack([image.thumb for image in images if image.path in ("a/5.jpg", "b/part.jpg")])
     alike = float(near_duplicates.alike(thumbs, np.array([0]), np.array([1]))[0])
-    assert ({"a/5.jpg", "b/part.jpg"} in found) == (alike >= grouping.CONFIRMED)
+    assert ({"a/5.jpg", "b/part.jpg"} in found) == (alike >= duplicate_groups.CONFIRM_CORRELATION)
 
 
 def test_a_chain_of_small_steps_is_not_one_group() -> None:
-    assert grouping._stars({(0, 1), (1, 2), (2, 3), (3, 4)}) == [[0, 1, 2], [3, 4]]
+    assert duplicate_groups.star_groups({(0, 1), (1, 2), (2, 3), (3, 4)}) == [[0, 1, 2], [3, 4]]
 
 
 def test_the_command_line(photos: Path, tmp_path: Path, home: Path, cli: Any) -> None:

@@ -1,7 +1,7 @@
-"""Moving files away, with a journal, and back. Nothing is ever deleted or written over.
+"""Move files to another folder and back, with a journal; nothing is ever deleted or overwritten.
 
-A journal `moved.jsonl` lies beside the moved files and says where each came from. A line is on disk before its file
-moves, and the batch is known before its first line, so that after a kill everything that may have moved can come back.
+The journal ``moved.jsonl`` beside the moved files records where each came from. Its line is on disk before the file
+moves, and the batch is registered before its first line, so that everything can be moved back even after a kill.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ JOURNAL = "moved.jsonl"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A file to move: its path below the root as found on disk, and what it must still be."""
+class FileToMove:
+    """A file to move; it is skipped if its size or modification time has changed.
+
+    Args:
+        path: Path relative to the root, as spelled on disk.
+        size: Size in bytes.
+        mtime: Modification time in seconds.
+    """
 
     path: str
     size: int
@@ -38,7 +44,18 @@ class Wanted:
 
 @dataclass
 class Batch:
-    """Files moved together."""
+    """Files that were moved together.
+
+    Args:
+        id: Name of the batch.
+        when: Time of the move, as ISO 8601.
+        root: The folder they were moved out of.
+        folder: The folder they were moved to.
+        files: Number of files.
+        bytes: Their size.
+        state: ``"moved"``, ``"partly"`` (some are back) or ``"back"``.
+        left: Files that were not moved: ``path`` and ``why``.
+    """
 
     id: str
     when: str
@@ -47,45 +64,63 @@ class Batch:
     files: int = 0
     bytes: int = 0
     state: str = "moved"
-    left: list[dict[str, str]] = field(default_factory=list)  # what stayed where it was, and why
+    left: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def default_target(root: Path) -> Path:
-    """Beside the image folder, never in it: what is moved must not be found again."""
+    """Return the default folder for moved files: beside the image folder, so that it is not scanned with it."""
     return root.parent / "_lookalike_moved" / root.name / time.strftime("%Y-%m-%d")
 
 
 def cannot_move(root: Path, target: Path | None = None) -> str:
-    """Why nothing can be moved, or nothing."""
-    place = (target or default_target(root)).absolute()
-    while not place.exists():
-        place = place.parent
+    """Return why files cannot be moved out of a folder, or an empty string if they can.
+
+    Args:
+        root: The image folder.
+        target: Where files would be moved to (default: :func:`default_target`).
+
+    Returns:
+        A message for the user.
+    """
+    parent = (target or default_target(root)).absolute()
+    while not parent.exists():
+        parent = parent.parent
     if not os.access(root, os.W_OK):
-        return "This folder cannot be written to: duplicates are listed, moving is off."
-    if not os.access(place, os.W_OK):
-        return f"`{place}` cannot be written to: duplicates are listed, moving is off."
+        return "This folder is read-only: duplicates are listed, moving is off."
+    if not os.access(parent, os.W_OK):
+        return f"`{parent}` is read-only: duplicates are listed, moving is off."
     return ""
 
 
-def move(root: Path, wanted: Sequence[Wanted], target: Path | None = None, *, progress: bool = False) -> Batch:
-    """Move files below `root` to `target`, under the same relative paths; what changed meanwhile stays."""
+def move(root: Path, files: Sequence[FileToMove], target: Path | None = None, *, progress: bool = False) -> Batch:
+    """Move files to another folder under the same relative paths; files that have changed are skipped.
+
+    Args:
+        root: The image folder.
+        files: The files to move.
+        target: Where to move them, outside ``root`` (default: :func:`default_target`).
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The batch, with the files that were skipped.
+    """
     root = root.resolve()
     target = (target or default_target(root)).expanduser().absolute()
     if target.resolve().is_relative_to(root):
         raise LookalikeError(f"`{target}` lies inside the image folder: choose a folder outside it.")
     batch = Batch(f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}", _now(), str(root), str(target))
-    with _history(root), disk_errors(target), Progress("Moving", len(wanted), shown=progress) as bar:
+    with _history(root), disk_errors(target), Progress("Moving", len(files), shown=progress) as bar:
         target.mkdir(parents=True, exist_ok=True)
-        _remember(root, batch)
-        for one in wanted:
+        _register(root, batch)
+        for one in files:
             try:
                 source = _inside(root, one.path)
                 stat = source.stat()
                 if stat.st_size != one.size or abs(stat.st_mtime - one.mtime) > 1e-3:
-                    raise LookalikeError("it was changed since it was looked at")
+                    raise LookalikeError("it has changed since it was scanned")
                 goal = _free(target / one.path)
                 line = {"batch": batch.id, "path": one.path, "to": goal.relative_to(target).as_posix()}
                 _append(target / JOURNAL, line | {"root": str(root), "bytes": one.size, "when": _now()})
@@ -94,20 +129,29 @@ def move(root: Path, wanted: Sequence[Wanted], target: Path | None = None, *, pr
             except (LookalikeError, OSError) as error:
                 batch.left.append({"path": one.path, "why": getattr(error, "strerror", None) or str(error)})
             bar.advance()
-        _remember(root, batch)
+        _register(root, batch)
     return batch
 
 
 def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batch:
-    """Move a batch back to where it came from; the newest that is not back if no name is given."""
+    """Move a batch back to where it came from.
+
+    Args:
+        root: The image folder.
+        name: Id of the batch (default: the newest that is not back).
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The batch, with the number of files moved back and those that were skipped.
+    """
     root = root.resolve()
     with _history(root), disk_errors(root):
         known = [batch for batch in history(root) if batch.state != "back"]
         batch = next((b for b in known if name in (None, b.id)), None)
         if batch is None:
             unknown = f"There is no batch `{name}` to move back."
-            raise LookalikeError("Nothing is moved away from this folder." if name is None else unknown)
-        _remember(root, batch)  # one that was cut off is counted while its files are still away
+            raise LookalikeError("No files are moved away from this folder." if name is None else unknown)
+        _register(root, batch)  # an interrupted one is counted while its files are still away
         target, left, moved = Path(batch.folder), [], 0
         lines = _lines(batch)
         with Progress("Moving back", len(lines), shown=progress) as bar:
@@ -117,40 +161,48 @@ def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batc
                 except (LookalikeError, OSError) as error:
                     left.append({"path": line["path"], "why": getattr(error, "strerror", None) or str(error)})
                 bar.advance()
-        found = next(b for b in history(root) if b.id == batch.id)
-    found.files, found.left = moved, left
-    return found
+        batch = next(b for b in history(root) if b.id == batch.id)
+    batch.files, batch.left = moved, left
+    return batch
 
 
 def _return(root: Path, here: Path, path: str) -> bool:
-    """Move one file back, and clear up what a kill left of it; whether there was one to move."""
+    """Move one file back and clean up after an interrupted move; returns whether there was a file to move."""
     there = root / path
-    for place in (here, there):
-        _part(place).unlink(missing_ok=True)
+    for path_ in (here, there):
+        _part(path_).unlink(missing_ok=True)
     if not os.path.lexists(here):
         return False
     if not os.path.lexists(there):
         move_file(here, there)
-    elif _ordinary(root, there) and _twins(here, there):
-        here.unlink()  # cut off between its arrival and its departure, on the way here or back
+    elif _is_plain_file(root, there) and _same_file(here, there):
+        here.unlink()  # a move was interrupted after the new name was made and before the old one was removed
     else:
-        raise LookalikeError("another file has its place now")
+        raise LookalikeError("another file has its name now")
     return True
 
 
 def history(root: Path) -> list[Batch]:
-    """Batches that were moved away from a folder, newest first; their state as the disk shows it."""
-    found = [Batch(**row) for row in reversed(_rows(_registry(root)))]
-    for batch in found:
+    """Return the batches that were moved out of a folder, newest first, with their state as found on disk."""
+    batches = [Batch(**row) for row in reversed(_rows(_registry(root)))]
+    for batch in batches:
         away = [line for line in _lines(batch) if (Path(batch.folder) / line["to"]).exists()]
-        if not batch.files:  # it was cut off before it could be counted
+        if not batch.files:  # it was interrupted before it could be counted
             batch.files, batch.bytes = len(away), sum(line["bytes"] for line in away)
         batch.state = "back" if not away else "moved" if len(away) >= batch.files else "partly"
-    return [batch for batch in found if batch.files]
+    return [batch for batch in batches if batch.files]
 
 
 def move_file(source: Path, goal: Path) -> None:
-    """Move one file and never write over another: after a kill it is here, there or at both places, always whole."""
+    """Move one file without overwriting another; after a kill it exists under one or both names, always whole.
+
+    Args:
+        source: The file.
+        goal: Its new path, on the same or another disk.
+
+    Raises:
+        FileExistsError: If there is a file at ``goal``.
+    """
     goal.parent.mkdir(parents=True, exist_ok=True)
     try:
         _rename(source, goal)
@@ -163,13 +215,13 @@ def move_file(source: Path, goal: Path) -> None:
             _rename(part, goal)
         finally:
             part.unlink(missing_ok=True)
-        with _or_not_at_all(goal):
+        with _undo_on_error(goal):
             sync_folder(goal.parent)
             source.unlink(missing_ok=True)
 
 
 def _rename(source: Path, goal: Path) -> None:
-    """On one disk. A link fails where something lies already, a rename would write over it."""
+    """Rename on one disk, by linking first: a link fails where a file exists, a rename would overwrite it."""
     try:
         os.link(source, goal, follow_symlinks=False)
     except FileExistsError:
@@ -179,13 +231,13 @@ def _rename(source: Path, goal: Path) -> None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(goal)) from None
         source.rename(goal)
     else:
-        with _or_not_at_all(goal):
+        with _undo_on_error(goal):
             source.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _or_not_at_all(goal: Path) -> Iterator[None]:
-    """Where the old name cannot be taken away, the new one goes again: the file stays as it was."""
+def _undo_on_error(goal: Path) -> Iterator[None]:
+    """Remove the new name again if the old one cannot be removed: the file stays as it was."""
     try:
         yield
     except OSError:
@@ -194,7 +246,7 @@ def _or_not_at_all(goal: Path) -> Iterator[None]:
 
 
 def _copy(source: Path, part: Path) -> None:
-    """To another disk, whole and compared."""
+    """Copy to another disk, synced and verified."""
     with part.open("wb") as new, source.open("rb") as old:
         shutil.copyfileobj(old, new, 1 << 20)
         new.flush()
@@ -205,26 +257,26 @@ def _copy(source: Path, part: Path) -> None:
 
 
 def _part(goal: Path) -> Path:
-    """Where a copy grows: hidden, so that no scan takes it for an image, and found again by the next attempt."""
+    """The hidden file a copy is written to: no scan takes it for an image, and the next attempt finds it again."""
     return goal.with_name(f".lookalike-{hash_bytes(goal.name)[:16]}.part")
 
 
-def _twins(one: Path, other: Path) -> bool:
-    """Two names of one file, or two files with the same bytes."""
+def _same_file(one: Path, other: Path) -> bool:
+    """Two names of one file, or two files with equal bytes."""
     mine, theirs = one.lstat(), other.lstat()
     return os.path.samestat(mine, theirs) or (mine.st_size == theirs.st_size and hash_file(one) == hash_file(other))
 
 
 def _inside(root: Path, path: str) -> Path:
-    found = root / path
-    if not _ordinary(root, found):
-        raise LookalikeError("it is not an ordinary file of this folder")
-    return found
+    file = root / path
+    if not _is_plain_file(root, file):
+        raise LookalikeError("it is not a regular file of this folder")
+    return file
 
 
-def _ordinary(root: Path, found: Path) -> bool:
-    """A file below the root; links are not followed, so that what is moved is what was meant."""
-    return found.parent.resolve().is_relative_to(root) and not found.is_symlink() and found.is_file()
+def _is_plain_file(root: Path, file: Path) -> bool:
+    """A regular file below the root; links are not followed."""
+    return file.parent.resolve().is_relative_to(root) and not file.is_symlink() and file.is_file()
 
 
 def _free(goal: Path) -> Path:
@@ -237,16 +289,16 @@ def _free(goal: Path) -> Path:
 
 
 def _lines(batch: Batch) -> list[dict[str, Any]]:
-    """What the journal says of a batch; a place that was taken again later had become free before."""
+    """The journal's lines of a batch; of several lines about one target the last counts."""
     path = Path(batch.folder) / JOURNAL
-    places: dict[str, dict[str, Any]] = {}
+    by_target: dict[str, dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.exists() else []:
         try:
             line = json.loads(text)
         except ValueError:
             continue  # torn by a kill; its file had not moved yet
-        places[line["to"]] = line
-    return [line for line in places.values() if line["batch"] == batch.id]
+        by_target[line["to"]] = line
+    return [line for line in by_target.values() if line["batch"] == batch.id]
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
@@ -272,7 +324,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return list(read_json(path, "history")["batches"]) if path.exists() else []
 
 
-def _remember(root: Path, batch: Batch) -> None:
+def _register(root: Path, batch: Batch) -> None:
     path = _registry(root)
     rows = {row["id"]: row for row in _rows(path)} | {batch.id: batch.to_json()}
     write_json(path, {"format": 1, "batches": list(rows.values())}, private=True)
