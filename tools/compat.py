@@ -66,17 +66,19 @@ def _curve(folder: Path) -> None:
     import numpy as np
     from tests.shift.test_placing import encode, world
 
-    from lookalike.shift.learning import Images, Model, SplitPoint, class_halves, far_limit, points_of
-    from lookalike.shift.shift_curve import Reach
+    from lookalike.shift.graded_folders import Images, Model, SplitPoint, class_halves, far_limit, grade_folders
+    from lookalike.shift.shift_curve import ShiftCurve
 
     features, labels = world(classes=16, images=26, dim=8)
     train, held = np.flatnonzero(labels < 4), np.flatnonzero(labels >= 4)
     images = Images(features, labels)
     model = Model(encode, train, held)
-    graded, reference, kinds = points_of(images, model, class_halves(labels, held, 0), plain=2)
+    graded, reference, kinds = grade_folders(images, model, class_halves(labels, held, 0), plain=2)
     split = SplitPoint(1, 10.0, 0.8, reference, reference.project(features[held]))
     far = far_limit(images, held, reference)
-    learned = Reach.learn("abc", graded, splits=[split], reference=reference, kinds=kinds, far=far, about={"seed": 0})
+    learned = ShiftCurve.learn(
+        "abc", graded, splits=[split], reference=reference, kinds=kinds, far=far, about={"seed": 0}
+    )
     learned.save(folder)
 
 

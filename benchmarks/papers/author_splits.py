@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.papers.restricted_pickle import RefusedError, load, shown
 from lookalike.core.errors import LookalikeError
 from lookalike.data.table import Table
-from lookalike.shift.splitset import Split, SplitSet, data_facts
+from lookalike.shift.split_set import Split, SplitSet, data_facts
 
 MAX_BYTES = 64 << 20
 MAX_TEXTS = 5_000_000  # one list may be named from many places, so the size of the file is no bound
@@ -152,7 +152,7 @@ def _wrong(train: Sequence[str], test: Sequence[str], fid: float, uneven: int) -
 
 def _default(table: Table) -> set[str]:
     """The training classes of the usual split."""
-    from lookalike.shift.splitting import start
+    from lookalike.shift.make_splits import start
 
     names = table.labels()[1]
     return {names[code] for code in start(table)[0]}

@@ -22,7 +22,7 @@ from benchmarks.papers.oodml_runs import (
     sets_of,
     transfer_of,
 )
-from lookalike.shift import curve
+from lookalike.shift import ags
 from lookalike.shift.trials import FROZEN
 
 NONE = ClaimOutcome("not run", note="no seed of any set is finished")
@@ -50,10 +50,10 @@ def recall_falls(context: ClaimContext) -> ClaimOutcome:
     table = [
         {"set": name, **rules.judge_fall(rows[name], method, measure)}
         for name in names
-        for method in curve.methods_of(rows[name])
+        for method in ags.methods_of(rows[name])
         for measure in MEASURES
     ]
-    removal = [{"set": name, **row} for name in names for row in curve.against_chance(rows[name])]
+    removal = [{"set": name, **row} for name in names for row in ags.compare_removals(rows[name])]
     judged, cases, theirs = rules.trained(table), rules.trained(removal), rules.paper_falls()
     figures: dict[str, Any] = {
         key: [f"{row['set']} {row['method']} {row['measure']}" for row in judged if not row[rule]]
@@ -75,7 +75,7 @@ def order_of_methods(context: ClaimContext) -> ClaimOutcome:
     words = []
     table = rules.paper()["ags"]["recall@1"]
     for name in names:
-        found = curve.scores(rules.trained(rows_of(context, name)), "recall@1")
+        found = ags.scores(rules.trained(rows_of(context, name)), "recall@1")
         order = list(found)
         figures[name] = {
             "ags": {m: rules.rounded({k: score[k] for k in ("value", "low", "high")}) for m, score in found.items()},
@@ -106,8 +106,8 @@ def gaps_grow(context: ClaimContext) -> ClaimOutcome:
     figures: dict[str, Any] = {}
     for name in names:
         rows = rules.trained(rows_of(context, name))
-        gaps = curve.gaps(rows, "recall@1")
-        rho = float(stats.spearmanr(list(curve.fids_of(rows).values()), gaps).statistic)
+        gaps = ags.gaps(rows, "recall@1")
+        rho = float(stats.spearmanr(list(ags.fids_of(rows).values()), gaps).statistic)
         figures[name] = {
             "gaps": [round(100 * g, 2) for g in gaps],
             "rho": round(rho, 3),
@@ -127,7 +127,7 @@ def rankings_change(context: ClaimContext) -> ClaimOutcome:
     figures: dict[str, Any] = {}
     for name in names:
         rows = rules.trained(rows_of(context, name))
-        found = curve.ranks(rows, "recall@1")
+        found = ags.ranks(rows, "recall@1")
         figures[name] = {**found, "beyond_seeds": rules.sure_swaps(rows)}
     good = sum(bool(f["beyond_seeds"]) for f in figures.values())
     words = "; ".join(
@@ -144,7 +144,7 @@ def no_measure_everywhere(context: ClaimContext) -> ClaimOutcome:
     if not names:
         return NONE
     found = {
-        target: {name: curve.correlations(rules.trained(rows_of(context, name)), target) for name in names}
+        target: {name: ags.correlations(rules.trained(rows_of(context, name)), target) for name in names}
         for target in MEASURES
     }
     figures = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.papers.oodml_runs import MEASURES
 from lookalike.core.files import read_json
-from lookalike.shift import curve
+from lookalike.shift import ags
 from lookalike.shift.trials import FROZEN
 
 RISES, GAIN_SHARE, FALLS = 0.9, 0.8, -0.8
@@ -27,7 +27,7 @@ def paper() -> dict[str, Any]:
     return found
 
 
-def trained(rows: curve.Rows) -> list[Mapping[str, Any]]:
+def trained(rows: ags.Rows) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["method"] != FROZEN]
 
 
@@ -47,7 +47,7 @@ def judge_sequence(fids: Sequence[float]) -> dict[str, Any]:
     rises = np.diff(values) > same
     early = values[:-1] - values[0] < GAIN_SHARE * (values[top] - values[0])
     early[top:] = False
-    rho = round(curve.spearman(np.arange(top + 1), values[: top + 1]), 9)
+    rho = round(ags.spearman(np.arange(top + 1), values[: top + 1]), 9)
     return {
         "fid": [round(float(v), 2) for v in values],
         "steps": len(values) - 1,
@@ -62,12 +62,12 @@ def judge_sequence(fids: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def removals(rows: curve.Rows) -> set[int]:
+def removals(rows: ags.Rows) -> set[int]:
     """The splits with classes removed: those that random removals are stored for."""
     return {int(split) for row in rows for split in row.get("controls", {})}
 
 
-def judge_fall(rows: curve.Rows, method: str, measure: str) -> dict[str, Any]:
+def judge_fall(rows: ags.Rows, method: str, measure: str) -> dict[str, Any]:
     """Claim 2 for one curve, with the control (`holds`) and raw over all splits (`raw_holds`).
 
     With the control: ρ ≤ −0.8 and last below first over the splits without removal, and recall after each removal
@@ -76,13 +76,13 @@ def judge_fall(rows: curve.Rows, method: str, measure: str) -> dict[str, Any]:
     """
     gone = removals(rows)
     kept = [row for row in rows if row["split"] not in gone]
-    count = len(curve.fids_of(kept))
-    swaps = curve.trend(kept, method, measure) if count >= FEWEST else {}
-    raw = curve.trend(rows, method, measure)
+    count = len(ags.fids_of(kept))
+    swaps = ags.trend(kept, method, measure) if count >= FEWEST else {}
+    raw = ags.trend(rows, method, measure)
     holds = bool(swaps) and _falls(**swaps)
     out: dict[str, Any] = {"method": method, "measure": measure, "swap_splits": count, **rounded(swaps)}
     if measure == CONTROLLED:
-        chance = curve.against_chance([row for row in rows if row["method"] == method])
+        chance = ags.compare_removals([row for row in rows if row["method"] == method])
         below = sum(row["removal"] < row["random"] for row in chance)
         holds = holds and below == len(gone)
         out["below_random"] = f"{below} of {len(gone)}"
@@ -117,10 +117,10 @@ def paper_falls() -> list[dict[str, Any]]:
 
 
 def _row_falls(fids: Sequence[float], values: Sequence[float]) -> bool:
-    return _falls(curve.spearman(fids, values), values[-1] - values[0])
+    return _falls(ags.spearman(fids, values), values[-1] - values[0])
 
 
-def fall_note(judged: curve.Rows, cases: curve.Rows, theirs: curve.Rows) -> str:
+def fall_note(judged: ags.Rows, cases: ags.Rows, theirs: ags.Rows) -> str:
     """Claim 2 in a sentence: by the rule, raw, and the paper's own curves."""
 
     def count(key: str, measure: str = "") -> str:
@@ -142,14 +142,14 @@ def fall_note(judged: curve.Rows, cases: curve.Rows, theirs: curve.Rows) -> str:
     )
 
 
-def sure_swaps(rows: curve.Rows) -> list[str]:
+def sure_swaps(rows: ags.Rows) -> list[str]:
     """Pairs whose difference has opposite signs on two splits, both intervals (t over seeds) off zero."""
-    names = curve.methods_of(rows)
-    values = {name: curve.values_of(rows, name, "recall@1") for name in names}
+    names = ags.methods_of(rows)
+    values = {name: ags.values_of(rows, name, "recall@1") for name in names}
     out = []
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
-            bands = [curve.band(x - y) for x, y in zip(values[a], values[b], strict=True)]
+            bands = [ags.t_interval(x - y) for x, y in zip(values[a], values[b], strict=True)]
             if any(v.low > 0 for v in bands) and any(v.high < 0 for v in bands):
                 out.append(f"{a}, {b}")
     return out
@@ -166,10 +166,10 @@ def everywhere(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[s
     return out
 
 
-def judge_shots(summary: curve.Rows) -> dict[str, list[bool]]:
+def judge_shots(summary: ags.Rows) -> dict[str, list[bool]]:
     """Claim 7 by its parts: few-shot helps (interval above zero), more on the hardest split, 5 shots over 2."""
     by = {(row["method"], row["split"], row["shots"]): row["recall@1"] for row in summary}
-    splits, methods = list(curve.fids_of(summary)), curve.methods_of(summary)
+    splits, methods = list(ags.fids_of(summary)), ags.methods_of(summary)
     gain = {key: found["gain"]["value"] for key, found in by.items()}
     return {
         "helps": [row["recall@1"]["gain"]["low"] > 0 for row in summary],

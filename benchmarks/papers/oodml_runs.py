@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers import ClaimContext
-from lookalike.shift import curve
+from lookalike.shift import ags
 from lookalike.shift.trials import FROZEN
 
 SETS = ("cub", "cars", "grocery")
@@ -26,8 +26,8 @@ EYES = ("efficientnet_lite0", "efficientnet_lite2")
 
 
 def settings_for(method: str, seed: int, name: str = SETS[0]) -> Any:
-    from lookalike.shift.series import RECIPE
-    from lookalike.shift.series import settings_for as resolved
+    from lookalike.shift.experiment import RECIPE
+    from lookalike.shift.experiment import trial_settings as resolved
 
     given: dict[str, Any] = {"recipe": RECIPE, "model": EYES[0], "steps": STEPS, "settings": {"model": LOOK}}
     return resolved(method, seed=seed, layout=name, **given)
@@ -52,8 +52,8 @@ def table_of(context: ClaimContext, name: str, part: str = "all") -> Path:
 def splits_of(context: ClaimContext, name: str) -> Any:
     """Five splits of a set with the whole sequence, by the first eye."""
     from lookalike.data.table import Table
-    from lookalike.shift.splitset import SplitSet
-    from lookalike.shift.splitting import make_splits
+    from lookalike.shift.make_splits import make_splits
+    from lookalike.shift.split_set import SplitSet
 
     path = context.jobs.folder / f"{name}-splits.json"
     if not path.exists():
@@ -114,7 +114,7 @@ def sets_of(context: ClaimContext, rows: Callable[[ClaimContext, str], Any]) -> 
 
 def plan(context: ClaimContext, name: str) -> Plan:
     """Arguments and description of every run of a set, by name."""
-    from lookalike.shift.running import controls
+    from lookalike.shift.experiment import controls
 
     splits = splits_of(context, name)
     end = splits.end_of_swapping()
@@ -140,18 +140,17 @@ def plan(context: ClaimContext, name: str) -> Plan:
 
 def warm(context: ClaimContext) -> None:
     """Fill the caches once, before several processes ask for them."""
-    from lookalike.shift import material
+    from lookalike.shift import shared_features
 
     for name in SETS:
         for part in ("all", "test"):
             context.say(f"Features of {name} ({part})")
-            material.load(table_of(context, name, part), settings_for(METHODS[0], 0))
+            shared_features.load(table_of(context, name, part), settings_for(METHODS[0], 0))
 
 
 def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
     """Zero- and few-shot on the easiest, the default and the hardest split of a set."""
-    from lookalike.shift.episodes import fewshot_trial
-    from lookalike.shift.few_shot import job, summarize
+    from lookalike.shift.few_shot import fewshot_trial, summarize
 
     splits = splits_of(context, name)
     chosen = {splits.splits[0].id, splits.default, splits.splits[-1].id}
@@ -161,7 +160,9 @@ def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
         for split in (split for split in splits.splits if split.id in chosen):
             for seed in SEEDS:
                 about = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                given = job(table_of(context, name), split, method, settings_for(method, seed, name), config, "")
+                given = fewshot_job(
+                    table_of(context, name), split, method, settings_for(method, seed, name), config, ""
+                )
                 plan[f"{name}-few-{method}-split{split.id}-seed{seed}"] = (given, about)
     if context.finished:
         done = whole_seeds(context, plan)
@@ -183,7 +184,7 @@ def transfer_of(context: ClaimContext, name: str) -> dict[str, dict[str, dict[st
         for target, values in row.get("transfer", {}).items():
             found.setdefault(target, {}).setdefault(row["method"], []).append(values["recall@1"])
     return {
-        target: {method: curve.band(np.array(values)).to_json() for method, values in methods.items()}
+        target: {method: ags.t_interval(np.array(values)).to_json() for method, values in methods.items()}
         for target, methods in found.items()
     }
 
@@ -215,8 +216,8 @@ def progression(*, table: str, splits: str, eye: str) -> list[float]:
     from lookalike.data.table import Table
     from lookalike.data.views import CenterView
     from lookalike.models import features_for
-    from lookalike.shift.distances import ClassDistances
-    from lookalike.shift.splitset import SplitSet
+    from lookalike.shift.fid import ClassFID
+    from lookalike.shift.split_set import SplitSet
 
     images, found, model = Table.load(Path(table)), SplitSet.load(splits), _eye(eye)
     features = features_for(model, images, views=[CenterView(model.preprocess)])[0]
@@ -230,4 +231,4 @@ def progression(*, table: str, splits: str, eye: str) -> list[float]:
             for left, right in step.swapped:
                 train[train.index(place[left])], test[test.index(place[right])] = place[right], place[left]
             states.append((tuple(train), tuple(test)))
-    return ClassDistances(features[codes >= 0], codes[codes >= 0], "samples").along(states)
+    return ClassFID(features[codes >= 0], codes[codes >= 0], "samples").along(states)

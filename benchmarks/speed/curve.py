@@ -61,11 +61,11 @@ def figures_of(result: dict[str, Any], wall: float, threads: int) -> tuple[dict[
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean recall@1 of every method on every split."""
-    from lookalike.shift import curve
+    from lookalike.shift import ags
 
     out = []
-    for method in curve.methods_of(rows):
-        means = [round(float(v.mean()), 4) for v in curve.values_of(rows, method, "recall@1")]
-        names = (f"split {k}" for k in curve.fids_of(rows))
+    for method in ags.methods_of(rows):
+        means = [round(float(v.mean()), 4) for v in ags.values_of(rows, method, "recall@1")]
+        names = (f"split {k}" for k in ags.fids_of(rows))
         out.append({"method": method, **dict(zip(names, means, strict=True))})
     return out

@@ -45,13 +45,13 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Coverage with its binomial interval, widths, and how far off the value itself is."""
-    from lookalike.shift.conformal import wilson
+    from scipy.stats import binomtest
 
     covered = [row["low"] <= row["truth"] <= row["high"] for row in rows]
     blind = [row["blind_low"] <= row["truth"] <= row["blind_high"] for row in rows]
     width = float(np.mean([row["high"] - row["low"] for row in rows]))
     without = float(np.mean([row["blind_high"] - row["blind_low"] for row in rows]))
-    low, high = wilson(sum(covered), len(rows))
+    low, high = binomtest(sum(covered), len(rows)).proportion_ci(method="wilson")
     off = [abs(row["value"] - row["truth"]) for row in rows]
     return {
         "folders": len(rows),
@@ -73,7 +73,7 @@ def cub(*, data: str, part: int, folders: int) -> dict[str, Any]:
     from lookalike.core.seeds import numpy_rng
     from lookalike.data import read_table
     from lookalike.models import Embedder
-    from lookalike.shift.splitting import make_splits
+    from lookalike.shift.make_splits import make_splits
 
     table = read_table(data, layout="cub")
     labels = table.labels()[0]
@@ -107,9 +107,9 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
     from lookalike.core.settings import merge
     from lookalike.data.views import CenterView
     from lookalike.models import Embedder, features_for
-    from lookalike.shift.graded import Classes, draw, recall
-    from lookalike.shift.material import top_of
+    from lookalike.shift.graded_folders import Classes, draw, recall
     from lookalike.shift.placement import encoder, learn, unit_rows
+    from lookalike.shift.shared_features import copy_head
     from lookalike.training import train
 
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as home:
@@ -117,7 +117,7 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
         done = train(data=own, settings=merge(more, settings), out=Path(home) / "run", report=False)
         model = Embedder.from_pretrained(done.path)  # type: ignore[union-attr]
         reach = learn(done.path, model, None)  # type: ignore[union-attr]
-    encode, rows = encoder(top_of(model)), []
+    encode, rows = encoder(copy_head(model)), []
     for name, table in others.items():
         labels = table.labels()[0]
         features = unit_rows(features_for(model, table, views=[CenterView(model.preprocess)])[0])

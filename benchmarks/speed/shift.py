@@ -19,21 +19,21 @@ MODEL = "efficientnet_lite0"
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     import scipy
 
-    from lookalike.shift.distances import ClassDistances
-    from lookalike.shift.sequence import sequence
-    from lookalike.shift.splitting import start
+    from lookalike.shift.class_swaps import sequence
+    from lookalike.shift.fid import ClassFID
+    from lookalike.shift.make_splits import start
 
     table, features = _features(context)
     codes, names = table.labels()
     sides = start(table)
     context.say("ours")
     begun = time.perf_counter()
-    whole = sequence(ClassDistances(features, codes), names, sides, draws=0)
+    whole = sequence(ClassFID(features, codes), names, sides, draws=0)
     ours = time.perf_counter() - begun
     begun = time.perf_counter()
-    sequence(ClassDistances(features, codes, "means"), names, sides, draws=0)
+    sequence(ClassFID(features, codes, "means"), names, sides, draws=0)
     means = time.perf_counter() - begun
-    rows = ClassDistances(features, codes)
+    rows = ClassFID(features, codes)
     differences, begun = [], time.perf_counter()
     for number, (step, state) in enumerate(zip(whole.steps, whole.states, strict=True), 1):
         expected = by_root(rows.rows(state.train), rows.rows(state.test))

@@ -16,7 +16,7 @@ def cv_plus(centers, residuals, level):
     return lows[count + 1 - rank - 1], highs[rank - 1]
 
 
-def over_groups(said, groups, level):
+def grouped_interval(said, groups, level):
     """The smallest value below which (1 + level)/2 of the weight lies, and the largest above which it does."""
     names, wanted = set(groups), (1 + level) / 2
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.papers import author_splits, restricted_pickle
 from lookalike.core.errors import LookalikeError
-from lookalike.shift.splitset import SplitSet
+from lookalike.shift.split_set import SplitSet
 
 
 def document(names):

@@ -10,8 +10,17 @@ import pytest
 from tests.naive import placing as naive
 
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift.conformal import cv_plus, halvings, over_groups, wilson
-from lookalike.shift.estimate import Estimator, Graded, Point, apart, expit, logistic
+from lookalike.shift.graded_folders import random_halves
+from lookalike.shift.recall_estimate import (
+    CurvePoint,
+    Estimator,
+    GradedFolder,
+    apart,
+    cv_plus,
+    expit,
+    grouped_interval,
+    logistic,
+)
 
 
 @pytest.mark.parametrize("count", [9, 10, 37])
@@ -28,12 +37,12 @@ def test_the_pooled_interval_is_what_the_loops_say(count, level):
     rng = numpy_rng(count, "pooled")
     centers, residuals = rng.standard_normal((2, count))
     groups = rng.integers(0, 25, count)
-    found = over_groups(centers, residuals, groups, level)
-    assert found == pytest.approx(naive.over_groups((centers + residuals).tolist(), groups.tolist(), level))
+    found = grouped_interval(centers, residuals, groups, level)
+    assert found == pytest.approx(naive.grouped_interval((centers + residuals).tolist(), groups.tolist(), level))
 
 
 def test_too_few_points_give_no_bounds():
-    assert cv_plus(np.zeros(8), np.ones(8), 0.9) == over_groups(*np.zeros((3, 8))) == (-math.inf, math.inf)
+    assert cv_plus(np.zeros(8), np.ones(8), 0.9) == grouped_interval(*np.zeros((3, 8))) == (-math.inf, math.inf)
     assert cv_plus(np.zeros(9), np.ones(9), 0.9) == (-1.0, 1.0)
 
 
@@ -42,24 +51,17 @@ def test_every_group_counts_the_same():
     said = np.concatenate([np.zeros(1000), np.arange(1.0, 40.0)])
     groups = np.concatenate([np.zeros(1000), np.arange(1, 40)])
     none = np.zeros(len(said))
-    assert over_groups(said, none, groups) == (1.0, 38.0)
-    assert over_groups(said, none, np.arange(len(said)))[1] == 0.0
+    assert grouped_interval(said, none, groups) == (1.0, 38.0)
+    assert grouped_interval(said, none, np.arange(len(said)))[1] == 0.0
     few = groups < 18
-    assert over_groups(said[few], none[few], groups[few]) == (0.0, 17.0)
+    assert grouped_interval(said[few], none[few], groups[few]) == (0.0, 17.0)
 
 
 def test_halves_share_no_class_and_lose_none():
     names = np.arange(11)
-    for one, two in halvings(names, 6, numpy_rng(0, "halves")):
+    for one, two in random_halves(names, 6, numpy_rng(0, "halves")):
         assert not set(one) & set(two)
         assert sorted([*one, *two]) == names.tolist()
-
-
-def test_wilson_by_hand():
-    low, high = wilson(85, 100)
-    assert (low, high) == pytest.approx((0.7672, 0.9069), abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert wilson(10, 10)[1] == pytest.approx(1.0)
 
 
 def test_folders_that_cannot_judge_each_other_give_no_bounds():
@@ -88,15 +90,15 @@ def world(rng, classes=24, noise=0.3, own=0.5):
         level = rng.standard_normal() + noise * rng.standard_normal()
         told = np.stack([level + rng.standard_normal(400), rng.standard_normal(400)], axis=1)
         found = rng.uniform(size=400) < expit(0.3 + told[:, 0] + quirk[chosen].mean())
-        point = Point(1.0, float(found.mean()), 400, look, tuple(map(int, chosen)))
-        return Graded(point, told, found, np.ones(400, bool))
+        point = CurvePoint(1.0, float(found.mean()), 400, look, tuple(map(int, chosen)))
+        return GradedFolder(point, told, found, np.ones(400, bool))
 
     return folder
 
 
 def learned(rng, folder, names, per_half=8):
     points = []
-    for half in (h for pair in halvings(names, 6, rng) for h in pair):
+    for half in (h for pair in random_halves(names, 6, rng) for h in pair):
         points += [folder(rng.permutation(half)[:4]) for _ in range(per_half)]
     return points
 
@@ -122,11 +124,11 @@ def test_the_interval_covers_what_it_promises_on_unseen_classes():
 def test_what_judges_a_folder_has_nothing_in_common_with_it():
     rng = numpy_rng(3, "apart")
     points = []
-    for half in (h for pair in halvings(np.arange(12), 6, rng) for h in pair):
+    for half in (h for pair in random_halves(np.arange(12), 6, rng) for h in pair):
         for look in ("plain", "gray"):
             for size in (1, 3, 6):
                 classes = tuple(int(k) for k in rng.permutation(half)[:size])
-                points += [Point(1.0, 0.5, 100, look, classes)] * 3
+                points += [CurvePoint(1.0, 0.5, 100, look, classes)] * 3
     for own, others in zip(points, apart(points), strict=True):
         assert others.any()
         for other in (points[k] for k in np.flatnonzero(others)):
@@ -145,7 +147,7 @@ def test_what_does_not_vary_says_nothing():
     rng = numpy_rng(0, "flat")
     folder = world(rng)
     folders = [folder([k % 2]) for k in range(24)]
-    flat = [Graded(f.point, np.hstack([f.evidence, np.ones((400, 1))]), f.found, f.asked) for f in folders]
+    flat = [GradedFolder(f.point, np.hstack([f.evidence, np.ones((400, 1))]), f.found, f.asked) for f in folders]
     one, two = Estimator.learn(folders), Estimator.learn(flat)
     told = folders[0].evidence
     found, wanted = two.at(np.hstack([told, np.full((400, 1), 7.0)]), 400), one.at(told, 400)
@@ -154,6 +156,6 @@ def test_what_does_not_vary_says_nothing():
 
 
 def test_of_known_classes_another_look_judges():
-    points = [Point(1.0, 0.5, 100, look, ()) for look in ("plain", "gray", "blur") for _ in range(4)]
+    points = [CurvePoint(1.0, 0.5, 100, look, ()) for look in ("plain", "gray", "blur") for _ in range(4)]
     for own, others in zip(points, apart(points), strict=True):
         assert {points[k].look for k in np.flatnonzero(others)} == {"plain", "gray", "blur"} - {own.look}

@@ -23,7 +23,7 @@ def rows(count, dim, seed, power=0.7):
     return rng.standard_normal((count, dim)) * np.arange(1, dim + 1) ** -power + rng.standard_normal(dim) * 0.3
 
 
-BOTH = [fid.between, lambda x, y: fid.distance(fid.moments(x), fid.moments(y))]
+BOTH = [fid.frechet_distance, lambda x, y: fid.moments_distance(fid.moments(x), fid.moments(y))]
 
 
 @pytest.mark.parametrize("way", BOTH)
@@ -74,7 +74,7 @@ def test_properties(way, count):
 def test_dead_and_repeated_dimensions(way):
     """A network's dead channels make the covariance singular though there are rows enough."""
     x, y = rows(90, 10, 7), rows(80, 10, 8)
-    plain = fid.between(x, y)
+    plain = fid.frechet_distance(x, y)
     dead = [np.hstack([z, np.zeros((len(z), 4))]) for z in (x, y)]
     assert way(*dead) == pytest.approx(plain, rel=1e-10)
     twice = [np.hstack([z, z]) for z in (x, y)]
@@ -84,7 +84,7 @@ def test_dead_and_repeated_dimensions(way):
 def test_far_from_the_origin():
     x, y = rows(50, 8, 9), rows(60, 8, 10)
     far = 1e6
-    assert fid.between(x + far, y + far) == pytest.approx(fid.between(x, y), rel=1e-6)
+    assert fid.frechet_distance(x + far, y + far) == pytest.approx(fid.frechet_distance(x, y), rel=1e-6)
 
 
 def test_moments_add_and_rows_are_exchanged():
@@ -114,4 +114,4 @@ def test_images_that_are_all_alike(way):
 
 def test_one_row_is_refused():
     with pytest.raises(ValueError, match="at least 2 rows"):
-        fid.between(np.zeros((1, 3)), np.zeros((5, 3)))
+        fid.frechet_distance(np.zeros((1, 3)), np.zeros((5, 3)))

@@ -15,10 +15,17 @@ from lookalike.core.files import read_json, write_json
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import read_table
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
-from lookalike.shift import graded, neighbor_features, placement
-from lookalike.shift.learning import Images, Model, SplitPoint, class_halves, far_limit, points_of
-from lookalike.shift.nearness import Reference
-from lookalike.shift.shift_curve import Reach
+from lookalike.shift import graded_folders, neighbor_features, placement
+from lookalike.shift.graded_folders import (
+    Images,
+    Model,
+    SplitPoint,
+    TrainingReference,
+    class_halves,
+    far_limit,
+    grade_folders,
+)
+from lookalike.shift.shift_curve import ShiftCurve
 
 
 def unit(rows):
@@ -49,14 +56,14 @@ def reach():
     }
     images = Images(features, labels, looks, held)
     model = Model(encode, train, held)
-    graded, reference, kinds = points_of(images, model, class_halves(labels, held, 0), plain=4, styled=2)
+    graded, reference, kinds = grade_folders(images, model, class_halves(labels, held, 0), plain=4, styled=2)
     splits = [
         SplitPoint(k, 10.0 * k, 0.9 - 0.1 * k, reference, reference.project(unit(features[held] + 0.1 * k)))
         for k in range(1, 4)
     ]
     far = far_limit(images, held, reference)
     about = {"images": len(labels)}
-    return Reach.learn("abc", graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about)
+    return ShiftCurve.learn("abc", graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about)
 
 
 # ---- evidence ------------------------------------------------------------------------------------
@@ -78,7 +85,7 @@ def test_recall_is_what_the_loops_say():
     features, labels = world(classes=5, images=6, spread=2.0)
     labels = labels.copy()
     labels[0] = 9  # alone in its class: it does not ask
-    assert graded.recall(features, labels) == pytest.approx(naive.recall(features, labels))
+    assert graded_folders.recall(features, labels) == pytest.approx(naive.recall(features, labels))
 
 
 def test_evidence_follows_its_image():
@@ -101,12 +108,12 @@ def test_without_classes_of_training_nothing_is_said_of_them():
 
 
 def test_images_that_were_trained_on_are_no_witnesses_for_their_classes():
-    from lookalike.shift.learning import kinds_of
+    from lookalike.shift.graded_folders import training_class_means
 
     features, labels = world(classes=6, images=8)
     rows, images = np.arange(len(labels)), Images(features, labels)
-    assert len(kinds_of(images, Model(encode, rows, rows), features)) == 0
-    assert len(kinds_of(images, Model(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
+    assert len(training_class_means(images, Model(encode, rows, rows), features)) == 0
+    assert len(training_class_means(images, Model(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
 
 
 # ---- distance ------------------------------------------------------------------------------------
@@ -114,7 +121,7 @@ def test_images_that_were_trained_on_are_no_witnesses_for_their_classes():
 
 def test_the_distance_does_not_depend_on_how_many_images_there_are():
     rng = numpy_rng(0, "gaussian")
-    reference = Reference.of(rng.standard_normal((4000, 80)))
+    reference = TrainingReference.fit(rng.standard_normal((4000, 80)))
     near = [reference.distance(reference.project(rng.standard_normal((n, 80))))[0] for n in (120, 400, 1500)]
     moved = [reference.distance(reference.project(rng.standard_normal((n, 80)) + 0.5))[0] for n in (120, 400, 1500)]
     assert max(map(abs, near)) < 3.0
@@ -124,7 +131,7 @@ def test_the_distance_does_not_depend_on_how_many_images_there_are():
 
 def test_a_farther_shift_lies_farther():
     rng = numpy_rng(0, "gaussian")
-    reference = Reference.of(rng.standard_normal((2000, 30)))
+    reference = TrainingReference.fit(rng.standard_normal((2000, 30)))
     found = [reference.distance(reference.project(rng.standard_normal((300, 30)) + s))[0] for s in (0, 0.3, 0.6, 1.2)]
     assert found == sorted(found)
 
@@ -134,15 +141,15 @@ def test_a_farther_shift_lies_farther():
 
 def test_folders_are_class_subsets_of_every_size():
     features, labels = world(classes=20, images=40)
-    classes = graded.Classes.of(features, labels, np.arange(len(labels)), features.mean(axis=0))
+    classes = graded_folders.Classes.of(features, labels, np.arange(len(labels)), features.mean(axis=0))
     rng = numpy_rng(0, "draws")
-    drawn = [graded.draw(classes, rng) for _ in range(60)]
+    drawn = [graded_folders.draw(classes, rng) for _ in range(60)]
     sizes, counts = [len(rows) for rows in drawn], [len(np.unique(labels[rows])) for rows in drawn]
     assert min(sizes) >= 100 and max(sizes) <= 1000 and max(sizes) > 400
     assert min(counts) <= 4 and max(counts) >= 15
     assert all(len(np.unique(rows)) == len(rows) for rows in drawn)
     with pytest.raises(LookalikeError, match="too few"):
-        graded.draw(graded.Classes.of(features, labels, np.arange(60), features.mean(axis=0)), rng)
+        graded_folders.draw(graded_folders.Classes.of(features, labels, np.arange(60), features.mean(axis=0)), rng)
 
 
 def test_points_of_a_half_hold_its_classes_only():
@@ -150,7 +157,7 @@ def test_points_of_a_half_hold_its_classes_only():
     held = np.flatnonzero(labels >= 14)
     halves = class_halves(labels, held, 0)
     model = Model(encode, np.flatnonzero(labels < 14), held)
-    points = [folder.point for folder in points_of(Images(features, labels), model, halves, plain=2)[0]]
+    points = [folder.point for folder in grade_folders(Images(features, labels), model, halves, plain=2)[0]]
     sides = [set(half) for pair in halves for half in pair]
     assert len(points) == 24
     for number, point in enumerate(points):
@@ -254,18 +261,18 @@ def test_a_folder_nearer_than_the_curve_is_taken_for_its_near_end(reach):
 
 def test_the_curve_comes_back_from_disk_as_it_was(reach, tmp_path):
     reach.save(tmp_path / "model.curve")
-    again = Reach.load(tmp_path / "model.curve")
+    again = ShiftCurve.load(tmp_path / "model.curve")
     features, _ = folder_of()
     assert again.place(encode(features), features) == reach.place(encode(features), features)
     document = read_json(tmp_path / "model.curve" / "curve.json")
     assert document["format"] == 2 and document["kind"] == "curve"
     write_json(tmp_path / "model.curve" / "curve.json", {**document, "format": 99})
     with pytest.raises(LookalikeError, match="format 99"):
-        Reach.load(tmp_path / "model.curve")
+        ShiftCurve.load(tmp_path / "model.curve")
     del document["points"]
     write_json(tmp_path / "model.curve" / "curve.json", document)
     with pytest.raises(LookalikeError, match="damaged"):
-        Reach.load(tmp_path / "model.curve")
+        ShiftCurve.load(tmp_path / "model.curve")
 
 
 # ---- the verb ------------------------------------------------------------------------------------
@@ -329,7 +336,7 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
         return capsys.readouterr().err
 
     assert "learned, once: from 240 images of `one`" in said(data=one)
-    first = Reach.load(curve)
+    first = ShiftCurve.load(curve)
     assert first.about["seed"] == 0
 
     def learn(model, embedder, data, *, seed):
@@ -342,7 +349,7 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
     assert "was learned with seed 0; it is learned again" in said(data=one, seed=1)
     assert "learned" not in said(data=one) + said(seed=1)
     assert "was learned from other images or labels; it is learned again" in said(data=two)
-    assert Reach.load(curve).about["seed"] == 0
+    assert ShiftCurve.load(curve).about["seed"] == 0
     other = read_table(two)
     other = other.with_column("label", other.column("label")[::-1])
     assert "other images or labels" in said(data=other)

@@ -12,17 +12,17 @@ from lookalike import shift
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Table
 from lookalike.methods.diva import DiVA
-from lookalike.shift import episodes, few_shot, running, series, trials
-from lookalike.shift.splitset import Split, SplitSet
-from lookalike.shift.splitting import split_features
+from lookalike.shift import experiment, few_shot, trials
+from lookalike.shift.make_splits import split_features
+from lookalike.shift.split_set import Split, SplitSet
 from lookalike.training.source import CachedSource, Rows
 
 EYE = {"name": "made up", "weights": "0", "preprocess": {}}
 
 
 def resolved(method, layout="", **settings):
-    given = {"recipe": series.RECIPE, "model": "efficientnet_lite0", "seed": 0, "steps": 4}
-    return series.settings_for(method, layout=layout, settings=settings, **given)
+    given = {"recipe": experiment.RECIPE, "model": "efficientnet_lite0", "seed": 0, "steps": 4}
+    return experiment.trial_settings(method, layout=layout, settings=settings, **given)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_both_views_of_diva_differ():
 
 
 def test_models_and_data_sets_that_end_alike_are_told_apart(images, tiny, tmp_path):
-    assert running.short_names(["a/x", "b/y", "c/x"]) == ["x 1", "y", "x 3"]
+    assert experiment.unique_names(["a/x", "b/y", "c/x"]) == ["x 1", "y", "x 3"]
     twin = tmp_path / "twin" / tiny.name
     twin.parent.mkdir()
     twin.symlink_to(tiny)
@@ -81,7 +81,7 @@ def found_splits(**options) -> SplitSet:
 
 def test_controls_are_classes_of_the_split_they_are_measured_on():
     found = found_splits(count=6)
-    end, beside = found.end_of_swapping(), running.controls(found, found.splits)
+    end, beside = found.end_of_swapping(), experiment.controls(found, found.splits)
     assert end is not None and beside and not found.is_removal(end)
     for number, draws in beside.items():
         removal = found.split(int(number))
@@ -104,19 +104,19 @@ def test_files_without_random_removals_get_them():
     """As the authors' have none."""
     whole = found_splits(count=6)
     bare = SplitSet(whole.data, whole.eye, "authors", whole.splits, whole.default)
-    assert not running.controls(bare, bare.splits)
-    found = bare.with_chance()
+    assert not experiment.controls(bare, bare.splits)
+    found = bare.with_random_removals()
     end = found.end_of_swapping()
     assert end is not None and len(end.test) == 20 and end.fid == max(s.fid for s in found.splits if len(s.test) == 20)
-    assert set(running.controls(found, found.splits)) == {str(s.id) for s in found.splits if len(s.test) < 20}
-    assert whole.with_chance() is whole
+    assert set(experiment.controls(found, found.splits)) == {str(s.id) for s in found.splits if len(s.test) < 20}
+    assert whole.with_random_removals() is whole
 
 
 def test_sides_without_pairs_are_refused_before_training():
     split = Split(1, "0", 1.0, ("a", "b"), ("c", "d"))
     splits = SplitSet({"classes": {"a": 2, "b": 3, "c": 1, "d": 4}}, {}, "samples", (split,), 1)
     with pytest.raises(LookalikeError, match=r"Split 1 has fewer than two classes .* test side"):
-        running.check_sides(splits, splits.splits)
+        experiment.check_trainable(splits, splits.splits)
 
 
 def marked(query, gallery) -> Table:
@@ -127,9 +127,9 @@ def marked(query, gallery) -> Table:
 def test_queries_and_gallery_only_where_every_class_has_them():
     labels = np.array([0, 0, 1, 1])
     whole = marked([True, False, True, False], [False, True, False, True])
-    assert trials.parted(whole, labels)["query"].tolist() == [True, False, True, False]
+    assert trials.query_gallery(whole, labels)["query"].tolist() == [True, False, True, False]
     half = marked([True, False, False, False], [False, True, False, False])  # class 1 was for training
-    assert trials.parted(half, labels) == {}
+    assert trials.query_gallery(half, labels) == {}
 
 
 def test_supports_come_from_the_gallery():
@@ -137,7 +137,7 @@ def test_supports_come_from_the_gallery():
     rows = np.arange(len(labels))
     gallery = rows % 12 < 7
     gallery[labels == 3] = rows[labels == 3] % 12 < 5  # none would be left
-    found = episodes.episode(labels, rows, (2, 5), 0, gallery)
+    found = few_shot.episode(labels, rows, (2, 5), 0, gallery)
     assert gallery[found["5"]].all() and set(found["2"]) < set(found["5"])
     assert set(labels[found["queries"]]) == {0, 1, 2}
     for code in range(3):
@@ -154,15 +154,15 @@ def test_an_authors_file_brings_its_episodes_and_validation_classes():
         "2": {"0": {"crow": ["crow/0.jpg", "crow/1.jpg"], "wren": ["7.jpg", "6.jpg"]}},
         "3": {"0": {"crow": ["1.jpg", "2.jpg", "3.jpg"], "wren": ["6.jpg", "8.jpg", "9.jpg"]}},
     }
-    found = episodes.stored_episode(material, np.arange(12), supports, [2, 3], 0)
+    found = few_shot.stored_episode(material, np.arange(12), supports, [2, 3], 0)
     assert found["2"].tolist() == [0, 1, 6, 7] and found["3"].tolist() == [1, 2, 3, 6, 8, 9]
     assert found["queries"].tolist() == [4, 5, 10, 11]
     with pytest.raises(LookalikeError, match="Episode 1 with 2 shots"):
-        episodes.stored_episode(material, np.arange(12), supports, [2, 3], 1)
+        few_shot.stored_episode(material, np.arange(12), supports, [2, 3], 1)
     split = Split(1, "", 1.0, ("a", "b"), ("crow", "wren"), validation=("a",), episodes=supports)
     config = {"shots": [2, 3], "episodes": 1, "adapt_steps": 3}
-    given = few_shot.job("table", split, "ms", resolved("ms"), config, "")
-    assert given["held"] == ("a",) and given["supports"] == supports
+    given = few_shot.fewshot_job("table", split, "ms", resolved("ms"), config, "")
+    assert given["validation"] == ("a",) and given["supports"] == supports
 
 
 def test_the_gain_is_judged_over_episodes_not_over_seeds():
@@ -189,7 +189,7 @@ def test_queries_are_answered_from_the_gallery_alone():
     material = SimpleNamespace(table=Table.from_columns(columns, name="parted"), labels=labels)
     # Queries 0, 1 and 3, 4 are copies of each other; in the gallery the first class's image is nearest to all.
     vectors = np.array([[1, 0], [1, 0], [0.6, 0.8], [0, 1], [0, 1], [-1, 0]], np.float32)
-    found = trials.measure(material, np.arange(6), vectors)
+    found = trials.retrieval_scores(material, np.arange(6), vectors)
     assert found["queries"] == 4 and found["recall@1"] == 0.5
 
 

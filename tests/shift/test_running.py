@@ -11,7 +11,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.methods.diva import DiVA
 from lookalike.methods.margin import Margin
-from lookalike.shift import curve, episodes, trials
+from lookalike.shift import ags, few_shot, trials
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ def test_every_method_on_every_split_with_every_seed(done):
 
 def test_the_score_is_the_area_of_the_mean_curve(done):
     rows = done.result["rows"]
-    fids = list(curve.fids_of(rows).values())
-    means = [v.mean() for v in curve.values_of(rows, "margin", "recall@1")]
+    fids = list(ags.fids_of(rows).values())
+    means = [v.mean() for v in ags.values_of(rows, "margin", "recall@1")]
     x = (np.array(fids) - fids[0]) / (fids[-1] - fids[0])
     found = done.result["ags"]["recall@1"]["margin"]
     assert found["value"] == pytest.approx(np.trapezoid(means, x))
@@ -59,7 +59,7 @@ def test_the_score_is_the_area_of_the_mean_curve(done):
 
 
 def test_removals_stand_beside_random_ones(done):
-    found = curve.against_chance(done.result["rows"])
+    found = ags.compare_removals(done.result["rows"])
     assert {row["method"] for row in found} == {"margin", "ms", "frozen"}
     assert all(0 <= row["random"] <= 1 for row in found)
 
@@ -86,12 +86,12 @@ def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, mo
             raise KeyboardInterrupt
         return whole(**arguments)
 
-    monkeypatch.setattr("lookalike.shift.running.trial", dies)
+    monkeypatch.setattr("lookalike.shift.experiment.trial", dies)
     with pytest.raises(KeyboardInterrupt):
         go(images, tiny, tmp_path / "run", transfer=[images])
     monkeypatch.undo()
     counted = []
-    monkeypatch.setattr("lookalike.shift.running.trial", lambda **a: counted.append(1) or whole(**a))
+    monkeypatch.setattr("lookalike.shift.experiment.trial", lambda **a: counted.append(1) or whole(**a))
     again = shift.run(resume=tmp_path / "run", processes=1)
     assert len(counted) == 15 - 4
     key = lambda row: (row["method"], row["split"], row["seed"])  # noqa: E731
@@ -138,15 +138,15 @@ def test_two_processes_give_what_one_gives(images, tiny, tmp_path):
 def test_episodes_nest_and_never_meet_their_queries():
     labels = np.repeat(np.arange(6), [9, 8, 7, 12, 3, 9])
     rows = np.arange(len(labels))
-    found = episodes.episode(labels, rows, (2, 5), 3)
+    found = few_shot.episode(labels, rows, (2, 5), 3)
     assert set(found["2"]) < set(found["5"])
     assert not set(found["5"]) & set(found["queries"])
     assert 4 not in labels[found["queries"]]  # too small for a support and two queries
     assert all((labels[found["2"]] == code).sum() == 2 for code in (0, 1, 2, 3, 5))
-    other = episodes.episode(labels, rows, (2, 5), 4)
+    other = few_shot.episode(labels, rows, (2, 5), 4)
     assert set(other["2"]) != set(found["2"])
     with pytest.raises(LookalikeError, match="at least 7 images"):
-        episodes.episode(np.repeat(np.arange(4), 6), np.arange(24), (2, 5), 0)
+        few_shot.episode(np.repeat(np.arange(4), 6), np.arange(24), (2, 5), 0)
 
 
 def test_fewshot_compares_on_the_same_queries(images, tiny, tmp_path):

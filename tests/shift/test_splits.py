@@ -10,11 +10,11 @@ from tests.naive import shift as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift import fid, ordering
-from lookalike.shift.distances import ClassDistances
-from lookalike.shift.sequence import sequence, turning
-from lookalike.shift.splitset import SplitSet
-from lookalike.shift.splitting import split_features, start
+from lookalike.shift import class_swaps, fid
+from lookalike.shift.class_swaps import sequence, turning
+from lookalike.shift.fid import ClassFID
+from lookalike.shift.make_splits import split_features, start
+from lookalike.shift.split_set import SplitSet
 
 EYE = {"name": "made up", "weights": "0"}
 
@@ -23,7 +23,7 @@ EYE = {"name": "made up", "weights": "0"}
 def test_swaps_as_the_naive_twin(harder, history, per_step):
     means = numpy_rng(1, "means").standard_normal((20, 5))
     train, test = tuple(range(10)), tuple(range(10, 20))
-    found = ordering.swaps(means, train, test, per_step=per_step, steps=8, history=history, harder=harder)
+    found = class_swaps.swaps(means, train, test, per_step=per_step, steps=8, history=history, harder=harder)
     expected = naive.swap_sequence(means, train, test, per_step, 8, history, harder)
     assert [(s.train, s.test) for s in found] == expected
     assert all(len(s.swapped) == per_step for s in found)
@@ -32,7 +32,7 @@ def test_swaps_as_the_naive_twin(harder, history, per_step):
 def test_swapping_drives_the_sides_apart_and_together(classes):
     table, features = classes(40)
     codes, names = table.labels()
-    whole = sequence(ClassDistances(features, codes), names, start(table))
+    whole = sequence(ClassFID(features, codes), names, start(table))
     fids = [step.fid for step in whole.steps]
     assert fids[whole.end] > 1.5 * fids[whole.start] > 1.5 * min(fids[: whole.start])
     assert fids[-1] > fids[whole.end]  # removal goes on where swapping stopped
@@ -122,19 +122,19 @@ def test_same_file_for_the_same_seed_and_shuffled_rows(classes, tmp_path, monkey
             return "0"
 
     from lookalike.data import Preprocess
-    from lookalike.shift import splitting
+    from lookalike.shift import make_splits
 
     Eye.preprocess = Preprocess(size=32, mean=(0, 0, 0), std=(1, 1, 1))
     monkeypatch.setattr(
         "lookalike.models.features_for",
         lambda model, rows, **_: np.stack([by_id[row] for row in rows.column("row_id")])[None],
     )
-    first = splitting.make_splits(table, Eye(), seed=3)
-    second = splitting.make_splits(table.take(order), Eye(), seed=3)
+    first = make_splits.make_splits(table, Eye(), seed=3)
+    second = make_splits.make_splits(table.take(order), Eye(), seed=3)
     first.save(tmp_path / "a.json")
     second.save(tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-    other = splitting.make_splits(table, Eye(), seed=4)
+    other = make_splits.make_splits(table, Eye(), seed=4)
     assert other.random != first.random
     assert [s.fid for s in other.splits] == [s.fid for s in first.splits]
 
@@ -205,15 +205,15 @@ def test_start_takes_a_split_that_parts_the_classes(classes):
 
 def test_removal_takes_what_looks_like_the_other_side():
     means = np.array([[0.0], [1], [6], [9], [4], [10]])
-    found = ordering.removals(means, (0, 1, 2), (3, 4, 5), per_step=1, steps=1)
+    found = class_swaps.removals(means, (0, 1, 2), (3, 4, 5), per_step=1, steps=1)
     assert (found[0].train, found[0].test, found[0].removed) == ((0, 1), (3, 5), (2, 4))
 
 
 def test_removal_of_several_at_once_takes_the_first_of_the_same_order():
     means = numpy_rng(3, "means").standard_normal((40, 4))
     train, test = tuple(range(20)), tuple(range(20, 40))
-    found = ordering.removals(means, train, test, per_step=3, steps=4)
-    scores = ordering.leanings(means, train, test)
+    found = class_swaps.removals(means, train, test, per_step=3, steps=4)
+    scores = class_swaps.leanings(means, train, test)
     for side, own, kept in zip((train, test), scores, (found[0].train, found[0].test), strict=True):
         gone = {side[i] for i in np.argsort(own)[:3]}
         assert set(side) - set(kept) == gone
@@ -247,12 +247,14 @@ def test_options_that_make_no_splits(classes, wrong, words):
 def test_the_authors_removal_swaps_or_removes(classes):
     table, features = classes(60)
     codes, _ = table.labels()
-    distances = ClassDistances(features, codes)
+    distances = ClassFID(features, codes)
     train, test = start(table)
-    found = ordering.authors_removals(distances.means, train, test, distances.one, per_step=2, steps=10, history=5)
-    current, left = distances.one(train, test), set(range(60))
+    found = class_swaps.author_removals(
+        distances.means, train, test, distances.between, per_step=2, steps=10, history=5
+    )
+    current, left = distances.between(train, test), set(range(60))
     for state in found:
-        value = distances.one(state.train, state.test)
+        value = distances.between(state.train, state.test)
         if state.removed:
             assert len(state.removed) == 4
             left -= set(state.removed)
@@ -269,14 +271,14 @@ def test_the_authors_removal_swaps_or_removes(classes):
 def test_carried_moments_are_those_computed_anew(classes):
     table, features = classes(40, images=12)
     codes, _ = table.labels()
-    distances = ClassDistances(features, codes)
+    distances = ClassFID(features, codes)
     rng = numpy_rng(0, "walk")
     sides, steps = [list(range(20)), list(range(20, 40))], []
     for _ in range(100):
         a, b = rng.integers(20, size=2)
         sides[0][a], sides[1][b] = sides[1][b], sides[0][a]
         steps.append((tuple(sides[0]), tuple(sides[1])))
-    fresh = [fid.between(distances.rows(a), distances.rows(b)) for a, b in steps]
+    fresh = [fid.frechet_distance(distances.rows(a), distances.rows(b)) for a, b in steps]
     assert np.allclose(distances.along(steps), fresh, rtol=1e-11, atol=0)
 
 

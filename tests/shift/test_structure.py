@@ -8,8 +8,8 @@ from tests.naive import shift as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift import structure as measures
-from lookalike.shift.structure import structure
+from lookalike.shift import embedding_structure as measures
+from lookalike.shift.embedding_structure import structure
 
 
 def unit(x):

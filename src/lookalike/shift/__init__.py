@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from lookalike.shift.experiment import run
     from lookalike.shift.few_shot import fewshot
+    from lookalike.shift.make_splits import splits
     from lookalike.shift.placement import place
-    from lookalike.shift.running import run
-    from lookalike.shift.splitset import Split, SplitSet
-    from lookalike.shift.splitting import splits
+    from lookalike.shift.split_set import Split, SplitSet
 
 __all__ = ["Split", "SplitSet", "fewshot", "place", "run", "splits"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Split": "splitset",
-        "SplitSet": "splitset",
+        "Split": "split_set",
+        "SplitSet": "split_set",
         "fewshot": "few_shot",
         "place": "placement",
-        "run": "running",
-        "splits": "splitting",
+        "run": "experiment",
+        "splits": "make_splits",
     },
 )

@@ -1,7 +1,8 @@
-"""The verb `shift fewshot`: does a handful of labeled images repair what the shift has broken?"""
+"""Few-shot."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import numpy as np
 from lookalike.core import report_blocks as s
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
-from lookalike.shift import curve
-from lookalike.shift import material as shared
-from lookalike.shift.episodes import fewshot_trial
-from lookalike.shift.series import RECIPE, TABLE, Series, chosen_splits, settings_for
-from lookalike.training.settings import resolve
+from lookalike.core.seeds import numpy_rng
+from lookalike.shift import ags, shared_features
+from lookalike.shift.experiment import RECIPE, TABLE, Experiment, select_splits, trial_settings
+from lookalike.shift.trials import FROZEN, divide, fit, query_gallery, quiet, retrieval_scores
+from lookalike.training.settings import TrainSettings, resolve
+from lookalike.training.split import Division
 
-KIND = "fewshot"
+FEWSHOT_KIND = "fewshot"
 MEASURES = ("recall@1", "map@1000")
 # Only the head moves, by Margin at its start's β, which is what the authors adapt with (docs/decisions/0122).
 ADAPT = {"method": {"name": "margin"}, "data": {"validation": 0.0}}
@@ -71,43 +73,43 @@ def fewshot(
         "recipe": str(recipe),
         "settings": dict(settings or {}),
     }
-    series = Series.begin(KIND, config, out, resume)
-    with series.run.locked():
-        return _run(series, processes)
+    experiment = Experiment.create_or_resume(FEWSHOT_KIND, config, out, resume)
+    with experiment.run.locked():
+        return _run(experiment, processes)
 
 
-def _run(series: Series, processes: int | None) -> Run:
-    config = series.config
-    table = series.table(TABLE, config["data"], config["layout"])
+def _run(experiment: Experiment, processes: int | None) -> Run:
+    config = experiment.config
+    table = experiment.table(TABLE, config["data"], config["layout"])
 
     def settings(method: str, seed: int) -> Any:
         keys = ("recipe", "model", "steps", "settings")
         own = {key: config[key] for key in keys}
-        return settings_for(method, seed=seed, layout=table.notes.get("layout", ""), **own)
+        return trial_settings(method, seed=seed, layout=table.notes.get("layout", ""), **own)
 
     first = settings(config["methods"][0], 0)
 
-    found = series.splits(table, first)
-    shared.load(series.path(), first, progress=True)
+    found = experiment.splits(table, first)
+    shared_features.load(experiment.path(), first, progress=True)
     jobs, about = {}, {}
     for method in config["methods"]:
-        for split in chosen_splits(config["only"], found):
+        for split in select_splits(config["only"], found):
             for seed in range(config["seeds"]):
                 chosen = settings(method, seed)
                 key = f"{method} split {split.id} seed {seed}"
                 about[key] = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                jobs[key] = job(series.path(), split, method, chosen, config, table.fingerprint())
+                jobs[key] = fewshot_job(experiment.path(), split, method, chosen, config, table.fingerprint())
     rows = []
-    for key, result in series.work(jobs, fewshot_trial, "Few-shot", processes):
+    for key, result in experiment.run_jobs(jobs, fewshot_trial, "Few-shot", processes):
         rows += [{**about[key], **row} for row in result["episodes"]]
     summary = summarize(rows)
-    series.run.write_result(finished=True, rows=rows, summary=summary)
+    experiment.run.write_result(finished=True, rows=rows, summary=summary)
     for name, section in report_sections(summary).items():
-        series.run.write_section(name, section)
-    return series.run
+        experiment.run.write_section(name, section)
+    return experiment.run
 
 
-def job(
+def fewshot_job(
     table: Path, split: Any, method: str, settings: Any, config: Mapping[str, Any], fingerprint: str
 ) -> dict[str, Any]:
     """The arguments of one few-shot job."""
@@ -118,7 +120,9 @@ def job(
     steps = {
         str(k): config["adapt_steps"] if k == least else round(1.5 * config["adapt_steps"]) for k in config["shots"]
     }
-    own = {"held": split.validation, "supports": split.episodes} if split.episodes else {}  # of the authors' files
+    own = (
+        {"validation": split.validation, "supports": split.episodes} if split.episodes else {}
+    )  # of the authors' files
     return {
         **own,
         "table": str(table),
@@ -133,7 +137,7 @@ def job(
     }
 
 
-def summarize(rows: curve.Rows) -> list[dict[str, Any]]:
+def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
     """Zero- and few-shot of every method, split and number of shots; the gain with its t interval over episodes, each
     the mean over the seeds, which share them."""
     out = []
@@ -142,15 +146,15 @@ def summarize(rows: curve.Rows) -> list[dict[str, Any]]:
         mine = [r for r in rows if (r["split"], r["method"], r["shots"]) == (split, method, shots)]
         episodes = sorted({row["episode"] for row in mine})
         found: dict[str, Any] = {"split": split, "fid": fid, "method": method, "shots": shots, "episodes": len(mine)}
-        for measure in MEASURES:
+        for name in MEASURES:
             zero, few = (
-                np.array([np.mean([r[side][measure] for r in mine if r["episode"] == e]) for e in episodes])
+                np.array([np.mean([r[side][name] for r in mine if r["episode"] == e]) for e in episodes])
                 for side in ("zero", "few")
             )
-            found[measure] = {
+            found[name] = {
                 "zero": float(zero.mean()),
                 "few": float(few.mean()),
-                "gain": curve.band(few - zero).to_json(),
+                "gain": ags.t_interval(few - zero).to_json(),
             }
         out.append(found)
     return out
@@ -158,10 +162,10 @@ def summarize(rows: curve.Rows) -> list[dict[str, Any]]:
 
 def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section]:
     blocks: list[s.Block] = []
-    for measure in MEASURES:
+    for name in MEASURES:
         cells: list[list[s.Cell]] = []
         for row in summary:
-            found = row[measure]
+            found = row[name]
             gain = {k: 100 * v for k, v in found["gain"].items()}
             cells.append(
                 [
@@ -174,7 +178,7 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
                 ]
             )
         columns = ["split", "method", "shots", "zero-shot", "few-shot", "gain, points"]
-        blocks.append(s.Grid(title=measure, columns=columns, rows=cells, whisker="gain, points"))
+        blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="gain, points"))
     gains = [row["recall@1"]["gain"] for row in summary]
     sure = sum(gain["low"] > 0 for gain in gains)
     sentence = f"Few images help in {sure} of {len(gains)} cases beyond chance, by recall@1 on the same queries."
@@ -182,3 +186,106 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
         "verdict": s.Section(title="Few-shot", order=s.VERDICT, blocks=[s.Verdict(sentence=sentence)]),
         "table": s.Section(title="Zero-shot and few-shot", order=s.TABLE, blocks=blocks),
     }
+
+
+def episode(
+    labels: np.ndarray, rows: np.ndarray, shots: Sequence[int], number: int, gallery: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Rows of each support (by shots, nested) and of the `queries`. Classes too small for a query are left out.
+
+    Where queries are parted from the `gallery` (by row), supports come from the gallery, of which something is left: a
+    image taken a moment after a query would give its answer away.
+    """
+    most = max(shots)
+    supports: dict[str, list[np.ndarray]] = {str(k): [] for k in shots}
+    queries = []
+    for code in np.unique(labels[rows]):
+        group = numpy_rng(number, "episode", int(code)).permutation(rows[labels[rows] == code])
+        if gallery is not None:
+            group = group[np.argsort(~gallery[group], kind="stable")]
+            if not most < gallery[group].sum() < len(group):
+                continue
+        if len(group) < most + 2:
+            continue
+        for k in shots:
+            supports[str(k)].append(group[:k])
+        queries.append(group[most:])
+    if len(queries) < 2:
+        raise LookalikeError(f"Few-shot needs two test classes or more with at least {most + 2} images.")
+    out = {name: np.sort(np.concatenate(parts)) for name, parts in supports.items()}
+    return {**out, "queries": np.sort(np.concatenate(queries))}
+
+
+def stored_episode(
+    found: shared_features.SharedFeatures,
+    rows: np.ndarray,
+    supports: Mapping[str, Any],
+    shots: Sequence[int],
+    number: int,
+) -> dict[str, np.ndarray]:
+    """The same of an authors' file, `supports`: shots → episode → class → file names. Its supports are not nested: the
+    queries are what none of them holds."""
+    files = [str(name) for name in found.table.take(rows).column("path")]
+    places = {(found.names[found.labels[row]], Path(f).name): row for row, f in zip(rows.tolist(), files, strict=True)}
+    out = {}
+    for k in shots:
+        try:
+            named = supports[str(k)][str(number)]
+            wanted = [(name, Path(file).name) for name, files in named.items() for file in files]
+            out[str(k)] = np.sort(np.array([places[key] for key in wanted], np.int64))
+        except KeyError as error:
+            raise LookalikeError(f"Episode {number} with {k} shots needs {error}, which is not there.") from error
+    return {**out, "queries": np.setdiff1d(rows, np.concatenate(list(out.values())))}
+
+
+def fewshot_trial(
+    *,
+    table: str,
+    train: Sequence[str],
+    test: Sequence[str],
+    method: str,
+    settings: Mapping[str, Any],
+    adapt: Mapping[str, Any],
+    shots: Mapping[str, int],
+    episodes: int,
+    validation: Sequence[str] = (),
+    supports: Mapping[str, Any] | None = None,
+    fingerprint: str = "",
+) -> dict[str, Any]:
+    """Train on the classes `train`, then adapt to each episode's support; `shots` gives steps by number of shots.
+
+    `validation` are training classes that choose the step, `supports` the episodes (both drawn otherwise).
+    """
+    chosen, further = TrainSettings.model_validate(dict(settings)), TrainSettings.model_validate(dict(adapt))
+    with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
+        found = shared_features.load(table, chosen)
+        run = Run.create(method, {}, path=Path(folder) / "run")
+        parts = shared_features.assemble(found, chosen, divide(found, chosen, train, test, validation=validation), run)
+        if method != FROZEN:
+            fit(parts, run)
+        top = shared_features.copy_head(found.model)
+        rows, counts = found.rows_of(test), [int(k) for k in shots]
+        gallery = np.zeros(len(found.labels), bool)
+        gallery[rows] = query_gallery(found.table.take(rows), found.labels[rows]).get("gallery", False)
+        out = []
+        for number in range(episodes):
+            if supports:
+                sets = stored_episode(found, rows, supports, counts, number)
+            else:
+                sets = episode(found.labels, rows, counts, number, gallery if gallery.any() else None)
+            queries = sets["queries"]
+            zero = _measured(found, queries, found.vectors(queries, top))
+            for k, steps in shots.items():
+                own = further.model_copy(update={"steps": steps, "evaluate_every": max(steps, 1), "seed": number})
+                none = queries[:0]
+                division = Division(sets[k], none, queries, "few-shot")
+                run = Run.create("few-shot", {}, path=Path(folder) / f"{number}-{k}")
+                encode, _ = fit(shared_features.assemble(found, own, division, run, top), run)
+                few = _measured(found, queries, encode(queries))
+                out.append({"episode": number, "shots": int(k), "zero": zero, "few": few, "queries": len(queries)})
+    return {"episodes": out}
+
+
+def _measured(found: shared_features.SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, float]:
+    values = retrieval_scores(found, rows, vectors)
+    return {name: values[name] for name in ("recall@1", "map@1000")}

@@ -28,13 +28,12 @@ from lookalike.data.views import CenterView
 from lookalike.models import Embedder, features_for
 from lookalike.models.folder import find
 from lookalike.models.pooling import unit
-from lookalike.shift.estimate import Graded
-from lookalike.shift.learning import Images, Model, SplitPoint, class_halves, far_limit, points_of
-from lookalike.shift.material import Material, Top, assemble, top_of
-from lookalike.shift.nearness import FEWEST
-from lookalike.shift.shift_curve import CURVE, Placement, Reach
-from lookalike.shift.splitting import split_features
-from lookalike.shift.trials import divide, fit, quiet, recall
+from lookalike.shift.graded_folders import FEWEST, Images, Model, SplitPoint, class_halves, far_limit, grade_folders
+from lookalike.shift.make_splits import split_features
+from lookalike.shift.recall_estimate import GradedFolder
+from lookalike.shift.shared_features import HeadAndNorm, SharedFeatures, assemble, copy_head
+from lookalike.shift.shift_curve import CURVE, Placement, ShiftCurve
+from lookalike.shift.trials import divide, fit, quiet, recall_at_1
 from lookalike.training.outcome import head_rows
 from lookalike.training.settings import TrainSettings, resolve
 
@@ -97,12 +96,12 @@ def place(
         raise LookalikeError(f"`{table.name}` holds {len(first)} different images; placing needs at least {FEWEST}.")
     images = found.table.take(first)
     features = unit_rows(features_for(embedder, images, views=[CenterView(embedder.preprocess)], progress=True)[0])
-    placement = known.place(encoder(top_of(embedder))(features), features, level=level)
+    placement = known.place(encoder(copy_head(embedder))(features), features, level=level)
     if out is not None:
-        from lookalike.shift.placement_report import report_sections
+        from lookalike.shift.shift_report import placement_sections
 
         run = Run.create("place", {"model": str(model), "folder": table.name, "level": level}, path=out)
-        for name, section in report_sections(placement, known).items():
+        for name, section in placement_sections(placement, known).items():
             run.write_section(name, section)
         run.write_result(finished=True, **placement.to_json())
     return placement
@@ -116,14 +115,14 @@ def curve_folder(model: str | Path, embedder: Embedder) -> Path:
     return found.with_name(f"{found.name}.curve")
 
 
-def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) -> Reach | None:
+def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) -> ShiftCurve | None:
     """The curve that was learned before, if it is this model's, of today's kind, and of what is asked for."""
     if not (path / CURVE).is_file():
         return None
     if read_json(path / CURVE, "model's curve").get("format") in range(CURRENT["curve"]):
         progress.warn(f"The curve `{path}` was learned by an older version; it is learned again.")
         return None
-    known = Reach.load(path)
+    known = ShiftCurve.load(path)
     why = ""
     if known.model != embedder.fingerprint():
         why = "belongs to another model"
@@ -145,7 +144,7 @@ def _identity(table: Table) -> str:
     return hash_bytes(table.fingerprint(), codes.tobytes(), json.dumps([names, [str(side) for side in split]]))
 
 
-def encoder(top: Top) -> Any:
+def encoder(top: HeadAndNorm) -> Any:
     """Unit features → unit embeddings."""
     return lambda rows: head_rows(top[0], rows, top[1])
 
@@ -158,7 +157,7 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
 # ---- learning ------------------------------------------------------------------------------------
 
 
-def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: int = 0) -> Reach:
+def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: int = 0) -> ShiftCurve:
     """Learn a model's curve from labeled images: those it was trained on, and those it was not."""
     torch.set_num_threads(threads())
     given, settings = _labeled(model, data)
@@ -174,8 +173,8 @@ def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: in
     some = np.sort(numpy_rng(seed, "other looks").permutation(held)[:STYLED])
     images = Images(features, labels, _looks(embedder, table.take(some)), some)
     halves = class_halves(labels, held, seed)
-    fixed = Model(encoder(top_of(embedder)), train, held)
-    graded, reference, kinds = points_of(images, fixed, halves, seed=seed, name="fixed")
+    fixed = Model(encoder(copy_head(embedder)), train, held)
+    graded, reference, kinds = grade_folders(images, fixed, halves, seed=seed, name="fixed")
     splits: list[SplitPoint] = []
     if settings is not None and len(names) >= RECIPE_CLASSES:
         more, splits = recipe_curve(images, table, embedder, settings, halves, seed=seed)
@@ -193,7 +192,7 @@ def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: in
     }
     far = far_limit(images, held, reference)
     progress.say(f"Learning from {len(graded):,} folders of known classes")
-    return Reach.learn(
+    return ShiftCurve.learn(
         embedder.fingerprint(), graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about
     )
 
@@ -244,7 +243,7 @@ def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
 
 def recipe_curve(
     images: Images, table: Table, embedder: Embedder, settings: TrainSettings, halves: Halves, *, seed: int = 0
-) -> tuple[list[Graded], list[SplitPoint]]:
+) -> tuple[list[GradedFolder], list[SplitPoint]]:
     """The recipe retrained on splits of growing difficulty: folders of each test side, and the curve itself.
 
     Only the head is trained again, on the model's own features: a curve of the backbone would take days.
@@ -252,15 +251,15 @@ def recipe_curve(
     eye = {"name": embedder.name, "weights": embedder.fingerprint("pooled")}
     found = split_features(table, images.features, eye, count=SPLITS, draws=1)
     plain = Images(images.features, images.labels)
-    graded: list[Graded] = []
+    graded: list[GradedFolder] = []
     splits: list[SplitPoint] = []
     for split in found.splits:
         rows = found.rows(table, split)
         encode = retrained(images, table, embedder, settings, rows["train"])
         model = Model(encode, rows["train"], rows["test"])
-        more, reference, _ = points_of(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
+        more, reference, _ = grade_folders(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
         graded += more
-        value = recall(encode(images.features[rows["test"]]), images.labels[rows["test"]])
+        value = recall_at_1(encode(images.features[rows["test"]]), images.labels[rows["test"]])
         some = numpy_rng(seed, "split", split.id).permutation(rows["test"])[:2000]
         splits.append(SplitPoint(split.id, split.fid, value, reference, reference.project(images.features[some])))
     return graded, splits
@@ -277,11 +276,11 @@ def retrained(images: Images, table: Table, embedder: Embedder, settings: TrainS
     embedder.head, embedder.norm = nn.Identity(), nn.Identity()
     labels, names = table.labels()
     try:
-        found = Material(table, labels, names, embedder, images.features, None)
+        found = SharedFeatures(table, labels, names, embedder, images.features, None)
         division = divide(found, chosen, [names[code] for code in np.unique(labels[train])], [])
         with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-place-") as folder:
             run = Run.create("place", {}, path=Path(folder) / "run")
             fit(assemble(found, chosen, division, run), run)
-        return encoder(top_of(embedder))
+        return encoder(copy_head(embedder))
     finally:
         embedder.head, embedder.norm = own

@@ -14,10 +14,9 @@ from lookalike.core.files import atomic_folder, read_json, write_json
 from lookalike.core.formats import check_format, stamp
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.shift.estimate import PLAIN, Estimator, Graded, Point
-from lookalike.shift.learning import SplitPoint, length
-from lookalike.shift.nearness import FEWEST, MATCHED, Reference
+from lookalike.shift.graded_folders import FEWEST, MATCHED, SplitPoint, TrainingReference, length
 from lookalike.shift.neighbor_features import NAMES, evidence
+from lookalike.shift.recall_estimate import PLAIN, CurvePoint, Estimator, GradedFolder
 
 CURVE, ARRAYS = "curve.json", "arrays.npz"
 MOST = 1000  # images of a folder that are looked at, as in the folders the curve was learned on
@@ -26,7 +25,7 @@ BEYOND_SHARE = 0.2  # of images that may lie farther from training than almost a
 
 
 @dataclass(frozen=True)
-class Sighting:
+class FolderPosition:
     """What can be seen of a folder without labels."""
 
     images: int
@@ -45,7 +44,7 @@ class Sighting:
 class Placement:
     """Where a folder lies; a folder too small for a number has no `recall`."""
 
-    seen: Sighting
+    seen: FolderPosition
     splits: int
     """How many splits the recipe's curve has."""
     recall: Interval | None
@@ -61,19 +60,19 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Reach:
+class ShiftCurve:
     """The learned curve of one model."""
 
     model: str
     """Fingerprint of the model it belongs to."""
-    points: Sequence[Point]
+    points: Sequence[CurvePoint]
     everywhere: Estimator
     """Learned on all folders."""
     nearby: Estimator | None
     """On plain folders alone, where they can judge each other."""
     splits: Sequence[SplitPoint]
     """The recipe's curve, easiest first; may be empty."""
-    reference: Reference
+    reference: TrainingReference
     kinds: np.ndarray
     """Mean embeddings of the classes of training."""
     far: float
@@ -82,7 +81,7 @@ class Reach:
     """What it was learned from: images, classes, method, seed."""
 
     @classmethod
-    def learn(cls, model: str, folders: Sequence[Graded], **parts: Any) -> Reach:
+    def learn(cls, model: str, folders: Sequence[GradedFolder], **parts: Any) -> ShiftCurve:
         """Fit what judges new folders on graded ones."""
         plain = [folder for folder in folders if folder.point.look == PLAIN and folder.point.classes]
         nearby = Estimator.learn(plain) if len(plain) >= ENOUGH_PLAIN else None
@@ -95,23 +94,23 @@ class Reach:
         told = evidence(vectors[chosen], features[chosen], self.kinds) if seen.distance is not None else None
         return self._judge(seen, told, level)
 
-    def look_at(self, features: np.ndarray) -> Sighting:
+    def look_at(self, features: np.ndarray) -> FolderPosition:
         """How far a folder lies from training."""
         count, used = len(features), min(len(features), MOST)
         rows = self.reference.project(features)
         outside = float((self.reference.gaps(rows) > self.far).mean())
         if count < FEWEST:
-            return Sighting(count, used, outside)
+            return FolderPosition(count, used, outside)
         distance, spread = self.reference.distance(rows)
-        return Sighting(count, used, outside, distance, spread, self._split(distance, min(used, MATCHED)))
+        return FolderPosition(count, used, outside, distance, spread, self._split(distance, min(used, MATCHED)))
 
-    def _estimator(self, seen: Sighting) -> Estimator:
+    def _estimator(self, seen: FolderPosition) -> Estimator:
         """A folder no farther from training than any plain one is judged by those; other looks only widen it."""
         limit = max((point.distance for point in self.points if point.look == PLAIN), default=0.0)
         near = seen.distance is not None and length(seen.distance) <= limit
         return self.nearby if near and self.nearby is not None else self.everywhere
 
-    def _judge(self, seen: Sighting, told: np.ndarray | None, level: float) -> Placement:
+    def _judge(self, seen: FolderPosition, told: np.ndarray | None, level: float) -> Placement:
         queries = min(max(seen.used, FEWEST), MOST)
         estimator = self._estimator(seen)
         about: dict[str, Any] = {
@@ -175,7 +174,7 @@ class Reach:
             np.savez(part / ARRAYS, **arrays)
 
     @classmethod
-    def load(cls, folder: Path) -> Reach:
+    def load(cls, folder: Path) -> ShiftCurve:
         document = check_format("curve", read_json(folder / CURVE, "model's curve"), folder)
         try:
             with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
@@ -187,7 +186,7 @@ class Reach:
                     raise ValueError("evidence of another version")
                 return cls(
                     document["model"],
-                    [Point.from_json(row) for row in document["points"]],
+                    [CurvePoint.from_json(row) for row in document["points"]],
                     Estimator.of(arrays, "everywhere"),
                     Estimator.of(arrays, "nearby") if "nearby_whole" in arrays else None,
                     splits,
@@ -200,10 +199,10 @@ class Reach:
             raise LookalikeError(f"The curve `{folder}` is damaged; delete it, and it is learned again.") from error
 
 
-def _arrays(name: str, reference: Reference) -> dict[str, np.ndarray]:
+def _arrays(name: str, reference: TrainingReference) -> dict[str, np.ndarray]:
     parts = {"mean": reference.mean, "basis": reference.basis, "rows": reference.rows}
     return {f"{name}_{part}": values for part, values in parts.items()}
 
 
-def _reference(arrays: Any, name: str) -> Reference:
-    return Reference(*(arrays[f"{name}_{part}"] for part in ("mean", "basis", "rows")))
+def _reference(arrays: Any, name: str) -> TrainingReference:
+    return TrainingReference(*(arrays[f"{name}_{part}"] for part in ("mean", "basis", "rows")))

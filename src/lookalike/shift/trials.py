@@ -23,9 +23,9 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
 from lookalike.evaluation.neighbors import top_k
 from lookalike.evaluation.retrieval import retrieval
-from lookalike.shift import material as shared
-from lookalike.shift.material import Material
-from lookalike.shift.structure import structure
+from lookalike.shift import shared_features
+from lookalike.shift.embedding_structure import structure
+from lookalike.shift.shared_features import SharedFeatures
 from lookalike.training import checkpoint
 from lookalike.training.loop import Loop, TrainingProgress
 from lookalike.training.outcome import protocol
@@ -47,35 +47,36 @@ def trial(
     method: str,
     settings: Mapping[str, Any],
     select: str = "validation",
-    held: Sequence[str] = (),
+    validation: Sequence[str] = (),
     controls: Mapping[str, Sequence[Sequence[str]]] | None = None,
     transfer: Mapping[str, str] | None = None,
     fingerprint: str = "",
 ) -> dict[str, Any]:
     """Recall and mAP on the classes `test` after training on the classes `train`.
 
-    `held` are training classes that choose the step (drawn otherwise).
+    `validation` are training classes that choose the step (drawn otherwise).
     `controls` are other sets of test classes (by a name) to measure recall on: what removal does by itself.
     `transfer` names other tables to measure the same model on. `fingerprint` only tells tables apart.
     """
     chosen = TrainSettings.model_validate(dict(settings))
     with quiet():
-        found = shared.load(table, chosen)
+        found = shared_features.load(table, chosen)
         started = time.monotonic()
         rows = found.rows_of(test)
         if method == FROZEN:
             found.model.head, found.model.norm = found.top
             encode, done = found.vectors, TrainingProgress()
         else:
-            division = divide(found, chosen, train, test, select, held)
+            division = divide(found, chosen, train, test, select, validation)
             encode, done = _train(found, chosen, division)
         trained = time.monotonic()
         vectors = encode(rows)
-        out = measure(found, rows, vectors)
+        out = retrieval_scores(found, rows, vectors)
         some = np.sort(numpy_rng(0, "structure").permutation(len(rows))[:STRUCTURE])
         out["structure"] = structure(vectors[some], found.labels[rows][some])
         out["controls"] = {
-            name: [_among(found, rows, vectors, classes) for classes in sets] for name, sets in (controls or {}).items()
+            name: [_recall_among(found, rows, vectors, classes) for classes in sets]
+            for name, sets in (controls or {}).items()
         }
         if transfer:
             out["transfer"] = _transfer(found, chosen, transfer)
@@ -84,35 +85,35 @@ def trial(
 
 
 def divide(
-    found: Material,
+    found: SharedFeatures,
     settings: TrainSettings,
     train: Sequence[str],
     test: Sequence[str],
     select: str = "validation",
-    held: Sequence[str] = (),
+    validation: Sequence[str] = (),
 ) -> Division:
-    """The training classes less some that choose the step: `held`, or a share drawn at random.
+    """The training classes less some that choose the step: `validation`, or a share drawn at random.
 
     `select="test"` is the authors' way: the test classes choose.
     """
     if select == "test":
         return Division(found.rows_of(train), found.rows_of(test), found.rows_of(test), "shift")
     share = settings.data.validation
-    if not held and share and len(train) >= 4:
+    if not validation and share and len(train) >= 4:
         order = numpy_rng(settings.data.split_seed, "shift validation").permutation(sorted(train)).tolist()
         wanted = max(2, round(share * len(order)))
-        held = [name for name in order if len(found.rows_of([name])) >= 2][:wanted]  # one image finds no other
-    kept = [name for name in train if name not in set(held)]
-    return Division(found.rows_of(kept), found.rows_of(held), found.rows_of(test), "shift")
+        validation = [name for name in order if len(found.rows_of([name])) >= 2][:wanted]  # one image finds no other
+    kept = [name for name in train if name not in set(validation)]
+    return Division(found.rows_of(kept), found.rows_of(validation), found.rows_of(test), "shift")
 
 
-def _train(found: Material, settings: TrainSettings, division: Division) -> tuple[Any, TrainingProgress]:
+def _train(found: SharedFeatures, settings: TrainSettings, division: Division) -> tuple[Any, TrainingProgress]:
     """(encode(rows), how the training went)."""
     with tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
         parts: Assembly
         if settings.views.mode == "cached" and settings.views.layer == "pooled":
-            parts = shared.assemble(found, settings, division, run)
+            parts = shared_features.assemble(found, settings, division, run)
         else:
             parts = assemble_whole(settings, found.table, division, run)
         return fit(parts, run)
@@ -130,10 +131,10 @@ def fit(parts: Assembly, run: Run) -> tuple[Any, TrainingProgress]:
     return encode, done
 
 
-def measure(found: Material, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
+def retrieval_scores(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
     """Recall@1 and mAP@1000, corrected and as the authors have it, by the protocol of the table."""
     table = found.table.take(rows)
-    how = parted(table, found.labels[rows])
+    how = query_gallery(table, found.labels[rows])
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
     result = retrieval(vectors, found.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **how)
     means = result.mean()
@@ -141,15 +142,15 @@ def measure(found: Material, rows: np.ndarray, vectors: np.ndarray) -> dict[str,
     return {**values, "queries": len(result.query_index), "classes": len(np.unique(found.labels[rows]))}
 
 
-def _among(found: Material, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
+def _recall_among(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
     """Recall@1 among the rows of some of the classes, by the same protocol."""
     kept = np.isin(rows, found.rows_of(classes))
     labels = found.labels[rows[kept]]
-    how = parted(found.table.take(rows[kept]), labels)
+    how = query_gallery(found.table.take(rows[kept]), labels)
     return retrieval(vectors[kept], labels, recall_at=(1,), top=1, **how).mean()["recall@1"]
 
 
-def parted(table: Table, labels: np.ndarray) -> dict[str, Any]:
+def query_gallery(table: Table, labels: np.ndarray) -> dict[str, Any]:
     """Query and gallery where the table has them for every class; else none, and each image asks all others. After
     swapping, classes that were for training are tested, and some data sets part only the others."""
     how = protocol(table)
@@ -157,19 +158,19 @@ def parted(table: Table, labels: np.ndarray) -> dict[str, Any]:
     return how if np.isin(labels, marked).all() else {}
 
 
-def recall(vectors: np.ndarray, labels: np.ndarray) -> float:
+def recall_at_1(vectors: np.ndarray, labels: np.ndarray) -> float:
     """Recall@1 of every row among the others."""
     _, index = top_k(vectors, vectors, 1, exclude=np.arange(len(vectors)))
     return float((labels[index[:, 0]] == labels).mean())
 
 
-def _transfer(found: Material, settings: TrainSettings, others: Mapping[str, str]) -> dict[str, Any]:
+def _transfer(found: SharedFeatures, settings: TrainSettings, others: Mapping[str, str]) -> dict[str, Any]:
     """The model as it is now on other data sets."""
     out = {}
     for name, path in others.items():
-        other = shared.load(path, settings)
+        other = shared_features.load(path, settings)
         rows = np.flatnonzero(other.labels >= 0)
-        values = measure(other, rows, other.vectors(rows, shared.top_of(found.model)))
+        values = retrieval_scores(other, rows, other.vectors(rows, shared_features.copy_head(found.model)))
         out[name] = {key: values[key] for key in ("recall@1", "map@1000")}
     return out
 

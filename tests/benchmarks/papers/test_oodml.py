@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.papers import oodml, oodml_judged, oodml_runs
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift import curve
+from lookalike.shift import ags
 
 CONTEXT = SimpleNamespace(finished=False)
 
@@ -180,7 +180,7 @@ def test_every_claim_says_how_it_is_run():
 
 
 def test_score_is_the_area(found):
-    score = curve.score(rows(), "ms", "recall@1")
+    score = ags.score(rows(), "ms", "recall@1")
     assert score["low"] <= score["value"] <= score["high"]
     assert score["t_low"] < score["t_high"]
 

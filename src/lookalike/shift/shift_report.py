@@ -1,4 +1,4 @@
-"""The report of a shift run: the curve for every method with bands, the tables, the splits, maps, and transfer."""
+"""Report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from lookalike.core import report_blocks as s
 from lookalike.core.seeds import numpy_rng
-from lookalike.shift import curve
+from lookalike.shift import ags
+from lookalike.shift.graded_folders import MATCHED
+from lookalike.shift.shift_curve import Placement, ShiftCurve
 from lookalike.shift.trials import FROZEN
 
 NAMES = {"recall@1": "recall@1", "map@1000": "mAP@1000"}
@@ -18,7 +20,7 @@ POINTS = 1500  # images on a map
 SIDES = ("train", "test", "removed")
 
 
-def write(run: Any, rows: curve.Rows, splits: Any, found: Any, facts: Mapping[str, Any]) -> None:
+def write_sections(run: Any, rows: ags.Rows, splits: Any, found: Any, facts: Mapping[str, Any]) -> None:
     """All sections of a run; `rows` of the first model, `facts` what the result says of the others."""
     sections = {
         "verdict": verdict_section(rows, facts),
@@ -38,11 +40,11 @@ def write(run: Any, rows: curve.Rows, splits: Any, found: Any, facts: Mapping[st
         run.write_section(name, section)
 
 
-def verdict_section(rows: curve.Rows, facts: Mapping[str, Any]) -> s.Section:
+def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
     measure = "recall@1"
     trained = [row for row in rows if row["method"] != FROZEN] or list(rows)
-    best, score = next(iter(curve.scores(trained, measure).items()))
-    values = curve.values_of(trained, best, measure)
+    best, score = next(iter(ags.scores(trained, measure).items()))
+    values = ags.values_of(trained, best, measure)
     first, last = float(values[0].mean()), float(values[-1].mean())
     sentence = (
         f"Over {len(values)} splits of growing difficulty, {best} holds up best: recall@1 {first:.3f} on the easiest, "
@@ -50,8 +52,8 @@ def verdict_section(rows: curve.Rows, facts: Mapping[str, Any]) -> s.Section:
     )
     figures = [
         s.Figure(label=f"AGS, {best}", value=_value(score), note="area under the curve, recall@1"),
-        s.Figure(label="easiest split", value=s.Value.of(curve.band(values[0]))),
-        s.Figure(label="hardest split", value=s.Value.of(curve.band(values[-1]))),
+        s.Figure(label="easiest split", value=s.Value.of(ags.t_interval(values[0]))),
+        s.Figure(label="hardest split", value=s.Value.of(ags.t_interval(values[-1]))),
     ]
     return s.Section(
         title="How far it can be trusted",
@@ -60,13 +62,13 @@ def verdict_section(rows: curve.Rows, facts: Mapping[str, Any]) -> s.Section:
     )
 
 
-def table_section(rows: curve.Rows) -> s.Section:
+def table_section(rows: ags.Rows) -> s.Section:
     blocks: list[s.Block] = []
-    fids = curve.fids_of(rows)
+    fids = ags.fids_of(rows)
     for measure, name in NAMES.items():
         cells: list[list[s.Cell]] = []
-        for method, score in curve.scores(rows, measure).items():
-            means = [s.Value(value=float(v.mean())) for v in curve.values_of(rows, method, measure)]
+        for method, score in ags.scores(rows, measure).items():
+            means = [s.Value(value=float(v.mean())) for v in ags.values_of(rows, method, measure)]
             cells.append([method, *means, _value(score)])
         columns = ["method", *[f"split {k}" for k in fids], "AGS"]
         blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="AGS"))
@@ -79,13 +81,13 @@ def table_section(rows: curve.Rows) -> s.Section:
     return s.Section(title="Every method on every split", order=s.TABLE, blocks=blocks)
 
 
-def curve_section(rows: curve.Rows) -> s.Section:
+def curve_section(rows: ags.Rows) -> s.Section:
     blocks: list[s.Block] = []
-    fids = list(curve.fids_of(rows).values())
+    fids = list(ags.fids_of(rows).values())
     for measure, name in NAMES.items():
         series = []
-        for method in curve.methods_of(rows):
-            bands = [curve.band(v) for v in curve.values_of(rows, method, measure)]
+        for method in ags.methods_of(rows):
+            bands = [ags.t_interval(v) for v in ags.values_of(rows, method, measure)]
             wide = any(b.high > b.low for b in bands)
             extra = {"low": [b.low for b in bands], "high": [b.high for b in bands]} if wide else {}
             y = [b.value for b in bands]
@@ -99,16 +101,16 @@ def curve_section(rows: curve.Rows) -> s.Section:
     return s.Section(title="The curve", order=s.TABLE + 2, blocks=blocks)
 
 
-def _controls(rows: curve.Rows) -> list[list[s.Cell]]:
+def _controls(rows: ags.Rows) -> list[list[s.Cell]]:
     """Recall on each removal beside that on random classes before it; the mean over seeds and draws."""
     return [
         [f"split {found['split']}", found["method"], s.Value(value=found["removal"]), s.Value(value=found["random"])]
-        for found in curve.against_chance(rows)
+        for found in ags.compare_removals(rows)
     ]
 
 
-def ranks_section(rows: curve.Rows) -> s.Section:
-    found = curve.ranks([row for row in rows if row["method"] != FROZEN] or rows, "recall@1")
+def ranks_section(rows: ags.Rows) -> s.Section:
+    found = ags.ranks([row for row in rows if row["method"] != FROZEN] or rows, "recall@1")
     columns = ["method", *[f"split {k}" for k in found["splits"]]]
     cells: list[list[s.Cell]] = [[name, *places] for name, places in found["places"].items()]
     cells.append(["pairs in another order than on the first", *found["pairs_swapped"]])
@@ -194,3 +196,48 @@ def transfer_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
 
 def _value(score: Mapping[str, float]) -> s.Value:
     return s.Value(value=score["value"], low=score["low"], high=score["high"])
+
+
+BINS = 8
+
+
+def placement_sections(found: Placement, reach: ShiftCurve) -> dict[str, s.Section]:
+    line = f"{found.seen.images:,} images; the curve was learned on {len(reach.points):,} folders of known classes"
+    shown = {"without a look at the folder": found.ignoring}
+    if found.recall is not None:
+        shown = {"recall@1 to expect": found.recall, **shown}
+    look = {"digits": 2, "level": found.level}
+    figures = [s.Figure(label=label, value=s.Value.of(value, **look)) for label, value in shown.items()]
+    verdict = s.Verdict(sentence=found.sentence, figures=figures, line=line)
+    out = {"verdict": s.Section(title="Where the folder lies", order=s.VERDICT, blocks=[verdict])}
+    if found.seen.distance is not None:
+        out["curve"] = s.Section(title="The model's curve", order=s.TABLE, blocks=[curve_block(found, reach)])
+    return out
+
+
+def curve_block(found: Placement, reach: ShiftCurve) -> s.Lines:
+    """Recall over distance: the recipe retrained on splits, the fixed model on graded folders; the folder marked."""
+    assert found.seen.distance is not None
+    size = min(found.seen.used, MATCHED)
+    series = []
+    if reach.splits:
+        points = sorted((max(split.distance(size), 0.0) ** 0.5, split.recall) for split in reach.splits)
+        series.append(s.Series(name="recipe retrained on splits", x=[x for x, _ in points], y=[y for _, y in points]))
+    series.append(_fixed(reach))
+    mark = s.Mark(x=max(found.seen.distance, 0.0) ** 0.5, label="this folder")
+    note = "Band: 90 % of the graded folders. Distance is the square root of FID in 64 directions at equal size."
+    return s.Lines(x_label="distance from training", y_label="recall@1", series=series, marks=[mark], note=note)
+
+
+def _fixed(reach: ShiftCurve) -> s.Series:
+    """The graded folders in order of their distance, a few at a time."""
+    order = sorted(reach.points, key=lambda point: point.distance)
+    groups: list[Any] = [group for group in np.array_split(np.arange(len(order)), BINS) if len(group)]
+    recalls = [np.array([order[k].recall for k in group]) for group in groups]
+    return s.Series(
+        name="this model on graded folders",
+        x=[float(np.mean([order[k].distance for k in group])) for group in groups],
+        y=[float(np.median(values)) for values in recalls],
+        low=[float(np.quantile(values, 0.05)) for values in recalls],
+        high=[float(np.quantile(values, 0.95)) for values in recalls],
+    )

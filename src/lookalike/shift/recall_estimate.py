@@ -1,23 +1,57 @@
-"""From what the images of a folder tell to the recall@1 to expect, with an interval.
-
-A logistic regression says of every image how likely its nearest neighbor shows the same thing; the mean over the
-folder is its recall@1. What judges a folder was fitted on folders that share no class with it and were not seen in
-its look; what that gets wrong, on the arcsine scale and in units of the spread to expect, makes the interval, in which
-every look counts the same, since new images may come in one that was never seen.
-"""
+"""Estimate."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation._ranking.parallel import crew
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.shift.conformal import cv_plus, over_groups
+
+
+def cv_plus(centers: np.ndarray, residuals: np.ndarray, level: float = 0.9) -> tuple[float, float]:
+    """The interval of a new value. `centers[i]` is what the fit without the i-th point's fold says of the new one,
+    `residuals[i]` how far that fit was from the i-th point. Too few points for the level: no bounds."""
+    count = len(residuals)
+    rank = math.ceil(level * (count + 1))
+    if rank > count:
+        return -math.inf, math.inf
+    size = np.abs(residuals)
+    low = float(np.sort(centers - size)[count - rank])
+    high = float(np.sort(centers + size)[rank - 1])
+    return low, high
+
+
+def grouped_interval(
+    centers: np.ndarray, residuals: np.ndarray, groups: np.ndarray, level: float = 0.9
+) -> tuple[float, float]:
+    """The interval of a new value of a new group (Dunn et al. 2022: pooled distributions).
+
+    Points of a group resemble each other (here: folders in one look), and err on one side together, so that many of
+    them still tell of one group only: every group has the same weight, one more stands for the group that was never
+    seen, and errors keep their sign. Each side leaves out half of what the level allows. Where there are too few groups
+    to leave any out, the bounds are the outermost; too few points: no bounds.
+    """
+    wanted = (1 + level) / 2
+    if math.ceil(level * (len(residuals) + 1)) > len(residuals):
+        return -math.inf, math.inf
+    said = centers + residuals
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(said, kind="stable")
+    values, weights = said[order], (1 / counts[group] / (len(counts) + 1))[order]
+    return -_upper(-values[::-1], weights[::-1], wanted), _upper(values, weights, wanted)
+
+
+def _upper(values: np.ndarray, weights: np.ndarray, wanted: float) -> float:
+    """The first of sorted values by which so much weight is reached, else the last."""
+    return float(values[min(int(np.searchsorted(np.cumsum(weights), wanted - 1e-9)), len(values) - 1)])
+
 
 PLAIN = "plain"
 PENALTY = 1e-3
@@ -28,7 +62,7 @@ STEPS, MORE = 12, 4  # Newton's, from nothing and from the fit on all folders
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """A graded folder: how far it lies, and how many of its queries found their class first."""
 
     distance: float
@@ -44,15 +78,15 @@ class Point:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Point:
+    def from_json(cls, document: Mapping[str, Any]) -> CurvePoint:
         return cls(**{**document, "classes": tuple(document["classes"])})
 
 
 @dataclass(frozen=True)
-class Graded:
+class GradedFolder:
     """A graded folder with what its images tell, and the truth about each."""
 
-    point: Point
+    point: CurvePoint
     evidence: np.ndarray
     found: np.ndarray
     """Whose nearest neighbor shows its class."""
@@ -83,7 +117,7 @@ class Estimator:
     """The look of each folder, as a number."""
 
     @classmethod
-    def learn(cls, folders: Sequence[Graded], *, seed: int = 0) -> Estimator:
+    def learn(cls, folders: Sequence[GradedFolder], *, seed: int = 0) -> Estimator:
         points = [folder.point for folder in folders]
         truth = np.array([angle((p.recall * p.queries + 0.375) / (p.queries + 0.75)) for p in points])
         unit = spread(np.array([point.queries for point in points]))
@@ -127,7 +161,7 @@ class Estimator:
     def _interval(self, value: float, said: np.ndarray, residuals: np.ndarray, queries: int, level: float) -> Interval:
         centers, off = said[self.judge], residuals * spread(queries)
         many = len(np.unique(self.groups)) > 1
-        low, high = over_groups(centers, off, self.groups, level) if many else cv_plus(centers, off, level)
+        low, high = grouped_interval(centers, off, self.groups, level) if many else cv_plus(centers, off, level)
         return Interval(*(share(v) for v in (float(np.clip(value, low, high)), low, high)))
 
     # ---- on disk -----------------------------------------------------------------------------------------------
@@ -140,7 +174,7 @@ class Estimator:
         return cls(*(arrays[f"{name}_{part.name}"] for part in fields(cls)))
 
 
-def apart(points: Sequence[Point]) -> np.ndarray:
+def apart(points: Sequence[CurvePoint]) -> np.ndarray:
     """For every folder (a row) which others may judge it: no class in common, another look unless both are plain.
 
     Among folders of classes that were trained on, it is the look that is new: those of the same look are left out.
@@ -166,7 +200,7 @@ def logistic(x: np.ndarray, y: np.ndarray, weights: np.ndarray, start: np.ndarra
     return slopes
 
 
-def _sample(folders: Sequence[Graded], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _sample(folders: Sequence[GradedFolder], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(evidence, hit, folder, weight) of some queries of every folder; all folders weigh the same."""
     rows: list[tuple[np.ndarray, ...]] = []
     for number, folder in enumerate(folders):
@@ -199,7 +233,3 @@ def angle(p: Any) -> Any:
 
 def share(value: float) -> float:
     return float(np.sin(np.clip(value, 0, np.pi / 2)) ** 2)
-
-
-def expit(x: Any) -> Any:
-    return 1 / (1 + np.exp(-np.clip(x, -700, 700)))

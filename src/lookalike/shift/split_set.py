@@ -13,32 +13,10 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_json, write_json
 from lookalike.core.formats import check_format, stamp
 from lookalike.data.table import Table
-from lookalike.shift.ordering import random_orders
+from lookalike.shift.class_swaps import DRAWS, Step, random_orders
 
 Names = tuple[str, ...]
-DRAWS = 5  # random removals beside every targeted one
 MEASURES = ("samples", "means", "authors")  # what the FIDs of a file were measured on; of the authors' it is not stated
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the whole sequence, chosen as a split or not."""
-
-    kind: str
-    """easier, start, harder or removal."""
-    number: int
-    """Classes a side exchanged (below 0: easier) or, for a removal, removed since the end of swapping."""
-    fid: float
-    swapped: tuple[tuple[str, str], ...] = ()
-    """What this step exchanged: (out of train, out of test)."""
-    removed: Names = ()
-    """What this step removed."""
-    random: tuple[float, ...] = ()
-    """For a removal: the FIDs after random removals of as many classes."""
-
-    @property
-    def name(self) -> str:
-        return f"R{self.number}" if self.kind == "removal" else str(self.number)
 
 
 @dataclass(frozen=True)
@@ -85,7 +63,7 @@ class SplitSet:
                 return found
         raise LookalikeError(f"There is no split {number}: there are {', '.join(str(s.id) for s in self.splits)}.")
 
-    def with_chance(self) -> SplitSet:
+    def with_random_removals(self) -> SplitSet:
         """The same with orders of random removal where the file has none, as the authors' have: from the hardest of the
         splits with the most classes."""
         if self.random:

@@ -28,11 +28,11 @@ from lookalike.training.setup import VIEW_SEED, Assembly, freeze, start_head, st
 from lookalike.training.source import CachedSource, Rows, Source
 from lookalike.training.split import Division
 
-Top = tuple[Any, Any]  # the head, and the norm layer behind it
+HeadAndNorm = tuple[Any, Any]  # the head, and the norm layer behind it
 
 
 @dataclass
-class Material:
+class SharedFeatures:
     """Images and the features of one starting model; row numbers are into the table."""
 
     table: Table
@@ -45,7 +45,7 @@ class Material:
     """Pooled features of some random views (views, rows, …); None: the center crop alone."""
 
     def __post_init__(self) -> None:
-        self.top = top_of(self.model)
+        self.top = copy_head(self.model)
         """The starting model's own; the model's is replaced by every run."""
 
     def rows_of(self, classes: Sequence[str]) -> np.ndarray:
@@ -59,18 +59,18 @@ class Material:
             )
         return np.flatnonzero(np.isin(self.labels, [places[name] for name in classes]))
 
-    def vectors(self, rows: np.ndarray, top: Top | None = None) -> np.ndarray:
+    def vectors(self, rows: np.ndarray, top: HeadAndNorm | None = None) -> np.ndarray:
         """Unit embeddings that a top, by default the starting model's own, makes of the features."""
         head, norm = self.top if top is None else top
         return head_rows(head, self.features[rows], norm)
 
 
-def top_of(model: Embedder) -> Top:
+def copy_head(model: Embedder) -> HeadAndNorm:
     """A copy of what stands above the features: the head, and the norm layer behind it."""
     return copy.deepcopy(model.head), copy.deepcopy(model.norm)
 
 
-def load(table: str | Path, settings: TrainSettings, *, progress: bool = False) -> Material:
+def load(table: str | Path, settings: TrainSettings, *, progress: bool = False) -> SharedFeatures:
     """The material of a stored table; kept for the next call of the same process."""
     # Steps, rates and seeds do not change the features, and must not load them again.
     of_features = settings.model_dump(mode="json", include={"model", "views", "device"})
@@ -78,11 +78,11 @@ def load(table: str | Path, settings: TrainSettings, *, progress: bool = False) 
 
 
 @functools.lru_cache(maxsize=4)
-def _load(table: str, settings: str, progress: bool) -> Material:
+def _load(table: str, settings: str, progress: bool) -> SharedFeatures:
     return prepare(Table.load(Path(table)), TrainSettings.model_validate_json(settings), progress=progress)
 
 
-def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) -> Material:
+def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) -> SharedFeatures:
     """Compute (or find in the cache) what the runs need of these images."""
     torch.set_num_threads(threads())
     model = starting_model(settings, resolve(settings.device))
@@ -94,7 +94,7 @@ def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) ->
 
     random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, jitter=chosen.jitter)
     views = cached([random] * chosen.count) if chosen.count and chosen.mode == "cached" else None
-    return Material(table, labels, names, model, cached([CenterView(pre)])[0], views)
+    return SharedFeatures(table, labels, names, model, cached([CenterView(pre)])[0], views)
 
 
 class _SharedAssembly(Assembly):
@@ -110,7 +110,7 @@ class _SharedAssembly(Assembly):
 
 
 def assemble(
-    material: Material, settings: TrainSettings, division: Division, run: Run, top: Top | None = None
+    material: SharedFeatures, settings: TrainSettings, division: Division, run: Run, top: HeadAndNorm | None = None
 ) -> Assembly:
     """Everything the loop needs for one run on cached features; `top` is another start than that of the settings.
 

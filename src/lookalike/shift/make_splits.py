@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.data.table import Table
-from lookalike.shift.distances import ClassDistances, Measure
-from lookalike.shift.ordering import Side
-from lookalike.shift.sequence import choice, sequence
-from lookalike.shift.splitset import Split, SplitSet, data_facts
+from lookalike.shift.class_swaps import Side, choice, sequence
+from lookalike.shift.fid import ClassFID, Measure
+from lookalike.shift.split_set import Split, SplitSet, data_facts
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
@@ -139,7 +138,7 @@ def split_features(
     known = codes >= 0
     if not np.isfinite(features[known]).all():
         raise LookalikeError(f"The features of `{table.name}` hold values that are not finite.")
-    distances = ClassDistances(features[known], codes[known], measure)
+    distances = ClassFID(features[known], codes[known], measure)
     whole = sequence(distances, names, start(table), removal=removal, draws=draws, seed=seed)
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))

@@ -1,0 +1,337 @@
+"""Experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lookalike import methods
+from lookalike.core import progress
+from lookalike.core.device import resolve as resolve_device
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.files import read_json
+from lookalike.core.job_cache import Jobs
+from lookalike.core.run import Run, find_run
+from lookalike.data import audit, read_table
+from lookalike.data.table import Table
+from lookalike.shift import ags, shared_features
+from lookalike.shift.make_splits import make_splits
+from lookalike.shift.split_set import Split, SplitSet
+from lookalike.shift.trials import FROZEN, trial
+from lookalike.training import recipe as recipes
+from lookalike.training.settings import TrainSettings, resolve
+from lookalike.training.setup import starting_model
+
+TABLE, SPLITS = "table.parquet", "splits.json"
+RECIPE = "shift"
+METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")
+
+# The authors' constants where the method's own defaults are others: for all images, and by layout.
+CONSTANTS: dict[str, dict[str, Any]] = {
+    "ms": {"method": {"beta": 40.0, "epsilon": 0.1, "average": "active"}},
+    "proxy_anchor": {"method": {"std": 0.125}, "optimizer": {"loss_rate": 0.02}},
+}
+BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
+    "cars": {"r_margin": {"apart": 0.35}, "s2sd": {"apart": 0.3}, "diva": {"alpha": 0.15, "decorrelation": 100.0}},
+    "sop": {
+        "r_margin": {"beta": 0.9, "apart": 0.15},
+        "uniform_prior": {"weight": 0.02, "hidden": 50, "every": 200},
+        "diva": {"alpha": 0.2, "decorrelation": 150.0, "queue": 7560},
+        "s2sd": {"beta": 0.9, "apart": 0.0, "weight": 5.0, "features": 5.0, "features_from": 1000},
+    },
+}
+
+
+class Experiment:
+    """A run folder with its table, its splits and its jobs."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.config = run, run.config
+        self.jobs = Jobs(run.path / "jobs")
+
+    @classmethod
+    def create_or_resume(
+        cls, kind: str, config: Mapping[str, Any], out: str | Path | None, resume: str | Path | None
+    ) -> Experiment:
+        """A new one, or (`resume`) one that was stopped: it goes on with the settings it began with."""
+        if resume is None:
+            return cls(Run.create(kind, config, path=out))
+        run = find_run(resume)
+        if run.info.get("method") != kind:
+            raise LookalikeError(f"`{run.path}` is a run of {run.info.get('method')}, not one of {kind}.")
+        return cls(run)
+
+    def table(self, name: str, source: Any, layout: str = "auto") -> Table:
+        """The readable images of a source, looked at once."""
+        path = self.path(name)
+        if not path.exists():
+            found = audit(read_table(source, layout=layout, progress=True), near=False, progress=True)
+            if found.unreadable:
+                progress.warn(f"{len(found.unreadable)} images cannot be read and are left out.")
+            found.table.save(path)
+        return Table.load(path)
+
+    def path(self, name: str = TABLE) -> Path:
+        return self.run.path / name
+
+    def splits(self, table: Table, settings: TrainSettings) -> SplitSet:
+        """The splits of this run, made with the starting model as the eye or taken over from a file, once."""
+        path, given = self.path(SPLITS), self.config["splits"]
+        if not path.exists():
+            if given is not None:
+                found = SplitSet.load(Path(given)).with_random_removals()
+                found.check(table)
+            else:
+                model = starting_model(settings, resolve_device(settings.device))
+                found = make_splits(table, model, count=self.config["count"], progress=True)
+            found.save(path)
+        return SplitSet.load(path)
+
+    def run_jobs(
+        self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], what: str, processes: int | None
+    ) -> Iterator[tuple[str, Any]]:
+        """Finished results as they come, several processes at a time."""
+        count = processes or threads()
+        with progress.Progress(what, len(jobs)) as bar:
+            for key, found in self.jobs.run_many(jobs, function, processes=count):
+                bar.advance(note=key)
+                yield key, found
+
+
+def trial_settings(
+    method: str,
+    *,
+    recipe: str | Path,
+    model: str,
+    seed: int,
+    steps: int | None,
+    settings: Mapping[str, Any],
+    layout: str = "",
+) -> TrainSettings:
+    """The settings of one run: the recipe (the same batches for all), the authors' constants of the method for these
+    images, the user's. What the user gives under a method's name (`s2sd.features=0`) is for that method alone."""
+    own = {"method": {"name": method, **BY_LAYOUT.get(layout, {}).get(method, {})}}
+    common = {key: value for key, value in settings.items() if key not in methods.names()}
+    asked = {"method": settings[method]} if method in settings else {}
+    name, _, weights = model.partition("=")
+    base = {key: value for key, value in recipes.load(recipe).items() if key != "method"}
+    given: dict[str, Any] = {"model": {"name": name, **({"weights": weights} if weights else {})}, "seed": seed}
+    if steps is not None:
+        given |= {"steps": steps, "evaluate_every": max(1, steps // 2)}
+    return resolve(own, CONSTANTS.get(method, {}), base, common, asked, given)
+
+
+def select_splits(wanted: Sequence[int] | None, splits: SplitSet) -> list[Split]:
+    """The splits asked for by number, or all."""
+    return [splits.split(number) for number in wanted] if wanted else list(splits.splits)
+
+
+RUN_KIND = "shift"
+
+
+def run(
+    *,
+    data: str | Path | None = None,
+    splits: str | Path | None = None,
+    methods: Sequence[str] = METHODS,
+    models: Sequence[str] = ("efficientnet_lite0",),
+    count: int = 9,
+    only: Sequence[int] | None = None,
+    seeds: int = 3,
+    steps: int | None = None,
+    recipe: str | Path = RECIPE,
+    settings: Mapping[str, Any] | None = None,
+    select: str = "validation",
+    transfer: Sequence[str | Path] = (),
+    layout: str = "auto",
+    processes: int | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    report: bool = True,
+) -> Run:
+    """Train every method on every split with every seed, and draw how performance falls as the shift grows.
+
+    `splits` is a file that `shift splits` wrote (`count` are made here otherwise); `only` picks some by number.
+    Several `models` (NAME, or NAME=WEIGHTS; the first one measures the splits) show what capacity and pretraining do.
+    `transfer` names other data sets: the models of the default split are measured on them too. `select="test"` chooses
+    the step on the test classes, as the papers' code does, and is marked as such. `resume` goes on with a run that
+    was stopped.
+    """
+    if resume is None and data is None:
+        raise LookalikeError("There is nothing to run on: give a folder of images with classes.")
+    choose(select, ("validation", "test"), "a way to choose the step")
+    from lookalike import methods as known
+
+    for name in methods:
+        known.find(name)
+    if transfer and (settings or {}).get("views", {}).get("mode") == "end_to_end":
+        raise LookalikeError("`transfer` measures heads on cached features; leave `views.mode` at cached.")
+    config = {
+        "data": str(data),
+        "layout": layout,
+        "splits": None if splits is None else str(splits),
+        "methods": list(methods),
+        "models": list(models),
+        "count": count,
+        "only": list(only or []),
+        "seeds": seeds,
+        "steps": steps,
+        "recipe": str(recipe),
+        "settings": dict(settings or {}),
+        "select": select,
+        "transfer": [str(path) for path in transfer],
+    }
+    experiment = Experiment.create_or_resume(RUN_KIND, config, out, resume)
+    with experiment.run.locked():
+        return _run(experiment, processes, report=report)
+
+
+def _run(experiment: Experiment, processes: int | None, *, report: bool) -> Run:
+    config = experiment.config
+    table = experiment.table(TABLE, config["data"], config["layout"])
+    first = _trial_settings(config, table, config["methods"][0], config["models"][0], 0)
+    found = experiment.splits(table, first)
+    others = dict(zip(unique_names(config["transfer"]), config["transfer"], strict=True))
+    for name, path in others.items():
+        experiment.table(f"transfer-{name}.parquet", path)
+    jobs, about = plan_trials(experiment, table, found, list(others))
+    for model in config["models"]:  # once, before several processes ask for them
+        for name in (TABLE, *[f"transfer-{name}.parquet" for name in others]):
+            shared_features.load(
+                experiment.path(name), _trial_settings(config, table, config["methods"][0], model, 0), progress=True
+            )
+    rows = [{**about[key], **result} for key, result in experiment.run_jobs(jobs, trial, "Runs", processes)]
+    facts = summary(rows, config)
+    experiment.run.write_result(finished=True, rows=rows, **facts)
+    if report:
+        from lookalike.shift import shift_report
+
+        material = shared_features.load(experiment.path(), first)
+        main = [row for row in rows if row["model"] == config["models"][0]]
+        shift_report.write_sections(experiment.run, main, found, material, {**facts, "line": _line(config, table)})
+    best = next(iter(facts["ags"]["recall@1"]))
+    progress.say(f"Best by AGS: {best}, {facts['ags']['recall@1'][best]['value']:.3f}")
+    return experiment.run
+
+
+def _trial_settings(config: Mapping[str, Any], table: Table, method: str, model: str, seed: int) -> TrainSettings:
+    own = {key: config[key] for key in ("recipe", "steps", "settings")}
+    return trial_settings(method, model=model, seed=seed, layout=table.notes.get("layout", ""), **own)
+
+
+def unique_names(paths: Sequence[str]) -> list[str]:
+    """The last part of each path, with a number behind it where several end alike."""
+    ends = [Path(path).name for path in paths]
+    return [end if ends.count(end) == 1 else f"{end} {place}" for place, end in enumerate(ends, 1)]
+
+
+def plan_trials(
+    experiment: Experiment, table: Table, splits: SplitSet, others: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """(arguments, what it is) of every run by name, the longest methods first; the frozen model once a split."""
+    config = experiment.config
+    chosen = select_splits(config["only"], splits)
+    if len(chosen) < 2:
+        raise LookalikeError("A curve needs at least 2 splits.")
+    check_trainable(splits, chosen)
+    end, beside = splits.end_of_swapping(), controls(splits, chosen)
+    if beside and end not in chosen:
+        more = f"add split {end.id}" if end else "make more splits"
+        progress.warn(f"Removals are shown without random ones of their size: those start from the last swap ({more}).")
+    fingerprint = table.fingerprint()
+    jobs, about = {}, {}
+    for method in (*config["methods"], FROZEN):
+        for model, short in zip(config["models"], unique_names(config["models"]), strict=True):
+            for split in chosen:
+                for seed in range(config["seeds"] if method != FROZEN else 1):
+                    own = method if method != FROZEN else config["methods"][0]
+                    settings = _trial_settings(config, table, own, model, seed)
+                    key = f"{method} {short} split {split.id} seed {seed}"
+                    about[key] = {
+                        "method": method,
+                        "model": model,
+                        "split": split.id,
+                        "fid": split.fid,
+                        "seed": seed,
+                    }
+                    jobs[key] = {
+                        "table": str(experiment.path()),
+                        "train": split.train,
+                        "test": split.test,
+                        "method": method,
+                        "settings": settings.model_dump(mode="json"),
+                        "select": config["select"],
+                        "validation": split.validation,
+                        "controls": beside if split is end else {},
+                        "transfer": {name: str(experiment.path(f"transfer-{name}.parquet")) for name in others}
+                        if split.id == splits.default
+                        else {},
+                        "fingerprint": fingerprint,
+                    }
+    return jobs, about
+
+
+def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[str]]]:
+    """Test classes that random removals of the same size would leave, by the id of the removal they stand beside."""
+    return {
+        str(split.id): [list(test[len(test) - len(split.test) :]) for _, test in splits.random]
+        for split in chosen
+        if splits.is_removal(split)
+    }
+
+
+def check_trainable(splits: SplitSet, chosen: Sequence[Split]) -> None:
+    """Refuse, before anything is trained, splits on which nothing could be learned or measured."""
+    images = splits.data["classes"]
+    for split in chosen:
+        for name, side in (("train", split.train), ("test", split.test)):
+            if sum(images[one] >= 2 for one in side) < 2:
+                raise LookalikeError(
+                    f"Split {split.id} has fewer than two classes with two images or more on its {name} side: "
+                    "leave classes of one image out, or pick other splits with `--only`."
+                )
+
+
+def summary(rows: ags.Rows, config: Mapping[str, Any]) -> dict[str, Any]:
+    """AGS, ranks, gaps, correlations and transfer of the first model; AGS of the others."""
+    by_model = {model: [row for row in rows if row["model"] == model] for model in config["models"]}
+    main = by_model[config["models"][0]]
+    trained = [row for row in main if row["method"] != FROZEN] or main
+    out: dict[str, Any] = {"ags": {}, "ranks": {}, "gaps": {}, "trend": {}, "structure": {}}
+    for measure in ("recall@1", "map@1000"):
+        out["ags"][measure] = ags.scores(main, measure)
+        out["ranks"][measure] = ags.ranks(trained, measure)
+        out["gaps"][measure] = ags.gaps(trained, measure)
+        out["trend"][measure] = {name: ags.trend(main, name, measure) for name in ags.methods_of(main)}
+        out["structure"][measure] = ags.correlations(trained, measure)
+    out["models"] = {
+        model: {m: {k: ags.score(mine, m, k) for k in ("recall@1", "map@1000")} for m in ags.methods_of(mine)}
+        for model, mine in by_model.items()
+    }
+    out["transfer"] = _transfer(main)
+    return out
+
+
+def _transfer(rows: ags.Rows) -> dict[str, Any]:
+    import numpy as np
+
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        for name, values in row.get("transfer", {}).items():
+            found.setdefault(name, {}).setdefault(row["method"], []).append(values["recall@1"])
+    return {
+        name: {method: ags.t_interval(np.array(values)).to_json() for method, values in methods.items()}
+        for name, methods in found.items()
+    }
+
+
+def _line(config: Mapping[str, Any], table: Any) -> str:
+    peeked = ", step chosen on the test classes (as the authors did)" if config["select"] == "test" else ""
+    return f"{table.name}, {len(table):,} images, {config['seeds']} seeds, {config['models'][0]}{peeked}"
+
+
+def rows_of(run: Run) -> list[dict[str, Any]]:
+    """The finished runs of a curve."""
+    return list(read_json(run.path / "result.json", "result")["rows"])
