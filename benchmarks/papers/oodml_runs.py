@@ -150,7 +150,7 @@ def warm(context: ClaimContext) -> None:
 
 def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
     """Zero- and few-shot on the easiest, the default and the hardest split of a set."""
-    from lookalike.shift.few_shot import fewshot_trial, summarize
+    from lookalike.shift.few_shot import fewshot_job, fewshot_trial, summarize
 
     splits = splits_of(context, name)
     chosen = {splits.splits[0].id, splits.default, splits.splits[-1].id}

@@ -182,7 +182,7 @@ def test_styles_change_a_image_more_and_more(style):
     cropped = StyleView(pre, ((style, 2),), cropped=True)(prepare(pixels, pre), numpy_rng(0, "s"))
     assert (again == cropped).all()
     with pytest.raises(LookalikeError, match="style"):
-        StyleView(pre, (("gray", 2),))
+        StyleView(pre, (("sepia", 2),))
 
 
 @pytest.mark.parametrize("size", (3, 5, 7))
