@@ -121,7 +121,7 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
     """No 5xx but 503 with a retry time, memory flat, p99 reported."""
     from PIL import Image
 
-    from lookalike.service.queries import EVERY, MOST
+    from lookalike.service.uploads import EVERY, MOST
     from tests.helpers import make_image
     from tests.helpers import make_images as make
 

@@ -58,7 +58,7 @@ def client(service: Any) -> Iterator[Any]:
     from fastapi.testclient import TestClient
 
     from lookalike.service import create_app
-    from lookalike.service.guards import LOOPBACK
+    from lookalike.service.middleware import LOOPBACK
 
     app = create_app(service, hosts=LOOPBACK)
     yield TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
@@ -73,9 +73,9 @@ class Live:
 
     def start(self) -> None:
         from lookalike.service import create_app
-        from lookalike.service.connections import Server
-        from lookalike.service.guards import LOOPBACK
-        from lookalike.service.serving import _listen
+        from lookalike.service.app import Server
+        from lookalike.service.middleware import LOOPBACK
+        from lookalike.service.server import _listen
 
         listener = _listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]

@@ -74,8 +74,8 @@ def test_old_queries_go(client: Any, service: Any, made: Any, monkeypatch: pytes
     service.live.queries.days = 1e-9
     assert client.get(f"{API}/search", params={"q": name}).status_code == 410
     service.live.queries.days = 7
-    monkeypatch.setattr("lookalike.service.queries.MOST", 3)
-    monkeypatch.setattr("lookalike.service.queries.EVERY", 1)
+    monkeypatch.setattr("lookalike.service.uploads.MOST", 3)
+    monkeypatch.setattr("lookalike.service.uploads.EVERY", 1)
     for number in range(5):
         upload(client, (made[0] / "class-02" / f"{number}.jpg").read_bytes())
     assert len(list(service.live.queries.folder.glob("u.*.json"))) == 3
@@ -137,7 +137,7 @@ def test_the_thumbnail_cache_is_bounded(client: Any, service: Any) -> None:
 
 def test_thumbnails_carry_no_metadata(tmp_path: Path, model: Path, home: Path) -> None:
     from lookalike.searching import Index, index
-    from lookalike.service.thumbnails import Thumbs
+    from lookalike.service.image_files import Thumbs
 
     folder = tmp_path / "photos"
     folder.mkdir()

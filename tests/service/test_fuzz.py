@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.service.conftest import sentence
-from tests.service.test_guards import encoded, send
+from tests.service.test_middleware import encoded, send
 
 # Work that takes long or changes what other cases rely on; each has tests of its own.
 LEFT_OUT = ("/api/v1/switch", "/api/v1/index/update", "/api/v1/duplicates/find", "/api/v1/map/draw")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from benchmarks.speed.clients import answer
-from tests.service.test_guards import encoded
+from tests.service.test_middleware import encoded
 from tests.soak import Client, bad_requests
 
 
 def test_many_clients_and_bad_requests(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More uploads are kept than there is room for, by many at once."""
-    monkeypatch.setattr("lookalike.service.queries.MOST", 10)
-    monkeypatch.setattr("lookalike.service.queries.EVERY", 2)
+    monkeypatch.setattr("lookalike.service.uploads.MOST", 10)
+    monkeypatch.setattr("lookalike.service.uploads.EVERY", 2)
     until = time.monotonic() + 3
     crowd = [Client(live.port, number, [encoded(), encoded("PNG")], until, least=20) for number in range(12)]
     for one in crowd:

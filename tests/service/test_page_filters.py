@@ -74,7 +74,7 @@ def test_a_value_with_a_star_and_a_column_with_a_colon(screen: Any, live: Any, m
 
 
 def test_a_prototype_is_shown_by_its_middle_images(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
-    """The server's part is played: a table with such a column is tested in test_collection."""
+    """The server's part is played: a table with such a column is tested in test_api_collection."""
     facets = screen.request.get(f"{live.url}/api/v1/facets").json()
     facets["facets"].append({"column": "prototype", "values": [{"value": str(n), "count": 9 - n} for n in range(3)]})
     items = screen.request.get(f"{live.url}/api/v1/items?sample=4").json()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def locked(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, str, str]]:
     """A server with a key to read and one to write."""
-    from lookalike.service.keys import Keys
+    from lookalike.service.auth import Keys
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("locked")))

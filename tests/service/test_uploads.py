@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.data.scenes import endless_jpeg
 from tests.service.conftest import sentence
-from tests.service.test_guards import encoded, png, send
+from tests.service.test_middleware import encoded, png, send
 
 API = "/api/v1"
 
@@ -191,7 +191,7 @@ def test_large_images_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> No
     import threading
 
     from lookalike.service import limits
-    from lookalike.service.errors import Problem
+    from lookalike.service.http_errors import Problem
 
     budget = limits.Budget(100)
     most, now, guard = 0, 0, threading.Lock()

@@ -19,7 +19,7 @@ def new(
     write: Annotated[bool, typer.Option("--write", help="It may change things, not only read.")] = False,
 ) -> Answer:
     """Make a key; it is shown once."""
-    from lookalike.service.keys import Keys
+    from lookalike.service.auth import Keys
 
     key, secret = Keys().new(name, "write" if write else "read")
     lines = [secret, f"Copy it now; it is not shown again. It may {'read and write' if write else 'read'}."]
@@ -30,7 +30,7 @@ def new(
 @verb
 def ls() -> Answer:
     """List the keys; their secrets are kept nowhere."""
-    from lookalike.service.keys import Keys
+    from lookalike.service.auth import Keys
 
     keys = Keys().list()
     body = [(k.id, k.name, k.rights, k.created[:16].replace("T", " "), k.used[:16].replace("T", " ")) for k in keys]
@@ -42,7 +42,7 @@ def ls() -> Answer:
 @verb
 def revoke(key: Annotated[str, typer.Argument(metavar="KEY", help="Its id or its name.")]) -> Answer:
     """Take a key back; a running service refuses it from now on."""
-    from lookalike.service.keys import Keys
+    from lookalike.service.auth import Keys
 
     found = Keys().revoke(key)
     return Answer({"revoked": found.id}, [f"The key `{found.name}` ({found.id}) is revoked."])

@@ -8,8 +8,8 @@ from lookalike.core.lazy import lazily
 
 if TYPE_CHECKING:
     from lookalike.service.app import create_app
-    from lookalike.service.serving import serve
+    from lookalike.service.server import serve
 
 __all__ = ["create_app", "serve"]
 
-__getattr__, __dir__ = lazily(__name__, {"create_app": "app", "serve": "serving"})
+__getattr__, __dir__ = lazily(__name__, {"create_app": "app", "serve": "server"})

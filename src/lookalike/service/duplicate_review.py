@@ -13,7 +13,7 @@ from lookalike.searching import Index, file_moves
 from lookalike.searching.duplicate_groups import Group, sort_key, suggest_keep
 from lookalike.searching.find_duplicates import Duplicates, all_vectors, dismiss, duplicates_in_table
 from lookalike.searching.image_facts import ImageFacts
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 
 
 class Desk:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.device import threads
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.limits import BUDGET
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lookalike.core.files import hash_bytes
 from lookalike.searching.mapping import Map
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.store import Condition
 
 if TYPE_CHECKING:

@@ -12,15 +12,13 @@ from lookalike.searching import Index
 from lookalike.searching.payload import public
 from lookalike.searching.removing import remove_rows
 from lookalike.searching.watching import Watched
+from lookalike.service.auth import Keys
 from lookalike.service.duplicate_review import Desk
 from lookalike.service.encoder import Encoder
-from lookalike.service.follower import Follower
-from lookalike.service.jobs import Jobs
-from lookalike.service.keys import Keys
-from lookalike.service.limits import Limits
-from lookalike.service.open_index import Changing, Live
+from lookalike.service.limits import Crew, Limits
+from lookalike.service.open_index import Changing, Follower, Live
 from lookalike.service.reports import Reports
-from lookalike.service.worker_pool import Crew
+from lookalike.service.tasks import Jobs
 from lookalike.store import Record
 
 

@@ -76,6 +76,6 @@ Settings (`api/settings.py`)
 
 from __future__ import annotations
 
-from lookalike.service.api import duplicates, facets, jobs, map, runs, search, settings  # noqa: A004
+from lookalike.service.api import admin, duplicates, facets, jobs, map, search  # noqa: A004
 
-ROUTERS = [part.router for part in (search, facets, jobs, duplicates, map, runs, settings)]
+ROUTERS = [part.router for part in (search, facets, jobs, duplicates, map, admin)]

@@ -9,7 +9,7 @@ import pydantic
 from fastapi import Depends, Query, Request, Response
 
 from lookalike.core.files import hash_bytes, plain, printable
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service
 

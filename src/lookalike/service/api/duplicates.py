@@ -14,7 +14,7 @@ from lookalike.searching.duplicate_groups import Group
 from lookalike.searching.find_duplicates import file_json
 from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Body, Filters, Serving, tagged
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import Live
 from lookalike.service.state import card
 from lookalike.store import Record

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 
 from lookalike.service.api.common import Answering, Filters, Serving
 from lookalike.service.api.references import Asked, Asking, Reference
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card
 from lookalike.store import Condition

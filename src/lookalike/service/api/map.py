@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Filters, Names, Serving, nothing, tagged
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import Plane
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card

@@ -16,7 +16,7 @@ from lookalike.searching.payload import box_of
 from lookalike.searching.query import MOST, answer
 from lookalike.service import uploads
 from lookalike.service.api.common import Names, parse_box
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.limits import opened
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card

@@ -15,10 +15,10 @@ from lookalike.core.files import hash_bytes
 from lookalike.searching import Hits
 from lookalike.searching.query import MOST, answer
 from lookalike.service import uploads
-from lookalike.service.access import rights_of
 from lookalike.service.api.common import Answering, Count, Filters, Names, Serving, parse_box
 from lookalike.service.api.references import Asked, Asking, Box, Reference, shown
-from lookalike.service.errors import Problem
+from lookalike.service.auth import rights_of
+from lookalike.service.http_errors import Problem
 from lookalike.service.limits import BUDGET
 from lookalike.service.mosaic import mosaic
 from lookalike.service.open_index import Live

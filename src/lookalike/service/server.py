@@ -47,11 +47,9 @@ def serve(
     how many requests a second one client may keep up (default: 50 for others, no limit on this machine). `watch`
     follows the image folder.
     """
-    from lookalike.service.app import create_app
-    from lookalike.service.connections import Server
-    from lookalike.service.guards import LOOPBACK
-    from lookalike.service.keys import Keys
-    from lookalike.service.logs import install
+    from lookalike.service.app import Server, create_app
+    from lookalike.service.auth import Keys
+    from lookalike.service.middleware import LOOPBACK, install
     from lookalike.service.state import Limits, Service
 
     if index is not None and run is not None:

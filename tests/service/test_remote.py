@@ -170,7 +170,7 @@ def test_vectors_are_checked(client: Any) -> None:
 
 
 def test_where_keys_are_needed_the_owner_searches_with_the_services_own(service: Any) -> None:
-    from lookalike.service.access import decide
+    from lookalike.service.auth import decide
 
     service.keys.required = True
     bearer = f"Bearer {service.keys.house}".encode()
@@ -183,7 +183,7 @@ def test_the_runs_beside_a_served_run_are_shown(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
     from lookalike.core.run import Run
-    from lookalike.service.serving import _report_folders
+    from lookalike.service.server import _report_folders
 
     run = Run.create("supcon", {}, path=tmp_path / "elsewhere" / "one")
     inside: Any = SimpleNamespace(path=run.path / "index")

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from lookalike.searching import Index, mapping
 from lookalike.service import create_app
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import within
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service

@@ -17,11 +17,11 @@ from fastapi.testclient import TestClient
 import lookalike
 from lookalike.searching import Index, index
 from lookalike.service import create_app
-from lookalike.service.guards import LOOPBACK
+from lookalike.service.middleware import LOOPBACK
 from lookalike.service.state import Service
 from tests import helpers
 from tests.searching import fake
-from tests.service.test_changing import API, OURS, wait
+from tests.service.test_open_index import API, OURS, wait
 
 FILES = [f"class-{label:02d}/{number}.jpg" for label in range(2) for number in range(3)] + ["class-01/copy.jpg"]
 

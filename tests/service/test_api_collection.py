@@ -15,7 +15,7 @@ from lookalike.searching import Index, index
 from tests.searching import fake
 from tests.searching.test_find_duplicates import scene
 from tests.service.conftest import sentence
-from tests.service.test_changing import wait
+from tests.service.test_open_index import wait
 
 API = "/api/v1"
 OURS = {"X-Lookalike": "1"}

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.service.access import needed
-from lookalike.service.keys import Keys
+from lookalike.service.auth import Keys, needed
 from lookalike.service.limits import Buckets, Limits
-from lookalike.service.logs import JsonLines
+from lookalike.service.middleware import JsonLines
 from tests.service.conftest import build, sentence
-from tests.service.test_guards import encoded, send
+from tests.service.test_middleware import encoded, send
 
 API = "/api/v1"
 OURS = {"X-Lookalike": "1"}

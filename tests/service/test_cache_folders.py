@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookalike.service import queries
-from lookalike.service.errors import Problem
-from lookalike.service.queries import Queries
-from lookalike.service.thumbnails import Thumbs
+from lookalike.service import uploads
+from lookalike.service.http_errors import Problem
+from lookalike.service.image_files import Thumbs
+from lookalike.service.uploads import Queries
 
 
 def kept(folder: Path) -> Queries:
@@ -33,8 +33,8 @@ def with_ghosts(patch: pytest.MonkeyPatch, *ghosts: Path) -> None:
 
 
 def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MOST", 3)
-    monkeypatch.setattr(queries, "EVERY", 1)
+    monkeypatch.setattr(uploads, "MOST", 3)
+    monkeypatch.setattr(uploads, "EVERY", 1)
     with_ghosts(monkeypatch, tmp_path / "u.0123456789abcdef.jpg")
     questions = kept(tmp_path)
     names = [keep(questions) for _ in range(6)]
@@ -60,8 +60,8 @@ def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch
 
 
 def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MOST", 10)
-    monkeypatch.setattr(queries, "EVERY", 2)
+    monkeypatch.setattr(uploads, "MOST", 10)
+    monkeypatch.setattr(uploads, "EVERY", 2)
     servers, failed = [kept(tmp_path), kept(tmp_path)], []
 
     def work(number: int) -> None:
@@ -89,7 +89,7 @@ def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytes
 
 def test_half_of_a_kept_upload_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between the image and its vector leaves the image, which nothing would ever ask for."""
-    monkeypatch.setattr(queries, "MOST", 2)
+    monkeypatch.setattr(uploads, "MOST", 2)
     (tmp_path / "u.0123456789abcdef.jpg").write_bytes(b"half")
     keep(kept(tmp_path))
     keep(kept(tmp_path))

@@ -11,9 +11,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import tasks
-from lookalike.service.access import cookie_of, rights_of
 from lookalike.service.api.common import Answering, Body, Serving, tagged
-from lookalike.service.errors import Problem
+from lookalike.service.auth import cookie_of, rights_of
+from lookalike.service.http_errors import Problem
 
 router = APIRouter(prefix="/api/v1", tags=["settings"])
 Text = Annotated[str, pydantic.Field(max_length=500)]

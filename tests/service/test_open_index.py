@@ -22,7 +22,7 @@ from lookalike.searching import manifest as manifests
 from tests import helpers
 from tests.searching import fake
 from tests.service.conftest import sentence
-from tests.service.test_guards import encoded, send
+from tests.service.test_middleware import encoded, send
 
 API = "/api/v1"
 OURS = {"X-Lookalike": "1"}
@@ -72,7 +72,7 @@ def client(service: Any) -> Any:
     from fastapi.testclient import TestClient
 
     from lookalike.service import create_app
-    from lookalike.service.guards import LOOPBACK
+    from lookalike.service.middleware import LOOPBACK
 
     return TestClient(create_app(service, hosts=LOOPBACK), base_url="http://127.0.0.1", raise_server_exceptions=False)
 
@@ -258,7 +258,7 @@ def test_a_failed_job_says_why(client: Any, service: Any, logged: list[logging.L
 def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
     service: Any, logged: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lookalike.service import follower
+    from lookalike.service import open_index
 
     troubles = [
         LookalikeError("damaged"),
@@ -276,7 +276,7 @@ def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
         elif trouble is not None:
             raise trouble
 
-    monkeypatch.setattr(follower, "EVERY", 0.001)
+    monkeypatch.setattr(open_index, "EVERY", 0.001)
     monkeypatch.setattr(service.follower, "look", look)
     service.follower._run()
     told = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]

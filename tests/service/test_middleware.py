@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
-from lookalike.service.guards import POLICY, host_of
+from lookalike.service.middleware import POLICY, host_of
 from tests import helpers
 from tests.service.conftest import sentence
 

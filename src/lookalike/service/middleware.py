@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
+import secrets
+import sys
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lookalike.service.access import decide, needed
-from lookalike.service.bodies import Body, Receive, too_large
-from lookalike.service.errors import Problem, problem
+from lookalike.service.auth import decide, needed
+from lookalike.service.http_errors import Problem, problem
 from lookalike.service.limits import Buckets, cost
+from lookalike.service.uploads import Body, Receive, too_large
 
 if TYPE_CHECKING:
     from lookalike.service.state import Service
@@ -143,3 +149,93 @@ def _netloc(origin: bytes) -> str:
         return urlsplit(origin.decode("latin-1")).netloc
     except ValueError:
         return ""
+
+
+access = logging.getLogger("lookalike.access")
+_PLAIN = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def install(level: int = logging.WARNING) -> None:
+    """Our loggers and the server's write JSON lines to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("lookalike", "uvicorn", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+
+
+class Requests:
+    """Outermost: counts and times every request, and logs it."""
+
+    def __init__(self, app: App, *, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status, name = time.monotonic(), 500, secrets.token_hex(6)
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            seconds = time.monotonic() - start
+            # The route's pattern, not the address: addresses hold file names, and are without number.
+            route = getattr(scope.get("route"), "path", "other")
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self.metrics.observe(route, method, status, seconds)
+            if access.isEnabledFor(logging.INFO):
+                facts = {"id": name, "route": route, "method": method, "status": status}
+                access.info("request", extra=facts | {"ms": round(1000 * seconds, 1), "key": scope.get("key", "")})
+
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    def __init__(self, service: Service) -> None:
+        self.registry = CollectorRegistry()
+        labels = ["route", "method", "status"]
+        self.requests = Counter("lookalike_requests", "Requests answered", labels, registry=self.registry)
+        self.seconds = Histogram(
+            "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=SECONDS
+        )
+        self._gauge("lookalike_images", "Images in the index", lambda: service.index.store.count())
+        self._gauge("lookalike_generation", "Generation that answers", lambda: service.index.generation.number)
+        self._gauge("lookalike_waiting", "Images that wait for the model", lambda: service.encoder.waiting)
+        self._gauge("lookalike_encoded", "Images embedded since the start", lambda: service.encoder.done)
+        self._gauge("lookalike_batches", "Batches they went through the model in", lambda: service.encoder.batches)
+        self._gauge("lookalike_jobs", "Jobs at work", lambda: int(service.jobs.running() is not None))
+
+    def _gauge(self, name: str, words: str, value: Callable[[], float]) -> None:
+        Gauge(name, words, registry=self.registry).set_function(value)
+
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        self.requests.labels(route, method, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        return bytes(generate_latest(self.registry))

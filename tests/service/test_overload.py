@@ -18,11 +18,11 @@ import pytest
 
 from lookalike.searching import Index, index
 from lookalike.searching import manifest as manifests
-from lookalike.service import bodies, connections, limits
+from lookalike.service import app, limits, uploads
 from tests import helpers
 from tests.searching import fake
 from tests.service.conftest import Live
-from tests.service.test_guards import encoded
+from tests.service.test_middleware import encoded
 
 API = "/api/v1"
 SILENT = "POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Lookalike: 1\r\nContent-Length: 10\r\n\r\n"
@@ -178,7 +178,7 @@ def silent(port: int, text: str = SILENT) -> socket.socket:
 
 def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
-    monkeypatch.setattr(bodies, "PATIENCE", 0.3)
+    monkeypatch.setattr(uploads, "PATIENCE", 0.3)
     upload = f"POST {API}/search HTTP/1.1\r\nHost: 127.0.0.1\r\n" + "Content-Type: multipart/form-data; boundary=x\r\n"
     for text in (SILENT, f"{upload}Content-Length: 1000\r\n\r\n--x\r\n"):
         with silent(server.port, text) as connection:
@@ -195,7 +195,7 @@ def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "PATIENCE", 0.2)
+    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
 
     async def read(size: int) -> tuple[int, int | None]:
         left = 10
@@ -206,7 +206,7 @@ def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.Monkey
             await asyncio.sleep(0.05)
             return {"type": "http.request", "body": bytes(size), "more_body": left > 0}
 
-        body = bodies.Body(receive, 1_000_000)
+        body = uploads.Body(receive, 1_000_000)
         await body.listen(1_000_000)
         return body.read, body.refusal and body.refusal.status_code
 
@@ -217,7 +217,7 @@ def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.Monkey
 
 def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, _service = served
-    monkeypatch.setattr(connections, "HEAD", 0.3)
+    monkeypatch.setattr(app, "HEAD", 0.3)
     for before in ("", "HEAD /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
         for text in ("", "GET /hea") if not before else ("GET /hea",):
             with silent(server.port, before) as connection:
@@ -226,8 +226,8 @@ def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.
                 connection.sendall(text.encode())
                 connection.settimeout(10)
                 assert connection.recv(100) == b"", "the end of the connection"
-    monkeypatch.setattr(connections, "HEAD", 30.0)
-    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+    monkeypatch.setattr(app, "HEAD", 30.0)
+    monkeypatch.setattr(app, "CONNECTIONS", 5)
     held = [silent(server.port, "") for _ in range(5)]
     helpers.until(lambda: len(server.server.server_state.connections) == 5)
     with silent(server.port, "") as one_more:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 import threading
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from fastapi import Request, Response
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import write_bytes
+from lookalike.core.files import hash_bytes, write_bytes
 from lookalike.searching import Index
 from lookalike.searching.locate import mark
 from lookalike.searching.payload import box_of
-from lookalike.service.errors import Problem
+from lookalike.service.http_errors import Problem
 from lookalike.service.limits import opened
 from lookalike.store import Condition, Record
+
+if TYPE_CHECKING:
+    from lookalike.service.open_index import Live
 
 SIDES = (96, 256, 512, 1024)
 HASH = re.compile(r"[0-9a-f]{16,64}")
@@ -84,3 +91,35 @@ def _read(path: Path) -> bytes | None:
 
 def _shows(content: str) -> list[Condition]:
     return [Condition("content_id", (content,))]
+
+
+ENDINGS = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
+
+
+def original(request: Request, live: Live, name: str, *, keep_metadata: bool) -> Response:
+    from lookalike.data import UnreadableImage
+    from lookalike.data.strip_metadata import media_type, without_metadata
+
+    record, as_it_is = live.record(name), "whole" if keep_metadata else "bare"
+    try:
+        with opened(live.index, record) as data:
+            mark = f'"{hash_bytes(data)}-{as_it_is}"'
+            headers = {"Cache-Control": "private, no-cache", "ETag": mark}
+            if request.headers.get("if-none-match") == mark:
+                return Response(status_code=304, headers=headers)
+            body, media = (data, media_type(data)) if keep_metadata else without_metadata(data)
+    except Problem:
+        raise
+    except UnreadableImage as error:
+        raise Problem(415, str(error)) from error
+    except LookalikeError as error:
+        raise Problem(404, str(error)) from error
+    headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(_name(record, media), safe='')}"
+    return Response(body, media_type=media, headers=headers)
+
+
+def _name(record: Record, media: str) -> str:
+    """The file's own name, with the ending of what it has become."""
+    name = PurePosixPath(str(record.payload.get("path", record.id)))
+    endings = ENDINGS.get(media)
+    return name.name if endings is None or name.suffix.lower() in endings else f"{name.stem}{endings[0]}"
