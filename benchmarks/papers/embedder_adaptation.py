@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.metrics import normalized_mutual_info_score
 
 from benchmarks.papers import t3ar_measure
 from lookalike.adaptation import clusters
@@ -21,7 +22,6 @@ from lookalike.adaptation.retrieving import retrieve
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.adaptation.setup import held_out
 from lookalike.data import Table
-from lookalike.evaluation.clustering import mutual_information
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder, features_for
 
@@ -92,5 +92,5 @@ def _agreement(network: Network, below: Any, truth: np.ndarray, names: list[str]
     right = np.mean(np.array(names)[given] == truth) if names else table.max(1).sum() / len(truth)
     return {
         "right" if names else "purity": round(100 * float(right), 2),
-        "nmi": round(100 * mutual_information(codes, given), 2),
+        "nmi": round(100 * normalized_mutual_info_score(codes, given), 2),
     }

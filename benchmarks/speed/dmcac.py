@@ -71,15 +71,15 @@ def made_up(rows: int) -> tuple[Any, Any, Any, Any]:
 
 
 def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, Any], list[Bar]]:
+    from lookalike.evaluation.neighbors import torch_top_k
     from lookalike.losses import dmcac
-    from lookalike.memory.retrieval import top_k
 
     flat = z.flatten(0, 1)
-    found = top_k(flat, rows, K)[1].view(*z.shape[:2], K)
+    found = torch_top_k(flat, rows, K)[1].view(*z.shape[:2], K)
     heads = dmcac.Heads(CLASSES, DIM, seeds.torch_rng(0, "bench", "heads"))
     database = dmcac.Database(rows, there)
     searches: dict[str, Callable[[], object]] = {
-        "retrieval": lambda: top_k(flat, rows, K),
+        "retrieval": lambda: torch_top_k(flat, rows, K),
         "product and top-k": lambda: (flat @ rows.t()).topk(K, dim=1),
     }
     steps: dict[str, Callable[[], object]] = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.clustering import kmeans, mutual_information, nmi
+from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.clustering import kmeans, nmi
 from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.pairs import draw_pairs, pair_scores
 from lookalike.evaluation.probe import linear_probe
@@ -84,13 +86,11 @@ def test_verify_from_a_sample_is_near_all_pairs():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mutual_information_agrees_with_the_loops(seed):
-    rng = np.random.default_rng(seed)
-    a, b = rng.integers(0, 5, 60), rng.integers(0, 3, 60)
-    b[:40] = a[:40]
-    assert mutual_information(a, b) == pytest.approx(naive.nmi(a.tolist(), b.tolist()))
-    sklearn = pytest.importorskip("sklearn.metrics")
-    assert mutual_information(a, b) == pytest.approx(sklearn.normalized_mutual_info_score(a, b))
+def test_nmi_agrees_with_the_loops(seed):
+    rows, labels = clusters(seed, spread=1.5)
+    initial = rows[numpy_rng(0, "k-means").choice(len(rows), size=6, replace=False)]
+    assigned = kmeans(rows, initial).labels
+    assert nmi(rows, labels) == pytest.approx(naive.nmi(assigned.tolist(), labels.tolist()))
 
 
 def test_nmi_of_clear_classes_and_of_none():
@@ -103,9 +103,22 @@ def test_nmi_of_clear_classes_and_of_none():
         nmi(rows, np.full(len(rows), -1))
 
 
-def test_kmeans_leaves_no_cluster_empty():
+@pytest.mark.parametrize("spherical", [False, True])
+def test_kmeans_leaves_no_cluster_empty(spherical):
     rows = np.repeat(np.eye(3, dtype=np.float32), [50, 1, 1], axis=0)
-    assert len(set(kmeans(rows, 3, seed=0).tolist())) == 3
+    assert len(set(kmeans(rows, rows[:3], spherical=spherical).labels.tolist())) == 3
+
+
+def test_kmeans_agrees_with_scikit_learn():
+    rows, _ = clusters(spread=1.5)
+    ours = kmeans(rows, rows[:6], iterations=100)
+    theirs = KMeans(6, init=rows[:6], n_init=1, max_iter=100, tol=0).fit(rows)
+    np.testing.assert_array_equal(ours.labels, theirs.labels_)
+    np.testing.assert_allclose(ours.centers, theirs.cluster_centers_, atol=1e-5)
+    assert -ours.scores.sum() == pytest.approx(theirs.inertia_, rel=1e-4)
+    around = kmeans(rows, rows[:6], spherical=True)
+    np.testing.assert_allclose(np.linalg.norm(around.centers, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(around.labels, (rows @ around.centers.T).argmax(1))
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])

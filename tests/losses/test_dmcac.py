@@ -10,10 +10,10 @@ from tests.naive import dmcac as naive
 from torch.nn.functional import normalize
 
 from lookalike.core.seeds import torch_rng
+from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.losses import dmcac, hyperbolic
 from lookalike.losses.divergence import apart, divergence, logs_to_middle
 from lookalike.losses.dmcac import Database, Heads, Union, over_all, over_union, union
-from lookalike.memory.retrieval import top_k
 
 
 def at(*degrees):
@@ -53,7 +53,7 @@ def case(queries=5, views=3, rows=40, dim=6, classes=4, k=4, seed=0, dtype=torch
     with torch.no_grad():  # large enough for an attention that is not flat
         for parameter in heads.parameters():
             parameter.mul_(4)
-    found = union(top_k(z.flatten(0, 1), database.rows, k)[1].view(queries, views, k))
+    found = union(torch_top_k(z.flatten(0, 1), database.rows, k)[1].view(queries, views, k))
     return z, labels, database, heads, found
 
 
@@ -99,7 +99,7 @@ def test_one_query_by_hand():
 
 def test_two_queries_with_unions_of_different_size_by_hand():
     z, rows = torch.stack([at(12, 50), at(100, 105)]), at(0, 30, 80, 120, 200)
-    found = union(top_k(z.flatten(0, 1), rows, 2)[1].view(2, 2, 2))
+    found = union(torch_top_k(z.flatten(0, 1), rows, 2)[1].view(2, 2, 2))
     assert found.members.tolist() == [[0, 1, 2], [2, 3, 0]]
     assert found.mask.tolist() == [[True, True, True], [True, True, False]]
     frob, ce, cac = three(z, torch.tensor([0, 1]), Database(rows, torch.zeros(5)), plain_heads(), found, 1.0)
@@ -138,7 +138,7 @@ def test_float32_keeps_its_digits_where_views_nearly_agree(temperature):
     close = normalize(z[:, :1] + 1e-3 * z, dim=-1)
     slow, means = naive.dmcac(close, labels, database.rows, as_dict(heads), k=4, temperature=temperature)
     small = [close.float(), labels, database._replace(rows=database.rows.float()), heads.float(), found]
-    found = union(top_k(close.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
+    found = union(torch_top_k(close.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
     fast = three(*small[:4], found, temperature)
     assert means[0].item() < 1e-3
     assert fast[0].mean().item() == pytest.approx(means[0].item(), rel=2e-3)
@@ -219,7 +219,7 @@ def test_identical_views_agree_and_have_a_slope():
     for dtype in (torch.float32, torch.float64):
         z, labels, database, heads, _ = case(dtype=dtype)
         z = z[:, :1].expand(-1, 3, -1).clone().requires_grad_()
-        found = union(top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 3, 4))
+        found = union(torch_top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 3, 4))
         for members in (found, None):
             frob = three(z, labels, database, heads, members, 0.05)[0]
             assert (frob <= 1e-6).all()
@@ -255,7 +255,7 @@ def test_orders_do_not_matter():
     assert torch.allclose(torch.stack(here), there[:, queries])
     order = torch.randperm(len(database.rows), generator=torch_rng(3, "order"))
     shuffled = Database(database.rows[order], database.labels[order])
-    again = union(top_k(z.flatten(0, 1), shuffled.rows, 4)[1].view(5, 3, 4))
+    again = union(torch_top_k(z.flatten(0, 1), shuffled.rows, 4)[1].view(5, 3, 4))
     assert torch.allclose(torch.stack(three(z, labels, shuffled, heads, again, 0.1)), there)
 
 
@@ -270,7 +270,7 @@ def test_the_union_is_what_unique_gives():
 
 def test_approximate_with_everything_is_full_and_blocks_do_not_matter():
     z, labels, database, heads, _ = case()
-    everything = union(top_k(z.flatten(0, 1), database.rows, 40)[1].view(5, 3, 40))
+    everything = union(torch_top_k(z.flatten(0, 1), database.rows, 40)[1].view(5, 3, 40))
     near = torch.stack(three(z, labels, database, heads, everything, 0.1))
     lengths = 1 + torch.rand(40, generator=torch_rng(0, "lengths"), dtype=torch.float64)
     for block in (1, 7, 40, 100):
@@ -309,7 +309,7 @@ def test_what_was_retrieved_gets_no_gradient():
 def test_gradients_in_float32_are_those_of_the_loop(full, temperature):
     z, labels, database, heads, found = case(views=4)
     k = None if full else 4
-    found = union(top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
+    found = union(torch_top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
     slow, _ = naive.dmcac(z.requires_grad_(), labels, database.rows, as_dict(heads), k=k, temperature=temperature)
     wanted = torch.autograd.grad(slow, z)[0]
     small = z.detach().float().requires_grad_()

@@ -11,8 +11,9 @@ from torch.nn.functional import normalize
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
+from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.memory import retrieval
-from lookalike.memory.retrieval import Checked, Stored, make_retriever, recall, top_k
+from lookalike.memory.retrieval import Checked, Stored, make_retriever, recall
 
 K = 12
 
@@ -28,7 +29,7 @@ def cloud(count, dim=24, seed=0):
 @pytest.mark.parametrize("block", [1, 5, 64, 1000])
 def test_blocks_find_what_a_sort_finds(block):
     queries, rows = cloud(9, seed=1), cloud(150)
-    scores, index = top_k(queries, rows, K, block=block)
+    scores, index = torch_top_k(queries, rows, K, block=block)
     assert index.tolist() == [naive.top_k(query, rows, K) for query in queries]
     assert torch.allclose(scores, (queries @ rows.t()).gather(1, index), atol=1e-6)
 
@@ -36,9 +37,9 @@ def test_blocks_find_what_a_sort_finds(block):
 @pytest.mark.parametrize("block", [3, 8, 100])
 def test_equal_rows_come_by_their_number(block):
     rows = torch.eye(4)[torch.tensor([1, 0, 2, 1, 1, 0, 3, 1, 0, 1, 2])]
-    _, index = top_k(torch.eye(4)[:2], rows, 5, block=block)
+    _, index = torch_top_k(torch.eye(4)[:2], rows, 5, block=block)
     assert index.tolist() == [[1, 5, 8, 0, 2], [0, 3, 4, 7, 9]]
-    assert top_k(torch.eye(4)[:1], rows, 50, block=block)[1].shape == (1, 11)
+    assert torch_top_k(torch.eye(4)[:1], rows, 50, block=block)[1].shape == (1, 11)
 
 
 @pytest.mark.parametrize(("kind", "store"), [("faiss", ""), ("store", "exact"), ("store", "qdrant")])
@@ -46,7 +47,7 @@ def test_exact_retrievers_find_the_same(kind, store):
     if kind == "faiss":
         pytest.importorskip("faiss")
     queries, rows = cloud(20, seed=2), cloud(600)
-    wanted = top_k(queries, rows, K)
+    wanted = torch_top_k(queries, rows, K)
     retriever = make_retriever(kind, rows, store=store)
     found = retriever.nearest(queries, K)
     retriever.close()
@@ -71,7 +72,7 @@ def test_a_graph_finds_nearly_all(kind):
         assert retriever.index.store.width  # a graph, not a scan
     retriever.nearest(queries[:60], K)
     assert retriever.checked and not retriever.exact, "the graph is asked"
-    wanted = top_k(queries[60:], rows, K)[1]
+    wanted = torch_top_k(queries[60:], rows, K)[1]
     found = retriever.nearest(queries[60:], K)
     retriever.close()
     shared = [len(set(a) & set(b)) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]
@@ -83,7 +84,7 @@ def noise(count, dim=64):
 
 
 def share_found(retriever, queries, rows):
-    return recall(top_k(queries, rows, K)[0], queries, rows, retriever.nearest(queries, K))
+    return recall(torch_top_k(queries, rows, K)[0], queries, rows, retriever.nearest(queries, K))
 
 
 def test_a_graph_is_searched_more_widely_until_it_finds_enough(monkeypatch, capsys):
@@ -99,7 +100,7 @@ def test_a_graph_is_searched_more_widely_until_it_finds_enough(monkeypatch, caps
     few.index.index.hnsw.efSearch = 1
     assert few.nearest(asked[:0], K).shape == (0, K) and not few.checked, "nothing was asked yet"
     assert not capsys.readouterr().err
-    assert few.nearest(asked, K).tolist() == top_k(asked, rows[:300], K)[1].tolist() and few.exact
+    assert few.nearest(asked, K).tolist() == torch_top_k(asked, rows[:300], K)[1].tolist() and few.exact
     assert "every row is compared" in capsys.readouterr().err
 
 
@@ -112,7 +113,7 @@ class Forgetful:
         self.rows = rows
 
     def nearest(self, queries, k):
-        return top_k(queries, self.rows, k)[1].where(torch.arange(k) < k - 1, 0)
+        return torch_top_k(queries, self.rows, k)[1].where(torch.arange(k) < k - 1, 0)
 
     def widen(self):
         return False
@@ -126,7 +127,7 @@ def test_an_index_that_misses_too_much_is_not_asked_again(capsys):
     index = Forgetful(rows)
     retriever = Checked(index, rows)
     for _ in range(2):
-        assert retriever.nearest(queries, K).tolist() == top_k(queries, rows, K)[1].tolist() and retriever.exact
+        assert retriever.nearest(queries, K).tolist() == torch_top_k(queries, rows, K)[1].tolist() and retriever.exact
     assert capsys.readouterr().err.count("every row is compared") == 1, "and that is told once"
     retriever.close()
     assert index.closed
@@ -135,7 +136,7 @@ def test_an_index_that_misses_too_much_is_not_asked_again(capsys):
 def test_recall_counts_what_is_as_near_and_nothing_twice():
     rows = torch.eye(4)[torch.tensor([0, 0, 0, 0, 1, 2, 3])]
     asked = torch.eye(4)[:1]
-    wanted = top_k(asked, rows, 2)[0]
+    wanted = torch_top_k(asked, rows, 2)[0]
     for found, share in (([0, 1], 1.0), ([2, 3], 1.0), ([2, 2], 0.5), ([2, 4], 0.5), ([5, 6], 0.0)):
         assert recall(wanted, asked, rows, torch.tensor([found])) == share
 
@@ -160,7 +161,10 @@ def test_every_store_retrieves_and_leaves_nothing(any_store, tmp_path, monkeypat
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     queries, rows = cloud(5, seed=2), cloud(60)
     retriever = make_retriever("store", rows, store=any_store)
-    assert retriever.nearest(queries, 4).sort(1).values.tolist() == top_k(queries, rows, 4)[1].sort(1).values.tolist()
+    assert (
+        retriever.nearest(queries, 4).sort(1).values.tolist()
+        == torch_top_k(queries, rows, 4)[1].sort(1).values.tolist()
+    )
     assert list(tmp_path.iterdir())
     retriever.close()
     assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.clustering import kmeans
 from lookalike.evaluation.neighbors import top_k
 
 LEAST = 0.05  # silhouette below which clusters say nothing
@@ -30,20 +31,10 @@ def spherical(rows: np.ndarray, count: int, *, restarts: int = 10, steps: int = 
     for start in range(restarts):
         rng = numpy_rng(seed, "spherical k-means", count, start)
         centers = rows[np.sort(rng.choice(len(rows), count, replace=False))]
-        place = np.full(len(rows), -1)
-        for _ in range(steps):
-            scores = rows @ centers.T
-            now = scores.argmax(1)
-            if (now == place).all():
-                break
-            place = now
-            found = prototypes(rows, place, count)
-            empty = np.flatnonzero(np.bincount(place, minlength=count) == 0)
-            found[empty] = rows[np.argsort(scores.max(1), kind="stable")[: len(empty)]]
-            centers = found
-        total = float((rows @ centers.T).max(1).sum())
+        result = kmeans(rows, centers, iterations=steps, spherical=True)
+        total = float(result.scores.sum())
         if total > most:
-            best, most = centers, total
+            best, most = result.centers, total
     return np.asarray(best, np.float32)
 
 

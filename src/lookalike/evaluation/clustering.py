@@ -1,10 +1,11 @@
-"""NMI: how far k-means clusters of the embeddings agree with the classes."""
+"""K-means clustering, plain or spherical, and normalized mutual information with the classes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
@@ -13,69 +14,103 @@ from lookalike.evaluation.arrays import Floats, Ints, as_codes, as_rows
 BLOCK_BYTES = 64 << 20
 
 
-def nmi(embeddings: Any, labels: Any, *, clusters: int | None = None, iterations: int = 20, seed: int = 0) -> float:
-    """Mutual information of clusters and classes over the arithmetic mean of their entropies.
+class Clusters(NamedTuple):
+    """Result of :func:`kmeans`."""
 
-    k-means with as many clusters as there are classes among the rows, 20 iterations.
+    labels: Ints
+    """Cluster of every row."""
+    centers: Floats
+    scores: Floats
+    """How near a row is to its center: the dot product if spherical, else minus the squared distance."""
+
+
+def nmi(embeddings: Any, labels: Any, *, clusters: int | None = None, iterations: int = 20, seed: int = 0) -> float:
+    """Normalized mutual information between k-means clusters of the embeddings and the classes.
+
+    Normalized by the arithmetic mean of the two entropies. Rows without a label are left out.
+
+    Args:
+        embeddings: One vector a row.
+        labels: One label a row; None, NaN or a negative number means no label.
+        clusters: Number of clusters; by default the number of classes.
+        iterations: Iterations of k-means.
+        seed: Seed of the initial centers.
+
+    Returns:
+        A value from 0 to 1.
+
+    Example:
+        >>> from lookalike.evaluation import nmi
+        >>> nmi(np.repeat(np.eye(3), 10, axis=0), np.repeat([0, 1, 2], 10))
+        1.0
     """
+    from sklearn.metrics import normalized_mutual_info_score
+
     rows = as_rows(embeddings)
     codes = as_codes(labels, len(rows))
     rows, codes = rows[codes >= 0], codes[codes >= 0]
     if not len(rows):
         raise LookalikeError("NMI needs labeled rows, and there are none.")
-    wanted = clusters or len(np.unique(codes))
-    return mutual_information(kmeans(rows, wanted, iterations=iterations, seed=seed), codes)
+    count = clusters or len(np.unique(codes))
+    if not 1 <= count <= len(rows):
+        raise LookalikeError(f"{len(rows):,} rows cannot be divided into {count:,} clusters.")
+    initial = rows[numpy_rng(seed, "k-means").choice(len(rows), size=count, replace=False)]
+    return float(normalized_mutual_info_score(codes, kmeans(rows, initial, iterations=iterations).labels))
 
 
-def kmeans(rows: Floats, clusters: int, *, iterations: int = 20, seed: int = 0) -> Ints:
-    """The cluster of every row. An empty cluster takes over the row that lies farthest from its own center."""
-    if not 1 <= clusters <= len(rows):
-        raise LookalikeError(f"{len(rows):,} rows cannot be parted into {clusters:,} clusters.")
-    rng = numpy_rng(seed, "k-means")
-    centers = rows[rng.choice(len(rows), size=clusters, replace=False)]
+def kmeans(rows: Floats, initial: Floats, *, iterations: int = 20, spherical: bool = False) -> Clusters:
+    """Lloyd's algorithm from given initial centers.
+
+    The center of an empty cluster moves to the row that is farthest from its own center.
+
+    Args:
+        rows: Vectors, unit vectors if ``spherical``.
+        initial: Initial centers, usually some of the rows.
+        iterations: At most so many iterations; it ends earlier once the assignment is stable.
+        spherical: Compare by dot product and keep the centers at length one.
+
+    Returns:
+        Labels, centers and scores of the last assignment.
+
+    Shape:
+        - rows: ``(n, d)``; initial: ``(k, d)``.
+        - labels and scores: ``(n,)``; centers: ``(k, d)``.
+
+    Example:
+        >>> from lookalike.evaluation.clustering import kmeans
+        >>> rows = np.float32([[0, 0], [0, 1], [5, 5], [5, 6]])
+        >>> kmeans(rows, rows[:2]).labels
+        array([0, 0, 1, 1])
+    """
+    centers, previous = initial, None
     for _ in range(iterations):
-        place, distance = _assign(rows, centers)
-        counts = np.bincount(place, minlength=clusters)
-        empty = np.flatnonzero(counts == 0)
-        if len(empty):
-            far = np.argsort(-distance, kind="stable")[: len(empty)]
-            place[far] = empty
-            counts = np.bincount(place, minlength=clusters)
-        centers = _means(rows, place, counts, centers)
-    return _assign(rows, centers)[0]
+        labels, scores = _assign(rows, centers, spherical)
+        if previous is not None and np.array_equal(labels, previous):
+            return Clusters(labels, centers, scores)
+        previous = labels
+        centers = _means(rows, labels, len(initial), spherical)
+        empty = np.flatnonzero(np.bincount(labels, minlength=len(initial)) == 0)
+        centers[empty] = rows[np.argsort(scores, kind="stable")[: len(empty)]]
+    labels, scores = _assign(rows, centers, spherical)
+    return Clusters(labels, centers, scores)
 
 
-def _means(rows: Floats, place: Ints, counts: Ints, old: Floats) -> Floats:
-    order = np.argsort(place, kind="stable")
-    filled = np.flatnonzero(counts)
-    starts = (np.cumsum(counts) - counts)[filled]
-    centers = old.copy()  # a cluster robbed of its last row stays where it was
-    centers[filled] = np.add.reduceat(rows[order], starts, axis=0) / counts[filled, None]
-    return centers
+def _means(rows: Floats, labels: Ints, count: int, spherical: bool) -> Floats:
+    members = sparse.csr_matrix((np.ones(len(rows)), (labels, np.arange(len(rows)))), (count, len(rows)))
+    sums = members @ rows
+    sizes = np.linalg.norm(sums, axis=1) if spherical else np.bincount(labels, minlength=count)
+    return np.asarray(sums / np.maximum(sizes, 1e-12)[:, None], dtype=np.float32)
 
 
-def _assign(rows: Floats, centers: Floats) -> tuple[Ints, Floats]:
-    """The nearest center of each row and the squared distance, less the row's own square."""
-    place = np.empty(len(rows), np.int64)
-    distance = np.empty(len(rows), np.float32)
+def _assign(rows: Floats, centers: Floats, spherical: bool) -> tuple[Ints, Floats]:
+    labels, scores = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     squares = np.einsum("ij,ij->i", centers, centers)
     step = max(1, BLOCK_BYTES // (4 * len(centers)))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        block = squares - 2 * (rows[part] @ centers.T)
-        place[part] = block.argmin(axis=1)
-        distance[part] = block.min(axis=1)
-    return place, distance + np.einsum("ij,ij->i", rows, rows)
-
-
-def mutual_information(first: Ints, second: Ints) -> float:
-    """Normalized by the arithmetic mean of the two entropies; 1 when both hold a single group."""
-    one = np.unique(first, return_inverse=True)[1].reshape(-1)
-    two = np.unique(second, return_inverse=True)[1].reshape(-1)
-    both, counts = np.unique(one * (two.max() + 1) + two, return_counts=True)
-    joint = counts / len(one)
-    p, q = np.bincount(one) / len(one), np.bincount(two) / len(two)
-    a, b = np.divmod(both, two.max() + 1)
-    shared = float((joint * np.log(joint / (p[a] * q[b]))).sum())
-    mean = -float((p * np.log(p)).sum() + (q * np.log(q)).sum()) / 2
-    return min(1.0, max(0.0, shared / mean)) if mean > 0 else 1.0
+        block = rows[part] @ centers.T
+        if not spherical:
+            block = 2 * block - squares
+        labels[part] = block.argmax(axis=1)
+        scores[part] = block.max(axis=1)
+    return labels, scores if spherical else scores - np.einsum("ij,ij->i", rows, rows)

@@ -16,6 +16,8 @@ from scipy import fft, sparse
 from lookalike.core.device import threads
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.arrays import Doubles, Floats, Ints
+from lookalike.evaluation.clustering import kmeans
+from lookalike.evaluation.neighbors import top_k_scores
 
 Tick = Callable[[], None]
 NEIGHBORS = 15
@@ -121,16 +123,8 @@ def near_graph(rows: Floats, k: int, seed: int = 0) -> Ints:
 def _middles(rows: Floats, count: int, seed: int) -> Floats:
     rng = numpy_rng(seed, "map cells")
     sample = rows[np.sort(rng.choice(len(rows), min(len(rows), 40 * count), replace=False))]
-    middles = sample[np.sort(rng.choice(len(sample), count, replace=False))]
-    for _ in range(6):
-        home = _nearest(sample, middles)
-        sums = sparse.csr_matrix(
-            (np.ones(len(sample), np.float32), (home, np.arange(len(sample)))), (count, len(sample))
-        )
-        means = np.asarray(sums @ sample, dtype=np.float32)
-        size = np.linalg.norm(means, axis=1, keepdims=True)
-        middles = np.where(size > 0, means / np.maximum(size, 1e-12), middles)
-    return middles
+    initial = sample[np.sort(rng.choice(len(sample), count, replace=False))]
+    return kmeans(sample, initial, iterations=6, spherical=True).centers
 
 
 def _nearest(rows: Floats, middles: Floats) -> Ints:
@@ -145,8 +139,7 @@ def _best(asked: Floats, rows: Floats, names: Ints, k: int, own: Ints) -> Ints:
         part = slice(at, at + 1024)
         scores = asked[part] @ rows.T
         scores[names[None, :] == own[part, None]] = -np.inf
-        found = np.argpartition(-scores, min(k, scores.shape[1] - 1), axis=1)[:, :k]
-        out[part] = names[found]
+        out[part] = names[top_k_scores(scores, k)[1]]
     return out
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
+from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.store import create_store, remove_store
 
-BLOCK = 16_384
 WIDTH, MORE = 256, 8
 """How many rows faiss looks through at first, and how many times what is wanted a store is asked for: its graph is
 tuned for images like those in it, and views of a query are stranger than that."""
@@ -46,42 +46,12 @@ def make_retriever(kind: str, rows: Tensor, *, store: str = "qdrant") -> Retriev
     return Checked(Stored(rows, store) if kind == "store" else Graph(rows), rows)
 
 
-@torch.no_grad()
-def top_k(queries: Tensor, rows: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
-    """Scores and row numbers of the k highest products, best first, equal ones by row number."""
-    queries = queries.to(rows.dtype)
-    scores = torch.empty(len(queries), 0, dtype=queries.dtype, device=queries.device)
-    index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-    for start in range(0, len(rows), block):
-        values, places = _best(queries @ rows[start : start + block].t(), k)
-        # Rows found so far stand first and have the lower numbers, so a stable sort keeps ties in order.
-        scores, order = torch.cat([scores, values], 1).sort(dim=1, descending=True, stable=True)
-        index = torch.cat([index, places + start], 1).gather(1, order)[:, :k]
-        scores = scores[:, :k]
-    return scores, index
-
-
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of each line with their places, ties by place; `topk` alone picks any of equal ones."""
-    wide = min(k + 1, scores.shape[1])
-    values, places = scores.topk(wide, dim=1)
-    if wide > k:
-        tied = torch.nonzero(values[:, k - 1] == values[:, k])[:, 0]
-        values, places = values[:, :k], places[:, :k]
-        if len(tied):
-            whole = scores[tied].sort(dim=1, descending=True, stable=True)
-            values[tied], places[tied] = whole.values[:, :k], whole.indices[:, :k]
-    places = places.sort(dim=1).values
-    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
-    return values, places.gather(1, order)
-
-
 class Exact:
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
 
     def nearest(self, queries: Tensor, k: int) -> Tensor:
-        return top_k(queries, self.rows, k)[1]
+        return torch_top_k(queries, self.rows, k)[1]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -175,11 +145,11 @@ class Checked:
     def nearest(self, queries: Tensor, k: int) -> Tensor:
         if not self.checked and len(queries):
             self._check(queries[:: max(1, len(queries) // SAMPLE)], k)
-        return top_k(queries, self.rows, k)[1] if self.exact else self.index.nearest(queries, k)
+        return torch_top_k(queries, self.rows, k)[1] if self.exact else self.index.nearest(queries, k)
 
     def _check(self, queries: Tensor, k: int) -> None:
         self.checked = True
-        wanted = top_k(queries, self.rows, k)[0]
+        wanted = torch_top_k(queries, self.rows, k)[0]
         while (found := recall(wanted, queries, self.rows, self.index.nearest(queries, k))) < ENOUGH:
             if not self.index.widen():
                 self.exact = True

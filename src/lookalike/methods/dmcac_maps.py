@@ -19,9 +19,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import thumbnail
 from lookalike.data.views import CenterView
+from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.evaluation.query_images import Subject
 from lookalike.losses import dmcac as losses
-from lookalike.memory.retrieval import top_k
 from lookalike.methods.base import ReportContext
 from lookalike.methods.dmcac_settings import DMCACSettings
 from lookalike.methods.taps import last_layer, tapped
@@ -75,7 +75,7 @@ def class_maps(
         if database.lengths is not None:
             logits = logits * database.lengths
         every = torch.arange(len(rows), device=z.device).expand(len(cosines), -1)
-        found = every if k is None else top_k(z[part], rows, k)[1]
+        found = every if k is None else torch_top_k(z[part], rows, k)[1]
         near = torch.softmax(logits.gather(1, found), 1)
         values = (torch.full_like(near, 1 / near.shape[1]), near, torch.softmax(logits, 1), cosines)
         for n, (what, where) in enumerate(zip(values, (found, found, every, every), strict=True)):
@@ -207,7 +207,7 @@ def _queries(told: ReportContext) -> list[s.Block]:
             z = told.model(torch.from_numpy(np.stack(squares)).to(told.model.device)).float().cpu()
         raw = settings.head_input == "raw"
         asking = z * torch.linalg.vector_norm(seen[-1].output.float().cpu(), dim=1, keepdim=True) if raw else z
-        scores, found = top_k(z, state["rows"], k)
+        scores, found = torch_top_k(z, state["rows"], k)
         # Attention is over the union of what the views found, or over everything, as in training.
         every = torch.arange(len(database)).expand(1, 1, -1)
         union = losses.union(found[None] if settings.full == "no" else every)

@@ -16,6 +16,7 @@ import numpy as np
 from lookalike.core.files import hash_bytes
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import near_duplicates
+from lookalike.evaluation.neighbors import top_k_scores
 from lookalike.searching.image_facts import ImageFacts
 
 KINDS = ("identical", "same", "near")
@@ -196,7 +197,7 @@ def close_pairs(vectors: np.ndarray, min_cosine: float) -> list[tuple[int, int, 
     cells = np.empty((count, CELLS), np.int32)
     for start in range(0, count, BLOCK):
         sim = vectors[start : start + BLOCK] @ pivots.T
-        cells[start : start + BLOCK] = np.argpartition(-sim, CELLS - 1, axis=1)[:, :CELLS]
+        cells[start : start + BLOCK] = top_k_scores(sim, CELLS)[1]
     flat = cells.ravel()
     order = np.argsort(flat, kind="stable")
     members = order // CELLS

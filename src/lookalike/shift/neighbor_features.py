@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.neighbors import top_k_scores
 
 EDGE = 50  # the neighbor that stands for an image's surroundings
 SHARPNESS = (0.05, 0.1)  # temperatures at which an image belongs to the classes of training
@@ -59,11 +60,7 @@ def nearest(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The highest scores of every row and where they are, best first, the row itself left out."""
     scores = scores.copy()
     np.fill_diagonal(scores, -np.inf)
-    count = min(count, len(scores) - 1)
-    place = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    values = np.take_along_axis(scores, place, axis=1)
-    order = np.lexsort((place, -values), axis=1)
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(place, order, axis=1)
+    return top_k_scores(scores, min(count, len(scores) - 1))
 
 
 def overlap(a: np.ndarray, b: np.ndarray, count: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
+from lookalike.evaluation.neighbors import top_k_scores
 from lookalike.store.frames import Frames, columns, unify
 from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, Where, checked, direction, unit_rows
 
@@ -242,8 +243,6 @@ def nearest(
         block = matrix[start : start + BLOCK] if whole else matrix[part]
         scores = np.concatenate([scores, queries @ block.T], axis=1)
         best = np.concatenate([best, np.broadcast_to(part, (len(queries), len(part)))], axis=1)
-        if scores.shape[1] > k:
-            keep = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
-            scores, best = np.take_along_axis(scores, keep, 1), np.take_along_axis(best, keep, 1)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return np.clip(np.take_along_axis(scores, order, 1), -1, 1), np.take_along_axis(best, order, 1)
+        scores, order = top_k_scores(scores, k)
+        best = np.take_along_axis(best, order, 1)
+    return np.clip(scores, -1, 1), best

@@ -19,6 +19,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
+from lookalike.evaluation.neighbors import top_k_scores
 from lookalike.store import milvus_terms as terms
 from lookalike.store import widths
 from lookalike.store.exact import nearest
@@ -181,8 +182,8 @@ class MilvusStore:
             matrix = np.array([row[VECTOR] for row in page], dtype=np.float32)
             new, places = nearest(queries, matrix, np.arange(len(page)), k)
             scores, best = np.concatenate([scores, new], axis=1), np.concatenate([best, places + start], axis=1)
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-            scores, best = np.take_along_axis(scores, order, 1), np.take_along_axis(best, order, 1)
+            scores, order = top_k_scores(scores, k)
+            best = np.take_along_axis(best, order, 1)
         wanted = sorted({keys[place] for place in best.flat})
         found: dict[str, Any] = {}
         for part in _parts(wanted, 1000):

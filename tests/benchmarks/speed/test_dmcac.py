@@ -8,9 +8,9 @@ import torch
 from benchmarks.speed import BenchContext
 from benchmarks.speed import dmcac as bench
 from lookalike.core import seeds
+from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.losses import dmcac
 from lookalike.losses.whole import whole
-from lookalike.memory.retrieval import top_k
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def small(monkeypatch):
 def test_our_terms_are_the_loops(small):
     z, labels, rows, there = bench.made_up(300)
     assert z.shape == (5, 3, 16) and rows.shape == (300, 16)
-    found = top_k(z.flatten(0, 1), rows, 4)[1].view(5, 3, 4)
+    found = torch_top_k(z.flatten(0, 1), rows, 4)[1].view(5, 3, 4)
     heads = dmcac.Heads(6, 16, seeds.torch_rng(0, "heads"))
     values, slopes = [], []
     for form in (bench.ours, bench.loop):

@@ -5,7 +5,7 @@ import pytest
 
 from lookalike.core.errors import LookalikeError
 from lookalike.evaluation._ranking import lists
-from lookalike.evaluation.neighbors import top_k
+from lookalike.evaluation.neighbors import top_k, top_k_scores
 from tests.naive import evaluation as naive
 
 
@@ -77,3 +77,13 @@ def test_nothing_to_ask_and_nowhere_to_look():
 def test_mistakes_are_one_sentence(queries, gallery, k, words):
     with pytest.raises(LookalikeError, match=words):
         top_k(queries, gallery, k)
+
+
+@pytest.mark.parametrize("k", [1, 4, 9, 12])
+def test_entries_of_a_matrix(k):
+    scores = np.random.default_rng(k).integers(0, 4, size=(30, 9)).astype(np.float32)  # many ties
+    values, columns = top_k_scores(scores, k)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(columns, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(scores, expected, 1))
+    assert top_k_scores(np.empty((3, 0)), 2)[1].shape == (3, 0)
