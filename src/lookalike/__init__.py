@@ -11,12 +11,11 @@ Every verb of the command line is a function here, with the same name and option
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lookalike._version import __version__
 from lookalike.core.errors import LookalikeError
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike import shift
@@ -62,40 +61,4 @@ __all__ = [
     "train",
 ]
 
-# Where each name lives. Imported on first use, so that `import lookalike` stays instant.
-_find, __dir__ = lazily(
-    __name__,
-    {
-        "Embedder": "models",
-        "ImageEmbedder": "integrations.sklearn",
-        "Table": "data",
-        "read_table": "data",
-        "Run": "core.run",
-        "embed": "models",
-        "export": "models",
-        "evaluate": "evaluation",
-        "compare": "evaluation",
-        "train": "training",
-        "pretrain": "training",
-        "adapt": "adaptation",
-        "rollback": "adaptation",
-        "forget": "adaptation",
-        "index": "searching",
-        "search": "searching",
-        "duplicates": "searching",
-        "switch": "searching",
-        "backup": "searching",
-        "restore": "searching",
-        "purge": "searching",
-        "Index": "searching",
-        "report": "reporting",
-        "serve": "service",
-        "recipes": "training",
-    },
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "shift":  # a room of verbs: `lookalike.shift.splits(...)` is `lookalike shift splits`
-        return importlib.import_module("lookalike.shift")
-    return _find(name)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.adaptation.forgetting import forget
@@ -14,12 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AdaptSettings", "adapt", "forget", "rollback"]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "AdaptSettings": "settings",
-        "adapt": "job",
-        "forget": "forgetting",
-        "rollback": "versions",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.data.auditing import Audit, audit
@@ -37,25 +37,4 @@ __all__ = [
     "thumbnail",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Audit": "auditing",
-        "CenterView": "views",
-        "PixelCache": "cache",
-        "Preprocess": "decoding",
-        "RandomView": "views",
-        "Table": "table",
-        "UnreadableImage": "decoding",
-        "audit": "auditing",
-        "check_classes": "classes",
-        "content_id": "decoding",
-        "decode": "decoding",
-        "layouts": "readers",
-        "make_shelf": "shelf",
-        "prepare": "decoding",
-        "read_table": "readers",
-        "retrieval_split": "classes",
-        "thumbnail": "thumbnails",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

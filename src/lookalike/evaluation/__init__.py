@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.evaluation.bootstrap import Interval, Paired, interval, paired
@@ -41,26 +41,4 @@ __all__ = [
     "weighted_knn",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Calibration": "calibration",
-        "Comparison": "results",
-        "Evaluation": "results",
-        "Interval": "bootstrap",
-        "Measured": "query_images",
-        "Paired": "bootstrap",
-        "Retrieval": "retrieval",
-        "Subject": "query_images",
-        "calibrate": "calibration",
-        "compare": "job",
-        "evaluate": "job",
-        "interval": "bootstrap",
-        "linear_probe": "probe",
-        "nmi": "clustering",
-        "paired": "bootstrap",
-        "top_k": "neighbors",
-        "verify": "verification",
-        "weighted_knn": "knn",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

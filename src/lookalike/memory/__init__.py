@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.memory.cross_batch import CrossBatchMemory
@@ -19,4 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossBatchMemory", "Moments", "Stale"]
 
-__getattr__, __dir__ = lazily(__name__, {"CrossBatchMemory": "cross_batch", "Moments": "moments", "Stale": "rows"})
+__getattr__, __dir__ = lazy_exports(__name__)

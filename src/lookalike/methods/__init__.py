@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.methods.base import Batch, Context, LearningRates, Method
@@ -46,4 +46,4 @@ def register(name: str, method: type[Method]) -> None:
     _REGISTERED[name] = method
 
 
-__getattr__, __dir__ = lazily(__name__, dict.fromkeys(("Batch", "Context", "Method", "LearningRates"), "base"))
+__getattr__, __dir__ = lazy_exports(__name__)

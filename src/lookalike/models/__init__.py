@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.models.cache import features_for
@@ -15,13 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder", "Failure", "embed", "export", "features_for"]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Embedder": "embedder",
-        "Failure": "inference.inputs",
-        "features_for": "cache",
-        "embed": "embedding",
-        "export": "exporting",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.reporting.job import ReportFile, report
 
 __all__ = ["ReportFile", "report"]
 
-__getattr__, __dir__ = lazily(__name__, {"ReportFile": "job", "report": "job"})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.searching.archive import backup, restore
@@ -32,20 +32,4 @@ __all__ = [
     "switch",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Duplicates": "find_duplicates",
-        "Hits": "hits",
-        "Index": "index_folder",
-        "Indexed": "indexing",
-        "backup": "archive",
-        "duplicates": "find_duplicates",
-        "index": "indexing",
-        "indexes": "locate",
-        "purge": "removing",
-        "restore": "archive",
-        "search": "query",
-        "switch": "generations",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

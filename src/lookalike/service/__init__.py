@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.service.app import create_app
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "serve"]
 
-__getattr__, __dir__ = lazily(__name__, {"create_app": "app", "serve": "server"})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.shift.experiment import run
@@ -18,14 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Split", "SplitSet", "fewshot", "place", "run", "splits"]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Split": "split_set",
-        "SplitSet": "split_set",
-        "fewshot": "few_shot",
-        "place": "placement",
-        "run": "experiment",
-        "splits": "make_splits",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazily
+from lookalike.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.training.job import Plan, train
@@ -14,14 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Plan": "job",
-        "TrainSettings": "settings",
-        "pretrain": "pretraining",
-        "recipes": "recipe",
-        "resolve": "settings",
-        "train": "job",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)
