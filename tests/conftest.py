@@ -114,7 +114,7 @@ def _shared_home() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _copied_processes() -> Iterator[None]:
-    """Processes that work together begin as copies, but in a few tests of `tests/core/test_processes.py`."""
+    """Processes that work together begin as copies, but in a few tests of `tests/core/test_distributed.py`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "_start", helpers.CopiedChild)
         yield

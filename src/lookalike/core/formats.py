@@ -40,7 +40,9 @@ def check_format(kind: str, document: Any, where: object) -> dict[str, Any]:
             f"`{where}` is {_a(kind)} of format {number}; this version reads up to {CURRENT[kind]}: update lookalike."
         )
     if number < CURRENT[kind]:
-        raise LookalikeError(f"`{where}` is {_a(kind)} of format {number}, made by a pre-release; make it again.")
+        raise LookalikeError(
+            f"`{where}` is {_a(kind)} of format {number}, written before the first release: make it again."
+        )
     return document
 
 

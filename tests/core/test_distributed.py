@@ -124,8 +124,8 @@ def test_a_killed_process_ends_the_others(as_users_do):
 def test_children_die_with_their_parent(tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(helpers.ROOT)!r})\n"
-        "from lookalike.core import processes\nfrom tests.core import test_processes\n"
-        f"processes.launch(test_processes.job_sleep, 2, file={str(tmp_path / 'pid')!r})"
+        "from lookalike.core import distributed\nfrom tests.core import test_distributed\n"
+        f"distributed.launch(test_distributed.job_sleep, 2, file={str(tmp_path / 'pid')!r})"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 60
