@@ -131,7 +131,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., helpers.Answer]]:
     """`cli("search", "x.jpg")` runs a command in this process and gives what it answered."""
-    from lookalike.cli.start import run
+    from lookalike.cli.app import run
     from lookalike.core import progress
 
     def call(*words: object) -> helpers.Answer:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lookalike.cli.start import run
+from lookalike.cli.app import run
 from tests.helpers import ROOT, make_images
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

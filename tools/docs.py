@@ -36,28 +36,27 @@ def exit_codes() -> str:
 
 
 def _command(words: Sequence[str]) -> Any:
-    from lookalike.cli.app import command
+    from lookalike.cli.commands import COMMANDS
+    from lookalike.cli.generate import build
 
-    found = command()
-    for word in words:
-        found = found.commands[word]
-    return found
+    name = " ".join(words)
+    return build(name, COMMANDS[name])
 
 
-def verbs() -> str:
-    """Every verb, in the order of the help."""
-    from lookalike.cli.app import PANELS
+def commands() -> str:
+    """Every command, in the order of the help."""
+    from lookalike.cli.app import summary
+    from lookalike.cli.commands import PANELS
 
-    root = _command([])
-    rows = [(f"`{n}`", root.commands[n].get_short_help_str(200)) for names in PANELS.values() for n in names]
-    return table(("verb", "what it does"), rows)
+    rows = [(f"`{name}`", summary(name)) for names in PANELS.values() for name in names]
+    return table(("command", "what it does"), rows)
 
 
 def options(*words: str) -> str:
-    """The arguments and options of a verb (`options train`, `options cache clear`)."""
+    """The arguments and options of a command (`options train`, `options cache clear`)."""
     rows = []
     for param in _command(words).params:
-        if param.name in ("help", "as_json", "quiet", "verbose"):
+        if param.name in ("help", "json", "quiet", "verbose"):
             continue
         names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts) if name.startswith("-"))
         default = param.default() if callable(param.default) else param.default
@@ -116,7 +115,7 @@ def claims() -> str:
 
 PARTS: dict[str, Callable[..., str]] = {
     "exit-codes": exit_codes,
-    "verbs": verbs,
+    "commands": commands,
     "options": options,
     "settings": settings,
     "bars": bars,

@@ -3,63 +3,69 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from lookalike.cli import show
-from lookalike.cli.options import Data
-from lookalike.cli.verb import Answer, verb
+from lookalike.cli.output import Answer, link, table
 
 if TYPE_CHECKING:
     from benchmarks.papers import ClaimResult
 
 
-@verb
-def reproduce(
-    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="Whose claims; --list shows them.")] = None,
-    data: Data = None,
-    scale: Annotated[str, typer.Option("--scale", help="small, or paper: at the paper's own scale.")] = "small",
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this claim; may be given again.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the stored results.")] = Path("results"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the finished jobs of earlier runs.")] = False,
-    finished: Annotated[bool, typer.Option("--finished", help="Judge by the runs that are finished.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Show the claims and what is known of them.")] = False,
-    document: Annotated[
-        Path | None, typer.Option("--document", help="Write this page from the stored results (docs/results.md).")
-    ] = None,
+def papers(
+    *,
+    paper: str | None = None,
+    data: str | None = None,
+    scale: str = "small",
+    only: Sequence[str] = (),
+    out: str = "results",
+    fresh: bool = False,
+    finished: bool = False,
+    list: bool = False,  # noqa: A002 (the option's name)
+    document: str | None = None,
 ) -> Answer:
-    """Try the papers' claims, small or at scale.
+    """Test the claims of a paper, small or at the paper's scale.
 
-    A killed run goes on where it stopped. Results are kept in --out.
+    A killed run continues where it stopped. Results are stored in --out.
+
+    Args:
+        paper: Whose claims; --list names them.
+        data: Folder of the data sets; LOOKALIKE_DATA by default.
+        scale: small, or paper: at the paper's own scale.
+        only: Only this claim.
+        out: Folder of the stored results.
+        fresh: Discard the finished jobs of earlier runs.
+        finished: Judge by the runs that are finished, and start none.
+        list: Show the claims and their stored verdicts.
+        document: Write this page from the stored results (docs/results.md).
     """
-    from benchmarks.papers import PAPERS, results_of
-    from benchmarks.papers import reproduce as run_paper
+    from benchmarks.papers import PAPERS, reproduce, results_of
     from benchmarks.papers.document import write_page
     from lookalike.core.errors import LookalikeError
 
-    papers = [paper] if paper else list(PAPERS)
-    if listed:
-        return _answer([result for p in papers for result in results_of(p, out)])
+    if list:
+        return _answer([result for p in ([paper] if paper else PAPERS) for result in results_of(p, out)])
     if paper is not None:
-        results = run_paper(paper=paper, data=data, scale=scale, only=only, out=out, fresh=fresh, finished=finished)
+        results = reproduce(
+            paper=paper, data=data, scale=scale, only=only or None, out=out, fresh=fresh, finished=finished
+        )
         if document:
-            write_page(document, out)
+            write_page(Path(document), Path(out))
         return _answer(results)
     if document is None:
-        raise LookalikeError(f"Say what to reproduce ({', '.join(PAPERS)}), or give --list or --document.")
-    write_page(document, out)
-    return Answer({"written": document}, [f"Written: {show.link(document)}"])
+        raise LookalikeError(f"Name a paper ({', '.join(PAPERS)}), or give --list or --document.")
+    write_page(Path(document), Path(out))
+    return Answer({"written": document}, [f"Written: {link(document)}"])
 
 
-def _answer(results: list[ClaimResult]) -> Answer:
+def _answer(results: Sequence[ClaimResult]) -> Answer:
     body = [(r.paper, r.key, r.verdict, r.note or r.statement) for r in results]
-    lines = show.table(("paper", "claim", "verdict", "what was found"), body)
-    return Answer([result.to_json() for result in results], lines, asked=True)
+    lines = table(("paper", "claim", "verdict", "note"), body)
+    return Answer([result.to_json() for result in results], lines, always=True)
 
 
 if __name__ == "__main__":
-    from lookalike.cli.start import run_function
+    from lookalike.cli.app import run_command
 
-    sys.exit(run_function(reproduce, "python -m benchmarks.papers"))
+    sys.exit(run_command("benchmarks.papers.__main__:papers", {"paper": "PAPER"}, "python -m benchmarks.papers"))

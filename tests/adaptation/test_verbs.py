@@ -50,10 +50,10 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
     assert run.config["settings"]["rate"] == 3e-5
     counts = run.result["counts"]
-    assert counts["target"] == 40 == counts["learnt_from"] + counts["held_out"]
+    assert counts["target"] == 40 == counts["learned_from"] + counts["held_out"]
     slips = receipts(run, 1)
     assert len(slips) == counts["used"] > 0
-    assert sum(len(slip["served"]) for slip in slips) == 2 * counts["learnt_from"]
+    assert sum(len(slip["served"]) for slip in slips) == 2 * counts["learned_from"]
     assert all(slip["path"].startswith("outside/") and slip["steps_loaded"] >= 2 for slip in slips)
     assert {rank["rank"] for slip in slips for rank in slip["served"]} == {1, 2}
     adapted = la.Embedder.from_pretrained(run.path)
@@ -87,7 +87,7 @@ def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
         )
         assert not run.result["promoted"]
         told[batch] = run.result["verdict"]
-        assert run.result["counts"]["steps"] == -(-run.result["counts"]["learnt_from"] // batch), "each image once"
+        assert run.result["counts"]["steps"] == -(-run.result["counts"]["learned_from"] // batch), "each image once"
     assert "batches of 4 are too small" in told[4]
 
 
@@ -257,7 +257,7 @@ def test_a_pool_that_contains_the_target(
     assert set(served) & ids, "images of the target serve others"
     assert all(id_ not in whom for id_, whom in served.items())
     learned = {whom for all_ in served.values() for whom in all_}
-    assert set(served) & ids <= learned and len(learned) == run.result["counts"]["learnt_from"]
+    assert set(served) & ids <= learned and len(learned) == run.result["counts"]["learned_from"]
     assert run.result["counts"]["copies_of_target"] == len(learned)
 
 

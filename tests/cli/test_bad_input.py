@@ -55,7 +55,6 @@ OTHERS = [
     ["serve", "--run", "{}"],
     ["export", "--model", "{}", "--out", "m.onnx"],
     ["train", "--resume", "{}"],
-    ["migrate", "{}"],
 ]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 
-import numpy as np
 import pytest
 from tests.helpers import make_images
 
 import lookalike
-from lookalike.cli.shift import _significant
+from lookalike.cli.output import significant
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +49,6 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
     assert means["measure"] == "means" and means["splits"][0]["fid"] != document["splits"][0]["fid"]
 
 
-def test_the_authors_files(cli, birds, tmp_path):
-    names = [np.str_(f"class-{i:02d}") for i in range(9)]
-    row = {"train": names[:4], "test": names[4:8], "fid": np.float64(12.5)}
-    (tmp_path / "cub.pkl").write_bytes(pickle.dumps({1: row}, protocol=3))
-    found = cli(
-        "shift", "splits", birds, "--authors", tmp_path / "cub.pkl", "--json", "--out", tmp_path / "s.json"
-    ).json
-    assert found["measure"] == "authors"
-    assert found["splits"][0]["removed"] == ["class-08"]
-    (tmp_path / "evil.pkl").write_bytes(pickle.dumps({1: print}, protocol=3))
-    answer = cli("shift", "splits", birds, "--authors", tmp_path / "evil.pkl")
-    assert answer.code == 2
-    assert "builtins.print" in answer.err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -101,14 +84,14 @@ def test_too_few_classes(cli, tmp_path):
     ],
 )
 def test_four_digits_count(value, shown):
-    assert _significant(value) == shown
+    assert significant(value) == shown
 
 
 def test_fewer_splits_than_asked_for_are_explained(cli, birds, eye):
     answer = cli("shift", "splits", birds, "--model", eye, "--count", 50)
     assert answer.code == 0
     made = len(answer.out.splitlines()) - 3
-    assert f"There are {made} splits instead of 50: swapping and removing the 9 classes has no more steps" in answer.err
+    assert f"{made} splits instead of 50: swapping and removing 9 classes has no more steps" in answer.err
     assert "instead of" not in cli("shift", "splits", birds, "--model", eye, "--count", 2).err
 
 
@@ -117,9 +100,9 @@ def test_transfer_without_the_usual_split_is_said_to_measure_nothing(cli, birds,
     usual = found["default"]
     others = [split["id"] for split in found["splits"] if split["id"] != usual]
     small = [w for s in ("head.dim=8", "sampler.classes=2", "sampler.images=2", "views.count=1") for w in ("--set", s)]
-    words = ["shift", "run", birds, "--model", eye, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
+    words = ["shift", "run", birds, "--models", eye, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
     words += [*small, "--no-report", "--transfer", birds]
-    said = f"Nothing is measured on `birds`: only the models of the usual split are, and that is split {usual}"
+    said = f"Nothing is measured on `birds`: transfer uses the models of the usual split, number {usual}"
     given = ["--splits", tmp_path / "s.json", "--only"]
     left_out = cli(*words, *given, ",".join(map(str, others)), "--out", tmp_path / "a")
     assert left_out.code == 0, left_out.err

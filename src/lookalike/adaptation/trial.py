@@ -82,7 +82,7 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
     )
     counts = {
         "target": len(target),
-        "learnt_from": len(made.learn),
+        "learned_from": len(made.learn),
         "held_out": len(made.aside),
         "pool": len(pool),
         "used": len(used),

@@ -1,4 +1,4 @@
-"""The command line: one file a verb, each parses, calls one Python function, and prints."""
+"""The command line, generated from the Python functions of the package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """`lookalike`: ends with the exit codes of `core.errors.Exit`."""
-    from lookalike.cli.start import run
+    """Run `lookalike` with the arguments of this process."""
+    from lookalike.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

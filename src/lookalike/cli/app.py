@@ -1,45 +1,81 @@
-"""The verbs, in the order a newcomer meets them."""
+"""The command line application: from the words that were typed to an exit code."""
 
 from __future__ import annotations
 
-import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-# Panel of the help -> verbs; each is a module of this folder with a function (or an `app`) of that name.
-PANELS = {
-    "Start": ("demo", "doctor"),
-    "Search": ("index", "search", "duplicates", "serve"),
-    "Train and measure": (
-        "train",
-        "pretrain",
-        "recipes",
-        "evaluate",
-        "compare",
-        "adapt",
-        "rollback",
-        "forget",
-        "shift",
-        "report",
-        "embed",
-        "export",
-    ),
-    "Housekeeping": ("switch", "backup", "restore", "purge", "keys", "cache"),
-}
+from lookalike.cli.commands import COMMANDS, GROUPS, PANELS
+from lookalike.cli.generate import Command, build, read_summary
+from lookalike.cli.interrupt import two_strikes
+from lookalike.cli.usage_errors import UsageError, message
+from lookalike.core.errors import Exit, LookalikeError
+
+STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 
 
-class Verbs(typer.core.TyperGroup):
-    """The root: its help lists the verbs by panel. Plain text, because rich takes longer to import than help may."""
+class Group(typer.core.TyperGroup):
+    """A group of commands, each built when it is needed.
+
+    Help is plain text, because rich takes longer to import than help may take.
+    """
+
+    prefix = ""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name the commands in the order of the help."""
+        if not self.prefix:
+            return [name for names in PANELS.values() for name in names]
+        return [name.removeprefix(self.prefix) for name in COMMANDS if name.startswith(self.prefix)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Build one command or subgroup; None if there is none of that name."""
+        if self.prefix + cmd_name in COMMANDS:
+            return build(self.prefix + cmd_name, COMMANDS[self.prefix + cmd_name])
+        return subgroup(cmd_name) if not self.prefix and cmd_name in GROUPS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for panel, names in PANELS.items():
+        """Write the list of commands by panel."""
+        panels: dict[str, Sequence[str]] = {"Commands": self.list_commands(ctx)} if self.prefix else dict(PANELS)
+        for panel, names in panels.items():
             with formatter.section(panel):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(100)) for name in names])
+                formatter.write_dl([(name, summary(self.prefix + name)) for name in names])
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def summary(name: str) -> str:
+    """One line about a command or a group."""
+    return GROUPS[name] if name in GROUPS else read_summary(COMMANDS[name].function).rstrip(".")
+
+
+def subgroup(name: str) -> Any:
+    """Build the group `lookalike NAME …`."""
+    group = type(f"{name}_group", (Group,), {"prefix": f"{name} "})
+    only = name == "recipes"  # alone it lists them
+
+    def callback(
+        context: typer.Context, json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    ) -> None:
+        if only and context.invoked_subcommand is None:
+            context.command.get_command(context, "list").main(  # type: ignore[attr-defined]
+                ["--json"] if json else [], standalone_mode=False
+            )
+
+    app = typer.Typer(cls=group, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+    if only:
+        app.callback(invoke_without_command=True)(callback)
+    else:
+        app.callback()(lambda: None)
+    command = typer.main.get_command(app)
+    command.name, command.help = name, GROUPS[name]
+    return command
+
+
+def _version(requested: bool) -> None:
+    if requested:
         from lookalike._version import __version__
 
         print(f"lookalike {__version__}")
@@ -60,20 +96,61 @@ def _root(
         print(context.get_help())
 
 
-def build() -> typer.Typer:
+def application() -> Any:
+    """Build the root command."""
     settings = {"help_option_names": ["-h", "--help"]}
-    app = typer.Typer(cls=Verbs, context_settings=settings, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = typer.Typer(cls=Group, context_settings=settings, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(_root)
-    for panel, names in PANELS.items():
-        for name in names:
-            module = importlib.import_module(f"lookalike.cli.{name}")
-            if hasattr(module, "app"):
-                app.add_typer(module.app, name=name, rich_help_panel=panel)
-            else:
-                app.command(name, rich_help_panel=panel)(getattr(module, name))
-    return app
+    return typer.main.get_command(app)
 
 
-def command() -> Any:
-    """The root command, as the parser's object."""
-    return typer.main.get_command(build())
+def run(words: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        words: What was typed after `lookalike`.
+
+    Returns:
+        The exit code (`core.errors.Exit`); a user's mistake ends as one line on stderr.
+    """
+    return _run(application(), words, "lookalike")
+
+
+def run_command(function: str, arguments: Mapping[str, str], name: str, words: Sequence[str] | None = None) -> int:
+    """Run a single command that is not part of the application.
+
+    Args:
+        function: Where the function is, as `package.module:function`; it returns an `Answer`.
+        arguments: Positional parameters with the name shown in the usage line.
+        name: How it was called, as `python -m benchmarks.speed`.
+        words: What was typed after it; the arguments of this process by default.
+    """
+    command = Command(function, arguments, show=lambda result, options: result)
+    return _run(build(name, command), sys.argv[1:] if words is None else words, name)
+
+
+def _run(command: Any, words: Sequence[str], name: str) -> int:
+    with two_strikes():
+        try:
+            code = command.main(list(words), prog_name=name, standalone_mode=False)
+            sys.stdout.flush()
+            if code == Exit.STOPPED:  # how typer reports Ctrl-C
+                raise KeyboardInterrupt
+        except UsageError as error:
+            return _fail(message(error, name), Exit.USER)
+        except LookalikeError as error:
+            return _fail(str(error), error.exit_code)
+        except (KeyboardInterrupt, typer.Abort):
+            return _fail(STOPPED, Exit.STOPPED)
+        except (BrokenPipeError, SystemExit) as error:
+            if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+                raise  # shell completion ends so; a closed pipe too, inside typer
+            # The reader has seen enough (`| head`); what is left in the buffer must not complain at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return Exit.OK
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _fail(text: str, code: int) -> int:
+    print(" ".join(text.split()), file=sys.stderr)
+    return code

@@ -31,7 +31,7 @@ MODES = ("auto", "leave-one-out", "query-gallery")
 def evaluate(
     *,
     data: str | Path | Table,
-    model: str | Path | Embedder,
+    model: str | Path | Embedder = "efficientnet_lite0",
     weights: str | Path | None = None,
     split: str | None = None,
     layout: str = "auto",

@@ -72,4 +72,4 @@ def recipes(*, show: str | None = None, copy: str | None = None, to: str | Path 
         return target
     if show is not None:
         return text(show)
-    return [{"name": name, "about": about(name), "verb": verb} for name, verb in every().items()]
+    return [{"name": name, "about": about(name), "command": verb} for name, verb in every().items()]

@@ -1,0 +1,375 @@
+"""The commands by name: the Python function behind each, and how its result is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lookalike.cli.generate import Command
+from lookalike.cli.output import Answer, confirm, interval, link, rows, short, significant, table
+
+Options = dict[str, Any]
+DRY_RUN = "dry_run"
+YES = {"yes": "Do not ask for confirmation."}
+
+
+def _lines(result: Any, options: Options) -> Answer:
+    """The result's own lines, and where the report can be drawn from."""
+    out = options.get("out")
+    return Answer(
+        result, [*str(result).splitlines(), *([f"Report: lookalike report {short(out)}"] if out else [])], True
+    )
+
+
+# ---- start ---------------------------------------------------------------------------------------
+
+
+def _demo(done: Any, options: Options) -> Answer:
+    search = f"lookalike search {short(done.hits.query)} --index {short(done.index)}"
+    return Answer(done, [f"$ {search}", *[f"  {line}" for line in str(done.hits).splitlines()[:4]], *rows(done.lines)])
+
+
+def _doctor(health: Any, options: Options) -> Answer:
+    import textwrap
+
+    from lookalike.core.errors import Exit
+
+    width = max(len(part.name) for part in health.parts)
+    lines = [
+        f"{part.state:<8}{part.name:<{width}}  " + " · ".join(text for text in (part.what, part.cost, part.how) if text)
+        for part in health.parts
+    ]
+    lines += ["", *textwrap.wrap(health.license, 110), "", "Next: lookalike demo"]
+    return Answer(health, lines, always=True, code=Exit.OK if health.ok else Exit.FAILED)
+
+
+# ---- search --------------------------------------------------------------------------------------
+
+
+def _index(done: Any, options: Options) -> Answer:
+    if options.get("remove"):
+        word = "would be removed" if options.get(DRY_RUN) else "were removed"
+        return Answer(done, [f"{done.deleted:,} images {word} from the index; their files stay where they are."])
+    return Answer(done, str(done).splitlines())
+
+
+def _search(result: Any, options: Options) -> Answer:
+    answers = result if isinstance(result, list) else [result]
+    return Answer(result, "\n\n".join(map(str, answers)).splitlines(), always=True)
+
+
+def _duplicates(function: Callable[..., Any], options: Options) -> Any:
+    """Ask before files are moved."""
+    from lookalike.core.files import human_bytes
+
+    yes = options.pop("yes", False)
+    if (options.get("move") or options.get("move_to")) and not (options.get(DRY_RUN) or yes or options.get("back")):
+        plan = function(**{name: options[name] for name in ("source", "kinds", "prefer") if name in options})
+        groups = [group for group in plan.groups if group.kind in options.get("kinds", ("identical",))]
+        files, size = sum(len(group.moves) for group in groups), human_bytes(sum(group.bytes for group in groups))
+        if not files:
+            return plan
+        confirm(f"Move {files:,} files ({size}) away? Nothing is deleted.", yes=False)
+    return function(**options)
+
+
+def _switch(manifest: Any, options: Options) -> Answer:
+    body = [
+        (g.number, g.model.short, f"{g.images:,}", "answers" if g.number == manifest.live else "")
+        for g in manifest.generations
+    ]
+    document = {"live": manifest.live, "generations": [g.model_dump(mode="json") for g in manifest.generations]}
+    return Answer(document, table(("generation", "model", "images", ""), body))
+
+
+def _backup(done: Any, options: Options) -> Answer:
+    from lookalike.core.files import human_bytes
+
+    lines = [f"Backup    {done.path}: {done.images:,} images, {human_bytes(done.bytes)}"]
+    return Answer(done, [*lines, f"Restore   lookalike restore {done.path}"])
+
+
+def _restore(done: Any, options: Options) -> Answer:
+    lines = [f"Index     {done.name}: {done.images:,} images in {done.path}"]
+    return Answer(done, [*lines, f"Search    lookalike search IMAGE --index {done.name}"])
+
+
+def _purge(function: Callable[..., Any], options: Options) -> Answer:
+    from lookalike.core.files import human_bytes
+
+    index = options["index"]
+    plan = function(index=index, dry_run=True)
+    size = human_bytes(plan.bytes)
+    if options.get(DRY_RUN):
+        return Answer(plan, [f"{size} of `{plan.name}` would be deleted; the images would stay."])
+    question = f"Delete the index `{plan.name}` ({plan.images:,} images, {size})? The images stay."
+    confirm(question, yes=options.get("yes", False))
+    done = function(index=index)
+    return Answer(done, [f"Deleted the index `{done.name}`: {size}, including {done.thumbnails:,} thumbnails."])
+
+
+# ---- train and measure ---------------------------------------------------------------------------
+
+
+def _train(done: Any, options: Options) -> Answer:
+    """What was trained on what, how good it became, and which model the run ends with."""
+    from lookalike.core.run import Run
+
+    if not isinstance(done, Run):  # the plan of a dry run
+        return Answer(done, str(done).splitlines(), always=True)
+    result, path = done.result, done.path
+    measured, changes = result.get("measured", {}), result.get("differences", {})
+    values = [f"{name} {scores['recall@1']['value']:.3f}" for name, scores in measured.items()]
+    change = next((scores["recall@1"] for scores in changes.values()), None)
+    if change:
+        values.append(interval(change["difference"], change["low"], change["high"], points=True))
+    seconds = result["seconds"]["train"]
+    how = f"{result['method']}, {result['steps']:,} steps in {seconds:.0f} s, best at {result['best_step']:,}"
+    lines = rows(
+        [
+            ("Images", ", ".join(f"{count:,} {name}" for name, count in result["images"].items())),
+            ("Model", f"{result['model']}, {how}"),
+            ("Recall@1", "  ".join(values)),
+            ("Verdict", result["verdict"]),
+            ("Saved", f"{result['kept']}, in {link(path / 'model')}"),
+            ("Report", f"lookalike report {short(path)}"),
+            ("Next", f"lookalike index FOLDER --model {short(path)}"),
+        ]
+    )
+    return Answer({"run": path, **result}, lines)
+
+
+def _adapt(done: Any, options: Options) -> Answer:
+    result, path = done.result, short(done.path)
+    counts = result["counts"]
+    lines = rows(
+        [
+            ("Classes", result["classes"]),
+            ("Learned from", f"{counts['learned_from']:,} images, judged by {counts['held_out']:,} others"),
+            ("Pool", f"{counts['used']:,} of {counts['pool']:,} images used"),
+            ("Model", link(done.path)),
+            ("Receipts", link(done.path / "versions" / str(result["version"]) / "receipts.json")),
+            ("Undo", f"lookalike rollback {path}" if result["promoted"] else None),
+            ("Report", f"lookalike report {path}"),
+        ]
+    )
+    return Answer({"run": done.path, **result}, [result["verdict"], *lines], always=True)
+
+
+def _rollback(done: Any, options: Options) -> Answer:
+    name = "the base model" if done["to"] == 0 else f"version {done['to']}"
+    return Answer(done, [f"{done['model'].name} uses {name} again, in place of version {done['from']}."])
+
+
+def _forget(done: Any, options: Options) -> Answer:
+    gone = ", ".join(map(str, done["versions_gone"])) or "none"
+    lines = [f"Forgot {len(done['forgotten'])} images; versions deleted: {gone}."]
+    if done["made_again"] is not None:
+        lines.append(f"Version {done['made_again']} was trained again from the base model.")
+    name = "the base model" if done["in_use"] == 0 else f"version {done['in_use']}"
+    return Answer(done, [*lines, f"In use: {name}."])
+
+
+def _report(path: Any, options: Options) -> Answer:
+    from lookalike.core.files import human_bytes
+
+    size = Path(path).stat().st_size
+    lines = rows([("Report", f"{link(path)}, {human_bytes(size)}"), ("Open", Path(path).as_uri())])
+    return Answer({"report": path, "bytes": size}, lines)
+
+
+def _embed(done: Any, options: Options) -> Answer:
+    from lookalike.core.files import human_bytes
+
+    took = f" ({done.seconds:.0f} s, {done.count / done.seconds:,.0f} a second)" if done.seconds else ""
+    failures = [(f"{'Unreadable' if not i else ''}", f"{f.name}: {f.reason}") for i, f in enumerate(done.failures[:3])]
+    more = [("", f"and {len(done.failures) - 3:,} more; --json names them all")] if len(done.failures) > 3 else []
+    size = f"would be about {human_bytes(done.bytes)}" if options.get(DRY_RUN) else human_bytes(done.bytes)
+    model = f" --model {options['model']}" if "model" in options else ""
+    lines = rows(
+        [
+            ("Images", f"{done.count:,}{took}"),
+            *failures,
+            *more,
+            ("Vectors", f"{done.dim} dimensions, by {done.model} ({done.fingerprint[:4]})"),
+            ("File", f"{link(done.out)}, {size}"),
+            ("Next", f"lookalike index {short(options['source'])}{model}"),
+        ]
+    )
+    return Answer(done, lines)
+
+
+def _export(done: Any, options: Options) -> Answer:
+    from lookalike.core.files import human_bytes
+
+    lines = rows(
+        [
+            ("File", f"{link(done.out)}, {human_bytes(done.bytes)}, ONNX opset {done.opset}"),
+            ("Input", f"pixels: uint8, any batch × {done.size} × {done.size} × 3, RGB"),
+            ("Output", f"unit vectors of {done.dim} dimensions"),
+            ("Parity", f"differs from torch by at most {done.difference:.1e} (tolerance {done.tolerance:.0e})"),
+        ]
+    )
+    return Answer(done, lines)
+
+
+# ---- shift ---------------------------------------------------------------------------------------
+
+
+def _splits(function: Callable[..., Any], options: Options) -> Answer:
+    made = function(**{name: value for name, value in options.items() if name != "out"}, progress=True)
+    _warn_of_fewer(made, options.get("count", 9))
+    path = Path(options.get("out") or f"{made.data['name']}-splits.json")
+    made.save(path)
+    body = []
+    for split in made.splits:
+        note = "the usual split" if split.id == made.default else ""
+        control = next((step.random for step in made.sequence if step.name == split.step and step.random), ())
+        random = significant(sum(control) / len(control)) if control else "–"
+        body.append((split.id, split.step, significant(split.fid), random, len(split.train), *split.images, note))
+    head = ("split", "step", "FID", "at random", "classes a side", "train", "test", "neither", "")
+    following = f"lookalike shift run {options['data']} --splits {short(path)}"
+    lines = table(head, body) + rows([("Written", link(path)), ("Next", following)])
+    return Answer({**made.to_json(), "path": path}, lines, always=True)
+
+
+def _warn_of_fewer(splits: Any, count: int) -> None:
+    from lookalike.core import progress
+
+    if len(splits.splits) < count:
+        classes = len(splits.data["classes"])
+        progress.say(
+            f"{len(splits.splits)} splits instead of {count}: "
+            f"swapping and removing {classes} classes has no more steps."
+        )
+
+
+def _warn_of_transfer(splits: Any, only: Sequence[int], others: Sequence[object]) -> None:
+    from lookalike.core import progress
+
+    if others and only and splits.default not in only:
+        names = ", ".join(f"`{Path(str(other)).name}`" for other in others)
+        progress.warn(
+            f"Nothing is measured on {names}: transfer uses the models of the usual split, number {splits.default}, "
+            "which --only leaves out; add it."
+        )
+
+
+def _shift_run(function: Callable[..., Any], options: Options) -> Answer:
+    from lookalike.shift import SplitSet
+
+    if options.get("splits") and options.get("transfer"):  # before the hours it takes
+        _warn_of_transfer(SplitSet.load(options["splits"]), options.get("only", ()), options["transfer"])
+    done = function(**options)
+    made = SplitSet.load(done.path / "splits.json")
+    if done.config["splits"] is None:
+        _warn_of_fewer(made, done.config["count"])
+        _warn_of_transfer(made, done.config["only"], done.config["transfer"])
+    scores = done.result["ags"]
+    body = []
+    for name, score in scores["recall@1"].items():
+        second = scores["map@1000"][name]
+        body.append((name, interval(score["value"], score["low"], score["high"]), f"{second['value']:.3f}"))
+    return _runs(done, table(("method", "AGS, recall@1", "AGS, mAP@1000"), body))
+
+
+def _fewshot(done: Any, options: Options) -> Answer:
+    from lookalike.shift import SplitSet
+
+    if done.config["splits"] is None:
+        _warn_of_fewer(SplitSet.load(done.path / "splits.json"), done.config["count"])
+    body = []
+    for row in done.result["summary"]:
+        score = row["recall@1"]
+        gain = interval(score["gain"]["value"], score["gain"]["low"], score["gain"]["high"], points=True)
+        body.append((row["split"], row["method"], row["shots"], f"{score['zero']:.3f}", f"{score['few']:.3f}", gain))
+    return _runs(done, table(("split", "method", "shots", "zero-shot", "few-shot", "gain"), body))
+
+
+def _runs(done: Any, lines: list[str]) -> Answer:
+    lines += rows([("Runs", link(done.path)), ("Report", f"lookalike report {short(done.path)}")])
+    return Answer({"run": done.path, **done.result}, lines, always=True)
+
+
+def _place(placed: Any, options: Options) -> Answer:
+    blind, out = placed.ignoring, options.get("out")
+    lines = rows(
+        [
+            ("Images", f"{placed.seen.images:,}"),
+            ("Measure", f"recall@1 among {placed.seen.used:,} images of the folder"),
+            ("Interval", f"holds {100 * placed.level:.0f} times in 100, for classes the model has not seen"),
+            ("Without data", f"between {blind.low:.2f} and {blind.high:.2f}"),
+            ("Report", f"lookalike report {short(out)}" if out else None),
+        ]
+    )
+    return Answer(placed, [placed.sentence, *lines], always=True)
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": Command("lookalike.demo:demo", show=_demo),
+    "doctor": Command("lookalike.doctor:doctor", show=_doctor),
+    "index": Command("lookalike.searching.indexing:index", {"folder": "FOLDER"}, show=_index),
+    "search": Command("lookalike.searching.query:search", {"query": "IMAGE"}, show=_search, short={"k": "-k"}),
+    "duplicates": Command(
+        "lookalike.searching.find_duplicates:duplicates",
+        {"source": "FOLDER|INDEX"},
+        show=_search,
+        call=_duplicates,
+        extra=YES,
+    ),
+    "serve": Command("lookalike.service.server:serve", {"index": "INDEX"}),
+    "train": Command("lookalike.training.job:train", {"data": "DATA"}, show=_train),
+    "pretrain": Command("lookalike.training.pretraining:pretrain", {"data": "FOLDER"}, show=_train),
+    "evaluate": Command("lookalike.evaluation.job:evaluate", {"data": "DATA"}, show=_lines),
+    "compare": Command("lookalike.evaluation.job:compare", {"data": "DATA"}, show=_lines),
+    "adapt": Command("lookalike.adaptation.job:adapt", {"model": "MODEL"}, show=_adapt),
+    "rollback": Command("lookalike.adaptation.versions:rollback", {"model": "MODEL"}, show=_rollback),
+    "forget": Command("lookalike.adaptation.forgetting:forget", {"model": "MODEL", "images": "IMAGE…"}, show=_forget),
+    "report": Command("lookalike.reporting.job:report", {"run": "RUN"}, show=_report),
+    "embed": Command("lookalike.models.embedding:embed", {"source": "FOLDER"}, show=_embed),
+    "export": Command("lookalike.models.exporting:export", show=_export),
+    "shift splits": Command("lookalike.shift.make_splits:splits", {"data": "DATA"}, show=_lines, call=_splits),
+    "shift run": Command("lookalike.shift.experiment:run", {"data": "DATA"}, show=_lines, call=_shift_run),
+    "shift fewshot": Command("lookalike.shift.few_shot:fewshot", {"data": "DATA"}, show=_fewshot),
+    "shift place": Command("lookalike.shift.placement:place", {"model": "MODEL", "folder": "FOLDER"}, show=_place),
+    "switch": Command("lookalike.searching.generations:switch", {"index": "INDEX"}, show=_switch),
+    "backup": Command("lookalike.searching.archive:backup", {"index": "INDEX"}, show=_backup),
+    "restore": Command("lookalike.searching.archive:restore", {"file": "FILE"}, show=_restore),
+    "purge": Command("lookalike.searching.removing:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
+    "recipes list": Command("lookalike.cli.housekeeping:list_recipes", show=_lines),
+    "recipes show": Command("lookalike.cli.housekeeping:show_recipe", {"name": "NAME"}, show=_lines),
+    "recipes copy": Command("lookalike.cli.housekeeping:copy_recipe", {"name": "NAME", "to": "FILE"}, show=_lines),
+    "cache ls": Command("lookalike.cli.housekeeping:list_cache", show=_lines),
+    "cache clear": Command("lookalike.cli.housekeeping:clear_cache", show=_lines),
+    "keys new": Command("lookalike.cli.housekeeping:new_key", {"name": "NAME"}, show=_lines),
+    "keys ls": Command("lookalike.cli.housekeeping:list_keys", show=_lines),
+    "keys revoke": Command("lookalike.cli.housekeeping:revoke_key", {"key": "KEY"}, show=_lines),
+}
+
+GROUPS = {
+    "shift": "Measure how retrieval falls as data shift away from training.",
+    "recipes": "List, show and copy recipes: settings by name.",
+    "cache": "List or clear cached data.",
+    "keys": "Create, list and revoke API keys of the service.",
+}
+
+PANELS = {
+    "Start": ("demo", "doctor"),
+    "Search": ("index", "search", "duplicates", "serve"),
+    "Train and measure": (
+        "train",
+        "pretrain",
+        "recipes",
+        "evaluate",
+        "compare",
+        "adapt",
+        "rollback",
+        "forget",
+        "shift",
+        "report",
+        "embed",
+        "export",
+    ),
+    "Housekeeping": ("switch", "backup", "restore", "purge", "keys", "cache"),
+}

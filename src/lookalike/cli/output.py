@@ -1,0 +1,155 @@
+"""Print the answers of commands: aligned lines for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Answer:
+    """What a command prints.
+
+    Args:
+        document: Printed as JSON with `--json`.
+        lines: Printed otherwise.
+        always: Printed even with `-q`: the lines are what the user came for, not a report of what was done.
+        code: The exit code; `Exit.FAILED` when something that was checked does not hold.
+    """
+
+    document: Any
+    lines: list[str] = field(default_factory=list)
+    always: bool = False
+    code: int = 0
+
+
+def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Compute an answer and print it.
+
+    Args:
+        answer: Does the work.
+        as_json: Print the document; whatever libraries print meanwhile goes to stderr.
+        quiet: Print errors and requested answers only.
+        verbose: Print details and the warnings of libraries.
+    """
+    import typer
+
+    from lookalike.core import progress
+
+    progress.set_level(0 if quiet else 2 if verbose else 1)
+    if not verbose:
+        warnings.simplefilter("ignore")  # libraries talk to their developers; ours go through progress.warn
+    with _clean_stdout() if as_json else contextlib.nullcontext():
+        result = answer()
+    if result is None:
+        return
+    from lookalike.core.files import plain, printable
+
+    if as_json:
+        print(printable(json.dumps(plain(result.document), ensure_ascii=False, indent=1)))
+    elif result.always or not quiet:
+        print(printable("\n".join(result.lines)))
+    if result.code:
+        raise typer.Exit(result.code)
+
+
+@contextlib.contextmanager
+def _clean_stdout() -> Iterator[None]:
+    """Send whatever libraries print to stderr: stdout holds the document and nothing else."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if os.name == "posix":
+            ctypes.CDLL(None).fflush(None)  # what C code printed waits in a buffer of its own
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+def rows(pairs: Iterable[tuple[str, object]]) -> list[str]:
+    """Format `Name   value` lines with aligned values; pairs without a value are left out."""
+    filled = [(name, str(value)) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in filled), default=0) + 3
+    return [f"{name:<{width}}{value}" for name, value in filled]
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
+    """Format a table with columns as wide as they must be and numbers aligned to the right."""
+    lines = [list(map(str, head)), *[list(map(str, row)) for row in body]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    signs = [">" if all(_is_number(line[i]) for line in lines[1:]) else "<" for i in range(len(head))]
+    forms = [f"{sign}{width}" for sign, width in zip(signs, widths, strict=True)]
+    return ["  ".join(f"{text:{form}}" for text, form in zip(line, forms, strict=True)).rstrip() for line in lines]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "").rstrip("%× "))
+    except ValueError:
+        return text in ("", "–")
+    return True
+
+
+def short(path: str | Path) -> str:
+    """Format a path as a person would type it from the current folder."""
+    path = Path(path)
+    try:
+        return path.absolute().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return str(path)
+
+
+def link(path: str | Path) -> str:
+    """Format a path as a link on terminals that support it (OSC 8)."""
+    text = short(path)
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b]8;;{Path(path).absolute().as_uri()}\x1b\\{text}\x1b]8;;\x1b\\"
+
+
+def interval(value: float, low: float, high: float, *, points: bool = False) -> str:
+    """Format `0.612 (0.600–0.624)`, or in percentage points `+4.1 (2.9 to 5.2)`."""
+    if points:
+        return f"{100 * value:+.1f} ({_signed(100 * low)} to {_signed(100 * high)})"
+    return f"{value:.3f} ({low:.3f}–{high:.3f})"
+
+
+def _signed(value: float) -> str:
+    return f"{value:.1f}".replace("-", "−")
+
+
+def significant(value: float) -> str:
+    """Format four significant digits, whatever the scale."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost.
+
+    Args:
+        question: What would happen.
+        yes: Whether the user agreed beforehand (`--yes`).
+
+    Raises:
+        LookalikeError: If the answer is no, or if there is no terminal to ask on.
+    """
+    from lookalike.core.errors import LookalikeError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise LookalikeError(f"{question} There is no terminal to ask on: repeat the command with --yes.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise LookalikeError("Nothing was changed.")
