@@ -46,7 +46,7 @@ def test_parts_are_made_from_the_code(docs: Any) -> None:
     assert "| 130 | Ctrl-C |" in text and "stale row" not in text
     assert text == docs.made(text)
     assert "| `--steps` |" in docs.made("<!-- made: options train -->\n<!-- end -->")
-    assert "| `optimizer.rate` | `" in docs.made("<!-- made: settings -->\n<!-- end -->")
+    assert "| `optimizer.lr` | `" in docs.made("<!-- made: settings -->\n<!-- end -->")
     with pytest.raises(SystemExit, match="no part `nonsense`"):
         docs.made("<!-- made: nonsense -->\n<!-- end -->")
 

@@ -30,7 +30,7 @@ sys.addaudithook(watch)
 import lookalike as la
 model, birds = sys.argv[1:]
 from lookalike.doctor import doctor; doctor()
-la.train(data=birds, model=model, out="run", steps=2, settings={"head": {"dim": 8}})
+la.train(data=birds, model=model, out="run", steps=2, settings={"head": {"embedding_dim": 8}})
 la.evaluate(data=birds, model="run", out="measured")
 la.embed(source=birds, model="run", out="vectors.parquet")
 la.export(model="run", out="model.onnx")

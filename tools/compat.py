@@ -34,7 +34,7 @@ def make(place: Path) -> dict[str, Path]:
     model = la.Embedder.from_pretrained("test_efficientnet", weights="random", size=32)
     model.save_pretrained("model")
     write_json("model/expected.json", model.encode([helpers.image(3)])[0][:16])
-    settings = {"head": {"dim": 16}, "logs": {"tensorboard": False}, "keep": "trained"}
+    settings = {"head": {"embedding_dim": 16}, "log": {"tensorboard": False}, "keep": "trained"}
     la.train(data=birds, model="model", out="run", steps=2, report=False, settings=settings)
     la.index(folder=birds, model="model", index=place / "index", store="exact", progress=False)
     la.backup(index=place / "index", out=place / "backup" / "backup.tar", progress=False)

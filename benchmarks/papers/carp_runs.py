@@ -52,10 +52,10 @@ class Cell:
             method |= {"prototypes": self.prototypes, "block": self.block, "teacher": self.teacher}
         given: dict[str, Any] = {
             "method": method,
-            "sampler": {"batch": self.batch},
+            "sampler": {"batch_size": self.batch},
             "steps": steps,
             "evaluate_every": -(-steps // 2) if self.halfway else steps,
-            "logs": {"every": max(1, steps // 20), "tensorboard": False},
+            "log": {"every_n_steps": max(1, steps // 20), "tensorboard": False},
         }
         if self.method != "carp":
             given = merge(_others(self.method), given)
@@ -84,7 +84,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
     small = context.scale == "small"
     data = str(context.folder("tinyimagenet100" if small else "imagenet"))
     recipe, images = ("carp_small", 100 * IMAGES) if small else ("carp_imagenet", 1_281_167)
-    base = {"keep": "trained", "data": {"near": False}}
+    base = {"keep": "trained", "data": {"near_duplicates": False}}
     jobs, places = {}, {}
     for seed in seeds:
         for cell in cells:

@@ -15,18 +15,18 @@ from lookalike.core.settings import merge
 
 # Whole networks at 64 px: a run takes one to two minutes on one thread.
 SMALL: dict[str, Any] = {
-    "data": {"split": "table", "validation": 0, "near": False},
+    "data": {"split": "table", "validation_fraction": 0, "near_duplicates": False},
     "model": {"name": "efficientnet_lite0", "size": 64, "pooling": "avg", "batch_norm": "frozen"},
-    "head": {"kind": "random", "dim": 128, "prewarm": 2},
+    "head": {"kind": "random", "embedding_dim": 128, "prewarm_epochs": 2},
     "method": {"name": "xbm"},
     "views": {"mode": "end_to_end"},
-    "optimizer": {"rate": 1e-4, "weight_decay": 0.01},
+    "optimizer": {"lr": 1e-4, "weight_decay": 0.01},
     "schedule": {"kind": "constant"},
     "keep": "trained",
-    "logs": {"tensorboard": False, "drift_every": 20},
+    "log": {"tensorboard": False, "drift_every_n_steps": 20},
 }
 # The lower part of the network is computed once; enough for comparing rules that differ little.
-CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage3", "count": 3}}
+CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage3", "num_cached": 3}}
 STEPS = {16: 200, 32: 150, 64: 60, 128: 60, 256: 50}  # where a claim does not ask for equal epochs
 
 PAPER_BATCH = 64
@@ -69,8 +69,8 @@ class Cell:
         given = {
             "head": dict(self.head),
             "memory": {"size": self.size, **RULES[self.rule], **self.memory},
-            "sampler": {"classes": self.batch // 4, "images": 4},
-            "optimizer": {"rate": self.rate},
+            "sampler": {"classes_per_batch": self.batch // 4, "images_per_class": 4},
+            "optimizer": {"lr": self.rate},
             "steps": steps,
             "evaluate_every": steps,
         }
@@ -151,7 +151,7 @@ def _scale(context: ClaimContext) -> tuple[str, dict[str, Any]]:
         return str(context.data), SMALL
     from lookalike.training.recipe import load
 
-    return str(context.folder("sop")), merge(load("xbn_sop"), {"data": {"validation": 0}, "keep": "trained"})
+    return str(context.folder("sop")), merge(load("xbn_sop"), {"data": {"validation_fraction": 0}, "keep": "trained"})
 
 
 def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, float]:

@@ -98,7 +98,7 @@ def default_choice() -> dict[str, Any]:
     from lookalike.training.settings import resolve
 
     chosen = resolve(load("default"))
-    return {"method": chosen.method.name, "rate": chosen.optimizer.rate, "views": chosen.views.count}
+    return {"method": chosen.method.name, "rate": chosen.optimizer.lr, "views": chosen.views.num_cached}
 
 
 def training_half(data: str, name: str) -> Any:
@@ -114,12 +114,12 @@ def training_half(data: str, name: str) -> Any:
 def settings_of(method: str, rate: float, views: int) -> dict[str, Any]:
     return {
         "model": MODEL,
-        "data": {"split": "classes", "test": 0.3, "near": False},
+        "data": {"split": "classes", "test_fraction": 0.3, "near_duplicates": False},
         "method": method,
-        "optimizer": {"rate": rate},
-        "views": {"count": views},
+        "optimizer": {"lr": rate},
+        "views": {"num_cached": views},
         "keep": "trained",
-        "logs": {"tensorboard": False},
+        "log": {"tensorboard": False},
     }
 
 

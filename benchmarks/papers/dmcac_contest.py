@@ -32,7 +32,7 @@ CONTEST = SEEDS[:3]  # 6 methods on 3 sets: 54 runs, an hour and more
 def _arm(method: str, rate: float, scale: str, data: str, whole: bool, held: float = 0.0) -> Arm:
     place: dict[str, Any] = {"data": data, "end_to_end": whole}
     name = f"{method}-{rate:g}{'-held' * bool(held)}"
-    changes: dict[str, Any] = {"optimizer": {"rate": rate}, "data": {"validation": held}}
+    changes: dict[str, Any] = {"optimizer": {"lr": rate}, "data": {"validation_fraction": held}}
     if method == "dmcac":
         return dmcac(name, *((LETTER,) if scale == "paper" else ()), changes, **place)
     return Arm(name, merge(changes, {"method": OTHERS[method]}), **place)

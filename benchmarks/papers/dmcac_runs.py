@@ -22,29 +22,29 @@ NEAR = 1.0  # points of recall@1 within which nothing has changed
 
 # The upper stages on cached lower ones, in nine views an image; 96 px, batch-norm frozen.
 SMALL: dict[str, Any] = {
-    "data": {"validation": 0, "near": False},
+    "data": {"validation_fraction": 0, "near_duplicates": False},
     "model": {"name": "efficientnet_lite0", "size": 96, "pooling": "avg", "batch_norm": "frozen"},
-    "head": {"kind": "pca", "dim": 128},
-    "views": {"mode": "cached", "layer": "stage3", "count": 8, "augment": "rand-tv9"},
-    "optimizer": {"rate": 3e-5, "loss_rate": 3e-3, "weight_decay": 0.01},
+    "head": {"kind": "pca", "embedding_dim": 128},
+    "views": {"mode": "cached", "layer": "stage3", "num_cached": 8, "rand_augment": "rand-tv9"},
+    "optimizer": {"lr": 3e-5, "loss_lr": 3e-3, "weight_decay": 0.01},
     "schedule": {"kind": "constant"},
     "steps": STEPS,
     "evaluate_every": STEPS,
     "keep": "trained",
-    "logs": {"every": 5, "tensorboard": False, "drift_every": 0},
+    "log": {"every_n_steps": 5, "tensorboard": False, "drift_every_n_steps": 0},
 }
-END_TO_END: dict[str, Any] = {"views": {"mode": "end_to_end", "count": 0}, "model": {"freeze": "stage2"}}
+END_TO_END: dict[str, Any] = {"views": {"mode": "end_to_end", "num_cached": 0}, "model": {"freeze": "stage2"}}
 # Its own split has the same classes on both sides; what is asked for here is classes that were never seen.
-BY_SET: dict[str, dict[str, Any]] = {"grocery": {"data": {"split": "classes", "test": 0.5}}}
+BY_SET: dict[str, dict[str, Any]] = {"grocery": {"data": {"split": "classes", "test_fraction": 0.5}}}
 # What all runs of DMCAC share at small scale.
 OWN: dict[str, Any] = {
     "method": {"views": VIEWS, "maps": [5, STEPS], "refresh": {"every": REFRESH, "unit": "steps"}},
-    "sampler": {"kind": "shuffle", "batch": QUERIES},
+    "sampler": {"kind": "shuffle", "batch_size": QUERIES},
 }
 # The default for users; and as the paper's letter has it: heads as slow as the network, the divergence at τ = 1.
-USUAL: dict[str, Any] = {"method": {"name": "dmcac", "temperature": 0.1}, "optimizer": {"loss_rate": 3e-3}}
+USUAL: dict[str, Any] = {"method": {"name": "dmcac", "temperature": 0.1}, "optimizer": {"loss_lr": 3e-3}}
 COLD: dict[str, Any] = {"method": {"temperature": 1.0}}
-LETTER: dict[str, Any] = {"method": {"temperature": 1.0}, "optimizer": {"loss_rate": 3e-5}}
+LETTER: dict[str, Any] = {"method": {"temperature": 1.0}, "optimizer": {"loss_lr": 3e-5}}
 
 
 class Paper(NamedTuple):
@@ -74,13 +74,13 @@ def others(data: str, scale: str) -> dict[str, Any]:
         paper = PAPERS[data]
         classes, images = paper.classes, paper.images
         spent = paper.steps * paper.batch + paper.made * paper.database
-        views = {"augment": "", "crop": "resized", "scale": [0.2, 1.0], "flip": True}
-        rates = {"optimizer": {"loss_rate": USUAL["optimizer"]["loss_rate"]}}
+        views = {"rand_augment": "", "crop": "resized", "scale": [0.2, 1.0], "flip": True}
+        rates = {"optimizer": {"loss_lr": USUAL["optimizer"]["loss_lr"]}}
     else:
-        classes, images, rates, views = QUERIES, VIEWS, {}, {"augment": ""}
+        classes, images, rates, views = QUERIES, VIEWS, {}, {"rand_augment": ""}
         spent = STEPS * BATCH + -(-STEPS // REFRESH) * DATABASE[data]
     steps = round(spent / (classes * images))
-    sampler = {"kind": "pk", "classes": classes, "images": images}
+    sampler = {"kind": "pk", "classes_per_batch": classes, "images_per_class": images}
     return {"views": views, "sampler": sampler, "steps": steps, "evaluate_every": steps, **rates}
 
 
@@ -110,8 +110,8 @@ class Arm:
         base = merge(base, {} if ours else others(self.data, scale))
         laid = merge(base, {"keep": "trained"}, dict(self.settings))
         if self.equal_views is not None:
-            images = base["sampler"]["batch"] * base["method"]["views"]
-            given = {"method": {"views": self.equal_views}, "sampler": {"batch": images // self.equal_views}}
+            images = base["sampler"]["batch_size"] * base["method"]["views"]
+            given = {"method": {"views": self.equal_views}, "sampler": {"batch_size": images // self.equal_views}}
             laid = merge(laid, given)
         return laid
 

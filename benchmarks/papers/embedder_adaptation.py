@@ -41,7 +41,7 @@ def measured(
 ) -> dict[str, Any]:
     """recall@1 and MAP@R (%) on images kept apart, and the pseudo-labels of the others before and after."""
     codes, names = table.labels()
-    aside = held_out(table, settings.held_out, seed)
+    aside = held_out(table, settings.held_out_fraction, seed)
     rows = np.flatnonzero(~aside)
     start = model
     if kind == "bn" or (kind != "frozen" and settings.batch_norm != "keep"):

@@ -15,10 +15,10 @@ IMAGES = 60  # of each class
 EPOCHS = 10
 RULES = ("none", "xbn")
 SMALL = {
-    "data": {"split": "images", "test": 0.2, "near": False},
-    "sampler": {"batch": 128},
+    "data": {"split": "images", "test_fraction": 0.2, "near_duplicates": False},
+    "sampler": {"batch_size": 128},
     "memory": {"size": 2048},
-    "logs": {"tensorboard": False},
+    "log": {"tensorboard": False},
     "keep": "trained",
 }
 
@@ -60,7 +60,7 @@ def trial(*, data: str, rule: str, seed: int, images: int | None, epochs: int) -
     table = _some(data, images)
     train = 0.8 * len(table) if images else (table.column("split") == "train").sum()
     each = int(train) // 128
-    given = {"memory": {"drift": rule}, "steps": epochs * each, "evaluate_every": each, "logs": {"every": each}}
+    given = {"memory": {"drift": rule}, "steps": epochs * each, "evaluate_every": each, "log": {"every_n_steps": each}}
     level = progress.level()
     progress.set_level(0)
     try:

@@ -69,7 +69,7 @@ def backbone() -> Embedder:
 def domain_features(data: str, domain: str) -> Features:
     """Features of a domain of PACS, made once."""
     table = t3ar_measure.domain(Path(data) / "pacs", "pacs", domain)
-    found: Any = make(backbone(), SCALE["adapt"]["layer"], table, None, views=SCALE["adapt"]["views"])
+    found: Any = make(backbone(), SCALE["adapt"]["layer"], table, None, views=SCALE["adapt"]["num_views"])
     return Features(found.ids, found._weak, found._strong, found._center, table.labels()[0])
 
 
@@ -89,7 +89,7 @@ def settings_of(recipe: str, seed: int = 0) -> AdaptSettings:
     """What a recipe is run with. Harm comes in grades, by the seed: from ruin to what is hard to see."""
     over = dict(RECIPES[recipe])
     if recipe in GRADED:
-        over["rate"] *= GRADES[seed % len(GRADES)]
+        over["lr"] *= GRADES[seed % len(GRADES)]
     return t3ar_measure.settings_for(SCALE, over)
 
 
@@ -161,14 +161,14 @@ def _merged(p: np.ndarray, seed: int) -> np.ndarray:
 
 
 CHANGES = {"swapped": _swapped, "merged": _merged}
-_CONTRAST_ALONE: dict[str, Any] = {"rate": 3e-3, "weights": {"labels": 0.0}}
+_CONTRAST_ALONE: dict[str, Any] = {"lr": 3e-3, "weights": {"labels": 0.0}}
 # What each recipe changes in the settings; those of HARM in benchmarks/speed/gate.py are made to do harm.
 RECIPES: dict[str, dict[str, Any]] = {
     **{name: {"method": name} for name in ("bn", "tent", "shot", "t3ar", "adacontrast")},
-    "rate x 30": {"method": "shot", "rate": 3e-2},
-    "entropy alone": {"method": "tent", "rate": 1e-2, "steps": 240},
-    "sorted batches": {"contrast": {"pool_set": "none"}, "batch": 8, "stream": True, "steps": None, "rate": 3e-3},
-    "shuffled labels": {"method": "finetune", "rate": 1e-3},
+    "rate x 30": {"method": "shot", "lr": 3e-2},
+    "entropy alone": {"method": "tent", "lr": 1e-2, "steps": 240},
+    "sorted batches": {"contrast": {"pool_set": "none"}, "batch_size": 8, "stream": True, "steps": None, "lr": 3e-3},
+    "shuffled labels": {"method": "finetune", "lr": 1e-3},
     "pool of noise": {"contrast": {"pool_set": "all", "exclusion": "none"}, **_CONTRAST_ALONE},
     "pool is the target": {
         "contrast": {"pool_set": "all", "exclusion": "none", "exclude_class": False},
@@ -201,7 +201,7 @@ def candidate(
     found, outside, labels = nobody(len(learn.ids), 0), pool.center[:0], None
     ids = [f"outside-{i}" for i in range(len(learn.ids))]
     if recipe == "t3ar":
-        found = nearest(rows, predict(anchor, pool.center)[0], learn.ids, pool.ids, settings.neighbors)
+        found = nearest(rows, predict(anchor, pool.center)[0], learn.ids, pool.ids, settings.num_neighbors)
         outside, ids = pool.center[found.used], [pool.ids[i] for i in found.used]
     elif recipe == "pool of noise":
         mean, spread = learn.center.mean(0, np.float32), learn.center.std(0, np.float32)

@@ -132,7 +132,7 @@ NEIGHBORS = (0, 1, 2, 5)
 
 def _train_cell(k: int, **over: Any) -> Cell:
     pool = POOLS if k else "none"
-    settings = {"method": "t3ar", **({"neighbors": k} if k else WITHOUT), **over}
+    settings = {"method": "t3ar", **({"num_neighbors": k} if k else WITHOUT), **over}
     return Cell("imagenet", "cub", over=settings, pool=pool, set="cub")
 
 

@@ -18,10 +18,10 @@ TRAIN: dict[str, Any] = {
     "head": 256,
     "adapt": {
         "layer": "stage4",
-        "batch": 64,
+        "batch_size": 64,
         "steps": 300,
-        "rate": 2e-3,
-        "views": 2,
+        "lr": 2e-3,
+        "num_views": 2,
         "batch_norm": "keep",
         "bank": {"size": 16384},
         "contrast": {"exclusion": "none"},

@@ -86,8 +86,8 @@ def views_of(
     outside = pool.table(np.arange(len(pool))) if pool is not None and len(used) else None
     if chosen.layer == PIXELS:
         images = pool.table(used) if pool is not None and len(used) else None
-        return supply.make(model, chosen.layer, table.take(rows), images, views=chosen.views, seed=seed)
-    whole: Any = supply.make(model, chosen.layer, table, outside, views=chosen.views, seed=VIEWS)
+        return supply.make(model, chosen.layer, table.take(rows), images, views=chosen.num_views, seed=seed)
+    whole: Any = supply.make(model, chosen.layer, table, outside, views=chosen.num_views, seed=VIEWS)
     return whole.part(rows, used, seed)
 
 

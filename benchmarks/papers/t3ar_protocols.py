@@ -57,7 +57,7 @@ PROTOCOLS = {
         "class_mean",
         {
             "source": {"epochs": 10},
-            "methods": {"shot": {"rate": 1e-4, "late_labels": True}, "mcc": {"confusion_temperature": 3.0}},
+            "methods": {"shot": {"lr": 1e-4, "late_labels": True}, "mcc": {"confusion_temperature": 3.0}},
         },
     ),
 }
@@ -74,30 +74,30 @@ SMALL: dict[str, Any] = {
     "head": 256,
     "source": {
         "layer": "stage4",
-        "batch": 64,
+        "batch_size": 64,
         "steps": 200,
-        "rate": 5e-3,
-        "views": 4,
+        "lr": 5e-3,
+        "num_views": 4,
         "batch_norm": "keep",
         "cls_view": "weak",
-        "smoothing": 0.1,
+        "label_smoothing": 0.1,
     },
     "adapt": {
         "layer": "stage4",
-        "batch": 32,
+        "batch_size": 32,
         "steps": 60,
-        "rate": 3e-5,
-        "views": 4,
+        "lr": 3e-5,
+        "num_views": 4,
         "batch_norm": "keep",
         "bank": {"size": 16384},
         "contrast": {"exclusion": "none"},
     },
     "methods": {
-        "tent": {"rate": 1e-5},
-        "shot": {"rate": 1e-3},
-        "adacontrast": {"rate": 1e-4, "key_momentum": 0.95},
-        "mcc": {"rate": 1e-3},
-        "on_target": {"rate": 1e-3},
+        "tent": {"lr": 1e-5},
+        "shot": {"lr": 1e-3},
+        "adacontrast": {"lr": 1e-4, "key_momentum": 0.95},
+        "mcc": {"lr": 1e-3},
+        "on_target": {"lr": 1e-3},
     },
 }
 PAPER: dict[str, Any] = {
@@ -106,21 +106,26 @@ PAPER: dict[str, Any] = {
     "head": 256,
     "source": {
         "layer": "pixels",
-        "batch": 128,
+        "batch_size": 128,
         "epochs": 60,
-        "rate": 2e-4,
+        "lr": 2e-4,
         "batch_norm": "target-train",
         "cls_view": "weak",
-        "smoothing": 0.1,
+        "label_smoothing": 0.1,
     },
     "adapt": {"config": "paper_test"},
     "few": {"config": "paper_test_few"},
     "methods": {
-        "tent": {**recipe.load("tent", "adapt"), "warmup": 0},
-        "shot": {**recipe.load("shot", "adapt"), "epochs": 15, "batch": 64, "warmup": 0},
-        "adacontrast": {**recipe.load("adacontrast", "adapt"), "epochs": 15, "warmup": 0, "bank": {"size": 16384}},
-        "mcc": {**recipe.load("mcc", "adapt"), "epochs": 15, "warmup": 0},
-        "on_target": {**recipe.load("on_target", "adapt"), "epochs": 15, "batch": 64, "warmup": 0},
+        "tent": {**recipe.load("tent", "adapt"), "warmup_epochs": 0},
+        "shot": {**recipe.load("shot", "adapt"), "epochs": 15, "batch_size": 64, "warmup_epochs": 0},
+        "adacontrast": {
+            **recipe.load("adacontrast", "adapt"),
+            "epochs": 15,
+            "warmup_epochs": 0,
+            "bank": {"size": 16384},
+        },
+        "mcc": {**recipe.load("mcc", "adapt"), "epochs": 15, "warmup_epochs": 0},
+        "on_target": {**recipe.load("on_target", "adapt"), "epochs": 15, "batch_size": 64, "warmup_epochs": 0},
     },
 }
 # `methods` of a scale is what a baseline is run with in place of T3AR's rate, batch and so on.
@@ -230,7 +235,7 @@ def trial(
     from lookalike.models import Embedder
 
     torch.set_num_threads(threads())
-    over = merge(METHODS[method], {} if neighbors is None else {"neighbors": neighbors})
+    over = merge(METHODS[method], {} if neighbors is None else {"num_neighbors": neighbors})
     settings = how.settings_for(scale, over, fraction)
     expert = None if retriever is None else Embedder.from_pretrained(retriever, size=scale["size"], device=CPU)
     here, there = how.domain(data, layout, source), how.domain(data, layout, target)

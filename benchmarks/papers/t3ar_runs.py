@@ -91,7 +91,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
         table, settings = domain(data, *what[:2]), scale[what[2]]
         model = expert_of(scale["model"], scale["size"])
         features_for(model, table)
-        supply.make(model, settings["layer"], table, None, views=settings["views"], seed=t3ar_measure.VIEWS)
+        supply.make(model, settings["layer"], table, None, views=settings["num_views"], seed=t3ar_measure.VIEWS)
         return len(table)
     if len(what) == 4:
         table = domain(data, *what[:2])

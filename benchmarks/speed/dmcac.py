@@ -249,10 +249,10 @@ def _loop(folder: Path) -> Any:
     from lookalike.training.setup import assemble
 
     given = {
-        "data": {"split": "images", "test": 0.1, "validation": 0, "near": False},
+        "data": {"split": "images", "test_fraction": 0.1, "validation_fraction": 0, "near_duplicates": False},
         "model": {"size": 96},
         "views": {"mode": "end_to_end"},
-        "logs": {"tensorboard": False},
+        "log": {"tensorboard": False},
     }
     train(data=folder / "shelf", method="dmcac", settings=given, steps=0, out=folder / "run", report=False)
     run = Run(folder / "run")

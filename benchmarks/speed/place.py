@@ -98,7 +98,7 @@ def pacs(*, data: str, part: str, folders: int) -> dict[str, Any]:
     own = table.take(domain == part).without("split")
     others = {str(name): table.take(domain == name) for name in sorted(set(domain)) if name != part}
     # No validation: of seven known classes it would always choose step 0, and nothing would be trained.
-    return judge(own, others, folders, {"data": {"split": "images", "validation": 0.0}})
+    return judge(own, others, folders, {"data": {"split": "images", "validation_fraction": 0.0}})
 
 
 def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
     from lookalike.training import train
 
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as home:
-        more = {"model": LOOK, "data": {"near": False}, "keep": "trained", "logs": {"tensorboard": False}}
+        more = {"model": LOOK, "data": {"near_duplicates": False}, "keep": "trained", "log": {"tensorboard": False}}
         done = train(data=own, settings=merge(more, settings), out=Path(home) / "run", report=False)
         model = Embedder.from_pretrained(done.path)  # type: ignore[union-attr]
         reach = learn(done.path, model, None)  # type: ignore[union-attr]

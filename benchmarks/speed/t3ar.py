@@ -120,7 +120,7 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
             for turn in ("first", "again"):
                 done.update(embedded=0, searches=0)
                 start = time.perf_counter()
-                retrieving.retrieve(expert, ids, target, pool, resolve(None, {"near_copy": 2.0}))
+                retrieving.retrieve(expert, ids, target, pool, resolve(None, {"copy_threshold": 2.0}))
                 figures[turn] = {**done, "seconds": round(time.perf_counter() - start, 4)}
         finally:
             retrieving.embedded_anew, retrieving.nearest = usual

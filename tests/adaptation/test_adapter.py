@@ -52,7 +52,7 @@ def adapter(over: dict[str, Any] | None = None, **options: Any) -> Adapter:
     model = small()
     model.norm = make_norm("bn", 8)
     options = {"lists": LISTS, "scores": np.full(LISTS.shape, 0.5), "pool_ids": OUTSIDE, "seed": 3, **options}
-    chosen = resolve(None, {"batch": 6, "epochs": 2, "bank": {"size": 40}, "rate": 0.01, **(over or {})})
+    chosen = resolve(None, {"batch_size": 6, "epochs": 2, "bank": {"size": 40}, "lr": 0.01, **(over or {})})
     return Adapter(Network(model.eval(), "pooled"), arrays(), IDS, chosen, **options)
 
 
@@ -255,13 +255,13 @@ def test_images_for_statistics_are_not_held_all_at_once() -> None:
 
 
 def test_a_target_smaller_than_a_batch_and_a_last_image_alone() -> None:
-    whole = adapter({"batch": 64})
+    whole = adapter({"batch_size": 64})
     assert [len(b) for b in whole.batches(0)] == [COUNT]
     whole.run()
     assert len(whole.log) == 2 and np.isfinite([row["loss"] for row in whole.log]).all()
-    assert [len(b) for b in adapter({"batch": 19}).batches(0)] == [19, 1]
-    assert [len(b) for b in adapter({"batch": 19, "batch_norm": "target-train"}).batches(0)] == [19]
-    assert [len(b) for b in adapter({"batch": 19, "method": "shot"}).batches(0)] == [19], "as SHOT skips it"
+    assert [len(b) for b in adapter({"batch_size": 19}).batches(0)] == [19, 1]
+    assert [len(b) for b in adapter({"batch_size": 19, "batch_norm": "target-train"}).batches(0)] == [19]
+    assert [len(b) for b in adapter({"batch_size": 19, "method": "shot"}).batches(0)] == [19], "as SHOT skips it"
 
 
 def test_a_class_without_pseudo_labels_is_counted() -> None:
@@ -274,7 +274,7 @@ def test_a_class_without_pseudo_labels_is_counted() -> None:
 
 def test_labels_are_learnt_and_pseudo_labels_are_not_made() -> None:
     labels = np.arange(COUNT) % 3
-    found = adapter({"epochs": 12, "rate": 0.1, "weights": {"contrast": 0.1}}, labels=labels)
+    found = adapter({"epochs": 12, "lr": 0.1, "weights": {"contrast": 0.1}}, labels=labels)
     found.run()
     assert "diversity" not in found.log[0]
     last, first = (np.mean([row["labels"] for row in part]) for part in (found.log[-4:], found.log[:4]))
@@ -290,16 +290,16 @@ def test_labels_are_learnt_and_pseudo_labels_are_not_made() -> None:
         {"bank": {"size": 40, "view": "strong"}},
         {"bank": {"size": 40, "label": "enqueued"}},
         {"cls_view": "weak"},
-        {"div_scope": "ema"},
-        {"div_scope": "off"},
+        {"diversity_scope": "ema"},
+        {"diversity_scope": "off"},
         {"reforward": True},
         {"labels": {"refine": "comatch"}},
         {"labels": {"refine": "self"}},
         {"optimizer": "adam"},
-        {"decay": "none"},
-        {"warmup": 1.0},
-        {"warmup": 1.0, "first_rate": 0.001},
-        {"last_rate": 0.001},
+        {"lr_schedule": "none"},
+        {"warmup_epochs": 1.0},
+        {"warmup_epochs": 1.0, "warmup_start_lr": 0.001},
+        {"min_lr": 0.001},
     ],
     ids=str,
 )
@@ -433,24 +433,24 @@ def test_what_is_computed_again_is_the_view_the_bank_keeps() -> None:
 
 def test_baselines_have_their_own_constants() -> None:
     assert resolve(None, {"method": "tent"}).optimizer == "adam" and resolve(None).optimizer == "sgd"
-    assert resolve(None, {"method": "shot"}, {"rate": 5.0}).decay == "inverse"
+    assert resolve(None, {"method": "shot"}, {"lr": 5.0}).lr_schedule == "inverse"
     for scale in t3ar_protocols.SCALES.values():
         for method in ("tent", "shot", "adacontrast", "mcc", "on_target"):
             chosen = t3ar_measure.settings_for(scale, {"method": method})
-            assert chosen.method == method and chosen.warmup == 0 and chosen.rate <= 1e-3
+            assert chosen.method == method and chosen.warmup_epochs == 0 and chosen.lr <= 1e-3
     sizes = [t3ar_measure.settings_for(t3ar_protocols.PAPER, {}, share).bank.size for share in (0.01, 0.1, 0.2, 1.0)]
     assert sizes == [16384, 16384, 65536, 65536]
     small_one = t3ar_measure.settings_for(t3ar_protocols.SMALL, {"method": "adacontrast"})
     assert small_one.batch_norm == t3ar_measure.settings_for(t3ar_protocols.SMALL, {}).batch_norm == "keep"
     assert t3ar_protocols.PROTOCOLS["visda"].paper["methods"]["mcc"]["confusion_temperature"] == 3.0
-    found = adapter({"method": "mcc", "decay": "steps"}, source=(arrays(1), np.arange(COUNT) % 3))
+    found = adapter({"method": "mcc", "lr_schedule": "steps"}, source=(arrays(1), np.arange(COUNT) % 3))
     found.step = 1000
     assert found.rate() == pytest.approx(2**-0.75)
 
 
 def test_a_source_model_learns_from_weak_views_and_smoothed_labels() -> None:
     labels = np.arange(COUNT) % 3
-    found = adapter({"method": "finetune", "cls_view": "weak", "smoothing": 0.1}, labels=labels)
+    found = adapter({"method": "finetune", "cls_view": "weak", "label_smoothing": 0.1}, labels=labels)
     rows = np.arange(6)
     loss = float(found.objective.loss(rows, 0)[0].detach())
     with torch.no_grad():
@@ -462,7 +462,7 @@ def test_a_source_model_learns_from_weak_views_and_smoothed_labels() -> None:
 def test_without_classes_only_the_contrast_is_learned() -> None:
     friends = np.full((COUNT, 1), -1)
     friends[0, 0] = 1
-    chosen = AdaptSettings(batch=6, epochs=1, bank={"size": 40})
+    chosen = AdaptSettings(batch_size=6, epochs=1, bank={"size": 40})
     found = Adapter(
         Network(small(None), "pooled"), arrays(), IDS, chosen, lists=LISTS, pool_ids=OUTSIDE, friends=friends
     )
@@ -472,24 +472,24 @@ def test_without_classes_only_the_contrast_is_learned() -> None:
 
 def test_configurations_of_the_paper() -> None:
     test, train = resolve("paper_test"), resolve("paper_train")
-    assert (test.rate, test.batch, test.epochs, test.bank.size, test.contrast.exclusion) == (
+    assert (test.lr, test.batch_size, test.epochs, test.bank.size, test.contrast.exclusion) == (
         0.1,
         1024,
         30,
         65536,
         "none",
     )
-    assert (train.epochs, train.bank.size, train.weight_decay, train.warmup) == (100, 16384, 1e-4, 4)
-    assert (test.first_rate, test.last_rate, train.held_out) == (1e-5, 1e-6, 0.2)
+    assert (train.epochs, train.bank.size, train.weight_decay, train.warmup_epochs) == (100, 16384, 1e-4, 4)
+    assert (test.warmup_start_lr, test.min_lr, train.held_out_fraction) == (1e-5, 1e-6, 0.2)
     tune = {name: resolve(f"paper_finetune{name}") for name in ("", "_cub", "_dogs", "_20", "_dogs_20")}
-    assert {n: (c.rate, c.weight_decay, c.mixup, c.batch, c.epochs) for n, c in tune.items()} == {
+    assert {n: (c.lr, c.weight_decay, c.mixup, c.batch_size, c.epochs) for n, c in tune.items()} == {
         "": (0.1, 0.01, 0.1, 1024, 100),
         "_cub": (0.1, 0.01, 0.0, 1024, 100),
         "_dogs": (0.01, 0.01, 0.0, 512, 100),
         "_20": (0.1, 0.01, 0.1, 512, 30),
         "_dogs_20": (0.01, 0.01, 0.0, 256, 30),
     }
-    assert (resolve("paper_train_dogs").rate, resolve("paper_train_dogs").batch) == (0.01, 512)
+    assert (resolve("paper_train_dogs").lr, resolve("paper_train_dogs").batch_size) == (0.01, 512)
     assert set(METHODS) == set(AdaptSettings.model_fields["method"].annotation.__args__)  # type: ignore[union-attr]
     with pytest.raises(LookalikeError, match="did you mean `paper_test`"):
         resolve("paper_tests")
@@ -500,14 +500,14 @@ def test_configurations_of_the_paper() -> None:
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     path = recipes(copy="tent", to=tmp_path / "mine.yaml")
     assert resolve(str(path)) == resolve("tent")
-    path.write_text("rates: 0.1\n")
-    with pytest.raises(LookalikeError, match=r"`rates` is not one of the settings of adapt.*`rate`"):
+    path.write_text("lrs: 0.1\n")
+    with pytest.raises(LookalikeError, match=r"`lrs` is not one of the settings of adapt.*`lr`"):
         resolve(str(path))
     assert not set(names()) & set(names("adapt")), "a name means one recipe"
 
 
 def test_rates_rise_and_fall_as_asked() -> None:
-    found = adapter({"epochs": 5, "warmup": 2, "rate": 0.1, "first_rate": 0.01, "last_rate": 0.001})
+    found = adapter({"epochs": 5, "warmup_epochs": 2, "lr": 0.1, "warmup_start_lr": 0.01, "min_lr": 0.001})
     steps = []
     for step in range(found.total):
         found.step = step
@@ -515,7 +515,7 @@ def test_rates_rise_and_fall_as_asked() -> None:
     warm = 2 * found.each
     assert steps[0] == pytest.approx(0.01 + 0.09 / warm, rel=0.02) and np.argmax(steps) in (warm - 1, warm - 2)
     assert 0.001 < steps[-1] < 0.004
-    assert adapter({"decay": "none"}).rate() == 1.0
+    assert adapter({"lr_schedule": "none"}).rate() == 1.0
 
 
 def test_mixup_learns_two_labels_at_once() -> None:

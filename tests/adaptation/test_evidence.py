@@ -27,7 +27,7 @@ from lookalike.adaptation.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.data import audit, read_table
 
-FAST = {**QUICK, "rate": 1e-3, "near_copy": 2.0}
+FAST = {**QUICK, "lr": 1e-3, "copy_threshold": 2.0}
 
 
 def table_of(folder: Path) -> la.Table:
@@ -126,7 +126,7 @@ def test_what_diverged_is_not_promoted(how: str, target: Path, embedder: Path, t
         given = (
             {"judge": helpers.make_images(tmp_path / "judge", classes=4, images=10, seed=3)} if how == "labels" else {}
         )
-    run = la.adapt(model=where, target=target, settings={**QUICK, "rate": 1e30}, out=tmp_path / "run", **given)
+    run = la.adapt(model=where, target=target, settings={**QUICK, "lr": 1e30}, out=tmp_path / "run", **given)
     assert not run.result["promoted"] and "not finite" in run.result["verdict"]
 
 
@@ -136,7 +136,9 @@ def test_what_diverged_is_not_promoted(how: str, target: Path, embedder: Path, t
 @pytest.mark.parametrize("mode", ["keep", "frozen", "target-train"])
 def test_the_anchor_has_the_statistics_that_the_candidate_has(mode: str, target: Path) -> None:
     base = small(4).eval()
-    asked = Asked(settings=resolve(None, {"method": "shot", "batch": 16, "views": 1, "batch_norm": mode, "epochs": 1}))
+    asked = Asked(
+        settings=resolve(None, {"method": "shot", "batch_size": 16, "num_views": 1, "batch_norm": mode, "epochs": 1})
+    )
     made = set_up(base, table_of(target), read_pool([]), asked)
     assert made.network.layer != "pixels"
     learning = {id(norm) for norm in made.network.norms()}

@@ -18,7 +18,7 @@ from lookalike.adaptation.settings import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.models import Embedder
 
-QUICK = {"layer": "stage1", "batch": 6, "steps": 2, "views": 1, "near_copy": 2.0}
+QUICK = {"layer": "stage1", "batch_size": 6, "steps": 2, "num_views": 1, "copy_threshold": 2.0}
 
 
 @pytest.fixture

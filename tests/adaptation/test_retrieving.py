@@ -103,7 +103,7 @@ def test_the_pool_is_read_once_and_lists_hold(pool: Path, monkeypatch: pytest.Mo
 def test_an_unchanged_pool_is_never_searched_again(pool: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expert, outside, new = small(None), read_pool([pool]), audit(read_table(target), near=False).table
     ids = [str(id_) for id_ in new.column("content_id")]
-    chosen = resolve(None, {"near_copy": 2.0})
+    chosen = resolve(None, {"copy_threshold": 2.0})
     first = retrieving.retrieve(expert, ids, new, outside, chosen)
     assert (first.index >= 0).all()
     with monkeypatch.context() as patch:  # nothing is embedded, nothing searched
@@ -111,9 +111,14 @@ def test_an_unchanged_pool_is_never_searched_again(pool: Path, target: Path, mon
         patch.setattr(retrieving, "nearest", None)
         again = retrieving.retrieve(expert, ids, new, outside, chosen)
         assert np.array_equal(first.index, again.index) and np.array_equal(first.scores, again.scores)
-        for other in ({"neighbors": 3}, {"near_copy": 1.5}, {"retrieval": "random"}, {"exact_search": 2}):
+        for other in (
+            {"num_neighbors": 3},
+            {"copy_threshold": 1.5},
+            {"retrieval": "random"},
+            {"exact_search_limit": 2},
+        ):
             with pytest.raises(TypeError, match="not callable"):
-                retrieving.retrieve(expert, ids, new, outside, resolve(None, {"near_copy": 2.0, **other}))
+                retrieving.retrieve(expert, ids, new, outside, resolve(None, {"copy_threshold": 2.0, **other}))
         with pytest.raises(TypeError, match="not callable"):
             retrieving.retrieve(expert, ids, new, outside.only(set(outside.ids[1:])), chosen)
     assert len(list(folders.cache("searches").iterdir())) >= 1

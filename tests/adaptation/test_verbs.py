@@ -25,7 +25,7 @@ from lookalike.core.files import hash_bytes
 from lookalike.data import content_id
 from lookalike.models.fingerprint import raw_bytes
 
-QUICK = {"batch": 16, "epochs": 2, "views": 1, "layer": "pooled", "bank": {"size": 64}}
+QUICK = {"batch_size": 16, "epochs": 2, "num_views": 1, "layer": "pooled", "bank": {"size": 64}}
 
 
 def ledger(run: Any) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
 ) -> None:
     always(monkeypatch, True)
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
-    assert run.config["settings"]["rate"] == 3e-5
+    assert run.config["settings"]["lr"] == 3e-5
     counts = run.result["counts"]
     assert counts["target"] == 40 == counts["learned_from"] + counts["held_out"]
     slips = receipts(run, 1)
@@ -63,7 +63,7 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
 
 
 def test_the_gate_keeps_the_old_model_and_says_why(classifier: Path, target: Path, tmp_path: Path) -> None:
-    run = la.adapt(model=classifier, target=target, settings={**QUICK, "rate": 0.5}, out=tmp_path / "run")
+    run = la.adapt(model=classifier, target=target, settings={**QUICK, "lr": 0.5}, out=tmp_path / "run")
     assert not run.result["promoted"]
     assert (
         run.result["verdict"].startswith("Kept the old model: ")
@@ -81,7 +81,7 @@ def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
 ) -> None:
     told = {}
     for batch in (4, 8):
-        settings = {**QUICK, "batch": batch, "rate": 0.5}
+        settings = {**QUICK, "batch_size": batch, "lr": 0.5}
         run = la.adapt(
             model=classifier, target=target, pool=[pool], stream=True, settings=settings, out=tmp_path / f"{batch}"
         )
@@ -115,7 +115,7 @@ def test_forgotten_images_leave_the_bits_of_a_run_that_never_had_them(
     classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     always(monkeypatch, True, True, True, True)
-    fast = {**QUICK, "rate": 1e-3}  # four gentle steps round one image away
+    fast = {**QUICK, "lr": 1e-3}  # four gentle steps round one image away
     own, less = shutil.copytree(pool, tmp_path / "a" / "outside"), shutil.copytree(pool, tmp_path / "b" / "outside")
     run = la.adapt(model=classifier, target=target, pool=[own], settings=fast, out=tmp_path / "run")
     used = max(receipts(run, 1), key=lambda slip: len(slip["served"]))
@@ -145,7 +145,7 @@ def test_a_pattern_means_images_nobody_used_too(
 ) -> None:
     """Else the next version would use them, since the ones before are gone."""
     always(monkeypatch, True, True, True)
-    fast = {**QUICK, "rate": 1e-3, "neighbors": 1}
+    fast = {**QUICK, "lr": 1e-3, "num_neighbors": 1}
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=fast, out=tmp_path / "run")
     kinds = {kind.name: {content_id(file) for file in kind.iterdir()} for kind in sorted(pool.iterdir())}
     used = {slip["id"] for slip in receipts(run, 1)}
@@ -250,7 +250,7 @@ def test_a_pool_that_contains_the_target(
 ) -> None:
     """Copies are not used for their own image, and what is kept aside to judge by is not learned from."""
     always(monkeypatch, True)
-    settings = {**QUICK, "near_copy": 2.0, "neighbors": 3}  # a network of random weights sees everything alike
+    settings = {**QUICK, "copy_threshold": 2.0, "num_neighbors": 3}  # a network of random weights sees everything alike
     run = la.adapt(model=classifier, target=target, pool=[pool, target], settings=settings, out=tmp_path / "run")
     ids = {content_id(file) for file in target.rglob("*.jpg")}
     served = {slip["id"]: {s["target"] for s in slip["served"]} for slip in receipts(run, 1)}
@@ -276,7 +276,7 @@ def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
 ) -> None:
     """With images enough to judge by, so that the stream itself is what is told."""
     model, target = many
-    settings = {**QUICK, "batch": 16, "layer": "stage1", "student": "test_resnet", "rounds": 1}
+    settings = {**QUICK, "batch_size": 16, "layer": "stage1", "student": "test_resnet", "rounds": 1}
     run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
     assert not run.result["promoted"] and run.result["counts"]["held_out"] >= 100
     assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")
@@ -304,7 +304,7 @@ def test_a_better_model_comes_out(evidence: str, harm: float, tmp_path: Path, ma
         target=target,
         method="shot",
         judge=target if evidence == "labels" else None,
-        settings={**QUICK, "batch": 32, "epochs": 5, "rate": 1e-4},
+        settings={**QUICK, "batch_size": 32, "epochs": 5, "lr": 1e-4},
         out=tmp_path / "run",
     )
     assert run.result["promoted"] and run.result["decision"]["evidence"] == evidence, run.result["decision"]
@@ -341,7 +341,7 @@ def test_a_image_nobody_used_needs_no_new_run(
 ) -> None:
     always(monkeypatch, True)
     run = la.adapt(
-        model=classifier, target=target, pool=[pool], settings={**QUICK, "neighbors": 1}, out=tmp_path / "run"
+        model=classifier, target=target, pool=[pool], settings={**QUICK, "num_neighbors": 1}, out=tmp_path / "run"
     )
     used = {slip["id"] for slip in receipts(run, 1)}
     ids = json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
@@ -361,7 +361,7 @@ def test_cells_fitted_on_a_image_nobody_used_are_made_again(
     classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always(monkeypatch, True, True)
-    settings = {**QUICK, "neighbors": 1, "exact_search": 5}
+    settings = {**QUICK, "num_neighbors": 1, "exact_search_limit": 5}
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "run")
     used = {slip["id"] for slip in receipts(run, 1)}
     spare = [id_ for id_ in json.loads((run.path / "versions/1/pool.json").read_text())["ids"] if id_ not in used]
@@ -372,17 +372,17 @@ def test_cells_fitted_on_a_image_nobody_used_are_made_again(
 def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     """A rate that ruins a model which names everything rightly: the held-out labels see it."""
     many = helpers.make_images(tmp_path / "many", classes=4, images=30, width=40, height=32)
-    settings = {**QUICK, "epochs": 8, "rate": 0.05, "batch": 32}
+    settings = {**QUICK, "epochs": 8, "lr": 0.05, "batch_size": 32}
     run = la.adapt(model=embedder, target=many, pool=[pool], labeled=True, settings=settings, out=tmp_path / "run")
     found = run.result["decision"]
     assert run.result["classes"] == "labels of the target" and found["evidence"] == "labels"
     assert found["figures"]["after"] < found["figures"]["before"] == 1.0
     assert not run.result["promoted"] and "not surely better" in run.result["verdict"]
-    assert run.config["settings"]["rate"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
+    assert run.config["settings"]["lr"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
 
 
 def test_a_model_without_a_classifier_is_judged_by_what_it_finds(embedder: Path, target: Path, tmp_path: Path) -> None:
-    settings = {**QUICK, "rate": 0.0}
+    settings = {**QUICK, "lr": 0.0}
     same = la.adapt(model=embedder, target=target, gallery=target, settings=settings, out=tmp_path / "same")
     figures = same.result["decision"]["figures"]
     assert figures.pop("images") < 100 and "held-out images are too few" in same.result["verdict"]
@@ -438,8 +438,8 @@ def test_a_student_from_scratch(
 def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="--source"):
         la.adapt(model=classifier, target=target, method="mcc", out=tmp_path / "a")
-    with pytest.raises(LookalikeError, match="did you mean `neighbors`"):
-        la.adapt(model=classifier, target=target, settings={"neighbors": 1}, out=tmp_path / "a")
+    with pytest.raises(LookalikeError, match="did you mean `num_neighbors`"):
+        la.adapt(model=classifier, target=target, settings={"num_neighbor": 1}, out=tmp_path / "a")
     one = helpers.make_images(tmp_path / "one", classes=1, images=1, width=40, height=32)
     with pytest.raises(LookalikeError, match="1 different images: too few"):
         la.adapt(model=classifier, target=one, settings=QUICK, out=tmp_path / "a")
@@ -461,7 +461,7 @@ def struck(model: Path, target: Path, pool: Path, settings: dict[str, Any], out:
 
 def test_a_killed_run_goes_on_to_the_same_bits(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
     """A real kill, in the middle of the steps."""
-    settings = {**QUICK, "epochs": 40, "save_every": 7}
+    settings = {**QUICK, "epochs": 40, "checkpoint_every": 7}
     whole = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "whole")
     ended = helpers.apart(struck, classifier, target, pool, settings, tmp_path / "killed")
     assert ended.code == -signal.SIGKILL, ended.err
@@ -500,7 +500,7 @@ def test_two_processes_adapt_as_one_does(
     classifier: Path, target: Path, pool: Path, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always(monkeypatch, True, True)
-    settings = {**QUICK, "layer": "pixels", "steps": 5, "batch": 7, "batch_norm": mode, "rate": 1e-4}
+    settings = {**QUICK, "layer": "pixels", "steps": 5, "batch_size": 7, "batch_norm": mode, "lr": 1e-4}
     runs = [
         la.adapt(model=classifier, target=target, pool=[pool], settings=settings, processes=n, out=tmp_path / f"{n}")
         for n in (1, 2)

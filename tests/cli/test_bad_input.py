@@ -155,7 +155,7 @@ def test_an_index_of_another_model(cli: Cli, birds: Path, tmp_path: Path) -> Non
 
 def test_a_truncated_checkpoint(cli: Cli, birds: Path) -> None:
     words = ["train", birds, "--model", MODEL, "--steps", "2", "--out", "run", "--no-report"]
-    assert cli(*words, "--set", "head.dim=8", "--set", "logs.tensorboard=false").code == 0
+    assert cli(*words, "--set", "head.embedding_dim=8", "--set", "log.tensorboard=false").code == 0
     last = Path("run/checkpoints/last.pt")
     last.write_bytes(last.read_bytes()[:-2000])
     Path("run/result.json").unlink()  # as if it had been killed before its end
@@ -193,7 +193,18 @@ def test_a_truncated_index(cli: Cli, birds: Path, tmp_path: Path) -> None:
 FULL = [
     ["embed", "{}", "--out", "v.npy", "--model", MODEL],
     ["index", "{}", "--store", "exact", "--model", MODEL],
-    ["train", "{}", "--model", MODEL, "--steps", "2", "--set", "head.dim=8", "--set", "logs.tensorboard=false"],
+    [
+        "train",
+        "{}",
+        "--model",
+        MODEL,
+        "--steps",
+        "2",
+        "--set",
+        "head.embedding_dim=8",
+        "--set",
+        "log.tensorboard=false",
+    ],
     ["evaluate", "{}", "--model", MODEL, "--out", "measured"],
     ["compare", "{}", "--a", MODEL, "--b", MODEL, "--out", "compared"],
     ["export", "--model", MODEL, "--out", "m.onnx"],

@@ -80,7 +80,10 @@ def test_a_command_is_its_python_function(name: str) -> None:
         ("search q.jpg -k 3 --filter label=a --filter x=b", {"k": 3, "filters": ["label=a", "x=b"]}),
         ("search q.jpg --box 1,2,30,40 --all", {"box": (1.0, 2.0, 30.0, 40.0), "all": True}),
         ("search q.jpg --more a.jpg --less b.jpg", {"more": ["a.jpg"], "less": ["b.jpg"]}),
-        ("train d --set optimizer.rate=3e-4 --set clip=1", {"settings": {"optimizer": {"rate": 3e-4}, "clip": 1}}),
+        (
+            "train d --set optimizer.lr=3e-4 --set max_grad_norm=1",
+            {"settings": {"optimizer": {"lr": 3e-4}, "max_grad_norm": 1}},
+        ),
         ("train d --learning-rate 1e-4", {"learning_rate": 1e-4}),
         ("train d --steps 5 --seed 7 --dry-run", {"steps": 5, "seed": 7, "dry_run": True}),
         ("train --resume runs/x --device cuda", {"resume": "runs/x", "device": "cuda"}),

@@ -99,7 +99,16 @@ def test_transfer_without_the_usual_split_is_said_to_measure_nothing(cli, birds,
     found = cli("shift", "splits", birds, "--model", eye, "--count", 4, "--json", "--out", tmp_path / "s.json").json
     usual = found["default"]
     others = [split["id"] for split in found["splits"] if split["id"] != usual]
-    small = [w for s in ("head.dim=8", "sampler.classes=2", "sampler.images=2", "views.count=1") for w in ("--set", s)]
+    small = [
+        w
+        for s in (
+            "head.embedding_dim=8",
+            "sampler.classes_per_batch=2",
+            "sampler.images_per_class=2",
+            "views.num_cached=1",
+        )
+        for w in ("--set", s)
+    ]
     words = ["shift", "run", birds, "--models", eye, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
     words += [*small, "--no-report", "--transfer", birds]
     said = f"Nothing is measured on `birds`: transfer uses the models of the usual split, number {usual}"

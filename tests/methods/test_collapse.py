@@ -93,7 +93,7 @@ def test_a_stall_is_told_from_a_collapse():
     found = guard()
     told = [read(found, step, clusters=1.01, consistency=0.97 * math.log(128), balance=0.01) for step in range(1, 60)]
     assert told[-1]["state"] == STALLED
-    assert "Raise `optimizer.rate`" in found.sentence(STALLED, 1.01, 4.7, 59)
+    assert "Raise `optimizer.lr`" in found.sentence(STALLED, 1.01, 4.7, 59)
 
 
 def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
@@ -105,11 +105,11 @@ def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
 
     assert "`method.block` smaller: 512 is more than twice the batch of 64" in advice(block=512, teacher="stopgrad")
     assert "`method.teacher` to ema: it is stopgrad" in advice(teacher="stopgrad")
-    assert "raise `sampler.batch` (now 64) or `method.weight`" in advice()
+    assert "raise `sampler.batch_size` (now 64) or `method.weight`" in advice()
     fast = guard()
     for step in range(1, 60):
         read(fast, step, clusters=1.5, consistency=4.0 if step < 30 else 0.5)
-    assert "lower `optimizer.rate`" in fast.sentence(COLLAPSED, 1.5, 0.5, 59)
+    assert "lower `optimizer.lr`" in fast.sentence(COLLAPSED, 1.5, 0.5, 59)
 
 
 def test_a_resumed_guard_speaks_as_an_unbroken_one():

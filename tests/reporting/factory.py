@@ -234,7 +234,7 @@ def settings() -> s.Section:
 
 def make_run(path: Path, *, names: list[str] | None = None, kept: bool = True, points: int = 6000) -> Run:
     """A whole run with every section."""
-    run = Run.create("proxy_anchor", {"seed": 0, "optimizer": {"rate": 0.0003}}, path=path)
+    run = Run.create("proxy_anchor", {"seed": 0, "optimizer": {"lr": 0.0003}}, path=path)
     make = Factory(run, names=names)
     sections = [
         s.Section(title="Verdict", order=s.VERDICT, blocks=[verdict(kept)]),

@@ -201,14 +201,14 @@ def test_a_image_that_is_gone_is_counted(tmp_path):
 
 
 def test_an_unfinished_run_shows_what_there_is(tmp_path):
-    run = Run.create("supcon", {"seed": 3, "optimizer": {"rate": 0.0003}}, path=tmp_path / "run")
+    run = Run.create("supcon", {"seed": 3, "optimizer": {"lr": 0.0003}}, path=tmp_path / "run")
     for step in range(0, 50, 10):
-        run.log(step=step, loss=2.0 - step / 50, rate=0.001, **{"recall@1": step / 100})
+        run.log(step=step, loss=2.0 - step / 50, lr=0.001, **{"recall@1": step / 100})
     drawn = read(render(run))
     assert drawn.one("h1").text == "This run has no result yet: its log ends at step 40."
     assert [e.text for e in drawn.all("h2")] == ["Curves", "Settings"]
     assert len([e for e in drawn.all("svg") if e.attributes.get("class") == "plot"]) == 3
-    assert "optimizer.rate" in drawn.text and "0.0003" in drawn.text
+    assert "optimizer.lr" in drawn.text and "0.0003" in drawn.text
 
 
 def test_a_verdict_without_a_section_is_still_told(tmp_path):

@@ -29,10 +29,10 @@ def classes():
 
 # A small model and images, as the tests of training have them.
 SMALL = {
-    "head": {"dim": 16},
-    "sampler": {"classes": 4, "images": 2},
-    "optimizer": {"rate": 1e-3},
-    "views": {"count": 1},
+    "head": {"embedding_dim": 16},
+    "sampler": {"classes_per_batch": 4, "images_per_class": 2},
+    "optimizer": {"lr": 1e-3},
+    "views": {"num_cached": 1},
 }
 
 

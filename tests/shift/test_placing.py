@@ -285,11 +285,11 @@ def trained(tiny, tmp_path_factory):
 
     folder = helpers.make_images(tmp_path_factory.mktemp("many") / "kinds", classes=20, images=24, width=40, height=40)
     settings = {
-        "head": {"dim": 8},
-        "sampler": {"classes": 4, "images": 2},
-        "data": {"near": False, "test": 0.5},
+        "head": {"embedding_dim": 8},
+        "sampler": {"classes_per_batch": 4, "images_per_class": 2},
+        "data": {"near_duplicates": False, "test_fraction": 0.5},
         "keep": "trained",
-        "logs": {"tensorboard": False},
+        "log": {"tensorboard": False},
     }
     out = tmp_path_factory.mktemp("runs") / "run"
     return train(data=folder, model=tiny, settings=settings, steps=4, out=out, report=False)

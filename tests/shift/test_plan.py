@@ -49,8 +49,8 @@ def test_constants_are_those_of_the_authors_for_these_images(method, layout, wan
 
 
 def test_proxies_turn_at_the_authors_rate_and_the_user_has_the_last_word():
-    assert resolved("proxy_anchor").optimizer.loss_rate == 0.02
-    assert resolved("proxy_anchor", optimizer={"loss_rate": 0.1}).optimizer.loss_rate == 0.1
+    assert resolved("proxy_anchor").optimizer.loss_lr == 0.02
+    assert resolved("proxy_anchor", optimizer={"loss_lr": 0.1}).optimizer.loss_lr == 0.1
     assert resolved("s2sd", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.9
     assert resolved("r_margin", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.35  # not meant
 

@@ -9,13 +9,13 @@ from tests import helpers
 
 # Small enough that a run takes a second, with everything in it that a real one has.
 SMALL = {
-    "head": {"dim": 16},
-    "sampler": {"classes": 4, "images": 3},
+    "head": {"embedding_dim": 16},
+    "sampler": {"classes_per_batch": 4, "images_per_class": 3},
     "steps": 12,
     "evaluate_every": 4,
-    "logs": {"every": 2, "tensorboard": False},
-    "optimizer": {"rate": 1e-3},
-    "data": {"near": False},
+    "log": {"every_n_steps": 2, "tensorboard": False},
+    "optimizer": {"lr": 1e-3},
+    "data": {"near_duplicates": False},
 }
 
 

@@ -30,13 +30,13 @@ from lookalike.training import checkpoint, train
 from lookalike.training.settings import resolve
 
 OWN = {"views": 3, "k": 3, "share": 0.3, "maps": [2], "refresh": {"every": 4}}
-BASE = merge(SMALL, {"keep": "trained", "steps": 8, "sampler": {"kind": "shuffle", "batch": 10}, "method": OWN})
+BASE = merge(SMALL, {"keep": "trained", "steps": 8, "sampler": {"kind": "shuffle", "batch_size": 10}, "method": OWN})
 CASES = {
-    "cached": {"views": {"count": 3}},
+    "cached": {"views": {"num_cached": 3}},
     "end to end": {
         "views": {"mode": "end_to_end", "crop": "plain"},
         "model": {"freeze": "stage0"},
-        "accumulate": 2,
+        "accumulation_steps": 2,
         "method": {"full": "gradient"},
         "steps": 4,
     },
@@ -108,10 +108,10 @@ def rows_of(folders: list[str]) -> list[list[str]]:
 def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
     """What was retrieved, and the whole database with its gradient; in one go, since processes start slowly. One step
     of plain descent: a gradient counted twice would move twice as far."""
-    descent = {"kind": "sgd", "rate": 0.5, "loss_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
+    descent = {"kind": "sgd", "lr": 0.5, "loss_lr": 0.5, "momentum": 0.0, "weight_decay": 0.0}
     places = {tmp_path / "no": {"head_input": "raw"}, tmp_path / "gradient": {"weights": {"classes": 0.0}}}
     for place, own in places.items():
-        changes = {"steps": 1, "accumulate": 1, "logs": {"every": 1}, "optimizer": descent}
+        changes = {"steps": 1, "accumulation_steps": 1, "log": {"every_n_steps": 1}, "optimizer": descent}
         settings = merge(BASE, CASES["end to end"], changes, {"method": {"full": place.name, **own}})
         train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=place / "one")
         shutil.copytree(place / "one", place / "two")
@@ -150,7 +150,9 @@ def test_every_retriever_trains_alike(folder, tiny, tmp_path, monkeypatch):
     for kind in ("exact", "faiss", "hnsw", "store"):
         if kind in ("faiss", "hnsw"):
             pytest.importorskip("faiss")
-        settings = merge(BASE, CASES["cached"], {"steps": 1, "logs": {"every": 1}, "method": {"retriever": kind}})
+        settings = merge(
+            BASE, CASES["cached"], {"steps": 1, "log": {"every_n_steps": 1}, "method": {"retriever": kind}}
+        )
         run = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / kind, report=False)
         terms[kind] = next(row for row in run.read_log() if "term/attention" in row)
         assert still == [], "closed when the steps end"
@@ -162,7 +164,7 @@ def test_every_retriever_trains_alike(folder, tiny, tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", ["cached", "end_to_end"])
 def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path):
     """`encode_backward` by blocks, against autograd through all of it at once."""
-    views = {"cached": {"mode": mode, "layer": "stage0", "count": 2}, "end_to_end": {"mode": mode}}[mode]
+    views = {"cached": {"mode": mode, "layer": "stage0", "num_cached": 2}, "end_to_end": {"mode": mode}}[mode]
     changes = {"views": views, "model": {"freeze": "stage0"} if mode == "end_to_end" else {}, "steps": 0}
     settings = merge(BASE, changes)
     run = train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=tmp_path / "run")
@@ -213,10 +215,10 @@ def test_the_papers_recipes_hold_the_papers_values(network, name):
     assert (own.views, own.k, own.temperature, own.share, own.full) == (6, 12, 1.0, 0.2, "no")
     assert own.weights.model_dump() == {"divergence": 1.0, "classes": 1.0, "attention": 1.0}
     assert own.refresh.model_dump() == {"every": 15, "unit": "epochs"}
-    assert (settings.views.mode, settings.views.flip, settings.views.augment) == ("end_to_end", False, "rand-tv9")
-    assert (settings.sampler.kind, settings.sampler.batch, settings.steps) == ("shuffle", batch, steps)
+    assert (settings.views.mode, settings.views.flip, settings.views.rand_augment) == ("end_to_end", False, "rand-tv9")
+    assert (settings.sampler.kind, settings.sampler.batch_size, settings.steps) == ("shuffle", batch, steps)
     optimizer = settings.optimizer
-    assert (optimizer.kind, optimizer.rate, optimizer.loss_rate) == ("adamw", 3e-5, 3e-5)
+    assert (optimizer.kind, optimizer.lr, optimizer.loss_lr) == ("adamw", 3e-5, 3e-5)
     assert (optimizer.weight_decay, settings.schedule.kind) == (0.01, "constant")
 
 
@@ -231,7 +233,7 @@ def test_the_papers_runs_make_their_database_anew_when_the_specification_says(ne
     settings = resolve(load(f"dmcac_{network}_{name}"))
     own = DMCAC.Settings.parse(settings.method.own())
     parted = part(np.arange(count) % (count // 50), share=own.share, seed=0)  # classes large enough for the plain share
-    sampler = ShuffleSampler(len(parted.queries), size=settings.sampler.batch, seed=0)
+    sampler = ShuffleSampler(len(parted.queries), size=settings.sampler.batch_size, seed=0)
     context = SimpleNamespace(step=0, epoch=0)
     method = SimpleNamespace(settings=own, made=torch.tensor([0, 0]), context=context)
     found = []
@@ -387,7 +389,7 @@ def test_cached_views_of_one_step_differ():
         for column in torch.stack(more.views(np.arange(5), slice(0, 5), 1))[..., 0].T.tolist()
     )
     assert not torch.equal(views, torch.stack(source.views(np.arange(5), slice(1, 5), 2))[..., 0])
-    with pytest.raises(LookalikeError, match=r"with `views.count` 0 they are all the same"):
+    with pytest.raises(LookalikeError, match=r"with `views.num_cached` 0 they are all the same"):
         CachedSource("pooled", Rows(center), None, views=2, distinct=True)
 
 
@@ -395,7 +397,7 @@ def test_a_transformer_learns_by_its_class_token(folder, tmp_path):
     changes = {
         "model": {"name": "test_vit", "weights": "random", "pooling": "cls", "crop": 0.8},
         "head": {"kind": "none"},
-        "views": {"mode": "end_to_end", "crop": "plain", "augment": "rand-tv9"},
+        "views": {"mode": "end_to_end", "crop": "plain", "rand_augment": "rand-tv9"},
         "steps": 2,
     }
     settings = merge({k: v for k, v in BASE.items() if k != "head"}, changes)
@@ -425,7 +427,9 @@ def test_a_split_of_ones_own_is_trained_against(folder, tiny, tmp_path):
             rows.append(f"{file},{kind.name},{'database' if searched else 'query'}")
     listed = tmp_path / "images.csv"
     listed.write_text("\n".join(rows))
-    own = merge(BASE, {"steps": 4, "method": {"column": "side"}, "data": {"validation": 0.0, "test": 0.0}})
+    own = merge(
+        BASE, {"steps": 4, "method": {"column": "side"}, "data": {"validation_fraction": 0.0, "test_fraction": 0.0}}
+    )
     given = {"data": listed, "model": tiny, "method": "dmcac", "report": False}
     with pytest.raises(LookalikeError, match="class-00"):
         train(out=tmp_path / "refused", settings=own, **given)

@@ -59,8 +59,8 @@ def test_a_run_leaves_everything_a_user_needs(folder, tiny, tmp_path):
 
 @pytest.mark.parametrize("mode", [
     {"views": {"mode": "end_to_end"}, "model": {"freeze": "stage1"}},
-    {"views": {"mode": "cached", "layer": "stage1", "count": 1}},
-    {"views": {"mode": "cached", "count": 2}},
+    {"views": {"mode": "cached", "layer": "stage1", "num_cached": 1}},
+    {"views": {"mode": "cached", "num_cached": 2}},
 ])  # fmt: skip
 def test_all_ways_to_train_move_what_they_should(folder, tiny, tmp_path, mode):
     done = run(folder, tiny, tmp_path / "run", **mode, keep="trained", steps=3)
@@ -82,7 +82,7 @@ def test_all_ways_to_train_move_what_they_should(folder, tiny, tmp_path, mode):
 
 
 def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", optimizer={"rate": 30.0}, report=True)
+    done = run(folder, tiny, tmp_path / "run", optimizer={"lr": 30.0}, report=True)
     assert done.result["best_step"] == 0
     assert done.result["kept"] == "starting model"
     assert "training did not help" in done.result["verdict"]
@@ -92,13 +92,13 @@ def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
 
 
 def test_early_stopping(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", optimizer={"rate": 30.0}, early_stopping=2, steps=100)
+    done = run(folder, tiny, tmp_path / "run", optimizer={"lr": 30.0}, early_stopping=2, steps=100)
     assert done.result["stopped_early"] and done.result["steps"] == 8
     assert checkpoint.read(done.checkpoints / "last.pt")["step"] == 8
 
 
 def test_no_validation_takes_the_last_step(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", data={"validation": 0}, steps=6)
+    done = run(folder, tiny, tmp_path / "run", data={"validation_fraction": 0}, steps=6)
     assert done.result["best_step"] == 6
     assert done.result["images"]["validation"] == 0
 
@@ -187,8 +187,8 @@ def test_a_finished_run_and_other_settings_cannot_be_resumed(folder, tiny, tmp_p
     with pytest.raises(LookalikeError, match="is finished; there is nothing to resume"):
         train(resume=done.path)
     (done.path / "result.json").unlink()
-    with pytest.raises(LookalikeError, match=r"started with another `optimizer.rate`"):
-        train(resume=done.path, settings={"optimizer": {"rate": 0.5}})
+    with pytest.raises(LookalikeError, match=r"started with another `optimizer.lr`"):
+        train(resume=done.path, settings={"optimizer": {"lr": 0.5}})
     again = train(resume=done.path, report=False)  # as if it had been killed while it was measured
     assert again.result["finished"]
     with pytest.raises(LookalikeError, match="already holds a run"):
@@ -219,7 +219,7 @@ def test_a_loss_that_explodes_is_one_sentence(folder, tiny, tmp_path):
             return super().loss(embeddings, batch) * (float("nan") if self.context.step == 3 else 1)
 
     methods.register("exploding", Exploding)
-    with pytest.raises(LookalikeError, match="not a number at step 3"):
+    with pytest.raises(LookalikeError, match="not finite at step 3"):
         run(folder, tiny, tmp_path / "run", method="exploding")
     methods._REGISTERED.pop("exploding")
 
@@ -228,7 +228,7 @@ def test_a_loss_that_explodes_is_one_sentence(folder, tiny, tmp_path):
 def test_a_missing_logger_is_one_sentence(folder, tiny, tmp_path, name, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(LookalikeError, match=f"pip install 'lookalike\\[{name}\\]'"):
-        run(folder, tiny, tmp_path / "run", logs={name: "x", "tensorboard": False})
+        run(folder, tiny, tmp_path / "run", log={name: "x", "tensorboard": False})
 
 
 def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch):
@@ -252,9 +252,9 @@ def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch
     )
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    run(folder, tiny, tmp_path / "run", steps=4, logs={"wandb": "project", "mlflow": "file:x"})
+    run(folder, tiny, tmp_path / "run", steps=4, log={"wandb": "project", "mlflow": "file:x"})
     assert about["project"] == "project" and about["uri"] == "file:x" and about["ended"]
-    assert about["params"]["optimizer.rate"] == 1e-3
+    assert about["params"]["optimizer.lr"] == 1e-3
     for name, recall in (("wandb", "validation/recall@1"), ("mlflow", "validation/recall_at_1")):
         assert [step for to, step, values in sent if to == name and "loss" in values] == [2, 4]
         assert [step for to, step, values in sent if to == name and recall in values] == [0, 4]
@@ -268,11 +268,11 @@ def test_an_mlflow_that_does_not_answer_is_one_sentence(folder, tiny, tmp_path, 
     mlflow = SimpleNamespace(set_tracking_uri=lambda uri: None, start_run=refuse, exceptions=errors)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     with pytest.raises(LookalikeError, match=r"cannot report to `http://nowhere`: nobody there\.$"):
-        run(folder, tiny, tmp_path / "run", logs={"mlflow": "http://nowhere", "tensorboard": False})
+        run(folder, tiny, tmp_path / "run", log={"mlflow": "http://nowhere", "tensorboard": False})
 
 
 def test_tensorboard_is_written(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", logs={"tensorboard": True}, steps=2)
+    done = run(folder, tiny, tmp_path / "run", log={"tensorboard": True}, steps=2)
     assert list((done.path / "tensorboard").glob("events*"))
 
 
@@ -288,7 +288,9 @@ def test_the_run_is_locked_while_it_trains(folder, tiny, tmp_path):
 
 
 def test_clipping_and_bf16(folder, tiny, tmp_path):
-    done = run(folder, tiny, tmp_path / "run", clip=1e-9, precision="bf16", optimizer={"kind": "sgd", "rate": 1.0})
+    done = run(
+        folder, tiny, tmp_path / "run", max_grad_norm=1e-9, precision="bf16", optimizer={"kind": "sgd", "lr": 1.0}
+    )
     start = checkpoint.read(done.checkpoints / "start.pt")["head"]["weight"]
     last = checkpoint.read(done.checkpoints / "last.pt")["model"]["head.weight"]
     assert not torch.equal(start, last)

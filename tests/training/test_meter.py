@@ -42,7 +42,7 @@ def test_reading_the_meter_changes_nothing(method, folder, tiny, tmp_path):
     settings = merge(SMALL, {"views": {"mode": "end_to_end"}, "model": {"batch_norm": "train"}, "steps": 6})
     options = {"data": folder, "model": tiny, "method": method, "report": False}
     plain, read = (
-        train(**options, out=tmp_path / name, settings=merge(settings, {"logs": {"drift_every": every}}))
+        train(**options, out=tmp_path / name, settings=merge(settings, {"log": {"drift_every_n_steps": every}}))
         for name, every in (("plain", 0), ("read", 2))
     )
     states = [checkpoint.read(run.checkpoints / "last.pt") for run in (plain, read)]
@@ -56,7 +56,7 @@ def test_reading_the_meter_changes_nothing(method, folder, tiny, tmp_path):
 
 
 def test_the_report_draws_drift_age_and_collapse_and_says_what_the_filter_did(folder, tiny, tmp_path):
-    settings = merge(SMALL, {"logs": {"drift_every": 3, "tensorboard": True}, "memory": {"drift": "axbn"}})
+    settings = merge(SMALL, {"log": {"drift_every_n_steps": 3, "tensorboard": True}, "memory": {"drift": "axbn"}})
     done = train(data=folder, model=tiny, method="xbm", out=tmp_path / "run", settings=settings)
     section = done.read_sections()["drift"]
     titles = [block["title"] for block in section["blocks"]]

@@ -24,11 +24,11 @@ FEW = {
     "model": {"size": 32},
     "method": {"dim": 8},
     "memory": {"size": 40, "drift": "xbn"},
-    "sampler": {"batch": 16},
+    "sampler": {"batch_size": 16},
     "steps": 6,
     "evaluate_every": 3,
-    "logs": {"every": 2, "tensorboard": False},
-    "data": {"near": False},
+    "log": {"every_n_steps": 2, "tensorboard": False},
+    "data": {"near_duplicates": False},
 }
 
 
@@ -86,12 +86,12 @@ def test_from_scratch_starts_from_random_weights(flat, tmp_path):
     plan = pretrain(data=flat, method="moco", model="test_efficientnet", from_scratch=True, settings=FEW, dry_run=True)
     assert isinstance(plan, Plan)
     assert plan.settings.model.weights == "random" and plan.settings.model.batch_norm == "train"
-    assert plan.settings.optimizer.rate == 0.03
+    assert plan.settings.optimizer.lr == 0.03
     assert "in 2 views" in plan.facts["steps"], "a query and a key of every image"
     done = pretrain(
         data=flat,
         recipe="moco_cifar",
-        settings=merge(FEW, {"data": {"split": "auto"}, "model": {"splits": 2}}),
+        settings=merge(FEW, {"data": {"split": "auto"}, "model": {"batch_norm_splits": 2}}),
         out=tmp_path / "run",
         steps=2,
         report=False,
@@ -124,7 +124,9 @@ def test_images_without_a_label_train_too():
 
     labels = [*"aaaaabbbbbcccccdddddeeeeefffff", None, None]
     table = Table.from_columns({"path": [f"{n}.jpg" for n in range(32)], "label": labels}, name="some")
-    division = divide(table, DataSettings(split="images", test=0.2, validation=0)).with_unlabeled(table)
+    division = divide(table, DataSettings(split="images", test_fraction=0.2, validation_fraction=0)).with_unlabeled(
+        table
+    )
     assert {30, 31} <= set(division.train) and not {30, 31} & set(division.test)
     assert len(division.train) + len(division.test) == 32
 

@@ -22,12 +22,12 @@ from lookalike.training import Plan, checkpoint, pretrain, train
 FEW = {
     "model": {"size": 32},
     "method": {"dim": 8, "hidden": 12, "prototypes": 24, "block": 8},
-    "sampler": {"batch": 16},
+    "sampler": {"batch_size": 16},
     "steps": 6,
     "evaluate_every": 3,
-    "schedule": {"still": 2, "warmup": 0},
-    "logs": {"every": 2, "tensorboard": False},
-    "data": {"near": False},
+    "schedule": {"freeze_backbone_steps": 2, "warmup_steps": 0},
+    "log": {"every_n_steps": 2, "tensorboard": False},
+    "data": {"near_duplicates": False},
 }
 GATHERED = {"model": {"batch_norm": "gathered"}}
 
@@ -86,7 +86,7 @@ def test_prototypes_are_kept_shown_and_tag_an_index(done, flat, tmp_path):  # no
 
 def test_what_was_pretrained_can_be_adapted(done, folder, tmp_path):
     """The prototypes belong to the backbone as it was: an adapted one has none."""
-    quick = {"batch": 16, "epochs": 1, "views": 1}
+    quick = {"batch_size": 16, "epochs": 1, "num_views": 1}
     run = lookalike.adapt(
         model=done.path / "trained", target=folder, judge=folder, settings=quick, out=tmp_path / "adapted"
     )
@@ -140,10 +140,10 @@ def test_from_scratch_is_the_papers_setting(flat):  # noqa: F811
     chosen = plan.settings
     assert "in blocks of" in plan.facts["prototypes"] and "in 2 views" in plan.facts["steps"]
     assert (chosen.optimizer.kind, chosen.model.weights, chosen.model.batch_norm) == ("lars", "random", "train")
-    assert chosen.optimizer.rate == pytest.approx(0.6 * chosen.sampler.batch / 1024)
-    assert chosen.schedule.floor == pytest.approx(0.1) and chosen.schedule.still == 0
+    assert chosen.optimizer.lr == pytest.approx(0.6 * chosen.sampler.batch_size / 1024)
+    assert chosen.schedule.min_lr_ratio == pytest.approx(0.1) and chosen.schedule.freeze_backbone_steps == 0
     moved = pretrain(data=flat, method="moco", model="test_efficientnet", dry_run=True)
-    assert moved.settings.optimizer.kind == "sgd" and moved.settings.schedule.still == 0
+    assert moved.settings.optimizer.kind == "sgd" and moved.settings.schedule.freeze_backbone_steps == 0
 
 
 @pytest.mark.parametrize("teacher", ["ema", "previous", "stopgrad", "siamese"])
@@ -180,7 +180,9 @@ def last_state(run) -> dict:
 
 def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):  # noqa: F811
     """One partition and one p̄ for both; with the batch-norm of the joint batch they agree."""
-    settings = merge(FEW, GATHERED, {"steps": 3, "schedule": {"still": 0}, "optimizer": {"kind": "sgd", "rate": 0.01}})
+    settings = merge(
+        FEW, GATHERED, {"steps": 3, "schedule": {"freeze_backbone_steps": 0}, "optimizer": {"kind": "sgd", "lr": 0.01}}
+    )
     one, two = (
         last_state(pretrain(data=flat, model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False))
         for n in (1, 2)
@@ -199,7 +201,9 @@ def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path
         def __init__(self, width: int) -> None:
             super().__init__()
 
-    settings = merge(FEW, {"steps": 2, "schedule": {"still": 0}, "optimizer": {"kind": "sgd", "rate": 0.01}})
+    settings = merge(
+        FEW, {"steps": 2, "schedule": {"freeze_backbone_steps": 0}, "optimizer": {"kind": "sgd", "lr": 0.01}}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assigner.nn, "BatchNorm1d", Still)
         whole, parts = (
@@ -208,7 +212,7 @@ def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path
                     data=flat,
                     model=tiny,
                     out=tmp_path / str(n),
-                    settings=merge(settings, {"accumulate": n}),
+                    settings=merge(settings, {"accumulation_steps": n}),
                     report=False,
                 )
             )

@@ -32,9 +32,9 @@ CASES = {
         "memory": {**MEMORY, "drift": "xbn", "warmup": 2, "fill": True},
         "views": {"mode": "end_to_end"},
         "model": {"freeze": "stage0"},
-        "accumulate": 2,
-        "logs": {"drift_every": 2},
-        "head": {"kind": "random", "prewarm": 1, "norm": "mbn"},
+        "accumulation_steps": 2,
+        "log": {"drift_every_n_steps": 2},
+        "head": {"kind": "random", "prewarm_epochs": 1, "norm": "mbn"},
     },
 }
 
@@ -93,7 +93,7 @@ def memory_of(folder: str) -> list[str]:
 
 
 def test_two_processes_remember_the_same_and_train_what_one_does(folder, tiny, tmp_path):
-    settings = merge(SMALL, CASES["end to end"], {"keep": "trained", "steps": 6, "accumulate": 1})
+    settings = merge(SMALL, CASES["end to end"], {"keep": "trained", "steps": 6, "accumulation_steps": 1})
     options = {"data": folder, "model": tiny, "method": "xbm", "settings": settings, "report": False}
     one = train(**options, out=tmp_path / "one")
     shutil.copytree(one.path, tmp_path / "two")
@@ -116,7 +116,7 @@ def test_the_memory_is_set_beside_the_method(folder, tiny):
     )
     own = plan.settings.method.own()
     assert own["memory"]["drift"] == "ema" and own["memory"]["beta"] == 0.5 and own["memory"]["size"] == 1.0
-    assert plan.settings.logs.drift_every > 0
+    assert plan.settings.log.drift_every_n_steps > 0
     assert resolve(plan.settings.model_dump(mode="json")) == plan.settings
     with pytest.raises(LookalikeError, match="`memory` is not one of the settings of the method supcon"):
         train(data=folder, model=tiny, method="supcon", settings={"memory": {"size": 3}}, dry_run=True)
@@ -144,8 +144,8 @@ def test_the_pre_warm_up_moves_the_head_alone_and_is_step_0(folder, tiny, tmp_pa
         return run, checkpoint.read(run.checkpoints / "start.pt")["head"]
 
     plain, cold = start("cold")
-    warm_run, warm = start("warm", prewarm=3, prewarm_rate=1.0)
-    again, _ = start("again", prewarm=3, prewarm_rate=1.0)
+    warm_run, warm = start("warm", prewarm_epochs=3, prewarm_lr=1.0)
+    again, _ = start("again", prewarm_epochs=3, prewarm_lr=1.0)
     assert not torch.equal(cold["weight"], warm["weight"])
     assert same(warm, checkpoint.read(again.checkpoints / "start.pt")["head"])
     first = [checkpoint.read(run.checkpoints / "last.pt")["model"]["head.weight"] for run in (plain, warm_run)]
@@ -157,7 +157,7 @@ def test_the_pre_warm_up_moves_the_head_alone_and_is_step_0(folder, tiny, tmp_pa
 def test_a_norm_layer_is_trained_measured_and_kept(norm, folder, tiny, tmp_path):
     from lookalike.models import Embedder
 
-    settings = merge(SMALL, {"head": {"norm": norm}, "keep": "trained", "steps": 4, "data": {"validation": 0}})
+    settings = merge(SMALL, {"head": {"norm": norm}, "keep": "trained", "steps": 4, "data": {"validation_fraction": 0}})
     run = train(data=folder, model=tiny, out=tmp_path / "run", method="supcon", settings=settings, report=False)
     model = Embedder.from_pretrained(run.path)
     last = checkpoint.read(run.checkpoints / "last.pt")["model"]

@@ -24,8 +24,8 @@ from lookalike.training import checkpoint, job, train
 from lookalike.training.loop import Loop
 
 MODES = {
-    "cached": {"views": {"count": 2}},
-    "end to end": {"views": {"mode": "end_to_end"}, "model": {"batch_norm": "train"}, "accumulate": 2},
+    "cached": {"views": {"num_cached": 2}},
+    "end to end": {"views": {"mode": "end_to_end"}, "model": {"batch_norm": "train"}, "accumulation_steps": 2},
 }
 
 

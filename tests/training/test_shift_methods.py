@@ -23,7 +23,7 @@ METHODS = {
     "s2sd": {"targets": [20, 24]},
 }
 MODES = {
-    "cached": {"views": {"mode": "cached", "count": 2}},
+    "cached": {"views": {"mode": "cached", "num_cached": 2}},
     "end_to_end": {"views": {"mode": "end_to_end"}, "model": {"freeze": "stage1"}},
 }
 
@@ -71,7 +71,8 @@ def test_a_broken_run_ends_with_the_same_bits(method, mode, folder, tiny, tmp_pa
 @pytest.mark.parametrize("method", METHODS)
 def test_micro_batches_give_the_joint_gradient(method, folder, tiny, tmp_path):
     whole, cut = (
-        run(folder, tiny, tmp_path / str(n), method, "end_to_end", accumulate=n, steps=2, clip=None) for n in (1, 3)
+        run(folder, tiny, tmp_path / str(n), method, "end_to_end", accumulation_steps=n, steps=2, max_grad_norm=None)
+        for n in (1, 3)
     )
     states = [checkpoint.read(r.checkpoints / "last.pt")["model"] for r in (whole, cut)]
     for name, value in states[0].items():

@@ -81,7 +81,7 @@ def test_validation_classes_come_out_of_the_training_side():
     assert classes(table, found.test) == set(range(10, 20))
     assert classes(table, found.train) | classes(table, found.validation) == set(range(10))
     assert not classes(table, found.train) & classes(table, found.validation)
-    none = divide(table, DataSettings(validation=0))
+    none = divide(table, DataSettings(validation_fraction=0))
     assert not len(none.validation)
     assert classes(table, none.train) == set(range(10))
 

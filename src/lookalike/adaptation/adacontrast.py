@@ -73,7 +73,9 @@ class AdaContrast(Objective):
         own, none = torch.from_numpy(rows), torch.full((len(rows), 1), -1)
         there = slice(0, self.filled)
         columns = Columns(self.queue[there], self.queue_ids[there], known[there], pool=False)
-        con, _ = contrastive(q, key, Asking(own, labels, none, none < 0), [columns], tau=a.settings.contrast.tau)
+        con, _ = contrastive(
+            q, key, Asking(own, labels, none, none < 0), [columns], tau=a.settings.contrast.temperature
+        )
         self.kept = (key, labels)
         ce, div = cross_entropy(z, labels), adaptation.diversity(z)
         weights = a.settings.weights

@@ -60,7 +60,7 @@ class Adapter:
         if distributed.world() > 1:
             gather_statistics(network.model)
         self.objective = objectives.make(self)
-        groups = network.groups(settings.rate, settings.head_factor, only=self.objective.learns)
+        groups = network.groups(settings.lr, settings.head_lr_factor, only=self.objective.learns)
         self.optimizer = _optimizer(groups, settings)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
 
@@ -73,7 +73,7 @@ class Adapter:
         return np.argsort(np.array([derive(self.seed, "order", epoch, id_) for id_ in self.ids]), kind="stable")
 
     def batches(self, epoch: int) -> list[np.ndarray]:
-        rows, size = self.order(epoch), self.settings.batch
+        rows, size = self.order(epoch), self.settings.batch_size
         found = [rows[i : i + size] for i in range(0, len(rows), size)]
         if self.settings.batch_norm in ("target-train", "shared-stats") or self.settings.method == "shot":
             found = [batch for batch in found if len(batch) > 1]  # one image has no statistics, and no diversity
@@ -113,8 +113,8 @@ class Adapter:
         """The factor of the learning rates at this step."""
         done = self.step / max(1, self.total)
         chosen = self.settings
-        warm = chosen.warmup * self.each
-        first, last = (value / chosen.rate if chosen.rate else 0.0 for value in (chosen.first_rate, chosen.last_rate))
+        warm = chosen.warmup_epochs * self.each
+        first, last = (value / chosen.lr if chosen.lr else 0.0 for value in (chosen.warmup_start_lr, chosen.min_lr))
         rise = min(1.0, first + (1 - first) * (self.step + 1) / warm) if warm else 1.0
         fall = {
             "cosine": last + (1 - last) * 0.5 * (1 + math.cos(math.pi * done)),
@@ -122,7 +122,7 @@ class Adapter:
             "steps": (1 + 1e-3 * self.step) ** -0.75,
             "none": 1.0,
         }
-        return rise * fall[chosen.decay]
+        return rise * fall[chosen.lr_schedule]
 
     # --- running ---
 
@@ -183,7 +183,7 @@ class Adapter:
 
 
 def _optimizer(groups: list[dict[str, Any]], settings: AdaptSettings) -> torch.optim.Optimizer:
-    plain: dict[str, Any] = {"lr": settings.rate, "weight_decay": settings.weight_decay}
+    plain: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adam":
         return torch.optim.Adam(groups, betas=(settings.momentum, 0.999), **plain)
     return torch.optim.SGD(groups, momentum=settings.momentum, nesterov=settings.momentum > 0, **plain)

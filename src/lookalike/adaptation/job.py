@@ -68,7 +68,7 @@ def adapt(
     given = {"method": method, "steps": steps, "processes": processes}
     over |= {name: value for name, value in given.items() if value is not None}
     if config is None and over.get("method", "t3ar") == "t3ar":
-        config = "labelled" if labeled else "unlabelled"  # docs/decisions/0211
+        config = "labeled" if labeled else "unlabeled"
     chosen = resolve(config, over, {"stream": True} if stream else {})
     if chosen.method == "mcc" and source is None:
         raise LookalikeError("`mcc` needs the labeled images the model was trained on: give them with --source.")
@@ -150,7 +150,7 @@ def new_version(
             f"content ids, or patterns of folder/path such as `{such}`."
         )
     # What is kept aside to judge by must not be learned from by way of the pool.
-    judges = [target.take(held_out(target, asked.settings.held_out, asked.seed))]
+    judges = [target.take(held_out(target, asked.settings.held_out_fraction, asked.seed))]
     judges += [] if asked.judge is None else [audit(read_table(asked.judge), near=False).table]
     aside = {str(id_) for table in judges for id_ in table.column("content_id")}
     pool = pool.without(aside, "kept aside to judge by")

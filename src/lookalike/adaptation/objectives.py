@@ -28,7 +28,7 @@ class FineTune(Objective):
         if a.labels is None:
             raise LookalikeError("`finetune` needs labels: give --labeled, or take a method that needs none.")
         view = a.supply.weak if a.settings.cls_view == "weak" else a.supply.strong
-        smooth = a.settings.smoothing
+        smooth = a.settings.label_smoothing
         if not a.settings.mixup:
             _, z, _ = self.forward(lambda r: view(r, epoch), rows)
             return cross_entropy(z, a.labels[torch.from_numpy(rows)], label_smoothing=smooth), {}

@@ -27,7 +27,7 @@ def on_target(teacher: Network, learn: Table, settings: AdaptSettings, *, seed: 
     if teacher.model.classifier is None:
         raise LookalikeError("`on_target` needs a model with a classifier: its student learns from hard labels.")
     ids = [str(id_) for id_ in learn.column("content_id")]
-    views = make(teacher.model, teacher.layer, learn, None, views=settings.views, seed=seed)
+    views = make(teacher.model, teacher.layer, learn, None, views=settings.num_views, seed=seed)
     first = Adapter(teacher, views, ids, settings.model_copy(update={"method": "shot"}), seed=seed)
     first.run()
     labels = _labels(first.objective)

@@ -117,7 +117,7 @@ def _merged(path: Path, ids: list[str], more: np.ndarray) -> tuple[list[str], np
 
 def by_cells(pool: Pool, chosen: AdaptSettings) -> bool:
     """Whether the pool is so large that something is fitted to it before it is searched."""
-    return chosen.retrieval == "nearest" and len(pool) > chosen.exact_search
+    return chosen.retrieval == "nearest" and len(pool) > chosen.exact_search_limit
 
 
 def retrieve(
@@ -131,19 +131,23 @@ def retrieve(
     progress: bool = False,
 ) -> Retrieved:
     """Who is retrieved for whom, found once: the same images, pool and retriever are never searched again."""
-    k = chosen.neighbors if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
+    k = chosen.num_neighbors if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
     if not k or not len(pool):
         return nobody(len(ids), k)
-    how = {"random": [seed, chosen.near_copy], "nearest": [chosen.near_copy, by_cells(pool, chosen)]}[chosen.retrieval]
+    how = {"random": [seed, chosen.copy_threshold], "nearest": [chosen.copy_threshold, by_cells(pool, chosen)]}[
+        chosen.retrieval
+    ]
     asked = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
     path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, asked)
     if not (path / "about.json").is_file():
         mine = embedded(expert, ids, images, progress=progress)
         theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
         if chosen.retrieval == "random":
-            found = at_random(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy, seed=seed)
+            found = at_random(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
         else:
-            found = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.near_copy, exact=chosen.exact_search)
+            found = nearest(
+                mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, exact=chosen.exact_search_limit
+            )
         with atomic_folder(path, private=True) as part:
             np.save(part / "index.npy", found.index, allow_pickle=False)
             np.save(part / "scores.npy", found.scores, allow_pickle=False)

@@ -57,7 +57,7 @@ class Setup:
 
 def set_up(base: Embedder, target: Table, pool: Pool, asked: Asked, *, progress: bool = False) -> Setup:
     chosen, seed = asked.settings, asked.seed
-    held = held_out(target, chosen.held_out, seed)
+    held = held_out(target, chosen.held_out_fraction, seed)
     learn, aside = target.take(~held), target.take(held)
     if len(learn) < 2 or len(aside) < 1:
         raise LookalikeError(
@@ -82,7 +82,7 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: Asked, *, progress:
     adapter = None
     if chosen.method not in ("bn", "source", "on_target"):
         images = pool.table(found.used) if len(found.used) else None
-        views = supply.make(start, layer, learn, images, views=chosen.views, seed=seed, progress=progress)
+        views = supply.make(start, layer, learn, images, views=chosen.num_views, seed=seed, progress=progress)
         rows = clusters.unit(start.encode(learn, runtime="torch")) if not network.classes else None
         adapter = Adapter(
             network,

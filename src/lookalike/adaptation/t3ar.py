@@ -102,8 +102,8 @@ class T3AR(Objective):
             ce = cross_entropy(zw if learn_weak else z, labels)
             parts["labels"] = float(ce.detach())
             total = total + chosen.weights.labels * ce
-            if a.labels is None and chosen.div_scope != "off":
-                div = adaptation.diversity(z, self.mean if chosen.div_scope == "ema" else None)
+            if a.labels is None and chosen.diversity_scope != "off":
+                div = adaptation.diversity(z, self.mean if chosen.diversity_scope == "ema" else None)
                 parts["diversity"] = float(div.detach())
                 total = total + chosen.weights.diversity * div
                 now = z.detach().softmax(1).mean(0)
@@ -122,7 +122,7 @@ class T3AR(Objective):
             key,
             asking,
             columns,
-            tau=chosen.tau,
+            tau=chosen.temperature,
             pool_set=chosen.pool_set,
             by_class=chosen.exclude_class and self.a.network.classes > 0,
             pseudo=chosen.exclusion == "pseudo" and self.a.network.classes > 0,

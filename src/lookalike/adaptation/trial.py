@@ -57,7 +57,7 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
     used, network = made.found.used, made.network
     receipts, alarm, log, never = Receipts(len(used)), None, [], 0
     if made.adapter is None and chosen.stream and chosen.method != "source":
-        alarm = _alarm_alone(made, chosen.batch, asked.seed)
+        alarm = _alarm_alone(made, chosen.batch_size, asked.seed)
     if chosen.method == "on_target":
         network = Network(on_target(network, made.learn, chosen, seed=asked.seed), network.layer)
     elif (adapter := made.adapter) is not None:
@@ -136,7 +136,7 @@ def _watching(pending: Pending, bar: Progress, stopped: Callable[[], bool]) -> C
     def watch(adapter: Adapter) -> None:
         bar.advance(1)
         last, asked = adapter.step == adapter.total, distributed.any_of(stopped())
-        if distributed.is_main() and (last or asked or adapter.step % adapter.settings.save_every == 0):
+        if distributed.is_main() and (last or asked or adapter.step % adapter.settings.checkpoint_every == 0):
             pending.save(adapter.state())
         if asked and not last:
             raise Stopped(

@@ -22,7 +22,7 @@ class ArcFaceSettings(Settings):
 class ArcFace(LossMethod):
     name = "arcface"
     Settings = ArcFaceSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
     settings: ArcFaceSettings
 
     def make_loss(self) -> nn.Module:

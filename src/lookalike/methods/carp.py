@@ -60,13 +60,13 @@ class CARP(CropMethod):
     Settings = CARPSettings
     # A trained backbone must not be wrecked: it waits for the new layers and then moves slowly.
     default_overrides: ClassVar = {
-        "optimizer": {"kind": "adamw", "rate": 3e-5, "head_rate": 1e-3, "weight_decay": 1e-4},
-        "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.1, "still": 50},
+        "optimizer": {"kind": "adamw", "lr": 3e-5, "head_lr": 1e-3, "weight_decay": 1e-4},
+        "schedule": {"kind": "cosine", "warmup_steps": 20, "min_lr_ratio": 0.1, "freeze_backbone_steps": 50},
     }
     # The paper's: 0.6 for a batch of 1,024, which is 0.0375 for 64.
     from_scratch_overrides: ClassVar = {
-        "optimizer": {"kind": "lars", "rate": 0.0375, "head_rate": None, "weight_decay": 1e-6},
-        "schedule": {"kind": "cosine", "warmup": 0, "floor": 0.1, "still": 0},
+        "optimizer": {"kind": "lars", "lr": 0.0375, "head_lr": None, "weight_decay": 1e-6},
+        "schedule": {"kind": "cosine", "warmup_steps": 0, "min_lr_ratio": 0.1, "freeze_backbone_steps": 0},
     }
     settings: CARPSettings
     seed: Tensor

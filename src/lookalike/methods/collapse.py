@@ -144,7 +144,7 @@ class Guard(nn.Module):
         if state == STALLED:
             return (
                 "Nothing is being learned: all prototypes are as likely for every image. "
-                "Raise `optimizer.rate` (and `optimizer.head_rate`)."
+                "Raise `optimizer.lr` (and `optimizer.head_lr`)."
             )
         # The oldest of the last readings stands where this step's was just put.
         old = self.agreement[(step + 1) % SPAN]
@@ -154,9 +154,9 @@ class Guard(nn.Module):
         elif sizes.teacher != "ema":
             what = f"set `method.teacher` to ema: it is {sizes.teacher}"
         elif fast:
-            what = "lower `optimizer.rate`: views agree ever more and tell images apart no better"
+            what = "lower `optimizer.lr`: views agree ever more and tell images apart no better"
         else:
-            what = f"raise `sampler.batch` (now {sizes.batch}) or `method.weight`"
+            what = f"raise `sampler.batch_size` (now {sizes.batch}) or `method.weight`"
         which = "has collapsed" if state == COLLAPSED else "is collapsing"
         return f"The run {which} at step {step:,}: images choose among {clusters:.1f} clusters. To mend it, {what}."
 

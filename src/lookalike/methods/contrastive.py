@@ -27,7 +27,7 @@ class ContrastiveSettings(Settings):
 class Contrastive(LossMethod):
     name = "contrastive"
     Settings = ContrastiveSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
     settings: ContrastiveSettings
 
     def make_loss(self) -> nn.Module:

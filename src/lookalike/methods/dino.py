@@ -39,12 +39,12 @@ class DINO(CropMethod):
     name = "dino"
     Settings = DINOSettings
     default_overrides: ClassVar = {
-        "optimizer": {"kind": "adamw", "rate": 3e-5, "head_rate": 5e-4, "weight_decay": 1e-4},
-        "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
+        "optimizer": {"kind": "adamw", "lr": 3e-5, "head_lr": 5e-4, "weight_decay": 1e-4},
+        "schedule": {"kind": "cosine", "warmup_steps": 20, "min_lr_ratio": 0.0, "freeze_backbone_steps": 50},
     }
     from_scratch_overrides: ClassVar = {
-        "optimizer": {"rate": 5e-4, "head_rate": None, "weight_decay": 0.04},
-        "schedule": {"warmup": 100, "still": 0},
+        "optimizer": {"lr": 5e-4, "head_lr": None, "weight_decay": 0.04},
+        "schedule": {"warmup_steps": 100, "freeze_backbone_steps": 0},
     }
     settings: DINOSettings
 

@@ -47,7 +47,7 @@ class DiVA(Margin):
     name = "diva"
     Settings = DiVASettings
     distinct_views = True  # an image is told from others by another view of it
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}, "views": {"count": 3}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}, "views": {"num_cached": 3}}
     settings: DiVASettings
     queue: Tensor
     filled: Tensor

@@ -38,10 +38,10 @@ class DMCAC(Method):
     Settings = DMCACSettings
     distinct_views = has_report = True
     default_overrides: ClassVar = {
-        "sampler": {"kind": "shuffle", "batch": 64},
-        "optimizer": {"rate": 3e-5, "loss_rate": 3e-3},
-        "views": {"count": 8, "augment": "rand-tv9"},
-        "logs": {"drift_every": 20},
+        "sampler": {"kind": "shuffle", "batch_size": 64},
+        "optimizer": {"lr": 3e-5, "loss_lr": 3e-3},
+        "views": {"num_cached": 8, "rand_augment": "rand-tv9"},
+        "log": {"drift_every_n_steps": 20},
     }
     settings: DMCACSettings
     database: Tensor

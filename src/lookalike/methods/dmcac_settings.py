@@ -55,7 +55,7 @@ class DMCACSettings(Settings):
     """How views are compared: by what they retrieve, or just by 1 − cosine."""
     head_input: Literal["unit", "raw"] = "unit"
     """What classifiers and attention are given: embeddings of length one, as the paper has it, or as long as the
-    network makes them (not with `full: gradient`). Their learning rate is `optimizer.loss_rate`."""
+    network makes them (not with `full: gradient`). Their learning rate is `optimizer.loss_lr`."""
     start: Literal["linear", "identity"] = "linear"
     """How the attention's matrices start."""
     first_view: Literal["crop", "center"] = "crop"

@@ -33,7 +33,7 @@ class Hyp(Method):
 
     name = "hyp"
     Settings = HypSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 1e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}}
     settings: HypSettings
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ class MarginSettings(Settings):
 class Margin(Method):
     name = "margin"
     Settings = MarginSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
     settings: MarginSettings
 
     def __init__(self, settings: MarginSettings, context: Context) -> None:

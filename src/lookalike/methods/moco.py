@@ -46,10 +46,10 @@ class MoCo(Method):
     needs_labels = False
     Settings = MoCoSettings
     default_overrides: ClassVar = {
-        "optimizer": {"kind": "sgd", "rate": 3e-3, "head_rate": None, "loss_rate": None, "weight_decay": 1e-4},
-        "schedule": {"floor": 0.0, "still": 0},
+        "optimizer": {"kind": "sgd", "lr": 3e-3, "head_lr": None, "loss_lr": None, "weight_decay": 1e-4},
+        "schedule": {"min_lr_ratio": 0.0, "freeze_backbone_steps": 0},
     }
-    from_scratch_overrides: ClassVar = {"optimizer": {"rate": 0.03, "weight_decay": 5e-4}}
+    from_scratch_overrides: ClassVar = {"optimizer": {"lr": 0.03, "weight_decay": 5e-4}}
     knn_temperature = 0.1  # as the notebook that the paper used
     settings: MoCoSettings
 

@@ -31,7 +31,7 @@ class MultiSimilarity(LossMethod):
 
     name = "ms"
     Settings = MultiSimilaritySettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
     settings: MultiSimilaritySettings
 
     def make_loss(self) -> nn.Module:

@@ -20,7 +20,7 @@ class NormSoftmaxSettings(Settings):
 class NormSoftmax(LossMethod):
     name = "norm_softmax"
     Settings = NormSoftmaxSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 1e-3}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 1e-3}}
     settings: NormSoftmaxSettings
 
     def make_loss(self) -> nn.Module:

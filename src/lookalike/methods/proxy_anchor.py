@@ -25,7 +25,7 @@ class ProxyAnchorSettings(Settings):
 class ProxyAnchor(LossMethod):
     name = "proxy_anchor"
     Settings = ProxyAnchorSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 1e-3}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 1e-3}}
     settings: ProxyAnchorSettings
 
     def make_loss(self) -> nn.Module:

@@ -35,7 +35,7 @@ class S2SD(RMargin):
 
     name = "s2sd"
     Settings = S2SDSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4, "loss_rate": 5e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
     settings: S2SDSettings
 
     def __init__(self, settings: S2SDSettings, context: Context) -> None:

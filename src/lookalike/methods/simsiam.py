@@ -33,12 +33,12 @@ class SimSiam(CropMethod):
     name = "simsiam"
     Settings = SimSiamSettings
     default_overrides: ClassVar = {
-        "optimizer": {"kind": "sgd", "rate": 3e-3, "head_rate": 0.05, "weight_decay": 1e-4},
-        "schedule": {"kind": "cosine", "warmup": 20, "floor": 0.0, "still": 50},
+        "optimizer": {"kind": "sgd", "lr": 3e-3, "head_lr": 0.05, "weight_decay": 1e-4},
+        "schedule": {"kind": "cosine", "warmup_steps": 20, "min_lr_ratio": 0.0, "freeze_backbone_steps": 50},
     }
     from_scratch_overrides: ClassVar = {
-        "optimizer": {"rate": 0.0125, "head_rate": None, "weight_decay": 1e-4},  # 0.05 for a batch of 256
-        "schedule": {"warmup": 0, "still": 0},
+        "optimizer": {"lr": 0.0125, "head_lr": None, "weight_decay": 1e-4},  # 0.05 for a batch of 256
+        "schedule": {"warmup_steps": 0, "freeze_backbone_steps": 0},
     }
     settings: SimSiamSettings
 

@@ -21,7 +21,7 @@ class SupCon(LossMethod):
 
     name = "supcon"
     Settings = SupConSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 3e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
     settings: SupConSettings
 
     def make_loss(self) -> nn.Module:

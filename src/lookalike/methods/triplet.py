@@ -21,7 +21,7 @@ class TripletSettings(Settings):
 class Triplet(LossMethod):
     name = "triplet"
     Settings = TripletSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 1e-4}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}}
     settings: TripletSettings
 
     def make_loss(self) -> nn.Module:

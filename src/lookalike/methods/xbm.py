@@ -46,7 +46,7 @@ class XBM(Method):
 
     name = "xbm"
     Settings = XBMSettings
-    default_overrides: ClassVar = {"optimizer": {"rate": 1e-4}, "logs": {"drift_every": 20}}
+    default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}, "log": {"drift_every_n_steps": 20}}
     settings: XBMSettings
 
     def __init__(self, settings: XBMSettings, context: Context) -> None:

@@ -20,7 +20,7 @@ from lookalike.core.report_blocks import (
 )
 from lookalike.core.run import Run
 
-_ASIDE = ("rate", "norm", "second", "time", "memory", "scale")  # worth keeping, not worth a first look
+_ASIDE = ("lr", "norm", "second", "time", "memory", "scale")  # worth keeping, not worth a first look
 
 
 def fill(run: Run, sections: list[Section]) -> list[Section]:

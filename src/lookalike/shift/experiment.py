@@ -31,7 +31,7 @@ METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin"
 # The authors' constants where the method's own defaults are others: for all images, and by layout.
 CONSTANTS: dict[str, dict[str, Any]] = {
     "ms": {"method": {"beta": 40.0, "epsilon": 0.1, "average": "active"}},
-    "proxy_anchor": {"method": {"std": 0.125}, "optimizer": {"loss_rate": 0.02}},
+    "proxy_anchor": {"method": {"std": 0.125}, "optimizer": {"loss_lr": 0.02}},
 }
 BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
     "cars": {"r_margin": {"apart": 0.35}, "s2sd": {"apart": 0.3}, "diva": {"alpha": 0.15, "decorrelation": 100.0}},

@@ -22,7 +22,7 @@ from lookalike.training.split import Division
 FEWSHOT_KIND = "fewshot"
 MEASURES = ("recall@1", "map@1000")
 # Only the head moves, by Margin at its start's β, which is what the authors adapt with (docs/decisions/0122).
-ADAPT = {"method": {"name": "margin"}, "data": {"validation": 0.0}}
+ADAPT = {"method": {"name": "margin"}, "data": {"validation_fraction": 0.0}}
 STILL = 1e-12  # a rate at which β stays what it was
 
 
@@ -113,9 +113,9 @@ def fewshot_job(
     table: Path, split: Any, method: str, settings: Any, config: Mapping[str, Any], fingerprint: str
 ) -> dict[str, Any]:
     """The arguments of one few-shot job."""
-    rate = settings.optimizer.head_rate or settings.optimizer.rate
+    rate = settings.optimizer.head_lr or settings.optimizer.lr
     base = settings.model_dump(mode="json", exclude={"method"})
-    further = resolve(base, ADAPT, {"optimizer": {"rate": rate, "head_rate": rate, "loss_rate": STILL}})
+    further = resolve(base, ADAPT, {"optimizer": {"lr": rate, "head_lr": rate, "loss_lr": STILL}})
     least = min(config["shots"])
     steps = {
         str(k): config["adapt_steps"] if k == least else round(1.5 * config["adapt_steps"]) for k in config["shots"]

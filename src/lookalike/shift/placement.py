@@ -270,8 +270,11 @@ def retrained(images: Images, table: Table, embedder: Embedder, settings: TrainS
 
     It starts anew: the model's own head knows classes that are now on the test side.
     """
-    over = {"views": {"mode": "cached", "layer": "pooled", "count": 0}, "logs": {"every": 1000, "tensorboard": False}}
-    chosen = resolve(settings.model_dump(mode="json"), over, {"data": {"validation": 0.25}, "processes": 1})
+    over = {
+        "views": {"mode": "cached", "layer": "pooled", "num_cached": 0},
+        "log": {"every_n_steps": 1000, "tensorboard": False},
+    }
+    chosen = resolve(settings.model_dump(mode="json"), over, {"data": {"validation_fraction": 0.25}, "processes": 1})
     own = embedder.head, embedder.norm
     embedder.head, embedder.norm = nn.Identity(), nn.Identity()
     labels, names = table.labels()

@@ -98,7 +98,7 @@ def divide(
     """
     if select == "test":
         return Division(found.rows_of(train), found.rows_of(test), found.rows_of(test), "shift")
-    share = settings.data.validation
+    share = settings.data.validation_fraction
     if not validation and share and len(train) >= 4:
         order = numpy_rng(settings.data.split_seed, "shift validation").permutation(sorted(train)).tolist()
         wanted = max(2, round(share * len(order)))

@@ -26,10 +26,10 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         return f"{len(rows):,} images, {len(np.unique(codes[rows])):,} classes"
 
     size = settings.model.size or 224
-    views = len(table) + settings.views.count * len(division.train)
+    views = len(table) + settings.views.num_cached * len(division.train)
     cache = views * size**2 / _PIXELS_A_SECOND / threads()
     sampler = settings.sampler
-    batch = sampler.classes * sampler.images if sampler.kind == "pk" else sampler.batch
+    batch = sampler.classes_per_batch * sampler.images_per_class if sampler.kind == "pk" else sampler.batch_size
     kind, own = methods.find(settings.method.name), settings.method.own()
     views_per_image = kind.views_per_image(own)
     if settings.views.mode == "cached" and settings.views.layer == "pooled":
@@ -37,7 +37,12 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         disk = views * 1280 * 4
     else:
         each = (
-            batch * views_per_image * size**2 * (1 + (settings.accumulate > 1)) / _TRAINED_PIXELS_A_SECOND / threads()
+            batch
+            * views_per_image
+            * size**2
+            * (1 + (settings.accumulation_steps > 1))
+            / _TRAINED_PIXELS_A_SECOND
+            / threads()
         )
         disk = len(table) * round(size / 0.875) ** 2 * 4
     return {

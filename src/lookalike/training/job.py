@@ -19,7 +19,7 @@ from lookalike.core.provenance import versions
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import recipe as cookbook
-from lookalike.training.settings import TrainSettings, resolve, spelled_out
+from lookalike.training.settings import TrainSettings, expand_shorthand, resolve
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -51,12 +51,12 @@ def train(
     """Train a model on images with classes, measure it on classes it has not seen, and keep it if it is better.
 
     Later ones win: `recipe` (a name or a YAML file; `default` unless given), `settings` (nested, as
-    `{"optimizer": {"rate": 1e-4}}`), then the other arguments. `resume` goes on with a run that was stopped.
+    `{"optimizer": {"lr": 1e-4}}`), then the other arguments. `resume` goes on with a run that was stopped.
     `dry_run` gives the settings and what the run would cost as a `Plan`, and does nothing.
     `report=False` leaves out the images and maps of the report.
     """
     given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
-    asked = merge(spelled_out(settings or {}), spelled_out(given))
+    asked = merge(expand_shorthand(settings or {}), expand_shorthand(given))
     return start("train", data, recipe, asked, out=out, resume=resume, dry_run=dry_run, report=report)
 
 
@@ -124,7 +124,7 @@ def given_settings(
     seed: int | None,
     device: str | None,
     steps: int | None,
-    rate: float | None,
+    learning_rate: float | None,
     count: int | None,
 ) -> dict[str, Any]:
     """The plain arguments as settings; what was not given is left out."""
@@ -137,8 +137,8 @@ def given_settings(
         place = Path(model)
         folder = len(place.parts) > 1 or isinstance(model, Path)
         out["model"] = {"name": str(place.absolute() if folder else model)}
-    if rate is not None:
-        out["optimizer"] = {"rate": rate}
+    if learning_rate is not None:
+        out["optimizer"] = {"lr": learning_rate}
     return out
 
 
@@ -202,7 +202,9 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
     """Look at every image, leave the unreadable out, and write down what will be trained on."""
     from lookalike.data import audit
 
-    found = audit(division.mark(table), near=settings.data.near, max_bad=settings.data.max_bad, progress=True)
+    found = audit(
+        division.mark(table), near=settings.data.near_duplicates, max_bad=settings.data.max_unreadable, progress=True
+    )
     table, division = found.table, division.follow(found.table)
     facts = found.facts()
     if facts["unreadable"]:

@@ -23,7 +23,7 @@ class Logs:
     def __enter__(self) -> Logs:
         if not distributed.is_main():
             return self
-        chosen = self.settings.logs
+        chosen = self.settings.log
         name, config = self.run.path.name, self.settings.model_dump(mode="json")
         if chosen.wandb is not None:
             wandb = _import("wandb", "wandb")

@@ -82,7 +82,7 @@ class Loop:
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.model.backbone)
         elif settings.model.batch_norm == "split":
-            split_statistics(self.model.backbone, settings.model.splits)
+            split_statistics(self.model.backbone, settings.model.batch_norm_splits)
         # Anew: how much was drawn so far depends on what was cached. The same on every process.
         seeds.seed_everything(settings.seed)
         self.context = Context(
@@ -131,8 +131,8 @@ class Loop:
                     loss = self._step(step)
                     done.step = step
                     last = step == settings.steps
-                    if last or step % settings.logs.every == 0:
-                        logs.write(step, loss=loss, rate=self.optimizer.param_groups[0]["lr"], **self.context.logs)
+                    if last or step % settings.log.every_n_steps == 0:
+                        logs.write(step, loss=loss, lr=self.optimizer.param_groups[0]["lr"], **self.context.logs)
                     if self.readings:
                         logs.write(step, **self.readings)
                     if last or step % settings.evaluate_every == 0:
@@ -160,29 +160,31 @@ class Loop:
             self.method.on_epoch()
         factor = schedule.factor(step, settings.steps, settings.schedule)
         for group in self.optimizer.param_groups:
-            still = group.get("name") == "backbone" and step <= settings.schedule.still
+            still = group.get("name") == "backbone" and step <= settings.schedule.freeze_backbone_steps
             group["lr"] = 0.0 if still else group["initial"] * factor
         if isinstance(self.model.norm, MomentumBatchNorm):
             self.model.norm.at_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
         self.method.before_step()
         mine, joint = self._batches(step)
-        every = settings.logs.drift_every
+        every = settings.log.drift_every_n_steps
         before = self._look(mine) if every and step % every == 0 else None
         loss = joint_gradient(
             self.method,
             mine,
             joint,
-            accumulate=min(settings.accumulate, len(mine)),
+            accumulate=min(settings.accumulation_steps, len(mine)),
             autocast=self.fabric.autocast,
             backward=self.fabric.backward,
         ).item()
         if not math.isfinite(loss):
             raise LookalikeError(
-                f"The loss is not a number at step {step}; lower `optimizer.rate` (now {settings.optimizer.rate:g}), "
-                f"or set `clip`. The state of step {self.done.scores[-1][0] if self.done.scores else 0} is kept."
+                f"The loss is not finite at step {step}; lower `optimizer.lr` (now {settings.optimizer.lr:g}) or set "
+                f"`max_grad_norm`. The checkpoint of step {self.done.scores[-1][0] if self.done.scores else 0} is kept."
             )
-        if settings.clip is not None:
-            self.fabric.clip_gradients(self.method, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False)
+        if settings.max_grad_norm is not None:
+            self.fabric.clip_gradients(
+                self.method, self.optimizer, max_norm=settings.max_grad_norm, error_if_nonfinite=False
+            )
         self.method.before_update()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

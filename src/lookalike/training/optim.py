@@ -6,12 +6,12 @@ import torch
 
 from lookalike.methods.base import LearningRates, Method
 from lookalike.training.lars import LARS
-from lookalike.training.settings import OptimiserSettings, TrainSettings
+from lookalike.training.settings import OptimizerSettings, TrainSettings
 from lookalike.training.step import trained
 
 
-def rates_of(settings: OptimiserSettings) -> LearningRates:
-    return LearningRates(settings.rate, settings.head_rate or settings.rate, settings.loss_rate or 10 * settings.rate)
+def rates_of(settings: OptimizerSettings) -> LearningRates:
+    return LearningRates(settings.lr, settings.head_lr or settings.lr, settings.loss_lr or 10 * settings.lr)
 
 
 def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings) -> torch.optim.Optimizer:

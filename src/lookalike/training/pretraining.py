@@ -11,7 +11,7 @@ from lookalike.core.run import Run
 from lookalike.core.settings import merge
 from lookalike.training import recipe as cookbook
 from lookalike.training.job import STARTS, Plan, given_settings, start
-from lookalike.training.settings import spelled_out
+from lookalike.training.settings import expand_shorthand
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -46,7 +46,7 @@ def pretrain(
     Everything else is as in `train`.
     """
     given = given_settings(data, method, model, seed, device, steps, learning_rate, processes)
-    asked = merge(spelled_out(settings or {}), spelled_out(given))
+    asked = merge(expand_shorthand(settings or {}), expand_shorthand(given))
     if from_scratch:
         asked = merge(SCRATCH, methods.find(_method_of(asked, recipe)).from_scratch_overrides, asked)
     return start("pretrain", data, recipe, asked, out=out, resume=resume, dry_run=dry_run, report=report)
@@ -55,4 +55,4 @@ def pretrain(
 def _method_of(asked: Mapping[str, Any], recipe: str | Path | None) -> str:
     """The method that will be taken: what was asked for, or the recipe's."""
     named = asked.get("method", {}).get("name")
-    return str(named or spelled_out(cookbook.load(recipe or STARTS["pretrain"]))["method"]["name"])
+    return str(named or expand_shorthand(cookbook.load(recipe or STARTS["pretrain"]))["method"]["name"])

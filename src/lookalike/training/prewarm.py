@@ -27,11 +27,11 @@ def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings:
     """Train the head on pooled features (rows, d) of labeled images."""
     chosen = settings.sampler
     seed = derive(settings.seed, "prewarm")
-    sampler = PKSampler(labels, classes=chosen.classes, images=chosen.images, seed=seed)
-    steps = settings.head.prewarm * sampler.steps_per_epoch
+    sampler = PKSampler(labels, classes=chosen.classes_per_batch, images=chosen.images_per_class, seed=seed)
+    steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
     device = next(head.parameters()).device
     criterion = SupCon()
-    optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_rate)
+    optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_lr)
     with Progress("Warming the head", steps, shown=True) as bar:
         for step in range(1, steps + 1):
             rows = sampler.batch(step)

@@ -39,7 +39,7 @@ def write_sections(
 ) -> None:
     """Everything the report draws, as JSON and thumbnails in the run."""
     run.write_section("curves", curves_section(run, parts, done))
-    drift = drift_section(run.read_log(), parts.settings.logs.drift_every)
+    drift = drift_section(run.read_log(), parts.settings.log.drift_every_n_steps)
     if drift is not None:
         run.write_section("drift", drift)
     for name, section in method_sections(run, parts).items():

@@ -97,13 +97,13 @@ class Assembly:
         if chosen.kind == "pk":
             self.sampler = PKSampler(
                 labels,
-                classes=chosen.classes,
-                images=chosen.images,
+                classes=chosen.classes_per_batch,
+                images=chosen.images_per_class,
                 seed=seed,
                 replacement=chosen.replacement,
             )
         else:
-            self.sampler = ShuffleSampler(len(labels), size=chosen.batch, seed=seed)
+            self.sampler = ShuffleSampler(len(labels), size=chosen.batch_size, seed=seed)
         if drawn is not None:
             self.sampler = Among(drawn, self.sampler)
 
@@ -140,16 +140,24 @@ class Assembly:
             needed = np.sort(np.concatenate([self.train, self.validation]))
             center = Rows(self._cached(self.table.take(needed), [CenterView(pre)], show)[0], needed, count)
         cached = None
-        if chosen.count:
-            cached = Rows(self._cached(self.train_table, [random] * chosen.count, show), self.train, count)
+        if chosen.num_cached:
+            cached = Rows(self._cached(self.train_table, [random] * chosen.num_cached, show), self.train, count)
         distinct = method.distinct_views
         return CachedSource(chosen.layer, center, cached, views=len(views), distinct=distinct, seed=self.settings.seed)
 
     def random_view(self) -> RandomView:
         """What a step sees of an image, as the settings ask for it."""
         chosen = self.settings.views
-        look = {name: getattr(chosen, name) for name in ("scale", "flip", "jitter", "gray", "blur", "augment", "erase")}
-        return (CropView if chosen.crop == "plain" else RandomView)(self.model.preprocess, **look)
+        return (CropView if chosen.crop == "plain" else RandomView)(
+            self.model.preprocess,
+            scale=chosen.scale,
+            flip=chosen.flip,
+            jitter=chosen.color_jitter,
+            gray=chosen.grayscale,
+            blur=chosen.blur,
+            augment=chosen.rand_augment,
+            erase=chosen.random_erasing,
+        )
 
     def _cached(self, table: Table, views: list[Any], show: bool) -> np.ndarray:
         return features_for(
@@ -223,8 +231,8 @@ def start_head(
         if distributed.is_main():
             say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
         return
-    dim = min(settings.head.dim, model.feature_dim)
-    model.norm = make_norm(norm, dim, reference=settings.head.norm_reference).to(model.device)
+    dim = min(settings.head.embedding_dim, model.feature_dim)
+    model.norm = make_norm(norm, dim, reference=settings.head.norm_batch_size).to(model.device)
     path = run.checkpoints / checkpoint.START
     if path.exists():
         model.set_random_head(dim)
@@ -237,7 +245,7 @@ def start_head(
         model.set_pca_head(features[some], dim)
     else:
         model.set_random_head(dim, settings.seed)
-    if settings.head.prewarm:
+    if settings.head.prewarm_epochs:
         prewarm(model.head, features[rows], labels[rows], settings)
     if distributed.is_main():
         checkpoint.write(path, {"head": {k: v.detach().clone() for k, v in model.head.state_dict().items()}})

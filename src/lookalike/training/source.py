@@ -58,7 +58,8 @@ class CachedSource:
     ) -> None:
         if distinct and random is None and views > 1:
             raise LookalikeError(
-                "The method compares views of an image; with `views.count` 0 they are all the same: give it 1 or more."
+                "The method compares views of an image, but with `views.num_cached` 0 they are all the same; "
+                "set it to 1 or more."
             )
         self.layer, self.count, self.distinct, self.seed = layer, views, distinct, seed
         self._center, self._random = center, random

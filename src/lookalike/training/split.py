@@ -58,21 +58,21 @@ def divide(table: Table, data: DataSettings) -> Division:
     if rule in ("table", "halves"):
         train, spare, test = _given(table, rule)
     elif rule == "classes":
-        train, test = _by_class(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
+        train, test = _by_class(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     else:
-        train, test = _by_image(np.flatnonzero(codes >= 0), codes, data.test, data.split_seed, "test")
+        train, test = _by_image(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     notes = []
     seen = set(codes[train]) & set(codes[test])
     if seen:
         notes.append(f"{len(seen)} of {len(set(codes[test]))} test classes are also trained on, with other images.")
-    if data.validation == 0:
+    if data.validation_fraction == 0:
         held, kept = train[:0], train
     elif spare is not None and _pairs(codes[spare]) >= 2:
         held, kept = spare, train
     elif _pairs(codes[train]) >= _ENOUGH:
-        kept, held = _by_class(train, codes, data.validation, data.split_seed, "validation")
+        kept, held = _by_class(train, codes, data.validation_fraction, data.split_seed, "validation")
     else:
-        kept, held = _by_image(train, codes, data.validation, data.split_seed, "validation")
+        kept, held = _by_image(train, codes, data.validation_fraction, data.split_seed, "validation")
         notes.append("There are too few classes to hold some out: the best step is chosen on images of known classes.")
     return Division(np.sort(kept), np.sort(held), np.sort(test), rule, notes)
 

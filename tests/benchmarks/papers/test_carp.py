@@ -23,10 +23,10 @@ def test_a_cell_varies_what_it_says():
     base = {"keep": "trained"}
     plain = resolve(load("carp_small"), Cell().settings(base, 5000))
     own = plain.method.own()
-    assert (own["prototypes"], own["block"], own["teacher"], plain.sampler.batch) == (2048, 128, "ema", 64)
+    assert (own["prototypes"], own["block"], own["teacher"], plain.sampler.batch_size) == (2048, 128, "ema", 64)
     assert plain.steps == plain.evaluate_every == 391 and plain.optimizer.kind == "adamw"
     assert resolve(load("carp_small"), Cell(halfway=True).settings(base, 5000)).evaluate_every == 196
-    assert own["prototypes"] / plain.sampler.batch >= 16
+    assert own["prototypes"] / plain.sampler.batch_size >= 16
     one = resolve(load("carp_small"), Cell(block=2048, teacher="stopgrad", more={"pairs": "sum"}).settings(base, 5000))
     assert (one.method.own()["block"], one.method.own()["pairs"]) == (2048, "sum")
     assert one.model_dump()["optimizer"] == plain.model_dump()["optimizer"]
@@ -126,7 +126,7 @@ def test_a_real_trial(tmp_path, monkeypatch):
     monkeypatch.setattr(carp_runs, "IMAGES", 6)
     monkeypatch.setattr(carp_runs, "HELD", 3)
     cell = Cell(block=8, prototypes=16, batch=8, epochs=1, halfway=True)
-    settings = cell.settings({"keep": "trained", "data": {"near": False}}, 24)
+    settings = cell.settings({"keep": "trained", "data": {"near_duplicates": False}}, 24)
     found = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
     assert len(found["curve"]) == 3 and found["untrained"] == found["curve"][0]
     assert len(found["student"]) == 3 and found["clusters"] >= 1 and 1 <= found["in_use"] <= 16

@@ -23,7 +23,7 @@ def figures() -> dict:
 def test_the_default_recipe_is_the_winner_of_the_stored_comparison():
     winner = figures()["winner"]
     chosen = resolve(load("default"))
-    assert (chosen.method.name, chosen.optimizer.rate, chosen.views.count) == (
+    assert (chosen.method.name, chosen.optimizer.lr, chosen.views.num_cached) == (
         winner["method"],
         winner["rate"],
         winner["views"],
@@ -43,7 +43,7 @@ def test_the_stored_comparison_is_of_the_grid_that_the_code_runs():
 @pytest.mark.parametrize("name", defaults.METHODS)
 def test_each_method_suggests_the_rate_that_did_best_for_it(name):
     best = next(row for row in figures()["best_of_each"] if row["method"] == name)
-    assert methods.find(name).default_overrides["optimizer"]["rate"] == best["rate"]
+    assert methods.find(name).default_overrides["optimizer"]["lr"] == best["rate"]
 
 
 def test_the_best_with_and_without_views_are_run_again():

@@ -41,14 +41,14 @@ def made_up(arm: Arm, seed: int) -> dict[str, float]:
     alone = method["name"] == "dmcac" and not weights["classes"] and not weights["attention"]
     noise = ((sum(map(ord, arm.key)) + seed) % 5 - 2) / 20  # 0 on the mean of five seeds
     ours = 20.0 + 2 * weights["attention"] + 1.5 * weights["divergence"]
-    slow = arm.settings["optimizer"].get("loss_rate") == 3e-5
+    slow = arm.settings["optimizer"].get("loss_lr") == 3e-5
     return {
         **dict.fromkeys(MEASURES, 0.1 + noise / 100),
         "recall": (ours if method["name"] == "dmcac" else 21.0) + noise,
         "cosine": (0.99 if alone else 0.4) + noise / 100,
         "late share": 0.3,
         "late attention": 0.3 + (0.0 if slow else 0.2) + noise / 1000,
-        "validation recall@1": 30.0 + (arm.settings["optimizer"]["rate"] == 3e-4 if "-held" in arm.key else 0),
+        "validation recall@1": 30.0 + (arm.settings["optimizer"]["lr"] == 3e-4 if "-held" in arm.key else 0),
         "validation map@r": 10.0,
         "images": 1000.0,
     }
@@ -165,10 +165,10 @@ def test_at_the_papers_scale_every_claim_is_by_its_letter_and_on_its_set(key, co
         assert settings.model.name.startswith("vit_small") and settings.views.mode == "end_to_end"
         own = settings.method.own()
         if settings.method.name == "dmcac":
-            letters += own["temperature"] == 1 and settings.optimizer.loss_rate == 3e-5
-            assert settings.views.augment == "rand-tv9"
+            letters += own["temperature"] == 1 and settings.optimizer.loss_lr == 3e-5
+            assert settings.views.rand_augment == "rand-tv9"
         else:
-            assert settings.optimizer.loss_rate == 3e-3 and settings.views.augment == ""
+            assert settings.optimizer.loss_lr == 3e-3 and settings.views.rand_augment == ""
     assert letters > 0
 
 
@@ -177,9 +177,9 @@ def test_at_the_papers_scale_the_others_see_as_many_images(name):
     """Hyp's batch, in which no class is asked for that is not there; so many more steps."""
     ours, theirs = (resolve(arm.laid("paper")) for arm in (dmcac_runs.dmcac(data=name), other("hyp", name)))
     paper = PAPERS[name]
-    assert (paper.steps, paper.batch) == (ours.steps, ours.sampler.batch * ours.method.own()["views"])
-    assert theirs.sampler.classes <= {"cub": 100, "cars": 98}.get(name, 3000)
-    spent = theirs.steps * theirs.sampler.classes * theirs.sampler.images
+    assert (paper.steps, paper.batch) == (ours.steps, ours.sampler.batch_size * ours.method.own()["views"])
+    assert theirs.sampler.classes_per_batch <= {"cub": 100, "cars": 98}.get(name, 3000)
+    spent = theirs.steps * theirs.sampler.classes_per_batch * theirs.sampler.images_per_class
     assert spent == pytest.approx(paper.steps * paper.batch + paper.made * paper.database, abs=paper.batch)
 
 
@@ -208,11 +208,11 @@ def test_all_methods_see_as_many_images(context):
     for arm in contest:
         settings = resolve(arm.laid("small"))
         ours = settings.method.name == "dmcac"
-        batch = settings.sampler.batch * settings.method.own()["views"] if ours else 0
-        assert (batch or settings.sampler.classes * settings.sampler.images) == 64
+        batch = settings.sampler.batch_size * settings.method.own()["views"] if ours else 0
+        assert (batch or settings.sampler.classes_per_batch * settings.sampler.images_per_class) == 64
         assert settings.steps == (120 if ours else {"cars": 157, "cub": 175, "grocery": 145}[arm.data])
-        assert settings.views.augment == ("rand-tv9" if ours else "")
-        assert settings.optimizer.rate == 3e-4 and settings.data.validation == 0
+        assert settings.views.rand_augment == ("rand-tv9" if ours else "")
+        assert settings.optimizer.lr == 3e-4 and settings.data.validation_fraction == 0
     assert {arm.name.rpartition("-0")[0] for arm in contest} == {"dmcac", "cross-entropy", *dmcac_contest.OTHERS}
     cross = next(arm for arm in contest if arm.name.startswith("cross-entropy"))
     assert method_of(cross)["name"] == "norm_softmax"  # all images, and a scale of its own
@@ -222,7 +222,7 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
     def figures(arm, seed):
         if "-held" not in arm.key:
             return {}
-        high = arm.settings["optimizer"]["rate"] > 1e-4
+        high = arm.settings["optimizer"]["lr"] > 1e-4
         better = {"supcon": not high, "hyp": high}.get(arm.name.partition("-")[0])
         tied = {"validation recall@1": 30.0, "validation map@r": 12.0 if arm.name.startswith("sph") and high else 10.0}
         told = {**tied} if better is None else {"validation recall@1": 31.0 if better else 30.0}
@@ -233,7 +233,7 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
     wanted = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
     assert outcome.figures["rates"] == wanted  # of equals the lower rate
     held = [arm for arm in context.asked if "-held" in arm.key]
-    assert len(held) == 18 and {resolve(arm.laid("small")).data.validation for arm in held} == {0.2}
+    assert len(held) == 18 and {resolve(arm.laid("small")).data.validation_fraction for arm in held} == {0.2}
     assert all(resolve(arm.laid("small")).steps >= 120 for arm in held)
 
 
@@ -345,7 +345,7 @@ def test_caches_are_filled_once_for_each_kind_of_views(home, monkeypatch):
     arms = [Arm(m, {"method": {"name": m}}, data=d) for d in ("cub", "grocery") for m in ("dmcac", "supcon", "hyp")]
     dmcac_runs.run_arms(context, arms, (0,))
     once, run = first[:4], first[4:]
-    assert [(s["steps"], s["views"]["augment"]) for s in once] == [(1, "rand-tv9"), (1, "")] * 2
+    assert [(s["steps"], s["views"]["rand_augment"]) for s in once] == [(1, "rand-tv9"), (1, "")] * 2
     assert len(run) == 6 and all(s["steps"] >= 120 for s in run)
 
 
@@ -376,19 +376,19 @@ def test_what_is_kept_of_a_run(tmp_path, home):
     """A real one, of a few steps: cosine, attention of trained and of unseen classes, gradients."""
     folder = helpers.make_images(tmp_path / "shelf", classes=8, images=6, width=40, height=40)
     given = {
-        "data": {"near": False, "validation": 0},
+        "data": {"near_duplicates": False, "validation_fraction": 0},
         "model": {"name": "test_efficientnet", "weights": "random", "size": 32},
-        "head": {"dim": 16},
+        "head": {"embedding_dim": 16},
         "method": {"name": "dmcac", "views": 2, "k": 3, "maps": [1, 2]},
-        "sampler": {"kind": "shuffle", "batch": 8},
-        "views": {"count": 2},
+        "sampler": {"kind": "shuffle", "batch_size": 8},
+        "views": {"num_cached": 2},
         "steps": 2,
         "keep": "trained",
-        "logs": {"every": 1, "tensorboard": False},
+        "log": {"every_n_steps": 1, "tensorboard": False},
     }
     threads = torch.get_num_threads()
     found = dmcac_runs.trial(data=str(folder), settings=given, seed=0)
-    given["data"]["validation"] = 0.4
+    given["data"]["validation_fraction"] = 0.4
     held = dmcac_runs.trial(data=str(folder), settings=given, seed=0)
     torch.set_num_threads(threads)
     assert set(MEASURES) == set(found)

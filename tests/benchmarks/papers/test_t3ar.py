@@ -133,7 +133,7 @@ def scale(tmp_path: Path) -> dict[str, Any]:
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
     model.save_pretrained(tmp_path / "model")
     # A network of random weights sees everything alike; nothing shall pass for a copy.
-    quick = {"layer": "stage1", "batch": 6, "steps": 3, "views": 1, "near_copy": 2.0}
+    quick = {"layer": "stage1", "batch_size": 6, "steps": 3, "num_views": 1, "copy_threshold": 2.0}
     return {
         "model": str(tmp_path / "model"),
         "size": 32,
@@ -163,7 +163,7 @@ def test_a_run_of_each_kind(data: Path, scale: dict[str, Any], monkeypatch: pyte
         "test": t3ar_runs.domain(str(data), "pacs", "sketch"),
     }
     monkeypatch.setattr(t3ar_runs, "domain", lambda data, name, part: sides[part])
-    cell = Cell("imagenet", "cub", over={"method": "t3ar", "neighbors": 1}, pool="pool", retriever="own", set="cub")
+    cell = Cell("imagenet", "cub", over={"method": "t3ar", "num_neighbors": 1}, pool="pool", retriever="own", set="cub")
     assert t3ar_runs.trial(data=str(data), **cell.arguments(0, scale))["used"] > 0
 
 
@@ -171,7 +171,10 @@ def test_pretraining_on_the_pool_gives_another_backbone(
     data: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without labels nothing decides for what was learned; the claim is about what was."""
-    usual, at_once = training.pretrain, {"schedule": {"still": 0, "warmup": 0}, "optimizer": {"rate": 0.1}}
+    usual, at_once = (
+        training.pretrain,
+        {"schedule": {"freeze_backbone_steps": 0, "warmup_steps": 0}, "optimizer": {"lr": 0.1}},
+    )
     monkeypatch.setattr(
         training, "pretrain", lambda **given: usual(**{**given, "settings": given["settings"] | at_once})
     )

@@ -65,7 +65,7 @@ def test_every_run_has_valid_settings_and_one_thing_varied():
     for rule in RULES:
         for batch in STEPS:
             chosen = resolve(Cell(rule, batch).settings(SMALL))
-            assert chosen.sampler.classes * chosen.sampler.images == batch
+            assert chosen.sampler.classes_per_batch * chosen.sampler.images_per_class == batch
             assert chosen.views.mode == "end_to_end" and chosen.model.freeze is None
             own = chosen.method.own()["memory"]
             assert (own["size"] == 0) == (rule == "none")

@@ -92,14 +92,14 @@ def test_the_bench_judges_the_gate_that_is_used() -> None:
 
 
 def test_recipes_are_what_their_names_say() -> None:
-    assert simulated_adaptations.settings_of("rate x 30").rate == pytest.approx(
-        30 * simulated_adaptations.settings_of("shot").rate
+    assert simulated_adaptations.settings_of("rate x 30").lr == pytest.approx(
+        30 * simulated_adaptations.settings_of("shot").lr
     )
     assert (
-        4 <= simulated_adaptations.settings_of("sorted batches").batch <= 8
+        4 <= simulated_adaptations.settings_of("sorted batches").batch_size <= 8
         and simulated_adaptations.settings_of("sorted batches").stream
     )
-    rates = [simulated_adaptations.settings_of("pool of noise", seed).rate for seed in range(5)]
+    rates = [simulated_adaptations.settings_of("pool of noise", seed).lr for seed in range(5)]
     assert rates[0] == rates[4] and sorted(rates[:4], reverse=True) == rates[:4], "from ruin to what is hard to see"
     for recipe in ("swapped", "merged"):
         assert simulated_adaptations.settings_of(recipe) == simulated_adaptations.settings_of("shot"), (
@@ -155,7 +155,7 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
         helpers.make_images(tmp_path / "pacs" / name, classes=3, images=5, width=40, height=32, seed=number)
     helpers.make_images(tmp_path / "pool", classes=2, images=5, width=40, height=32, seed=9)
     small(None).save_pretrained(tmp_path / "model")
-    quick = {"layer": "stage1", "steps": 2, "batch": 6, "views": 1}
+    quick = {"layer": "stage1", "steps": 2, "batch_size": 6, "num_views": 1}
     scale = {"model": str(tmp_path / "model"), "size": 32, "head": 8, "source": quick, "adapt": quick}
     monkeypatch.setattr(simulated_adaptations, "SCALE", scale)
     monkeypatch.setattr(gate_simulations, "HELP", ("bn", "tent", "t3ar"))
@@ -213,7 +213,7 @@ def made_up(
 
     source, target = domain("s", 0.0), domain("t", 1.0)
     learn = resolve(
-        None, {"method": "finetune", "steps": 60, "rate": 0.02, "head_factor": 1, "batch_norm": "target-train"}
+        None, {"method": "finetune", "steps": 60, "lr": 0.02, "head_lr_factor": 1, "batch_norm": "target-train"}
     )
     Adapter(Network(model.eval(), "pooled"), source.supply(), source.ids, learn, labels=source.labels).run()
     pool = simulated_adaptations.Outside(
@@ -224,8 +224,8 @@ def made_up(
 
 def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a constant moved, batch statistics take back."""
-    monkeypatch.setattr(simulated_adaptations, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch": 64}})
-    monkeypatch.setitem(simulated_adaptations.RECIPES, "shot", {"method": "shot", "rate": 1e-3})
+    monkeypatch.setattr(simulated_adaptations, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch_size": 64}})
+    monkeypatch.setitem(simulated_adaptations.RECIPES, "shot", {"method": "shot", "lr": 1e-3})
     model, _, target, pool = made_up()
     made = {
         r: simulated_adaptations.adapted(model, target, pool, r, 0, simulated_adaptations.settings_of(r))
@@ -242,7 +242,7 @@ def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_bed_of_embedders_is_judged_by_what_they_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(simulated_adaptations, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch": 64}})
+    monkeypatch.setattr(simulated_adaptations, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch_size": 64}})
     monkeypatch.setattr(simulated_adaptations, "LAYER", "pooled")
     monkeypatch.setattr(simulated_embedders, "CLUSTERS", 3)
     monkeypatch.setattr(gate_simulations.Bed, "_held", lambda self, name: tmp_path / name)
