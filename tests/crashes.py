@@ -26,10 +26,10 @@ import sys
 import time
 from pathlib import Path
 from lookalike.core.errors import LookalikeError
-from lookalike.searching import embedding, index
+from lookalike.searching import index, ingest
 from lookalike.searching.updating import Update
 from tests.searching.fake import FakeEmbedder
-embedding.BATCH = 8
+ingest.BATCH = 8
 real = Update._store
 def told(self, *batch):
     out = real(self, *batch)

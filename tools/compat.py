@@ -26,7 +26,7 @@ def make(place: Path) -> dict[str, Path]:
 
     import lookalike as la
     from lookalike.core.files import write_json
-    from lookalike.searching import mapping
+    from lookalike.searching import image_map
     from lookalike.shift import splits
 
     os.chdir(place)
@@ -46,8 +46,8 @@ def make(place: Path) -> dict[str, Path]:
     flock = helpers.images(place / "flock", classes=10, images=4, width=32, height=32)
     splits(data=flock, model="model", count=3, draws=2, out=place / "splits" / "splits.json")
     with la.Index.open(place / "index") as opened:
-        drawn = mapping.draw(opened, progress=False, sketch=lambda sketch: None)
-        (opened.folder / mapping.FILE).unlink()
+        drawn = image_map.draw_map(opened, progress=False, sketch=lambda sketch: None)
+        (opened.folder / image_map.FILE).unlink()
     (place / "map").mkdir()
     drawn.save(place / "map")
     _curve(place / "curve")

@@ -157,9 +157,9 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     from lookalike.data import Table
     from lookalike.data.decoding import DECODER
     from lookalike.models import Embedder
+    from lookalike.searching.image_map import Map, index_state, ordered
     from lookalike.searching.index_folder import generation_folder, store_place
-    from lookalike.searching.manifest import Generation, Manifest, ModelMark, now
-    from lookalike.searching.mapping import Map, ordered, state_of
+    from lookalike.searching.manifest import Generation, Manifest, ModelInfo, now
     from lookalike.store import store_class
 
     index, count = folder / "index", len(places)
@@ -169,7 +169,7 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     rows = mixture(count, WIDTH)
     generation = Generation(
         number=1,
-        model=ModelMark(name="map", fingerprint=model.fingerprint()),
+        model=ModelInfo(name="map", fingerprint=model.fingerprint()),
         preprocess=model.preprocess.to_json(),
         decoder=DECODER,
         dim=WIDTH,
@@ -187,5 +187,5 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     Table.from_columns({"row_id": ids, "path": ids, "label": labels}, name="map").save(place / "table.parquet")
     with closing(store_class("exact").create(str(store_place(index, 1)), WIDTH)) as store:
         store.upsert(ids, rows, [{"path": name, "label": label} for name, label in zip(ids, labels, strict=True)])
-    ordered(Map(ids, places, drawn=count, updated=state_of(generation))).save(place)
+    ordered(Map(ids, places, drawn=count, updated=index_state(generation))).save(place)
     return index

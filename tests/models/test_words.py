@@ -69,7 +69,7 @@ def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
     found: Any = search(text="a red bird", index=tmp_path / "index", k=8)
     assert isinstance(found, Hits) and len(found) == 8
     with Index.open(tmp_path / "index") as opened:
-        wanted = opened.words_vector("a red bird")
+        wanted = opened.embed_text("a red bird")
         for hit in found:
             record = opened.store.get([hit.id], vectors=True)[0]
             assert record is not None and abs(float(record.vector @ wanted) - hit.score) < 1e-4  # type: ignore[operator]
@@ -93,7 +93,7 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
     assert found.detail == found.note and "checked for images" in found.detail
     with Index.open(place) as opened:
         images = tiny.encode([first, other])
-        wanted = direction(np.stack([opened.words_vector("a red bird"), images[0]]), images[1:])
+        wanted = direction(np.stack([opened.embed_text("a red bird"), images[0]]), images[1:])
         record = opened.store.get([found.best.id], vectors=True)[0]
         assert record is not None and record.vector is not None
         assert found.best.score == pytest.approx(float(record.vector @ wanted), abs=1e-4), "images count too"

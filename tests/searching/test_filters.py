@@ -11,7 +11,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.searching import Hits, Index, index, search
 from lookalike.searching.filters import describe, parse, to_rule
-from lookalike.searching.payload import names_of, payload_of
+from lookalike.searching.payload import column_names, to_payload
 from lookalike.store import Condition
 from tests import helpers
 from tests.searching.fake import FakeEmbedder, install
@@ -66,12 +66,12 @@ def test_values_are_taken_as_they_are() -> None:
 
 
 def test_no_two_columns_become_one() -> None:
-    names = names_of(("row_id", "path", "_label", "label", "_", "__", "_content_id", "size", 'a"b', "a'b"))
+    names = column_names(("row_id", "path", "_label", "label", "_", "__", "_content_id", "size", 'a"b', "a'b"))
     assert names == {
         "path": "path", "label": "label", 'a"b': 'a"b', "a'b": "a'b",
         "_label": "label_", "_": "column", "__": "column_", "_content_id": "content_id_",
     }  # fmt: skip
-    line = payload_of({"row_id": "r", "path": "p", "_label": "mine", "label": None, "size": 3})
+    line = to_payload({"row_id": "r", "path": "p", "_label": "mine", "label": None, "size": 3})
     assert (line["label_"], line["_size"]) == ("mine", 3) and "label" not in line
 
 

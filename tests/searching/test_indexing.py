@@ -420,10 +420,10 @@ def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -
 KILLED = """
 import sys
 import time
-from lookalike.searching import embedding, index
+from lookalike.searching import index, ingest
 from lookalike.searching.updating import Update
 from tests.searching.fake import FakeEmbedder
-embedding.BATCH = 4
+ingest.BATCH = 4
 real = Update._store
 def told(self, *batch):
     out = real(self, *batch)

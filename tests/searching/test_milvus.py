@@ -16,8 +16,8 @@ import lookalike
 from lookalike.core import files
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.searching import Index, index, ingest, search, switch
-from lookalike.searching.generations import agreement, drop
-from lookalike.store import milvus_terms
+from lookalike.searching.generations import compare_generations, drop_generation
+from lookalike.store import milvus_filters
 from tests import helpers, milvus_server
 from tests.searching import fake
 
@@ -28,7 +28,7 @@ def collections(address: str) -> set[str]:
     """What the server holds of ours."""
     from pymilvus import MilvusClient
 
-    client = MilvusClient(milvus_terms.address(address).uri, token=os.environ[milvus_terms.TOKEN], dedicated=True)
+    client = MilvusClient(milvus_filters.address(address).uri, token=os.environ[milvus_filters.TOKEN], dedicated=True)
     try:
         return set(client.list_collections())
     finally:
@@ -96,7 +96,7 @@ def test_mistakes_are_one_sentence_and_exit_2(
         done = cli(*make, store)
         assert done.code == 2 and sentence in done.err and secret not in done.out + done.err
         assert len(done.err.strip().splitlines()) == 1 and "Traceback" not in done.err, done.err
-    monkeypatch.setenv(milvus_terms.TOKEN, f"root:{secret}")
+    monkeypatch.setenv(milvus_filters.TOKEN, f"root:{secret}")
     refused = cli(*make, milvus)
     assert refused.code == 2 and "refuses the user or the password" in refused.err and secret not in refused.err
     assert list(home.rglob("index.json")) == []
@@ -123,19 +123,19 @@ def test_another_model_beside_the_old_one(folder: Path, fakes: Path, tmp_path: P
     index(folder=folder, model=fakes / "first", index=place, store=milvus, progress=False)
     with pytest.raises(LookalikeError, match="made with model"):
         index(folder=folder, model=fakes / "second", index=place, progress=False)
-    from lookalike.searching.indexing import bring_up_to_date
+    from lookalike.searching.indexing import update_index
 
-    bring_up_to_date(folder.resolve(), place, model=fakes / "second", live=False, progress=False)
+    update_index(folder.resolve(), place, model=fakes / "second", live=False, progress=False)
     with Index.open(place) as old, Index.open(place, generation=2) as new:
         assert new.generation.store == milvus, "beside the old one, on the same server"
-        found = agreement(old, new)
+        found = compare_generations(old, new)
     assert found["queries"] == 24 and found["recall"] == 1.0 and 0 < found["agreement"] <= 1
     assert collection(place, 1) != collection(place, 2) and {collection(place, 1), collection(place, 2)} <= collections(
         milvus
     )
     assert switch(index=place).live == 2 and search(query=folder / "class-00" / "0.jpg", index=place, k=1)[0].identical
     gone = collection(place, 1)
-    drop(place, 1)
+    drop_generation(place, 1)
     assert gone not in collections(milvus) and [g.number for g in Index.open(place).manifest.generations] == [2]
     lookalike.purge(index=place)
 

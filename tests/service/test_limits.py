@@ -16,7 +16,7 @@ API = "/api/v1"
 AREA = 64 * 48  # pixels of every indexed image
 
 
-class Watched(limits.Budget):
+class FolderWatcher(limits.Budget):
     """Remembers what was taken, and how much of it at once."""
 
     def __init__(self, pixels: int) -> None:
@@ -29,8 +29,8 @@ class Watched(limits.Budget):
 
 
 @pytest.fixture
-def budget(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    watched = Watched(AREA + AREA // 2)
+def budget(monkeypatch: pytest.MonkeyPatch) -> FolderWatcher:
+    watched = FolderWatcher(AREA + AREA // 2)
     monkeypatch.setattr(limits, "BUDGET", watched)
     return watched
 
@@ -46,7 +46,7 @@ def addresses(client: Any, count: int) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("kind", ["thumbnails", "crops", "originals"])
 def test_images_of_the_index_take_what_they_have(
-    client: Any, home: Path, budget: Watched, kind: str, monkeypatch: pytest.MonkeyPatch
+    client: Any, home: Path, budget: FolderWatcher, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look at a folder of scans: as many at once as there is room for, the rest one after the other."""
     import lookalike.data
@@ -83,7 +83,7 @@ def test_images_of_the_index_take_what_they_have(
 
 
 def test_a_long_file_is_not_read_beside_others(
-    client: Any, service: Any, home: Path, budget: Watched, monkeypatch: pytest.MonkeyPatch
+    client: Any, service: Any, home: Path, budget: FolderWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LONG", 100)
     monkeypatch.setattr(limits, "LARGEST", AREA)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from lookalike.searching import Index, mapping
+from lookalike.searching import Index, image_map
 from lookalike.service import create_app
 from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import within
@@ -58,7 +58,7 @@ def test_the_map_that_is_shown_now(client: Any, ready: Any, made: Any, tmp_path:
     assert now.headers["cache-control"] == "no-cache"
     again = client.get(f"{API}/map/now.bin", headers={"If-None-Match": now.headers["etag"]})
     assert again.status_code == 304 and not again.content
-    shutil.copytree(made[1], tmp_path / "index", ignore=shutil.ignore_patterns(mapping.FILE))
+    shutil.copytree(made[1], tmp_path / "index", ignore=shutil.ignore_patterns(image_map.FILE))
     service = Service(Index.open(tmp_path / "index"), [])
     none = TestClient(create_app(service)).get(f"{API}/map/now.bin")
     assert none.status_code == 204 and none.headers["cache-control"] == "no-store"
@@ -70,11 +70,11 @@ def test_the_first_answer_finds_the_map_read(
 ) -> None:
     shutil.copytree(made[1], tmp_path / "index")
     with Index.open(tmp_path / "index") as index:
-        mapping.draw(index, progress=False)
+        image_map.draw_map(index, progress=False)
         warmed: list[str] = []
         for damaged in (False, True):
             if damaged:
-                (index.folder / mapping.FILE).write_bytes(b"no map")
+                (index.folder / image_map.FILE).write_bytes(b"no map")
             live = Live(index, 0)
             monkeypatch.setattr(live.encoder, "warm", lambda: warmed.append("model"))
             live.warm()
@@ -163,11 +163,11 @@ def test_the_number_is_of_one_index_and_one_state_of_it(made: Any, tmp_path: Pat
     """Browsers keep what they got under it for a year, also from another index on the same port."""
     numbers = []
     for place in ("a", "b"):
-        shutil.copytree(made[1], tmp_path / place, ignore=shutil.ignore_patterns(mapping.FILE))
+        shutil.copytree(made[1], tmp_path / place, ignore=shutil.ignore_patterns(image_map.FILE))
         for writes in (0, 1):
             with Index.open(tmp_path / place) as index:
                 index.generation.writes += writes
-                mapping.draw(index, progress=False)
+                image_map.draw_map(index, progress=False)
                 live = Live(index, 0)
                 numbers.append(live.plane.number)
                 with Index.open(tmp_path / place) as again:

@@ -124,9 +124,9 @@ def test_switching_over_and_back_fails_no_request(client: Any, service: Any, pla
 def test_the_command_line_switches_a_running_service(client: Any, service: Any, place: Any, models: Path) -> None:
     """The manifest is what a service follows, whoever wrote it."""
     images, where = place
-    from lookalike.searching.indexing import bring_up_to_date
+    from lookalike.searching.indexing import update_index
 
-    bring_up_to_date(images.resolve(), where, model=models / "second", store="exact", progress=False)
+    update_index(images.resolve(), where, model=models / "second", store="exact", progress=False)
     assert service.follower.look() and client.get(f"{API}/info").json()["index"]["generation"] == 2
     assert switch(index=where).live == 1 and service.follower.follow()
     assert client.get(f"{API}/info").json()["index"]["generation"] == 1

@@ -299,8 +299,8 @@ def test_switching_with_a_held_request_is_honest(
 def test_a_change_that_fails_leaves_nothing_behind(
     served: Any, place: Path, store: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lookalike.searching.generations import make_live
-    from lookalike.searching.indexing import bring_up_to_date
+    from lookalike.searching.generations import switch
+    from lookalike.searching.indexing import update_index
     from lookalike.service.encoder import Encoder
 
     server, service = served
@@ -308,10 +308,10 @@ def test_a_change_that_fails_leaves_nothing_behind(
     images = place.parent / "images"
     if change == "model":
         model = place.parent / "runs" / "better" / "model"
-        bring_up_to_date(images, place, model=model, store=store, live=False, progress=False)
+        update_index(images, place, model=model, store=store, live=False, progress=False)
     else:
         shutil.copy(images / "class-00" / "0.jpg", images / "class-00" / "new.jpg")
-        bring_up_to_date(images, place, opened=service.index.store, progress=False)
+        update_index(images, place, opened=service.index.store, progress=False)
     before, begun = service.live, threading.active_count()
 
     def fails(self: Any) -> None:
@@ -320,7 +320,7 @@ def test_a_change_that_fails_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr(Encoder, "warm", fails)
         if change == "model":
-            make_live(place, 2)
+            switch(index=place, to=2)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 service.follower.look()

@@ -22,7 +22,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.searching import Hits, index, search
-from lookalike.searching.remote import NAME, announced
+from lookalike.searching.remote import NAME, announce
 from tests import helpers
 
 MODEL = helpers.ROOT / "tests" / "compat" / "model-1"  # tiny, with random weights
@@ -143,7 +143,7 @@ def test_another_holder_is_told_in_one_sentence(place: Path, tmp_path: Path) -> 
         assert holder.store.count() == 60
         with pytest.raises(Locked, match=r"Another process has the index .* open"):
             search(query=query, index=place)
-        with announced(place, "0.0.0.0", 1, "lk_x"), pytest.raises(Locked):  # nobody answers there
+        with announce(place, "0.0.0.0", 1, "lk_x"), pytest.raises(Locked):  # nobody answers there
             word = json.loads((place / NAME).read_text())
             assert word == {"host": "127.0.0.1", "port": 1, "key": "lk_x", "process": os.getpid()}
             search(query=query, index=place)
@@ -157,7 +157,7 @@ def test_an_index_that_cannot_be_written_to_is_served_all_the_same(
         raise LookalikeError("read-only")
 
     monkeypatch.setattr("lookalike.searching.remote.write_json", refuse)
-    with announced(place, "127.0.0.1", 1, "lk_x"):
+    with announce(place, "127.0.0.1", 1, "lk_x"):
         assert not (place / NAME).exists()
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store import create_store, milvus_terms, remove_store, store_name, widths
+from lookalike.store import create_store, graph_width, milvus_filters, remove_store, store_name
 from lookalike.store.milvus import MilvusStore
 from tests import milvus_server
 
@@ -64,8 +64,8 @@ def test_what_is_no_address_is_told_without_its_secrets(text: str, sentence: str
 
 @given(st.text())
 def test_columns_come_back_under_their_names(column: str) -> None:
-    key = milvus_terms.to_key(column)
-    assert milvus_terms.from_key(key) == column
+    key = milvus_filters.to_key(column)
+    assert milvus_filters.from_key(key) == column
     assert key.isascii() and key.replace("_", "").isalnum()
 
 
@@ -74,7 +74,7 @@ def test_the_text_behind_all_that_begin_alike(start: str, other: str) -> None:
     def order(text: str) -> bytes:
         return text.encode()
 
-    end = milvus_terms.after(start)
+    end = milvus_filters.after(start)
     inside = order(start) <= order(other) and (not end or order(other) < order(end))
     assert inside == other.startswith(start)
     assert order(start + other) < order(end) if end else set(start) <= {chr(0x10FFFF)}
@@ -114,7 +114,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
         part = rows[start : start + 2000]
         store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{"label": "x"}] * len(part))
     facts = store.build()
-    assert facts["rows"] == count and facts["ef"] in widths.WIDTHS and facts["recall"] >= widths.RECALL
+    assert facts["rows"] == count and facts["ef"] in graph_width.WIDTHS and facts["recall"] >= graph_width.RECALL
     store.close()
     store = MilvusStore.open(place)
     queries = clustered(200, dim, 1)
@@ -170,7 +170,7 @@ def test_passwords_are_asked_for_and_kept_nowhere(
     milvus: str, place: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for token in ("", f"root:{SECRET}"):
-        monkeypatch.setenv(milvus_terms.TOKEN, token)
+        monkeypatch.setenv(milvus_filters.TOKEN, token)
         with pytest.raises(
             LookalikeError, match="refuses the user or the password: set LOOKALIKE_MILVUS_TOKEN"
         ) as told:
@@ -236,7 +236,7 @@ def test_what_is_wrong_with_a_collection_is_a_sentence(milvus: str, place: str) 
 @needs_milvus
 def test_with_tls_nothing_is_said_in_clear(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lookalike.store.milvus_client.CONNECT", 2.0)
-    monkeypatch.setenv(milvus_terms.TOKEN, f"root:{SECRET}")
+    monkeypatch.setenv(milvus_filters.TOKEN, f"root:{SECRET}")
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)

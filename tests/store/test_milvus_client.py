@@ -8,7 +8,7 @@ import pytest
 
 from lookalike.core.errors import Unavailable
 from lookalike.store import milvus_client
-from lookalike.store.milvus_terms import address
+from lookalike.store.milvus_filters import address
 
 
 class Server:

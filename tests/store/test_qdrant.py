@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.store import Condition, widths
+from lookalike.store import Condition, graph_width
 from lookalike.store.protocol import point_id
 from lookalike.store.qdrant import QdrantStore
 
@@ -35,7 +35,7 @@ def test_the_graphs_width_is_chosen_by_measurement(tmp_path: Path) -> None:
         part = rows[start : start + 2000]
         store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{}] * len(part))
     facts = store.build()
-    assert facts["indexed"] > 0 and facts["ef"] in widths.WIDTHS and facts["recall"] >= 0.97
+    assert facts["indexed"] > 0 and facts["ef"] in graph_width.WIDTHS and facts["recall"] >= 0.97
     store.close()
     assert json.loads((tmp_path / "s" / "store.json").read_text())["ef"] == facts["ef"]
 

@@ -336,7 +336,7 @@ COMMANDS: dict[str, Command] = {
     "switch": Command("lookalike.searching.generations:switch", {"index": "INDEX"}, show=_switch),
     "backup": Command("lookalike.searching.archive:backup", {"index": "INDEX"}, show=_backup),
     "restore": Command("lookalike.searching.archive:restore", {"file": "FILE"}, show=_restore),
-    "purge": Command("lookalike.searching.removing:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
+    "purge": Command("lookalike.searching.removal:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
     "recipes list": Command("lookalike.cli.housekeeping:list_recipes", show=_lines),
     "recipes show": Command("lookalike.cli.housekeeping:show_recipe", {"name": "NAME"}, show=_lines),
     "recipes copy": Command("lookalike.cli.housekeeping:copy_recipe", {"name": "NAME", "to": "FILE"}, show=_lines),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lookalike.searching.indexing import Indexed, index
     from lookalike.searching.locate import indexes
     from lookalike.searching.query import search
-    from lookalike.searching.removing import purge
+    from lookalike.searching.removal import purge
 
 __all__ = [
     "Duplicates",

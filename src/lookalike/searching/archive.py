@@ -28,7 +28,7 @@ from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
 from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations, store_place
-from lookalike.searching.locate import find, is_index, mark
+from lookalike.searching.locate import find_index, is_index, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.store import Record, Store, create_store, row_bytes, store_name
 
@@ -55,7 +55,7 @@ def backup(
     *, index: str | os.PathLike[str] | None = None, out: str | os.PathLike[str], progress: bool = True
 ) -> Backup:
     """Write an index to one file, from which `restore` makes it again, here or elsewhere."""
-    path, goal = find(index), Path(out).expanduser().absolute()
+    path, goal = find_index(index), Path(out).expanduser().absolute()
     if goal.exists():
         raise LookalikeError(f"`{goal}` is there already: choose another name for the backup.")
     with hold(path / ".lock", f"The index `{path.name}`"):
@@ -169,7 +169,7 @@ def _new_place(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path
 def _alone(place: Path) -> contextlib.AbstractContextManager[None]:
     """One restore at a time for each place: what others left beside it is nobody's then."""
     locks = folders.private_folder(folders.home() / "restores")
-    return hold(locks / f"{mark(place)}.lock", f"Restoring `{place.name}`")
+    return hold(locks / f"{path_key(place)}.lock", f"Restoring `{place.name}`")
 
 
 def leftovers(place: Path) -> list[Path]:

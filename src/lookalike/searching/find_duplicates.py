@@ -20,7 +20,7 @@ from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
 from lookalike.searching.file_moves import Batch, FileToMove
 from lookalike.searching.image_facts import ImageFacts, read_image_facts
 from lookalike.searching.index_folder import Index
-from lookalike.searching.locate import find, is_index
+from lookalike.searching.locate import find_index, is_index
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -212,7 +212,7 @@ def _open_source(source: str | Path) -> tuple[Table, dict[str, np.ndarray] | Non
 
     path = Path(source).expanduser()
     try:
-        folder = find(source)
+        folder = find_index(source)
     except LookalikeError:
         if not path.exists() or is_index(path):
             raise

@@ -11,10 +11,10 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.core.seeds import numpy_rng
-from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
+from lookalike.searching import score_calibration
 from lookalike.searching.index_folder import Index, generation_folder, remove_generation
-from lookalike.searching.locate import find
+from lookalike.searching.locate import find_index
 from lookalike.searching.manifest import Generation, Manifest
 
 QUERIES = 100
@@ -26,16 +26,12 @@ def switch(*, index: str | os.PathLike[str] | None = None, to: str | int | None 
 
     Without `to`, the one that answered before: the newest complete one that does not answer now.
     """
-    path = find(index)
+    path = find_index(index)
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
         manifest.live = _chosen(manifest, to).number
         manifest.write(path)
     return manifest
-
-
-def make_live(path: Path, number: int) -> None:
-    switch(index=path, to=number)
 
 
 def _chosen(manifest: Manifest, to: str | int | None) -> Generation:
@@ -58,7 +54,7 @@ def _all(manifest: Manifest) -> list[Generation]:
     return manifest.generations
 
 
-def drop(path: Path, number: int) -> None:
+def drop_generation(path: Path, number: int) -> None:
     """Delete a generation that does not answer."""
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
@@ -72,7 +68,7 @@ def drop(path: Path, number: int) -> None:
         manifest.write(path)
 
 
-def agreement(old: Index, new: Index) -> dict[str, Any]:
+def compare_generations(old: Index, new: Index) -> dict[str, Any]:
     """Before a switch: how the new generation's graph does against exact search, and how far both models agree.
 
     Images that both hold ask both; `agreement` is the mean share of common images among their ten nearest.
@@ -108,5 +104,5 @@ def _share(wanted: set[str], found: set[str]) -> float:
 
 def calibration_error(path: Path, number: int) -> float | None:
     """The calibration error of a generation, where it has percentages."""
-    calibration = calibrating.read(generation_folder(path, number)).calibration
+    calibration = score_calibration.read(generation_folder(path, number)).calibration
     return None if calibration is None else calibration.checked.get("ece")

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from lookalike.core.files import printable
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word, per_cent
-from lookalike.searching.payload import public
+from lookalike.searching.payload import public_columns
 
 # The groups of hits and the kinds of verdict, as programs know them, beside the words people read.
 GROUPS = dict(zip(HIT_WORDS, ("likely", "possibly", "similar"), strict=True))
@@ -68,7 +68,7 @@ class Hit:
             "sureness": self.sureness,
             "identical": self.identical,
             "copies": self.copies,
-            "columns": public(self.payload),
+            "columns": public_columns(self.payload),
         }
 
 

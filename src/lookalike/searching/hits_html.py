@@ -18,10 +18,10 @@ CELL = "display:inline-block;margin:4px;vertical-align:top;font:12px system-ui,s
 
 def cells(hits: Hits) -> str:
     from lookalike.searching.index_folder import Index
-    from lookalike.searching.locate import find
+    from lookalike.searching.locate import find_index
 
     try:
-        root = Index(find(hits.index)).root if hits.index else None
+        root = Index(find_index(hits.index)).root if hits.index else None
     except LookalikeError:
         root = None  # the index is gone; the words still say what was found
     return "".join(_cell(hit, root) for hit in hits.shown)
@@ -29,12 +29,12 @@ def cells(hits: Hits) -> str:
 
 def _cell(hit: Hit, root: Path | None) -> str:
     from lookalike.data import thumbnail
-    from lookalike.searching.payload import box_of, open_image
+    from lookalike.searching.payload import open_image, payload_box
 
     image = ""
     if root is not None:
         try:
-            jpeg = thumbnail(open_image(root, hit.payload), 160, box=box_of(hit.payload))
+            jpeg = thumbnail(open_image(root, hit.payload), 160, box=payload_box(hit.payload))
             text = base64.b64encode(jpeg).decode()
             image = f'<img src="data:image/jpeg;base64,{text}" alt="{html.escape(hit.label or hit.path)}"><br>'
         except LookalikeError:

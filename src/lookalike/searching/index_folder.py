@@ -16,12 +16,12 @@ import numpy as np
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
-from lookalike.searching import calibrating
 from lookalike.searching import manifest as manifests
-from lookalike.searching.calibrating import Scores
-from lookalike.searching.locate import find, place_of
+from lookalike.searching import score_calibration
+from lookalike.searching.locate import find_index, index_for
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.payload import open_image
+from lookalike.searching.score_calibration import Scores
 from lookalike.store import Record, Store, remove_store, store_class
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Index:
         cls, where: str | os.PathLike[str] | None = None, *, generation: int | None = None, device: str = "auto"
     ) -> Self:
         """By its folder, its name, the image folder it was made of, or a run; else the one last updated."""
-        opened = cls(find(where), generation, device=device)
+        opened = cls(find_index(where), generation, device=device)
         opened._check_decoder()
         return opened
 
@@ -112,7 +112,7 @@ class Index:
     @property
     def _command(self) -> str:
         """What a user types to bring this index up to date."""
-        named = "" if place_of(self.source) == self.path else f" --index {self.path}"
+        named = "" if index_for(self.source) == self.path else f" --index {self.path}"
         return f"`lookalike index {self.source}{named}`"
 
     def _check_decoder(self) -> None:
@@ -139,13 +139,13 @@ class Index:
             return self._embedder
 
     @property
-    def reads_words(self) -> bool:
+    def supports_text(self) -> bool:
         """Whether the model has a text side, so that words can ask."""
         return bool(self.generation.words)
 
-    def words_vector(self, text: str) -> np.ndarray:
+    def embed_text(self, text: str) -> np.ndarray:
         """The unit vector of some words; `LookalikeError` where the model reads none."""
-        if not self.reads_words:
+        if not self.supports_text:
             raise LookalikeError(
                 f"The model {self.generation.model.name} reads no words: make an index with an open_clip model "
                 "(`lookalike index FOLDER --model open_clip:NAME`), or search by an image."
@@ -157,7 +157,7 @@ class Index:
         """What scores mean here."""
         with self._guard:
             if self._scores is None:
-                self._scores = calibrating.read(self.folder)
+                self._scores = score_calibration.read(self.folder)
             return self._scores
 
     @property
@@ -192,7 +192,7 @@ class Index:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [(name, reason) for name, _, reason in (line.partition("\t") for line in lines)]
 
-    def again(self) -> Index:
+    def reopen(self) -> Index:
         """The index as the manifest says it is now, opened beside this one; the model is shared if it is the same.
 
         A store that cannot be opened twice is handed over: closing this index then leaves it open.
@@ -210,7 +210,7 @@ class Index:
                 new._store, self._lent = new._whole(self._store, ours=False), True
         return new
 
-    def take_back(self, new: Index) -> None:
+    def reclaim_store(self, new: Index) -> None:
         """A store that `again` handed over is this index's to close again."""
         with self._guard:
             if new._store is self._store:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
-from lookalike.searching.calibrating import fit
 from lookalike.searching.filters import Filters
+from lookalike.searching.folder_watcher import FolderWatcher
+from lookalike.searching.folder_watcher import watch as follow
 from lookalike.searching.index_folder import TABLE, remove_generations
-from lookalike.searching.locate import is_index, named_place, place_of
+from lookalike.searching.locate import index_for, index_path, is_index
+from lookalike.searching.score_calibration import fit
 from lookalike.searching.table import with_unseen, without
 from lookalike.searching.updating import Indexed, Update
-from lookalike.searching.watching import Watched
-from lookalike.searching.watching import watch as follow
 from lookalike.searching.writer import open_writer
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def index(
     source = source.resolve()
     place = _place(source, index)
     if remove:
-        from lookalike.searching.removing import remove as take_out
+        from lookalike.searching.removal import remove as take_out
 
         return Indexed(place.name, place, deleted=take_out(index=place, filters=remove, dry_run=dry_run))
 
     def once() -> Indexed:
-        return bring_up_to_date(
+        return update_index(
             source,
             place,
             model=model,
@@ -82,14 +82,14 @@ def index(
 
     if not watch or dry_run:
         return once()
-    watched = Watched(source, layout, split)
-    watched.acting()  # before the first run, which may take hours: what arrives meanwhile is seen after it
+    watched = FolderWatcher(source, layout, split)
+    watched.begin_update()  # before the first run, which may take hours: what arrives meanwhile is seen after it
     done = once()
     follow(once, watched)
     return done
 
 
-def bring_up_to_date(
+def update_index(
     source: Path,
     place: Path,
     *,
@@ -155,9 +155,9 @@ def bring_up_to_date(
 def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
     """Where the index is, or will be."""
     if index is None:
-        place = place_of(source)
+        place = index_for(source)
     else:
-        place = named_place(index)
+        place = index_path(index)
     if place.exists() and not place.is_dir():
         raise LookalikeError(f"`{place}` is a file; an index is a folder.")
     if place.is_dir() and not is_index(place) and {p.name for p in place.iterdir()} - {".lock", "generations"}:

@@ -19,13 +19,13 @@ def default_path(source: Path) -> Path:
     return folders.indexes() / f"{safe[:40]}-{hash_bytes(str(source))[:6]}"
 
 
-def place_of(source: Path) -> Path:
+def index_for(source: Path) -> Path:
     """Where the index of a folder is, or will be: the default place, unless only others were made of it."""
     default = default_path(source)
-    return default if is_index(default) else next(made_of(source), default)
+    return default if is_index(default) else next(indexes_of(source), default)
 
 
-def made_of(source: Path) -> Iterator[Path]:
+def indexes_of(source: Path) -> Iterator[Path]:
     """The user's indexes of a folder, the last updated first."""
     for path in indexes():
         try:
@@ -42,13 +42,13 @@ def is_name(where: str | os.PathLike[str]) -> bool:
     return Path(text).name == text and text != ".."
 
 
-def named_place(index: str | os.PathLike[str]) -> Path:
+def index_path(index: str | os.PathLike[str]) -> Path:
     """The folder of an index, there or not, by its name or its place."""
     place = Path(index).expanduser()
     return folders.indexes() / place if is_name(index) and not is_index(place.absolute()) else place.absolute()
 
 
-def mark(path: Path) -> str:
+def path_key(path: Path) -> str:
     """A short name for what is kept of an index elsewhere, however its folder was spelled."""
     return hash_bytes(str(path.resolve()))[:12]
 
@@ -63,7 +63,7 @@ def indexes() -> list[Path]:
     return sorted(found, key=lambda path: (path / manifests.NAME).stat().st_mtime, reverse=True)
 
 
-def find(where: str | os.PathLike[str] | None) -> Path:
+def find_index(where: str | os.PathLike[str] | None) -> Path:
     """The folder of an index that a user named in one of several ways."""
     if where is None:
         found = indexes()
@@ -79,7 +79,7 @@ def find(where: str | os.PathLike[str] | None) -> Path:
             if is_index(candidate):
                 return candidate
         raise LookalikeError(f"The run `{where}` has no index: `lookalike index FOLDER --model {where}` makes one.")
-    for candidate in made_of(path.resolve()):
+    for candidate in indexes_of(path.resolve()):
         return candidate
     if path.exists():
         raise LookalikeError(f"`{where}` is not an index and none was made of it: run `lookalike index {where}` first.")

@@ -15,7 +15,7 @@ from lookalike.core.formats import check_format, stamp
 NAME = "index.json"
 
 
-class ModelMark(pydantic.BaseModel):
+class ModelInfo(pydantic.BaseModel):
     """Which model made the vectors."""
 
     name: str
@@ -31,7 +31,7 @@ class Generation(pydantic.BaseModel):
     """One set of vectors, all from one model; a new model makes a new generation beside the old one."""
 
     number: int
-    model: ModelMark
+    model: ModelInfo
     preprocess: dict[str, Any]
     decoder: str = ""  # which decoder the pixels came from: vectors of two are not mixed (decision 0005)
     dim: int

@@ -21,7 +21,7 @@ _STAT = ("_size", "_mtime_ns")
 
 
 @lru_cache(maxsize=16)
-def names_of(columns: tuple[str, ...]) -> dict[str, str]:
+def column_names(columns: tuple[str, ...]) -> dict[str, str]:
     """What the columns of a table are called in a store, without ours: names with a `_` in front are not a user's
     there, and no two columns become one."""
     free = [name for name in columns if name not in (*_OWN, *_IDS)]
@@ -35,10 +35,10 @@ def names_of(columns: tuple[str, ...]) -> dict[str, str]:
     return out
 
 
-def payload_of(row: dict[str, Any]) -> dict[str, Any]:
+def to_payload(row: dict[str, Any]) -> dict[str, Any]:
     """What the store carries for a row of the table; every other column becomes text that can be filtered by."""
     out: dict[str, Any] = {}
-    names = names_of(tuple(row))
+    names = column_names(tuple(row))
     for name, value in row.items():
         if value is None or name in _IDS:
             continue
@@ -58,7 +58,7 @@ def _text(value: Any) -> str | list[str]:
     return str(value)
 
 
-def public(payload: dict[str, Any]) -> dict[str, Any]:
+def public_columns(payload: dict[str, Any]) -> dict[str, Any]:
     """What a user sees of a payload."""
     return {name: value for name, value in payload.items() if not name.startswith("_")}
 
@@ -68,7 +68,7 @@ def labels_of(payload: dict[str, Any]) -> list[str]:
     return label if isinstance(label, list) else [label] if label else []
 
 
-def box_of(payload: dict[str, Any]) -> tuple[int, int, int, int] | None:
+def payload_box(payload: dict[str, Any]) -> tuple[int, int, int, int] | None:
     corners = tuple(payload.get(f"_{name}") for name in ("x_1", "y_1", "x_2", "y_2"))
     return None if None in corners else corners  # type: ignore[return-value]
 

@@ -19,7 +19,7 @@ from lookalike.core.progress import warn
 from lookalike.searching.filters import Filters, describe, parse
 from lookalike.searching.hits import UNLIKE, WORDS, Hit, Hits
 from lookalike.searching.index_folder import Index
-from lookalike.searching.remote import Served
+from lookalike.searching.remote import RemoteIndex
 from lookalike.searching.writer import check_model
 from lookalike.store import Condition
 
@@ -109,12 +109,12 @@ def _ask_each(index: Index, files: Sequence[Path], k: int, where: Sequence[Condi
     return found
 
 
-def _held(index: Index) -> Served | None:
+def _held(index: Index) -> RemoteIndex | None:
     """The service that has the store to itself, if there is one; any other holder is an error."""
     try:
         index.store  # noqa: B018 (opened here, told here)
     except Locked:
-        service = Served.of(index)
+        service = RemoteIndex.of(index)
         if service is None:
             raise
         return service
@@ -132,7 +132,7 @@ def ask(
     less: Sequence[Any] = (),
     box: Sequence[float] | None = None,
     exact: bool = False,
-    service: Served | None = None,
+    service: RemoteIndex | None = None,
     words: str | None = None,
 ) -> Hits:
     """Search by images, the first of which may be `words`: embed them, then `answer`, or let a running service."""
@@ -143,7 +143,7 @@ def ask(
         same = {hash_bytes(image)} if isinstance(image, bytes) and box is None else same
         first, name = embed(index, [image], box, [name]), name or "image"
     else:
-        name, first = words, index.words_vector(words)[None]
+        name, first = words, index.embed_text(words)[None]
     positive, negative = np.concatenate([first, vectors_of(index, more)]), vectors_of(index, less)
     if service is not None:
         found = service.answer(positive, negative, k, where, same=same, exact=exact, words=words is not None)

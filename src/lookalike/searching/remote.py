@@ -30,7 +30,7 @@ SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def announced(index: Path, host: str, port: int, key: str) -> Iterator[None]:
+def announce(index: Path, host: str, port: int, key: str) -> Iterator[None]:
     """Leave word of a service in the index's folder while the block runs; a kill leaves a word nobody answers to.
 
     `key` lets whoever may read this file, the owner, search where others need a key of their own.
@@ -56,13 +56,13 @@ def _own(host: str) -> str:
 
 
 @dataclass(frozen=True)
-class Served:
+class RemoteIndex:
     host: str
     port: int
     key: str
 
     @classmethod
-    def of(cls, index: Index) -> Served | None:
+    def of(cls, index: Index) -> RemoteIndex | None:
         """The service of an index, if one answers; a port may since have become somebody else's."""
         try:
             document = read_json(index.path / NAME, "address")

@@ -11,7 +11,7 @@ import numpy as np
 
 from lookalike.core.progress import warn
 from lookalike.searching.filters import meets, parse
-from lookalike.searching.payload import PROTOTYPE, names_of, payload_of
+from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def without(table: Table, rules: Sequence[Sequence[str]]) -> Table:
     """The rows that no rule removed."""
-    columns = names_of(tuple(table.names)).values()
+    columns = column_names(tuple(table.names)).values()
     parsed = [parse(rule, columns) for rule in rules]
     if not table.has(PROTOTYPE):  # earlier versions took rules on what no row has before it is embedded
         parsed = [rule for rule in parsed if all(condition.column != PROTOTYPE for condition in rule)]
     if not parsed:
         return table
-    lines = (payload_of(row) for part in table.arrow.to_batches(max_chunksize=10_000) for row in part.to_pylist())
+    lines = (to_payload(row) for part in table.arrow.to_batches(max_chunksize=10_000) for row in part.to_pylist())
     return table.take(np.array([not any(meets(line, rule) for rule in parsed) for line in lines], dtype=bool))
 
 

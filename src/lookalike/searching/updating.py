@@ -19,7 +19,7 @@ from lookalike.core.progress import Progress, say
 from lookalike.searching.changes import Changes, Known, compare
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.ingest import Batch, batches
-from lookalike.searching.payload import PROTOTYPE, names_of, payload_of
+from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
 from lookalike.searching.table import finished
 from lookalike.store import row_bytes
 
@@ -98,10 +98,10 @@ class Update:
         """(id, payload) of every row; a slice at a time, so that a million rows need not be in memory at once."""
         for start in range(0, len(self.table), SLICE):
             for row in self.table.arrow.slice(start, SLICE).to_pylist():
-                yield row["row_id"], payload_of(row)
+                yield row["row_id"], to_payload(row)
 
     def payload(self, row: int) -> dict[str, Any]:
-        return payload_of(self.table.row(row))
+        return to_payload(self.table.row(row))
 
     def plan(self) -> Indexed:
         """What `run` would do; nothing is touched."""
@@ -131,7 +131,7 @@ class Update:
             raise LookalikeError(f"None of the {len(self.table):,} images could be read; `{path}`: {reason}.")
         self._note_unreadable()
         finished(self.table, contents).save(writer.folder / TABLE)
-        columns = {key for name, key in names_of(tuple(self.table.names)).items() if self.table.has(name)}
+        columns = {key for name, key in column_names(tuple(self.table.names)).items() if self.table.has(name)}
         if self.tagged or PROTOTYPE in writer.generation.columns:
             columns.add(PROTOTYPE)
         writer.generation.columns = sorted(columns)

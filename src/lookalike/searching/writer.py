@@ -28,7 +28,7 @@ from lookalike.searching.index_folder import (
     store_place,
 )
 from lookalike.searching.locate import is_index
-from lookalike.searching.manifest import Generation, Manifest, ModelMark
+from lookalike.searching.manifest import Generation, Manifest, ModelInfo
 from lookalike.searching.payload import PROTOTYPE
 from lookalike.store import Record, Store, create_store, store_name
 
@@ -144,7 +144,7 @@ def open_writer(
         if before is not None:
             say(f"The decoder is another than the index was made with ({before.decoder}): all images are read anew.")
         elif live is not None and explicit:
-            raise foreign(live.model, ModelMark(name=name, fingerprint=embedder.fingerprint()))
+            raise foreign(live.model, ModelInfo(name=name, fingerprint=embedder.fingerprint()))
         beside = before or live
         generation = _new_generation(manifest, embedder, name, store or (beside.store if beside else DEFAULT_STORE))
         if dry_run:
@@ -169,19 +169,19 @@ def open_writer(
         own.close()
 
 
-def foreign(have: ModelMark, wanted: ModelMark) -> LookalikeError:
+def foreign(have: ModelInfo, wanted: ModelInfo) -> LookalikeError:
     return LookalikeError(
         f"This index was made with model {have.short}, not {wanted.short}: run `lookalike index FOLDER --model "
         f"{wanted.name}` to embed beside it, or leave out `--model`."
     )
 
 
-def check_model(index_model: ModelMark, model: str | os.PathLike[str] | Embedder | None) -> None:
+def check_model(index_model: ModelInfo, model: str | os.PathLike[str] | Embedder | None) -> None:
     """Refuse to ask an index by another model than the one that made it."""
     if model is not None:
         fingerprint = _embedder(model).fingerprint()
         if fingerprint != index_model.fingerprint:
-            raise foreign(index_model, ModelMark(name=_name(model), fingerprint=fingerprint))
+            raise foreign(index_model, ModelInfo(name=_name(model), fingerprint=fingerprint))
 
 
 def _manifest(path: Path, source: Path) -> Manifest:
@@ -219,7 +219,7 @@ def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
 def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
     from lookalike.data.decoding import DECODER
 
-    mark = ModelMark(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
+    mark = ModelInfo(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
     return Generation(
         number=1 + max((g.number for g in manifest.generations), default=0),
         model=mark,

@@ -14,8 +14,8 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, write_bytes
 from lookalike.searching import Index
-from lookalike.searching.locate import mark
-from lookalike.searching.payload import box_of
+from lookalike.searching.locate import path_key
+from lookalike.searching.payload import payload_box
 from lookalike.service.http_errors import Problem
 from lookalike.service.limits import opened
 from lookalike.store import Condition, Record
@@ -32,7 +32,7 @@ class Thumbs:
     def __init__(self, index: Index, *, limit: int = LIMIT) -> None:
         self.index, self.limit = index, limit
         self.all = folders.cache("thumbs")
-        self.folder = self.all / mark(index.path)  # one for each index, so that `purge` finds all of them
+        self.folder = self.all / path_key(index.path)  # one for each index, so that `purge` finds all of them
         self._guard = threading.Lock()
         self._bytes: int | None = None
 
@@ -58,7 +58,7 @@ class Thumbs:
 
         try:
             with opened(self.index, record) as data:
-                jpeg = thumbnail(data, side, box=box_of(record.payload))
+                jpeg = thumbnail(data, side, box=payload_box(record.payload))
         except Problem:
             raise
         except LookalikeError as error:

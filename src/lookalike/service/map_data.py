@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.files import hash_bytes
-from lookalike.searching.mapping import Map
+from lookalike.searching.image_map import Map
 from lookalike.service.http_errors import Problem
 from lookalike.store import Condition
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
-from lookalike.searching import Index, mapping
+from lookalike.searching import Index, image_map
 from lookalike.searching import manifest as manifests
-from lookalike.searching.locate import mark
+from lookalike.searching.locate import path_key
 from lookalike.service.encoder import Encoder
 from lookalike.service.http_errors import Problem
 from lookalike.service.image_files import Thumbs
@@ -38,7 +38,7 @@ class Live:
         self.index = index
         self.encoder = Encoder(index)
         self.thumbs = Thumbs(index)
-        kept = folders.home() / "queries" / mark(index.path)
+        kept = folders.home() / "queries" / path_key(index.path)
         self.queries = Queries(kept, days=keep_days, model=index.generation.model.fingerprint, encoder=self.encoder)
         self.users = 0
         self.shown = shown  # the last map on people's screens, of another state or model
@@ -88,9 +88,9 @@ class Live:
     def plane(self) -> Plane | None:
         """The map as it is stored now, or what stands in until it is drawn."""
         with self._drawing:
-            mark = mapping.mark(self.index.folder)
+            mark = image_map.file_version(self.index.folder)
             if mark is not None and mark != self._mark:
-                stored = mapping.Map.load(self.index.folder)
+                stored = image_map.Map.load(self.index.folder)
                 self._mark = mark
                 if stored is not None:
                     self._show(stored)
@@ -99,13 +99,13 @@ class Live:
     @property
     def map_is_fresh(self) -> bool:
         plane = self.plane
-        return mapping.fresh(self.index, plane.map if plane else None)
+        return image_map.is_current(self.index, plane.map if plane else None)
 
-    def show_sketch(self, sketch: mapping.Map) -> None:
+    def show_sketch(self, sketch: image_map.Map) -> None:
         with self._drawing:
             self._show(sketch)
 
-    def _show(self, map_: mapping.Map) -> None:
+    def _show(self, map_: image_map.Map) -> None:
         self._plane = Plane(map_, self, self.shown)
         self.shown = (self._plane.number, map_)
 
@@ -210,14 +210,14 @@ class Follower:
             if wanted.number == now.number and not wanted.complete:
                 return False  # it is being written to; what is stored so far can be found already
             try:
-                new = index.again()
+                new = index.reopen()
             except Locked:
                 return False  # whoever made it has not closed it yet
             live = Live(new, self.service.keep_days, self.service.live.shown)
             try:
                 live.warm()
             except BaseException:  # nothing of it stays: its store could not be opened a second time
-                index.take_back(new)
+                index.reclaim_store(new)
                 live.close()
                 raise
             self.service.changing.change(live)
@@ -243,7 +243,7 @@ class Follower:
             return
         begin = time.monotonic()
         if self._job is not None:
-            service.watched.acted(well=self._job.state != "failed")
+            service.watched.end_update(success=self._job.state != "failed")
             self._job = None
         if service.watched.changed():
             self._job = service.jobs.start("index", "Bringing the index up to date", update(service))

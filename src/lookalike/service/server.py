@@ -16,8 +16,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import level, say, warn
 from lookalike.core.run import Run, find_run
 from lookalike.searching import Index
-from lookalike.searching.remote import announced
-from lookalike.searching.watching import EVERY
+from lookalike.searching.folder_watcher import EVERY
+from lookalike.searching.remote import announce
 
 RATE = 50.0
 
@@ -91,7 +91,7 @@ def serve(
     sys.setswitchinterval(0.0005)
     server = Server(app)
     try:
-        with announced(opened.path, host, listener.getsockname()[1], service.keys.house):
+        with announce(opened.path, host, listener.getsockname()[1], service.keys.house):
             server.run(sockets=[listener])
     finally:
         listener.close()

@@ -9,9 +9,9 @@ from typing import Any
 
 from lookalike.core.locks import Locked
 from lookalike.searching import Index
-from lookalike.searching.payload import public
-from lookalike.searching.removing import remove_rows
-from lookalike.searching.watching import Watched
+from lookalike.searching.folder_watcher import FolderWatcher
+from lookalike.searching.payload import public_columns
+from lookalike.searching.removal import remove_rows
 from lookalike.service.auth import Keys
 from lookalike.service.duplicate_review import Desk
 from lookalike.service.encoder import Encoder
@@ -40,7 +40,7 @@ class Service:
         self.reports = Reports(self.runs)
         self.jobs = Jobs()
         self.desk = Desk()
-        self.watched = Watched(self.first.source, self.first.manifest.layout, self.first.manifest.split)
+        self.watched = FolderWatcher(self.first.source, self.first.manifest.layout, self.first.manifest.split)
         self.follower = Follower(self)
         # Uploads hold a thread until the model has answered: as many as fill its batches while others are decoded.
         self.asking = Crew(threads=32, places=64)
@@ -84,7 +84,7 @@ class Service:
 
 def card(record: Record) -> dict[str, Any]:
     """What the page needs to show an image."""
-    return {"id": record.id, "columns": public(record.payload), **shape(record.payload)}
+    return {"id": record.id, "columns": public_columns(record.payload), **shape(record.payload)}
 
 
 def shape(payload: dict[str, Any]) -> dict[str, Any]:

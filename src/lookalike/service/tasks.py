@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, listening
-from lookalike.searching import Index, mapping
-from lookalike.searching.generations import agreement, make_live
-from lookalike.searching.indexing import bring_up_to_date
+from lookalike.searching import Index, generations, image_map
+from lookalike.searching.indexing import update_index
 from lookalike.service.http_errors import Problem
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def update(service: Service) -> Work:
     def work(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
             index = live.index
-            done = bring_up_to_date(
+            done = update_index(
                 index.source,
                 index.path,
                 layout=index.manifest.layout,
@@ -149,7 +148,7 @@ def switch(service: Service, model: str) -> Work:
     def work(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
             index = live.index
-            done = bring_up_to_date(
+            done = update_index(
                 index.source,
                 index.path,
                 model=model,
@@ -165,8 +164,8 @@ def switch(service: Service, model: str) -> Work:
                 job.sentence = f"{done.model} answers already."
                 return {"generation": done.generation, "before": done.generation}
             with Index.open(index.path, generation=done.generation) as new:
-                found = agreement(index, new)
-            make_live(index.path, done.generation)
+                found = generations.compare_generations(index, new)
+            generations.switch(index=index.path, to=done.generation)
             answers = service.follower.follow()
         job.sentence = f"Switched to {done.model}. The old index is kept."
         if not answers:
@@ -181,7 +180,7 @@ def draw(service: Service, *, again: bool = False) -> Work:
 
     def work(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
-            made = mapping.draw(live.index, again=again, progress=False, sketch=live.show_sketch)
+            made = image_map.draw_map(live.index, again=again, progress=False, sketch=live.show_sketch)
         return {"n": len(made), "kept": list(made.kept), "number": made.number}
 
     return work

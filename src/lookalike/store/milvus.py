@@ -20,11 +20,11 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
 from lookalike.evaluation.neighbors import top_k_scores
-from lookalike.store import milvus_terms as terms
-from lookalike.store import widths
+from lookalike.store import graph_width
+from lookalike.store import milvus_filters as terms
 from lookalike.store.exact import nearest
 from lookalike.store.milvus_client import Client, connected
-from lookalike.store.milvus_terms import KEY, VECTOR
+from lookalike.store.milvus_filters import KEY, VECTOR
 from lookalike.store.protocol import Hit, Payload, Record, Vectors, Where, checked, direction, point_id, unit_rows
 from lookalike.store.registry import META
 
@@ -121,7 +121,7 @@ class MilvusStore:
         else:
             self._client.build()
             if self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWN * self._meta["measured"]:
-                width, recall = widths.measured(self, self._sample(widths.PROBES))
+                width, recall = graph_width.measured(self, self._sample(graph_width.PROBES))
                 self._note(ef=width, recall=recall, measured=rows)
         return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
 

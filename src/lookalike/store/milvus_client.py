@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store.milvus_terms import KEY, TOKEN, VECTOR, Address
+from lookalike.store.milvus_filters import KEY, TOKEN, VECTOR, Address
 
 CONNECT, SECONDS, BUILD = 10.0, 120.0, 3600.0  # how long an answer may take
 STRONG = "Strong"

@@ -16,7 +16,7 @@ from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import need_space, read_json, write_json
 from lookalike.core.locks import Locked, hold
-from lookalike.store import widths
+from lookalike.store import graph_width
 from lookalike.store.protocol import (
     Condition,
     Hit,
@@ -124,7 +124,7 @@ class QdrantStore:
         indexed, rows = self._shard.info().indexed_vectors_count, self.count()
         facts: dict[str, Any] = {"rows": rows, "indexed": indexed, "recall": 1.0, "ef": None}
         if indexed:
-            facts["ef"], facts["recall"] = widths.measured(self, self._sample(widths.PROBES))
+            facts["ef"], facts["recall"] = graph_width.measured(self, self._sample(graph_width.PROBES))
         self._meta = {**self._meta, "ef": facts["ef"], "recall": facts["recall"]}
         write_json(self.place / META, self._meta, private=True)
         return facts

@@ -75,7 +75,7 @@ def switch(service: Serving, live: Answering, wanted: Switch) -> dict[str, Any]:
 @router.delete("/generations/{number}")
 def drop(live: Answering, number: int) -> dict[str, Any]:
     """Delete a generation that does not answer."""
-    generations.drop(live.index.path, number)
+    generations.drop_generation(live.index.path, number)
     return {"deleted": number}
 
 

@@ -12,7 +12,7 @@ from fastapi import Depends, Query
 from fastapi.concurrency import run_in_threadpool
 
 from lookalike.searching import Hits
-from lookalike.searching.payload import box_of
+from lookalike.searching.payload import payload_box
 from lookalike.searching.query import MOST, answer
 from lookalike.service import uploads
 from lookalike.service.api.common import Names, parse_box
@@ -98,12 +98,12 @@ class Reference:
         elif self.like:
             query = {"kind": "item", **card(examples[0])}
             if region is not None:
-                own = box_of(examples[0].payload)
+                own = payload_box(examples[0].payload)
                 with opened(live.index, examples[0]) as data:
                     part = uploads.cut(data, region, live.side, within=own)
                 vectors[0] = live.encoder.encode(part)
         elif self.text and self.text.strip():
-            vectors.insert(0, live.index.words_vector(self.text))
+            vectors.insert(0, live.index.embed_text(self.text))
             query = {"kind": "words", "id": None, "text": self.text}
         more = examples[1:] if self.like else examples
         return Asked(query, vectors, more, against, same, shown(examples + against), start)

@@ -54,7 +54,7 @@ def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
         },
         "limits": {"upload": service.limits.upload, "hits": service.limits.hits, "keep_days": service.keep_days},
         "rights": rights_of(request.scope),
-        "words": index.reads_words,
+        "words": index.supports_text,
         "originals": service.originals or rights_of(request.scope) == "write",
         "metadata": service.keep_metadata,
     }

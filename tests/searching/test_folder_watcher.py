@@ -15,8 +15,8 @@ from PIL import Image
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching import Index, index
+from lookalike.searching.folder_watcher import REST, FolderWatcher, watch
 from lookalike.searching.updating import Update
-from lookalike.searching.watching import REST, Watched, watch
 from tests import helpers
 from tests.searching.fake import FakeEmbedder, install
 
@@ -53,8 +53,8 @@ def start(source: Path, place: Path) -> None:
 
 
 def test_files_may_still_be_arriving(folder: Path) -> None:
-    watched = Watched(folder)
-    watched.acting()
+    watched = FolderWatcher(folder)
+    watched.begin_update()
     assert [watched.changed() for _ in range(3)] == [False] * 3
     (folder / "class-00" / "a.jpg").write_bytes(b"half")
     assert not watched.changed(), "seen for the first time"
@@ -63,17 +63,17 @@ def test_files_may_still_be_arriving(folder: Path) -> None:
 
 
 def test_what_failed_is_tried_again_less_and_less_often(folder: Path) -> None:
-    watched, looks, waits = Watched(folder), 0, []
+    watched, looks, waits = FolderWatcher(folder), 0, []
     while len(waits) < 8:
         looks += 1
         if watched.changed():
             waits.append(looks)
-            watched.acted(well=False)
+            watched.end_update(success=False)
             looks = 0
     assert waits == [2, 2, 4, 8, 16, 32, REST, REST]
     while not watched.changed():
         pass
-    watched.acted(well=True)
+    watched.end_update(success=True)
     assert not any(watched.changed() for _ in range(2 * REST))
     draw(folder / "class-00" / "new.jpg", 9)
     assert [watched.changed(), watched.changed()] == [False, True]
@@ -143,7 +143,7 @@ def test_new_labels_in_a_list_are_seen(folder: Path, tmp_path: Path, monkeypatch
 
 def test_looks_do_not_warn_again_and_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "out.jpg").symlink_to("/dev/null")
-    watched = Watched(folder)
+    watched = FolderWatcher(folder)
     assert [watched.changed() for _ in range(3)] == [False, True, False]
     assert not capsys.readouterr().err
 
@@ -153,6 +153,6 @@ def test_mistakes_of_the_program_are_not_taken_for_trouble(folder: Path) -> None
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        watch(wrong, Watched(folder), every=0, sleep=lambda _: None)
+        watch(wrong, FolderWatcher(folder), every=0, sleep=lambda _: None)
     with pytest.raises(LookalikeError, match="no folder"):
         index(folder=folder / "nowhere", watch=True)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.searching import Index, index, switch
-from lookalike.searching import removing as removing_module
+from lookalike.searching import Index, index, removal, switch
 from tests import helpers
 from tests.searching import fake
 
@@ -70,7 +69,7 @@ def test_images_can_be_removed_after_the_decoder_changed(
     assert classes(place) == ALL - {"class-01"}
     assert [path.name for path in (place / "generations").iterdir()] == ["1"]
     with Index(place) as opened:
-        assert removing_module.remove_rows(opened, ["images/class-02/0.jpg", "images/none.jpg"]) == 1
+        assert removal.remove_rows(opened, ["images/class-02/0.jpg", "images/none.jpg"]) == 1
     assert Index(place).generation.images == 5
     with pytest.raises(LookalikeError, match="no other complete generation"):
         switch(index=place)
@@ -81,7 +80,7 @@ def test_a_store_that_is_away_leaves_all_as_it_was(images: Path, monkeypatch: py
     place = update(images, seed=0, store="exact").path
     update(images, seed=1)
     before = (place / "index.json").read_bytes()
-    real = removing_module.open_store
+    real = removal.open_store
 
     def away(path: Path, generation: Any, **how: Any) -> Any:
         if generation.number == 1:
@@ -89,7 +88,7 @@ def test_a_store_that_is_away_leaves_all_as_it_was(images: Path, monkeypatch: py
         return real(path, generation, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(removing_module, "open_store", away)
+        patch.setattr(removal, "open_store", away)
         with pytest.raises(Unavailable):
             update(images, remove=["label=class-01"])
     assert (place / "index.json").read_bytes() == before and classes(place) == ALL == classes(place, 1)

@@ -18,7 +18,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching.archive import clear_leftovers, leftovers
 from lookalike.searching.filters import Filters, parse, to_rule
 from lookalike.searching.index_folder import TABLE, Index, generation_folder, open_store, remove_generations
-from lookalike.searching.locate import find, mark, named_place
+from lookalike.searching.locate import find_index, index_path, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.payload import PROTOTYPE
 from lookalike.store import Condition, Store
@@ -31,7 +31,7 @@ def remove_rows(index: Index, rows: Sequence[str]) -> int:
 
 def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: bool = False) -> int:
     """Take images that meet a filter out of an index, and keep them out; the files stay. How many there were."""
-    with Index(find(index)) as opened:  # whatever decoder it was made with: nothing is decoded
+    with Index(find_index(index)) as opened:  # whatever decoder it was made with: nothing is decoded
         where = parse(filters, opened.columns)
         if not where:
             raise LookalikeError("Say which images to remove, as in `path=sea/*`; `lookalike purge` removes all.")
@@ -130,9 +130,9 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
     """Delete an index with all that was made from its images: vectors, model copies, calibration, map, thumbnails,
     kept uploads, and what caches hold of them. The images themselves are not touched."""
     try:
-        named = find(index)
+        named = find_index(index)
     except LookalikeError:
-        path = named_place(index)
+        path = index_path(index)
         parts = leftovers(path)
         if not parts:
             raise
@@ -144,7 +144,7 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
     manifest = manifests.read(path)
     with hold(path / ".lock", f"The index `{path.name}`"):
         parts, thumbs, caches = leftovers(path), _thumbnails(path), _caches(path, manifest)
-        uploads = [folders.home() / "queries" / name for name in {mark(path), hash_bytes(str(named))[:12]}]
+        uploads = [folders.home() / "queries" / name for name in {path_key(path), hash_bytes(str(named))[:12]}]
         made = Purged(
             manifest.name,
             max((g.images for g in manifest.generations), default=0),
@@ -159,7 +159,7 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
         remove_generations(path)
         for file in (*thumbs, *caches):
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-        for folder in (*uploads, folders.cache("thumbs") / mark(path)):
+        for folder in (*uploads, folders.cache("thumbs") / path_key(path)):
             shutil.rmtree(folder, ignore_errors=True)
         (path / manifests.NAME).unlink()  # from here on it is no index any more
     shutil.rmtree(path)
@@ -169,7 +169,7 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
 def _thumbnails(path: Path) -> list[Path]:
     """Small images of an index; and those of earlier versions, which do not tell whose they are and are not used."""
     folder = folders.cache("thumbs")
-    return [*folder.glob(f"{mark(path)}/*/*.jpg"), *folder.glob("[0-9a-f][0-9a-f]/*.jpg")]
+    return [*folder.glob(f"{path_key(path)}/*/*.jpg"), *folder.glob("[0-9a-f][0-9a-f]/*.jpg")]
 
 
 def _caches(path: Path, manifest: Manifest) -> list[Path]:

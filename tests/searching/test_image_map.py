@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookalike.searching import Index, index, mapping
+from lookalike.searching import Index, image_map, index
 from tests import helpers
 
 
@@ -21,12 +21,12 @@ def own(made: Any, tmp_path: Path) -> Index:
 
 def test_a_map_is_drawn_once_and_kept(own: Index) -> None:
     with own:
-        sketches: list[mapping.Map] = []
-        first = mapping.draw(own, progress=False, sketch=sketches.append)
+        sketches: list[image_map.Map] = []
+        first = image_map.draw_map(own, progress=False, sketch=sketches.append)
         assert len(first) == 61 and first.method == "t-SNE" and first.drawn == 61
         assert [s.method for s in sketches] == ["PCA"] and sketches[0].number == first.number - 1
-        assert mapping.fresh(own, first)
-        again = mapping.draw(own, progress=False)
+        assert image_map.is_current(own, first)
+        again = image_map.draw_map(own, progress=False)
         assert again.number == first.number and again.ids == first.ids
         np.testing.assert_array_equal(again.places, first.places)
         assert 0 < first.kept[0] <= first.kept[1] <= 1
@@ -34,7 +34,7 @@ def test_a_map_is_drawn_once_and_kept(own: Index) -> None:
 
 def test_images_of_a_class_lie_together(own: Index) -> None:
     with own:
-        drawn = mapping.draw(own, progress=False)
+        drawn = image_map.draw_map(own, progress=False)
     groups = np.array([name.split("/")[1] for name in drawn.ids])
     apart = np.linalg.norm(drawn.places[:, None] - drawn.places[None], axis=2)
     np.fill_diagonal(apart, np.inf)
@@ -45,13 +45,13 @@ def test_old_images_stay_where_they_are(folder: Path, model: Path, tmp_path: Pat
     place = tmp_path / "index"
     index(folder=folder, model=model, index=place, store="exact", progress=False)
     with Index.open(place) as opened:
-        before = mapping.draw(opened, progress=False)
+        before = image_map.draw_map(opened, progress=False)
     shutil.copy(folder / "class-01" / "1.jpg", folder / "class-01" / "new.jpg")
     (folder / "class-02" / "0.jpg").unlink()
     index(folder=folder, index=place, progress=False)
     with Index.open(place) as opened:
-        assert not mapping.fresh(opened, before)
-        after = mapping.draw(opened, progress=False)
+        assert not image_map.is_current(opened, before)
+        after = image_map.draw_map(opened, progress=False)
         stayed = [name for name in before.ids if name in after.where]
         for name in stayed:
             np.testing.assert_array_equal(after.places[after.where[name]], before.places[before.where[name]])
@@ -61,7 +61,7 @@ def test_old_images_stay_where_they_are(folder: Path, model: Path, tmp_path: Pat
         helpers.make_images(folder, classes=6, images=6)
     index(folder=folder, index=place, progress=False)
     with Index.open(place) as opened:
-        grown = mapping.draw(opened, progress=False)  # by more than 30 %: drawn anew, laid over the old one
+        grown = image_map.draw_map(opened, progress=False)  # by more than 30 %: drawn anew, laid over the old one
         assert grown.drawn == len(grown) > 30
         middle = np.mean([grown.places[grown.where[n]] for n in stayed if n in grown.where], axis=0)
         old = np.mean([after.places[after.where[n]] for n in stayed if n in grown.where], axis=0)
@@ -74,16 +74,16 @@ def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Pa
 
     index(folder=folder, model=models / "first", store="exact", progress=False)
     with Index.open(folder) as opened:
-        old = mapping.draw(opened, progress=False)
+        old = image_map.draw_map(opened, progress=False)
     mirrored = old.places * np.float32([-3, 3]) + np.float32([40, 0])  # whatever the old one came to
     dataclasses.replace(old, places=mirrored).save(opened.folder)
     shutil.copy(folder / "class-01" / "1.jpg", folder / "class-01" / "new.jpg")
     index(folder=folder, model=models / "second", store="exact", progress=False)
-    sketches: list[mapping.Map] = []
+    sketches: list[image_map.Map] = []
     with Index.open(folder) as opened:
         assert opened.generation.number == 2
-        new = mapping.draw(opened, progress=False, sketch=sketches.append)
-        ids, rows = mapping._vectors(opened)
+        new = image_map.draw_map(opened, progress=False, sketch=sketches.append)
+        ids, rows = image_map._vectors(opened)
     assert len(new) == 25, "an image that the old map has not is there too"
     alone = layout(rows, principal(rows, 2))
     both = [name for name in ids if name in old.where]
@@ -103,12 +103,12 @@ def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Pa
 def test_every_beginning_is_an_even_sample() -> None:
     rng = np.random.default_rng(0)
     places = np.concatenate([rng.normal(size=(900, 2)), rng.normal(size=(100, 2)) + 20]).astype(np.float32)
-    ordered = mapping.ordered(mapping.Map([str(i) for i in range(1000)], places))
+    ordered = image_map.ordered(image_map.Map([str(i) for i in range(1000)], places))
     n = len(places)
     assert sorted(ordered.ids, key=int) == [str(i) for i in range(n)]
     np.testing.assert_array_equal(ordered.places, places[[int(i) for i in ordered.ids]])
-    cell = (ordered.unit() * mapping.CELLS).astype(int).clip(max=mapping.CELLS - 1) @ [mapping.CELLS, 1]
-    full = np.bincount(cell, minlength=mapping.CELLS**2)
+    cell = (ordered.unit() * image_map.CELLS).astype(int).clip(max=image_map.CELLS - 1) @ [image_map.CELLS, 1]
+    full = np.bincount(cell, minlength=image_map.CELLS**2)
     taken = np.zeros_like(full)
     for place, at in enumerate(cell):
         taken[at] += 1
@@ -123,8 +123,8 @@ def test_a_thin_part_is_seen_from_the_start() -> None:
 
     rng = np.random.default_rng(0)
     places = np.concatenate([rng.normal(size=(9000, 2)), 4 * rng.normal(size=(200, 2)) + 20]).astype(np.float32)
-    ordered = mapping.ordered(mapping.Map([str(i) for i in range(9200)], places))
-    cells = np.unique((ordered.unit() * mapping.CELLS).astype(int), axis=0, return_index=True)[1]
+    ordered = image_map.ordered(image_map.Map([str(i) for i in range(9200)], places))
+    cells = np.unique((ordered.unit() * image_map.CELLS).astype(int), axis=0, return_index=True)[1]
     thin = int((ordered.places[cells, 0] > 8).sum())
     drawn = len(cells) // 4  # a part of the first round
     seen = int((ordered.places[:drawn, 0] > 8).sum())
@@ -136,6 +136,6 @@ def test_a_map_of_another_kind_of_file_is_refused(own: Index) -> None:
     from lookalike.core.errors import LookalikeError
 
     with own:
-        shutil.copy(own.folder / "table.parquet", own.folder / mapping.FILE)
+        shutil.copy(own.folder / "table.parquet", own.folder / image_map.FILE)
         with pytest.raises(LookalikeError, match="not a map"):
-            mapping.draw(own, progress=False)
+            image_map.draw_map(own, progress=False)

@@ -102,7 +102,7 @@ class Map:
         return cls(arrow["id"].to_pylist(), places, kept=(narrow, wide), **{n: about[n] for n in names})
 
 
-def mark(folder: Path) -> tuple[int, ...] | None:
+def file_version(folder: Path) -> tuple[int, ...] | None:
     """What tells two stored maps apart without reading them; None where there is none."""
     try:
         found = (folder / FILE).stat()
@@ -111,17 +111,17 @@ def mark(folder: Path) -> tuple[int, ...] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def fresh(index: Index, old: Map | None) -> bool:
+def is_current(index: Index, old: Map | None) -> bool:
     """Whether a map shows the index as it is now."""
-    return old is not None and old.method == "t-SNE" and old.updated == state_of(index.generation)
+    return old is not None and old.method == "t-SNE" and old.updated == index_state(index.generation)
 
 
-def state_of(generation: Generation) -> str:
+def index_state(generation: Generation) -> str:
     """Two runs within a second have one time: their number tells them apart."""
     return f"{generation.updated} {generation.writes}"
 
 
-def draw(
+def draw_map(
     index: Index,
     *,
     again: bool = False,
@@ -136,12 +136,12 @@ def draw(
     from lookalike.evaluation.tsne import layout
 
     old = Map.load(index.folder)
-    if fresh(index, old) and not again and old is not None:
+    if is_current(index, old) and not again and old is not None:
         return old
     ids, rows = _vectors(index)
     like = old if old is not None else _of_another_model(index)
     number = 1 if old is None else old.number + 1
-    state: dict[str, Any] = {"updated": state_of(index.generation)}
+    state: dict[str, Any] = {"updated": index_state(index.generation)}
     if old is not None and not again and len(ids) <= GROWTH * max(old.drawn, 1) and any(i in old.where for i in ids):
         made = _placed(old, ids, rows, number, state)
     else:

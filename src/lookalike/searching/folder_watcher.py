@@ -15,7 +15,7 @@ SHARE = 10  # a look may take a tenth of the time between looks: a million files
 REST = 60  # looks, at most, between two trials of what fails again and again
 
 
-class Watched:
+class FolderWatcher:
     """What a folder looked like when it was last looked at: names, sizes, times and lists; no image is opened."""
 
     def __init__(self, source: Path, layout: str = "auto", split: str | None = None) -> None:
@@ -23,7 +23,7 @@ class Watched:
         self._seen = self._acted = ""
         self._failed = self._rest = 0
 
-    def acting(self) -> None:
+    def begin_update(self) -> None:
         """It is being acted on as it is now; what changes meanwhile is another change."""
         self._seen = self._acted = self._look()
 
@@ -36,11 +36,11 @@ class Watched:
         self._acted = self._seen
         return True
 
-    def acted(self, well: bool) -> None:
+    def end_update(self, success: bool) -> None:
         """Whether what was to be done is done. If not, it is tried again, less and less often."""
-        self._failed = 0 if well else self._failed + 1
-        self._rest = 0 if well else min(2**self._failed, REST)
-        self._acted = self._acted if well else ""
+        self._failed = 0 if success else self._failed + 1
+        self._rest = 0 if success else min(2**self._failed, REST)
+        self._acted = self._acted if success else ""
 
     def _look(self) -> str:
         from lookalike.data import read_table
@@ -55,7 +55,11 @@ class Watched:
 
 
 def watch(
-    update: Callable[[], object], watched: Watched, *, every: float = EVERY, sleep: Callable[[float], None] = time.sleep
+    update: Callable[[], object],
+    watched: FolderWatcher,
+    *,
+    every: float = EVERY,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Call `update` whenever the folder has changed, until Ctrl-C."""
     say(f"Watching  {watched.source} (Ctrl-C ends it)")
@@ -71,7 +75,7 @@ def watch(
                     if repr(error) != told:
                         warn(f"Not brought up to date, and tried again later: {error}")
                     told = repr(error)
-                watched.acted(well=not told)
+                watched.end_update(success=not told)
             sleep(max(every, SHARE * (time.monotonic() - begin)))
     except KeyboardInterrupt:
         say("Stopped watching.")
