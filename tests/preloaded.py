@@ -1,9 +1,9 @@
 """What the processes of `helpers.apart` have imported when they begin: what training needs, nothing with threads."""
 
-from lookalike.core import compat
+from lookalike.core import imports
 from lookalike.training import (
     setup,  # noqa: F401
 )
 from tests import helpers  # noqa: F401
 
-compat.import_timm()
+imports.import_timm()

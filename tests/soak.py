@@ -187,8 +187,8 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
 
 
 def keep(folder: Path, name: str, found: dict[str, Any]) -> None:
+    from benchmarks.machine import describe
     from lookalike.core.files import read_json, write_json
-    from lookalike.core.machine import describe
 
     place = folder / "soak.json"
     parts = read_json(place) if place.exists() else {}

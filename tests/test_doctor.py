@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lookalike.core import device, files, machine
+from lookalike.core import device, files
 from lookalike.doctor import doctor as doctor_function
 
 
@@ -58,12 +58,12 @@ def test_an_import_that_breaks_is_found(module: Any, monkeypatch: pytest.MonkeyP
 def test_slow_machines_and_full_disks(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "import_timm", lambda: None)
     monkeypatch.setattr(device, "available", lambda: ["cpu"])
-    monkeypatch.setattr(machine, "load", lambda: 8.0)
+    monkeypatch.setattr(device, "load_average", lambda: 8.0)
     monkeypatch.setattr(files, "free_bytes", lambda path: 1_000_000)
     found = parts(doctor_function())
     assert [found[name].state for name in ("device", "processor", "disk")] == ["slow", "slow", "slow"]
     monkeypatch.setattr(device, "available", lambda: ["cuda", "cpu"])
-    monkeypatch.setattr(machine, "load", lambda: None)
+    monkeypatch.setattr(device, "load_average", lambda: None)
     monkeypatch.setattr(files, "free_bytes", lambda path: 10**12)
     found = parts(doctor_function())
     assert [found[name].state for name in ("device", "processor", "disk")] == ["ok", "ok", "ok"]

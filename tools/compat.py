@@ -83,13 +83,13 @@ def _curve(folder: Path) -> None:
 
 
 def main() -> int:
-    from lookalike.core.formats import CURRENT
+    from lookalike.core.files import FORMAT_VERSIONS
 
     place = Path(tempfile.gettempdir()) / "lookalike-compat"  # one place: tables name the folder they were read from
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     for kind, folder in make(place).items():
-        target = KEPT / f"{kind}-{CURRENT[kind]}"
+        target = KEPT / f"{kind}-{FORMAT_VERSIONS[kind]}"
         if target.exists() and "--anew" not in sys.argv:
             continue
         shutil.rmtree(target, ignore_errors=True)

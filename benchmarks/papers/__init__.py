@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lookalike.core import folders, machine, progress
+from benchmarks import machine
+from benchmarks.provenance import data_folder, data_set, provenance
+from lookalike.core import folders, progress
 from lookalike.core.device import threads
 from lookalike.core.errors import choose
 from lookalike.core.files import read_json, write_json
 from lookalike.core.job_cache import Jobs
-from lookalike.core.provenance import data_folder, data_set, provenance
 
 # Name -> module; add a line for a new paper.
 PAPERS = {

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lookalike.core import machine, progress
+from benchmarks import machine
+from benchmarks.provenance import data_folder, data_set, provenance
+from lookalike.core import progress
 from lookalike.core.device import threads
 from lookalike.core.errors import choose
 from lookalike.core.files import plain, write_json
-from lookalike.core.provenance import data_folder, data_set, provenance
 
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
@@ -101,7 +102,7 @@ def bench(
     choose(name, BENCHES, "a benchmark")
     run = importlib.import_module(BENCHES[name]).run
     if not force:
-        machine.look_around(wait=wait, say=progress.say)
+        machine.require_quiet(wait=wait, say=progress.say)
     around = machine.describe()
     start = time.monotonic()
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
 from lookalike.core import seeds
-from lookalike.core.compat import prepare_torchvision
 from lookalike.core.device import CPU
+from lookalike.core.imports import prepare_torchvision
 
 BATCH = 32
 ROUNDS = 5
@@ -164,7 +164,7 @@ def enlarge(files: list[Path], folder: Path) -> list[Path]:
 
 def alone(model: Any, ready: list[np.ndarray], threads: int, streams: int) -> Callable[[], int]:
     """OpenVINO at batch 32 in f32, kept busy by an asynchronous queue, on pixels that lie ready."""
-    from lookalike.core.compat import import_openvino
+    from lookalike.core.imports import import_openvino
     from lookalike.models.inference.openvino_runtime import prepare
 
     ov = import_openvino()

@@ -25,10 +25,10 @@ LOOK: dict[str, Any] = {"size": 160, "pooling": "gem"}
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     from lookalike.core import folders
-    from lookalike.core.formats import CURRENT
+    from lookalike.core.files import FORMAT_VERSIONS
     from lookalike.core.job_cache import Jobs
 
-    jobs = Jobs(folders.home() / "jobs" / f"place-{CURRENT['curve']}")
+    jobs = Jobs(folders.home() / "jobs" / f"place-{FORMAT_VERSIONS['curve']}")
     figures: dict[str, Any] = {}
     bars: list[Bar] = []
     for name, parts in (("cub", JUDGED), ("pacs", ("art_painting", "cartoon", "photo", "sketch"))):

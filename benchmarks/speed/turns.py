@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from lookalike.core import machine
+from benchmarks import machine
 
 SHARE, TICKS = 0.05, 0.03
 """A round counts if other processes took at most this share of it, and some ticks of the clock they are counted by."""

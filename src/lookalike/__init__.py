@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lookalike._version import __version__
 from lookalike.core.errors import LookalikeError
-from lookalike.core.lazy import lazy_exports
+from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike import shift

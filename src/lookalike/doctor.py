@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lookalike._version import __version__
-from lookalike.core import device, files, folders, machine, progress
-from lookalike.core.compat import import_timm
+from lookalike.core import device, files, folders, progress
+from lookalike.core.imports import import_timm
 
 State = Literal["ok", "missing", "slow"]
 
@@ -120,8 +120,8 @@ def _device() -> Part:
 
 
 def _processor() -> Part:
-    busy, threads = machine.load(), device.threads()
-    what = f"{machine.cpu_name()}, {threads} thread{'s' * (threads > 1)}, load {busy}"
+    busy, threads = device.load_average(), device.threads()
+    what = f"{device.cpu_name()}, {threads} thread{'s' * (threads > 1)}, load {busy}"
     if busy is not None and busy > threads:
         return Part("processor", "slow", what, "other work takes its share", "wait, or stop it")
     return Part("processor", "ok", what)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lookalike.core import formats
+from lookalike.core import files as formats
 from lookalike.core.errors import LookalikeError
 
 

@@ -5,27 +5,27 @@ import threading
 
 import pytest
 
-from lookalike.core.interrupts import held_back
+from lookalike.core.interrupts import defer_interrupt
 
 
 def test_a_ctrl_c_waits_for_the_end_of_the_block() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), held_back():
+    with pytest.raises(KeyboardInterrupt), defer_interrupt():
         signal.raise_signal(signal.SIGINT)
         done.append("the rest of the block")
     assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_it_is_raised_although_the_block_failed_otherwise() -> None:
-    with pytest.raises(KeyboardInterrupt), held_back():
+    with pytest.raises(KeyboardInterrupt), defer_interrupt():
         signal.raise_signal(signal.SIGINT)
         raise RuntimeError("what a library makes of it")
 
 
 def test_without_one_nothing_changes() -> None:
-    with held_back():
+    with defer_interrupt():
         pass
-    with pytest.raises(ZeroDivisionError), held_back():
+    with pytest.raises(ZeroDivisionError), defer_interrupt():
         1 / 0  # noqa: B018
 
 
@@ -33,7 +33,7 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
     seen = []
 
     def elsewhere() -> None:
-        with held_back():
+        with defer_interrupt():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=elsewhere)
@@ -46,7 +46,7 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
 
     before = signal.signal(signal.SIGINT, mine)
     try:
-        with held_back():
+        with defer_interrupt():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

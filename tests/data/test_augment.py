@@ -54,7 +54,7 @@ NAMES = {
 @pytest.mark.parametrize("magnitude", [0, 9, 15, 30])
 def test_plain_changes_are_those_of_torchvision(magnitude):
     """All fourteen, bit for bit, at either sign."""
-    from lookalike.core.compat import prepare_torchvision
+    from lookalike.core.imports import prepare_torchvision
 
     prepare_torchvision()
     from torchvision.transforms import InterpolationMode, RandAugment, autoaugment

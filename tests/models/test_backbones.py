@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from lookalike import LookalikeError
-from lookalike.core.compat import import_timm
+from lookalike.core.imports import import_timm
 from lookalike.models import Embedder, backbones
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lookalike import LookalikeError
-from lookalike.core.formats import CURRENT
+from lookalike.core.files import FORMAT_VERSIONS
 from lookalike.core.run import Run
 from lookalike.models import Embedder
 from lookalike.models.prototypes import Prototypes, folded
@@ -58,7 +58,7 @@ def test_classifier_prototypes_and_parent_survive(make: Callable[..., Embedder],
 def test_the_folder(saved: Path) -> None:
     assert sorted(p.name for p in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     config = json.loads((saved / "config.json").read_text())
-    assert (config["format"], config["kind"]) == (CURRENT["model"], "model")
+    assert (config["format"], config["kind"]) == (FORMAT_VERSIONS["model"], "model")
 
 
 def test_the_card_holds_results_and_license(saved: Path) -> None:

@@ -24,7 +24,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
-    from lookalike.core.compat import import_timm
+    from lookalike.core.imports import import_timm
 
     import_timm()
     import open_clip

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
+from lookalike.evaluation.verdicts import training_verdict
 
 KINDS = ["Western gull", "Herring gull", "Common tern", "House wren", "Rock wren", "Blue jay", "Florida jay", "Mallard",
          "Barn swallow", "Cliff swallow", "Song sparrow", "Fox sparrow", "Tree sparrow", "Pine warbler"]  # fmt: skip
@@ -77,7 +78,7 @@ def value(v: float, half: float, **look: object) -> s.Value:
 
 
 def verdict(kept: bool = True) -> s.Verdict:
-    return s.training_verdict(
+    return training_verdict(
         metric="recall@1",
         before=value(0.571, 0.0125),
         after=value(0.612, 0.0122) if kept else value(0.569, 0.0125),

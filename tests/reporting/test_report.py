@@ -17,6 +17,7 @@ from PIL import Image
 import lookalike as la
 from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
+from lookalike.evaluation.verdicts import evaluation_verdict
 from lookalike.reporting import report
 from lookalike.reporting.job import render
 from tests.reporting import factory
@@ -81,7 +82,7 @@ def test_the_verdict_is_the_headline(document, tmp_path):
 
 def test_a_run_of_one_evaluation(tmp_path):
     value = s.Value(value=0.6, low=0.5, high=0.7)
-    verdict = s.evaluation_verdict(metric="recall@1", value=value, images=1200)
+    verdict = evaluation_verdict(metric="recall@1", value=value, images=1200)
     grid = s.Grid(columns=["", "value"], rows=[["recall@1", value]])
     drawn = read(render(small_run(tmp_path / "run", verdict, grid)))
     assert drawn.one("h1").text == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."

@@ -156,7 +156,7 @@ def test_gathered_statistics_with_one_process_are_torchs_own():
 
 
 def test_gathered_statistics_go_through_timms_batch_norm_with_its_activation():
-    from lookalike.core.compat import import_timm
+    from lookalike.core.imports import import_timm
 
     import_timm()
     from timm.layers import BatchNormAct2d

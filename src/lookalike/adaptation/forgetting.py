@@ -18,8 +18,8 @@ from lookalike.core import progress as say
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
+from lookalike.core.interrupts import Stopped
 from lookalike.data import Table, content_id
-from lookalike.training.interrupts import Stopped
 
 
 def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import folders
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, hash_bytes, read_json, write_json
-from lookalike.core.formats import CURRENT, stamp
+from lookalike.core.files import FORMAT_VERSIONS, atomic_folder, hash_bytes, read_json, stamp, write_json
 from lookalike.core.locks import in_turn
 from lookalike.data import Table
 from lookalike.data.decoding import DECODER
@@ -47,7 +46,7 @@ def _names(audit: Path, gone: set[str]) -> bool:
 
 
 def _store(retriever: Embedder, runtime: str) -> Path:
-    key = hash_bytes("pool", str(CURRENT["cache"]), retriever.fingerprint(), runtime, DECODER, str(VERSION))
+    key = hash_bytes("pool", str(FORMAT_VERSIONS["cache"]), retriever.fingerprint(), runtime, DECODER, str(VERSION))
     return folders.cache("pools") / key
 
 

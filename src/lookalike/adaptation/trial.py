@@ -22,12 +22,12 @@ from lookalike.adaptation.versions import Versions
 from lookalike.core import distributed
 from lookalike.core.device import CPU
 from lookalike.core.files import hash_bytes
+from lookalike.core.interrupts import Stopped, stop_on_interrupt
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.models import Embedder
 from lookalike.models.fingerprint import raw_bytes
-from lookalike.training.interrupts import Stopped, interrupt
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _fit(adapter: Adapter, pending: Pending) -> None:
 def take_steps(adapter: Adapter, pending: Pending) -> None:
     if (state := pending.state()) is not None:
         adapter.set_state(state)
-    with interrupt() as stopped, Progress("Adapting", adapter.total, shown=distributed.is_main()) as bar:
+    with stop_on_interrupt() as stopped, Progress("Adapting", adapter.total, shown=distributed.is_main()) as bar:
         bar.done = adapter.step
         adapter.run(watch=_watching(pending, bar, stopped.is_set))
 

@@ -19,8 +19,7 @@ from typing import Any
 from lookalike.adaptation.gate import Decision
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, read_json, write_json
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_folder, check_format, read_json, stamp, write_json
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.models import Embedder

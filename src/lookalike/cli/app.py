@@ -11,9 +11,9 @@ import typer
 
 from lookalike.cli.commands import COMMANDS, GROUPS, PANELS
 from lookalike.cli.generate import Command, build, read_summary
-from lookalike.cli.interrupt import two_strikes
 from lookalike.cli.usage_errors import UsageError, message
 from lookalike.core.errors import Exit, LookalikeError
+from lookalike.core.interrupts import exit_on_second_interrupt
 
 STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 
@@ -130,7 +130,7 @@ def run_command(function: str, arguments: Mapping[str, str], name: str, words: S
 
 
 def _run(command: Any, words: Sequence[str], name: str) -> int:
-    with two_strikes():
+    with exit_on_second_interrupt():
         try:
             code = command.main(list(words), prog_name=name, standalone_mode=False)
             sys.stdout.flush()

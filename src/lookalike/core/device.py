@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookalike.core.errors import LookalikeError, choose
@@ -52,3 +54,19 @@ def threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """Return the name of the processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def load_average() -> float | None:
+    """Return the load average of the last minute, or None where the system does not keep one."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

@@ -16,6 +16,21 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError
 
+# The number each kind of file is written with. Raise it with every change that an older version would misread.
+FORMAT_VERSIONS: dict[str, int] = {
+    "model": 1,
+    "run": 1,
+    "index": 1,
+    "checkpoint": 1,
+    "cache": 1,
+    "splits": 1,
+    "curve": 2,
+    "table": 1,
+    "map": 1,
+    "backup": 1,
+    "adaptation": 1,
+}
+
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
@@ -241,3 +256,39 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 100 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def stamp(kind: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with the format number of its kind in front."""
+    return {"format": FORMAT_VERSIONS[kind], "kind": kind, **document}
+
+
+def check_format(kind: str, document: Any, where: object) -> dict[str, Any]:
+    """Return a document of `kind` that this version can read, or raise an error that says why it cannot.
+
+    Args:
+        kind: A key of `FORMAT_VERSIONS`.
+        document: What was read from disk.
+        where: The file or folder, for the error message.
+
+    Returns:
+        The document itself.
+
+    Raises:
+        LookalikeError: The document has no format number, is of another kind, or of another version.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("format"), int):
+        raise LookalikeError(f"`{where}` is not a lookalike {kind}: it has no format number.")
+    if document.get("kind", kind) != kind:
+        raise LookalikeError(f"`{where}` is a lookalike {document['kind']}, not {_with_article(kind)}.")
+    number, newest = document["format"], FORMAT_VERSIONS[kind]
+    what = f"`{where}` is {_with_article(kind)} of format {number}"
+    if number > newest:
+        raise LookalikeError(f"{what}; this version reads up to {newest}: update lookalike.")
+    if number < newest:
+        raise LookalikeError(f"{what}, written before the first release: make it again.")
+    return document
+
+
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -13,8 +13,16 @@ from typing import Any
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, hash_bytes, read_json, to_json, write_bytes, write_json
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import (
+    check_format,
+    disk_errors,
+    hash_bytes,
+    read_json,
+    stamp,
+    to_json,
+    write_bytes,
+    write_json,
+)
 from lookalike.core.locks import hold
 from lookalike.core.settings import read_yaml, write_yaml
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_file, hash_bytes
-from lookalike.core.formats import CURRENT
+from lookalike.core.files import FORMAT_VERSIONS, atomic_file, hash_bytes
 from lookalike.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def _look_at_all(table: Table, progress: bool) -> pa.Table:
     from lookalike.data.decoding import DECODER
     from lookalike.data.table import read_parquet
 
-    key = hash_bytes("audit", str(CURRENT["cache"]), DECODER, table.fingerprint(), str(len(table)))
+    key = hash_bytes("audit", str(FORMAT_VERSIONS["cache"]), DECODER, table.fingerprint(), str(len(table)))
     entry = folders.cache("audits") / f"{key}.parquet"
     if entry.exists():
         try:

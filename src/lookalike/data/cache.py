@@ -11,8 +11,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, hash_bytes, need_space
-from lookalike.core.formats import CURRENT, stamp
+from lookalike.core.files import FORMAT_VERSIONS, atomic_folder, hash_bytes, need_space, stamp
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER, shrink
 from lookalike.data.image_reader import ReadFailure, read_images
@@ -33,7 +32,9 @@ class PixelCache:
     def __init__(self, table: Table, side: int, *, progress: bool = False) -> None:
         if len(table) == 0:
             raise LookalikeError("There are no images to decode: the table is empty.")
-        key = hash_bytes("pixels", str(CURRENT["cache"]), DECODER, str(side), table.fingerprint(), str(len(table)))
+        key = hash_bytes(
+            "pixels", str(FORMAT_VERSIONS["cache"]), DECODER, str(side), table.fingerprint(), str(len(table))
+        )
         folder = folders.cache("pixels") / key
         if not _whole(folder, len(table)):
             _fill(folder, table, side, progress)
@@ -80,7 +81,7 @@ def _whole(folder: Path, count: int) -> bool:
         about = json.loads((folder / "about.json").read_bytes())
         sizes = np.load(folder / "sizes.npy", allow_pickle=False)
         long_enough = (folder / "pixels.bin").stat().st_size == _offsets(sizes)[-1]
-        return bool(about["format"] == CURRENT["cache"] and len(sizes) == count and long_enough)
+        return bool(about["format"] == FORMAT_VERSIONS["cache"] and len(sizes) == count and long_enough)
     except (OSError, ValueError, KeyError):
         return False
 

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import atomic_file, hash_bytes, to_json
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_file, check_format, hash_bytes, stamp, to_json
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 

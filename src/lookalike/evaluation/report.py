@@ -13,7 +13,7 @@ from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Paired, paired, share
 from lookalike.evaluation.projection import project
 from lookalike.evaluation.query_images import Measured, Subject
-from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS
+from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, evaluation_verdict, training_verdict
 from lookalike.evaluation.verification import Verification
 
 MAP_POINTS = 1200
@@ -54,10 +54,10 @@ def verdict_section(
     first = s.Value.of(before.intervals[metric])
     count = len(before.result.query_index)
     if after is None:
-        block = s.evaluation_verdict(metric=metric, value=first, images=count, line=line)
+        block = evaluation_verdict(metric=metric, value=first, images=count, line=line)
     else:
         change = differences(before, after)[metric]
-        block = s.training_verdict(
+        block = training_verdict(
             metric=metric,
             before=first,
             after=s.Value.of(after.intervals[metric]),

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.lazy import lazy_exports
+from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.methods.base import Batch, Context, LearningRates, Method

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from lookalike.core.compat import prepare_torchvision
 from lookalike.core.errors import LookalikeError
+from lookalike.core.imports import prepare_torchvision
 
 
 def part(module: str, name: str, method: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from lookalike.core.compat import import_timm
+from lookalike.core.imports import import_timm
 
 CIFAR = {
     "input_size": (3, 32, 32),

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lookalike.core import seeds
-from lookalike.core.compat import import_timm, offline
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.imports import import_timm, offline
 from lookalike.data.decoding import Preprocess
 from lookalike.models import architectures, open_clip
 

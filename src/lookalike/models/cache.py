@@ -10,8 +10,17 @@ import numpy as np
 
 from lookalike.core import folders, seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, hash_bytes, need_space, read_json, reserve, to_json, write_json
-from lookalike.core.formats import CURRENT, stamp
+from lookalike.core.files import (
+    FORMAT_VERSIONS,
+    atomic_folder,
+    hash_bytes,
+    need_space,
+    read_json,
+    reserve,
+    stamp,
+    to_json,
+    write_json,
+)
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER
 from lookalike.models.inference.graph import VERSION
@@ -50,7 +59,7 @@ def features_for(
         "decoder": DECODER,
         "program": VERSION,
     }
-    path = folders.cache("features") / hash_bytes(str(CURRENT["cache"]), *map(str, _flat(about)))
+    path = folders.cache("features") / hash_bytes(str(FORMAT_VERSIONS["cache"]), *map(str, _flat(about)))
     found = _open(path, about)
     if found is None:
         _make(path, about, model, table, chosen, progress)
@@ -73,7 +82,7 @@ def _open(path: Path, about: dict[str, Any]) -> np.ndarray | None:
         return None
     try:
         info = read_json(path / "info.json")
-        if _flat(info["about"]) != _flat(about) or info["format"] != CURRENT["cache"]:
+        if _flat(info["about"]) != _flat(about) or info["format"] != FORMAT_VERSIONS["cache"]:
             return None
         return np.load(path / "features.npy", mmap_mode="r")
     except (LookalikeError, KeyError, TypeError, ValueError, OSError):

@@ -14,8 +14,7 @@ from torch import nn
 from lookalike._version import __version__
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, read_json, recover_folder, write_json, write_text
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_folder, check_format, read_json, recover_folder, stamp, write_json, write_text
 from lookalike.core.run import Run
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, card

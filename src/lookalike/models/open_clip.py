@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookalike.core.compat import import_timm, offline
 from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.imports import import_timm, offline
 
 PREFIX = "open_clip:"
 

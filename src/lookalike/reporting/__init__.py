@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lookalike.core.lazy import lazy_exports
+from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.reporting.job import ReportFile, report

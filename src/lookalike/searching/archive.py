@@ -22,8 +22,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import atomic_file, atomic_folder, left_parts, need_space, write_bytes
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_file, atomic_folder, check_format, left_parts, need_space, stamp, write_bytes
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests

@@ -12,8 +12,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_file, hash_bytes
-from lookalike.core.formats import CURRENT
+from lookalike.core.files import FORMAT_VERSIONS, atomic_file, hash_bytes
 from lookalike.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def cache_file(table: Table) -> Path:
     """Return the file that caches the facts of a table's images."""
     from lookalike.data.decoding import DECODER
 
-    key = hash_bytes(CACHE, str(CURRENT["cache"]), DECODER, str(table.root), table.name)
+    key = hash_bytes(CACHE, str(FORMAT_VERSIONS["cache"]), DECODER, str(table.root), table.name)
     return folders.cache(CACHE) / f"{_root_key(table.root)}-{key}.parquet"
 
 

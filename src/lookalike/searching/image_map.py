@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core.files import atomic_file
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_file, check_format, stamp
 from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
 

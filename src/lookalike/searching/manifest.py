@@ -9,8 +9,7 @@ from typing import Any
 import pydantic
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json, write_json
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import check_format, read_json, stamp, write_json
 
 NAME = "index.json"
 

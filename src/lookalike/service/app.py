@@ -176,7 +176,7 @@ class Connection(H11Protocol):
 
 class Server(uvicorn.Server):
     """uvicorn's, but it does not send itself the signal again that ended it: to whoever counts Ctrl-Cs
-    (cli/interrupt.py) that was a second one, and the process ended before anything was tidied up."""
+    (core/interrupts.py) that was a second one, and the process ended before anything was tidied up."""
 
     struck: int | None = None
 

@@ -16,8 +16,7 @@ from torch import nn
 from lookalike.core import folders, progress
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, read_json
-from lookalike.core.formats import CURRENT
+from lookalike.core.files import FORMAT_VERSIONS, hash_bytes, read_json
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng
 from lookalike.data import audit, read_table
@@ -119,7 +118,7 @@ def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) 
     """The curve that was learned before, if it is this model's, of today's kind, and of what is asked for."""
     if not (path / CURVE).is_file():
         return None
-    if read_json(path / CURVE, "model's curve").get("format") in range(CURRENT["curve"]):
+    if read_json(path / CURVE, "model's curve").get("format") in range(FORMAT_VERSIONS["curve"]):
         progress.warn(f"The curve `{path}` was learned by an older version; it is learned again.")
         return None
     known = ShiftCurve.load(path)

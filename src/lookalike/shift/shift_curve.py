@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, read_json, write_json
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_folder, check_format, read_json, stamp, write_json
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
 from lookalike.shift.graded_folders import FEWEST, MATCHED, SplitPoint, TrainingReference, length

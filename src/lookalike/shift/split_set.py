@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, read_json, write_json
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import check_format, hash_bytes, read_json, stamp, write_json
 from lookalike.data.table import Table
 from lookalike.shift.class_swaps import DRAWS, Step, random_orders
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_file
-from lookalike.core.formats import check_format, stamp
+from lookalike.core.files import atomic_file, check_format, stamp
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

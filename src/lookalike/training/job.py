@@ -15,7 +15,7 @@ from lookalike.core import distributed as processes
 from lookalike.core import progress
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
-from lookalike.core.provenance import versions
+from lookalike.core.imports import package_versions
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import recipe as cookbook
@@ -222,7 +222,7 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
         "notes": division.notes,
         "unreadable": found.unreadable,
         "fingerprint": table.fingerprint(),
-        "versions": versions(),
+        "versions": package_versions(),
     }
     write_json(run.path / PREPARED, document)
     return table, division

@@ -18,6 +18,7 @@ from torch import Tensor
 from lookalike.core import distributed, seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
+from lookalike.core.interrupts import Stopped, stop_on_interrupt
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
 from lookalike.evaluation.classifying import COUNTS
@@ -30,7 +31,6 @@ from lookalike.models.inference.runtimes import graph_for
 from lookalike.models.norms import MomentumBatchNorm
 from lookalike.training import checkpoint, meter, schedule
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
-from lookalike.training.interrupts import Stopped, interrupt
 from lookalike.training.logs import Logs
 from lookalike.training.optim import make_optimizer, rates_of
 from lookalike.training.settings import TrainSettings
@@ -120,7 +120,7 @@ class Loop:
             self._restore()
             done = self.done
         self.train_mode()
-        with Logs(self.run_folder, settings, start=done.step) as logs, interrupt() as stopped:
+        with Logs(self.run_folder, settings, start=done.step) as logs, stop_on_interrupt() as stopped:
             if not done.scores and done.step == 0:
                 self._evaluate(0, logs)
                 self._save()

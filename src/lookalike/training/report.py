@@ -11,7 +11,7 @@ import yaml
 
 from lookalike import methods
 from lookalike.core import report_blocks as s
-from lookalike.core.provenance import versions
+from lookalike.core.imports import package_versions
 from lookalike.core.run import Run
 from lookalike.evaluation import report as measured
 from lookalike.evaluation import training_overlap
@@ -182,6 +182,6 @@ def settings_section(run: Run, parts: Assembly) -> s.Section:
         blocks=[
             s.Code(title="The command that repeats it", text=command),
             s.Code(title="Settings", text=text, folded=True),
-            s.Facts(title="Versions", rows=[*versions().items()], folded=True),
+            s.Facts(title="Versions", rows=[*package_versions().items()], folded=True),
         ],
     )

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import speed
+from benchmarks import machine, speed
 from benchmarks.speed import BENCHES, Bar, bench
-from lookalike.core import machine
 from lookalike.core.errors import LookalikeError
 
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from benchmarks import machine
 from benchmarks.speed.turns import in_turns, ratio
-from lookalike.core import machine
 
 
 def test_every_job_runs_once_a_round_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

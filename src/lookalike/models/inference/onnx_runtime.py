@@ -16,8 +16,7 @@ import torch
 
 from lookalike.core import folders
 from lookalike.core.device import threads
-from lookalike.core.files import atomic_folder, write_json
-from lookalike.core.formats import stamp
+from lookalike.core.files import atomic_folder, stamp, write_json
 from lookalike.models.inference import forks
 from lookalike.models.inference.graph import Program, RuntimeUnavailable, difference, evaluating, finish, key
 

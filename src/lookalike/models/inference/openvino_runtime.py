@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from lookalike.core import folders
-from lookalike.core.compat import import_openvino
 from lookalike.core.device import threads
-from lookalike.core.files import atomic_folder, write_json
-from lookalike.core.formats import stamp
-from lookalike.core.interrupts import held_back
+from lookalike.core.files import atomic_folder, stamp, write_json
+from lookalike.core.imports import import_openvino
+from lookalike.core.interrupts import defer_interrupt
 from lookalike.models.inference import forks
 from lookalike.models.inference.graph import Program, RuntimeUnavailable, difference, evaluating, finish, key
 
@@ -172,7 +171,7 @@ def prepare(model: Embedder, layer: str) -> Path:
     ov = import_openvino()
     with _lock:
         try:
-            with held_back():  # its frontend takes a Ctrl-C for an operation it does not know
+            with defer_interrupt():  # its frontend takes a Ctrl-C for an operation it does not know
                 graph = _convert(ov, model, layer)
         except Exception as error:  # its frontend raises many kinds for networks it cannot take
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]

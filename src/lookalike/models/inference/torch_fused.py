@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from lookalike.core.interrupts import held_back
+from lookalike.core.interrupts import defer_interrupt
 from lookalike.core.progress import say
 from lookalike.models.inference.graph import Program, difference, evaluating
 
@@ -58,7 +58,7 @@ def _fuse(model: Embedder, layer: str) -> Any:
     pixels = program.example(BLOCK)
     before = torch.jit.onednn_fusion_enabled()
     try:
-        with evaluating(model), held_back(), torch.no_grad(), warnings.catch_warnings():
+        with evaluating(model), defer_interrupt(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer warns about every branch on a shape
             torch.jit.enable_onednn_fusion(True)
             graph = torch.jit.freeze(_trace(program.eval(), pixels))

@@ -70,7 +70,7 @@ SERIES = """
 import sys
 from lookalike.core.job_cache import Jobs
 from tests.helpers import ROOT
-from tests.core.test_jobs import linger
+from tests.core.test_job_cache import linger
 
 if __name__ == "__main__":
     folder = sys.argv[1]

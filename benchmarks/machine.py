@@ -1,14 +1,13 @@
-"""What a benchmark says about the machine it ran on, and whether that machine was quiet."""
+"""Describe the machine a benchmark runs on, and check that nothing else uses it."""
 
 from __future__ import annotations
 
 import os
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
-from lookalike.core.device import threads
+from lookalike.core.device import cpu_name, load_average, threads
 from lookalike.core.errors import Exit, LookalikeError
 
 QUIET = 0.25  # cores that other processes may use while we measure
@@ -18,23 +17,8 @@ class Busy(LookalikeError):
     exit_code = Exit.BUSY
 
 
-def cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def load() -> float | None:
-    """The load average; None where the system does not keep one."""
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-
-
 def describe() -> dict[str, Any]:
-    return {"load": load(), "threads": threads(), "cpu": cpu_name()}
+    return {"load": load_average(), "threads": threads(), "cpu": cpu_name()}
 
 
 def _busy_ticks() -> int | None:
@@ -64,7 +48,7 @@ def others_use(seconds: float = 5.0) -> float | None:
     return None if second is None else max(0.0, (second - first) / passed)
 
 
-def look_around(*, wait: bool = False, force: bool = False, seconds: float = 5.0, say: Any = None) -> bool:
+def require_quiet(*, wait: bool = False, force: bool = False, seconds: float = 5.0, say: Any = None) -> bool:
     """True if the machine is quiet. Busy: wait for quiet, or go on marked (`force`), or refuse with exit code 3."""
     while True:
         used = others_use(seconds)

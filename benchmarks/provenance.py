@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
-
-_PACKAGES = ("lookalike", "torch", "timm", "numpy", "openvino", "pytorch-metric-learning")
+from lookalike.core.imports import package_versions
 
 
 def data_folder(data: str | Path | None) -> Path | None:
@@ -31,16 +28,6 @@ def data_set(data: Path | None, name: str, who: str) -> Path:
     return data / name
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def command() -> str:
     """The command that is running, without the folders of this machine."""
     words = ["lookalike"]
@@ -55,4 +42,4 @@ def command() -> str:
 
 
 def provenance() -> dict[str, Any]:
-    return {"when": time.strftime("%Y-%m-%d"), "command": command(), "versions": versions()}
+    return {"when": time.strftime("%Y-%m-%d"), "command": command(), "versions": package_versions()}

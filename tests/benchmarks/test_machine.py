@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookalike.core import machine
+from benchmarks import machine
 from lookalike.core.errors import Exit
 
 
@@ -27,17 +27,17 @@ def test_our_own_work_is_not_taken_for_that_of_others(monkeypatch: pytest.Monkey
 def test_a_busy_machine_is_refused_waited_for_or_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "others_use", lambda seconds: 0.3)
     with pytest.raises(machine.Busy, match=r"Other processes use 0\.30 cores") as caught:
-        machine.look_around()
+        machine.require_quiet()
     assert caught.value.exit_code == Exit.BUSY == 3
-    assert machine.look_around(force=True) is False
+    assert machine.require_quiet(force=True) is False
 
     uses, said = iter([2.0, 0.3, 0.25]), []
     monkeypatch.setattr(machine, "others_use", lambda seconds: next(uses))
-    assert machine.look_around(wait=True, say=said.append) is True
+    assert machine.require_quiet(wait=True, say=said.append) is True
     assert len(said) == 2
 
 
 def test_a_quiet_machine_and_one_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     for use in (0.0, 0.25, None):
         monkeypatch.setattr(machine, "others_use", lambda seconds, use=use: use)
-        assert machine.look_around() is True
+        assert machine.require_quiet() is True

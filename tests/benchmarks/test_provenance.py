@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.core import provenance
+from benchmarks import provenance
 from lookalike.core.errors import LookalikeError
 
 
@@ -37,7 +37,3 @@ def test_the_command_is_kept_without_this_machines_folders(
 ) -> None:
     monkeypatch.setattr("sys.argv", words)
     assert provenance.command() == wanted
-
-
-def test_versions_name_what_decides_a_figure() -> None:
-    assert {"python", "lookalike", "torch", "numpy"} <= set(provenance.versions())
