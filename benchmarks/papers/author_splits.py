@@ -17,7 +17,7 @@ from lookalike.shift.split_set import Split, SplitSet, data_facts
 
 MAX_BYTES = 64 << 20
 MAX_TEXTS = 5_000_000  # one list may be named from many places, so the size of the file is no bound
-EYE = {"name": "resnet50 of the authors", "weights": "authors"}
+REFERENCE_MODEL = {"name": "resnet50 of the authors", "weights": "authors"}
 UNEVEN = {"sop": 2}  # classes that one side may have more: the official halves of SOP have 11,318 and 11,316
 
 
@@ -133,7 +133,7 @@ def read_splits(path: Path, table: Table) -> SplitSet:
     first = splits[0]
     halves = _default(table)
     default = next((s.id for s in splits if halves and set(s.train) == halves), first.id)
-    return SplitSet(facts, EYE, "authors", tuple(splits), default, settings={"file": path.name})
+    return SplitSet(facts, REFERENCE_MODEL, "authors", tuple(splits), default, settings={"file": path.name})
 
 
 def _wrong(train: Sequence[str], test: Sequence[str], fid: float, uneven: int) -> str | None:
@@ -152,10 +152,10 @@ def _wrong(train: Sequence[str], test: Sequence[str], fid: float, uneven: int) -
 
 def _default(table: Table) -> set[str]:
     """The training classes of the usual split."""
-    from lookalike.shift.make_splits import start
+    from lookalike.shift.make_splits import default_sides
 
     names = table.labels()[1]
-    return {names[code] for code in start(table)[0]}
+    return {names[code] for code in default_sides(table)[0]}
 
 
 def _plain(name: str) -> str:

@@ -204,19 +204,19 @@ def transfer_rarely_helps(context: ClaimContext) -> ClaimOutcome:
 
 def same_shape(context: ClaimContext) -> ClaimOutcome:
     """9: normalized FID along one sequence of splits, seen by other backbones: correlation ≥ 0.95 each."""
-    from benchmarks.papers.oodml_runs import EYES, progression_of
+    from benchmarks.papers.oodml_runs import REFERENCE_MODELS, progression_of
 
     figures: dict[str, Any] = {}
     for name in SETS:
-        curves = {eye: rules.normalized(progression_of(context, name, eye)) for eye in EYES}
-        first = np.asarray(curves[EYES[0]])
+        curves = {model: rules.normalized(progression_of(context, name, model)) for model in REFERENCE_MODELS}
+        first = np.asarray(curves[REFERENCE_MODELS[0]])
         figures[name] = {
-            eye: {
+            model: {
                 "correlation": round(float(np.corrcoef(first, values)[0, 1]), 4),
                 "largest_difference": round(float(np.abs(first - values).max()), 4),
             }
-            for eye, values in curves.items()
-            if eye != EYES[0]
+            for model, values in curves.items()
+            if model != REFERENCE_MODELS[0]
         }
     least = min(f["correlation"] for found in figures.values() for f in found.values())
     note = f"least correlation {least:.3f}"

@@ -21,15 +21,20 @@ STEPS = 700
 FEW_METHODS = ("ms", "s2sd")
 EPISODES, ADAPT_STEPS, SHOTS = 5, 200, (2, 5)
 # The images are 96 to 112 px high; enlarged to 160 they are worth most for their cost.
-LOOK: dict[str, Any] = {"size": 160, "pooling": "gem"}
-EYES = ("efficientnet_lite0", "efficientnet_lite2")
+INPUT: dict[str, Any] = {"size": 160, "pooling": "gem"}
+REFERENCE_MODELS = ("efficientnet_lite0", "efficientnet_lite2")
 
 
 def settings_for(method: str, seed: int, name: str = SETS[0]) -> Any:
     from lookalike.shift.experiment import RECIPE
     from lookalike.shift.experiment import trial_settings as resolved
 
-    given: dict[str, Any] = {"recipe": RECIPE, "model": EYES[0], "steps": STEPS, "settings": {"model": LOOK}}
+    given: dict[str, Any] = {
+        "recipe": RECIPE,
+        "model": REFERENCE_MODELS[0],
+        "steps": STEPS,
+        "settings": {"model": INPUT},
+    }
     return resolved(method, seed=seed, layout=name, **given)
 
 
@@ -50,7 +55,7 @@ def table_of(context: ClaimContext, name: str, part: str = "all") -> Path:
 
 
 def splits_of(context: ClaimContext, name: str) -> Any:
-    """Five splits of a set with the whole sequence, by the first eye."""
+    """Five splits of a set with the whole sequence, by the first model."""
     from lookalike.data.table import Table
     from lookalike.shift.make_splits import make_splits
     from lookalike.shift.split_set import SplitSet
@@ -58,14 +63,14 @@ def splits_of(context: ClaimContext, name: str) -> Any:
     path = context.jobs.folder / f"{name}-splits.json"
     if not path.exists():
         context.say(f"Splits of {name}")
-        make_splits(Table.load(table_of(context, name)), _eye(EYES[0]), count=SPLITS).save(path)
+        make_splits(Table.load(table_of(context, name)), _reference_model(REFERENCE_MODELS[0]), count=SPLITS).save(path)
     return SplitSet.load(path)
 
 
-def _eye(name: str) -> Any:
+def _reference_model(name: str) -> Any:
     from lookalike.models import Embedder
 
-    return Embedder.from_pretrained(name, **LOOK)
+    return Embedder.from_pretrained(name, **INPUT)
 
 
 def rows_of(context: ClaimContext, name: str) -> list[dict[str, Any]]:
@@ -194,14 +199,14 @@ def sequence_of(context: ClaimContext, name: str) -> list[float]:
     return [step.fid for step in splits_of(context, name).sequence if step.kind in ("start", "harder")]
 
 
-def progression_of(context: ClaimContext, name: str, eye: str) -> list[float]:
-    """The same swaps (those of the first eye) as another backbone sees them."""
+def progression_of(context: ClaimContext, name: str, model: str) -> list[float]:
+    """The same swaps (those of the first model) as another backbone sees them."""
     found: list[float] = context.job(
-        f"{name}-eye-{eye}",
+        f"{name}-{model}",
         progression,
         table=str(table_of(context, name)),
         splits=str(_splits_file(context, name)),
-        eye=eye,
+        model=model,
     )
     return found
 
@@ -211,7 +216,7 @@ def _splits_file(context: ClaimContext, name: str) -> Path:
     return context.jobs.folder / f"{name}-splits.json"
 
 
-def progression(*, table: str, splits: str, eye: str) -> list[float]:
+def progression(*, table: str, splits: str, model: str) -> list[float]:
     """FID of every swap of a file of splits, measured with another backbone."""
     from lookalike.data.table import Table
     from lookalike.data.views import CenterView
@@ -219,8 +224,8 @@ def progression(*, table: str, splits: str, eye: str) -> list[float]:
     from lookalike.shift.fid import ClassFID
     from lookalike.shift.split_set import SplitSet
 
-    images, found, model = Table.load(Path(table)), SplitSet.load(splits), _eye(eye)
-    features = features_for(model, images, views=[CenterView(model.preprocess)])[0]
+    images, found, embedder = Table.load(Path(table)), SplitSet.load(splits), _reference_model(model)
+    features = features_for(embedder, images, views=[CenterView(embedder.preprocess)])[0]
     codes, names = images.labels()
     place = {name: code for code, name in enumerate(names)}
     start = found.split(found.default)

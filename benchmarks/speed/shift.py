@@ -19,23 +19,23 @@ MODEL = "efficientnet_lite0"
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     import scipy
 
-    from lookalike.shift.class_swaps import sequence
+    from lookalike.shift.class_swaps import swap_sequence
     from lookalike.shift.fid import ClassFID
-    from lookalike.shift.make_splits import start
+    from lookalike.shift.make_splits import default_sides
 
     table, features = _features(context)
     codes, names = table.labels()
-    sides = start(table)
+    sides = default_sides(table)
     context.say("ours")
     begun = time.perf_counter()
-    whole = sequence(ClassFID(features, codes), names, sides, draws=0)
+    whole = swap_sequence(ClassFID(features, codes), names, sides, draws=0)
     ours = time.perf_counter() - begun
     begun = time.perf_counter()
-    sequence(ClassFID(features, codes, "means"), names, sides, draws=0)
+    swap_sequence(ClassFID(features, codes, "means"), names, sides, draws=0)
     means = time.perf_counter() - begun
     rows = ClassFID(features, codes)
     differences, begun = [], time.perf_counter()
-    for number, (step, state) in enumerate(zip(whole.steps, whole.states, strict=True), 1):
+    for number, (step, state) in enumerate(zip(whole.steps, whole.sides, strict=True), 1):
         expected = by_root(rows.rows(state.train), rows.rows(state.test))
         differences.append(abs(step.fid - expected) / expected)
         context.say(f"peer {number} of {len(whole.steps)}")

@@ -36,7 +36,7 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
     fids = [float(line.split()[2]) for line in answer.out.splitlines()[1:-2]]
     assert fids == pytest.approx([split["fid"] for split in document["splits"]], rel=6e-4)
     assert document["format"] == 1
-    assert document["eye"]["name"] and document["eye"]["weights"]
+    assert document["reference_model"]["name"] and document["reference_model"]["weights"]
     found = lookalike.shift.SplitSet.load(tmp_path / "birds-splits.json")
     table = lookalike.read_table(birds)
     for split in found.splits:

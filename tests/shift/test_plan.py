@@ -17,7 +17,7 @@ from lookalike.shift.make_splits import split_features
 from lookalike.shift.split_set import Split, SplitSet
 from lookalike.training.source import CachedSource, Rows
 
-EYE = {"name": "made up", "weights": "0", "preprocess": {}}
+REFERENCE = {"name": "made up", "weights": "0", "preprocess": {}}
 
 
 def resolved(method, layout="", **settings):
@@ -76,7 +76,7 @@ def test_models_and_data_sets_that_end_alike_are_told_apart(images, tiny, tmp_pa
 
 def found_splits(**options) -> SplitSet:
     table, features = make_classes(40)
-    return split_features(table, features, EYE, **options)
+    return split_features(table, features, REFERENCE, **options)
 
 
 def test_controls_are_classes_of_the_split_they_are_measured_on():
@@ -103,7 +103,7 @@ def test_a_removal_without_its_start_has_no_controls_and_that_is_said(capfd, ima
 def test_files_without_random_removals_get_them():
     """As the authors' have none."""
     whole = found_splits(count=6)
-    bare = SplitSet(whole.data, whole.eye, "authors", whole.splits, whole.default)
+    bare = SplitSet(whole.data, whole.reference_model, "authors", whole.splits, whole.default)
     assert not experiment.controls(bare, bare.splits)
     found = bare.with_random_removals()
     end = found.end_of_swapping()

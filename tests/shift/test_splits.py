@@ -11,12 +11,12 @@ from tests.naive import shift as naive
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift import class_swaps, fid
-from lookalike.shift.class_swaps import sequence, turning
+from lookalike.shift.class_swaps import plateau, swap_sequence
 from lookalike.shift.fid import ClassFID
-from lookalike.shift.make_splits import split_features, start
+from lookalike.shift.make_splits import default_sides, split_features
 from lookalike.shift.split_set import SplitSet
 
-EYE = {"name": "made up", "weights": "0"}
+REFERENCE = {"name": "made up", "weights": "0"}
 
 
 @pytest.mark.parametrize(("harder", "history", "per_step"), [(True, 5, 2), (False, 7, 2), (True, 0, 1), (True, 3, 3)])
@@ -32,7 +32,7 @@ def test_swaps_as_the_naive_twin(harder, history, per_step):
 def test_swapping_drives_the_sides_apart_and_together(classes):
     table, features = classes(40)
     codes, names = table.labels()
-    whole = sequence(ClassFID(features, codes), names, start(table))
+    whole = swap_sequence(ClassFID(features, codes), names, default_sides(table))
     fids = [step.fid for step in whole.steps]
     assert fids[whole.end] > 1.5 * fids[whole.start] > 1.5 * min(fids[: whole.start])
     assert fids[-1] > fids[whole.end]  # removal goes on where swapping stopped
@@ -44,7 +44,7 @@ def test_swapping_drives_the_sides_apart_and_together(classes):
 @pytest.mark.parametrize("measure", ["samples", "means"])
 def test_every_class_and_image_is_accounted_for(classes, classes_there, measure):
     table, features = classes(classes_there)
-    found = split_features(table, features, EYE, measure=measure)
+    found = split_features(table, features, REFERENCE, measure=measure)
     codes, names = table.labels()
     for split in found.splits:
         assert len(split.train) == len(split.test) >= 2
@@ -66,7 +66,7 @@ def test_fids_are_those_of_the_sides(classes):
     table, features = classes(40)
     rows = features.astype(float)
     for measure in ("samples", "means"):
-        found = split_features(table, features, EYE, measure=measure)
+        found = split_features(table, features, REFERENCE, measure=measure)
         labels = table.column("label")
 
         def side(names, measure=measure, labels=labels):
@@ -87,14 +87,14 @@ def test_fids_are_those_of_the_sides(classes):
 
 def test_the_whole_sequence_is_kept(classes):
     table, features = classes(40)
-    found = split_features(table, features, EYE, count=5)
+    found = split_features(table, features, REFERENCE, count=5)
     kinds = [step.kind for step in found.sequence]
     assert kinds == sorted(kinds, key=["easier", "start", "harder", "removal"].index)
     assert len(found.splits) == 5
     assert len(found.sequence) == 15 + 1 + 20 + 7
     assert {split.step for split in found.splits} <= {step.name for step in found.sequence}
     assert all(len(step.random) == 5 for step in found.sequence if step.kind == "removal")
-    end = turning([s.fid for s in found.sequence if s.kind in ("start", "harder")], 5)
+    end = plateau([s.fid for s in found.sequence if s.kind in ("start", "harder")], 5)
     assert str(end) in {split.step for split in found.splits}
     sides = dict.fromkeys(found.split(found.default).train, "train")
     sides |= dict.fromkeys(found.split(found.default).test, "test")
@@ -106,7 +106,7 @@ def test_the_whole_sequence_is_kept(classes):
             for split in found.splits:
                 if split.step == step.name:
                     assert set(split.train) == {name for name, side in sides.items() if side == "train"}
-    assert found.places()[found.default] == 0
+    assert found.positions()[found.default] == 0
     assert set(found.progression()) == {"swapping", "removal", "random removal"}
 
 
@@ -115,7 +115,7 @@ def test_same_file_for_the_same_seed_and_shuffled_rows(classes, tmp_path, monkey
     order = numpy_rng(0, "shuffle").permutation(len(table))
     by_id = dict(zip(table.column("row_id"), features, strict=True))
 
-    class Eye:
+    class ReferenceModel:
         name, preprocess, pooling = "made up", None, type("P", (), {"name": "avg"})
 
         def fingerprint(self, layer):
@@ -124,24 +124,24 @@ def test_same_file_for_the_same_seed_and_shuffled_rows(classes, tmp_path, monkey
     from lookalike.data import Preprocess
     from lookalike.shift import make_splits
 
-    Eye.preprocess = Preprocess(size=32, mean=(0, 0, 0), std=(1, 1, 1))
+    ReferenceModel.preprocess = Preprocess(size=32, mean=(0, 0, 0), std=(1, 1, 1))
     monkeypatch.setattr(
         "lookalike.models.features_for",
         lambda model, rows, **_: np.stack([by_id[row] for row in rows.column("row_id")])[None],
     )
-    first = make_splits.make_splits(table, Eye(), seed=3)
-    second = make_splits.make_splits(table.take(order), Eye(), seed=3)
+    first = make_splits.make_splits(table, ReferenceModel(), seed=3)
+    second = make_splits.make_splits(table.take(order), ReferenceModel(), seed=3)
     first.save(tmp_path / "a.json")
     second.save(tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-    other = make_splits.make_splits(table, Eye(), seed=4)
+    other = make_splits.make_splits(table, ReferenceModel(), seed=4)
     assert other.random != first.random
     assert [s.fid for s in other.splits] == [s.fid for s in first.splits]
 
 
 def test_file_there_and_back(classes, tmp_path):
     table, features = classes(21)
-    found = split_features(table, features, EYE)
+    found = split_features(table, features, REFERENCE)
     found.save(tmp_path / "splits.json")
     assert SplitSet.load(tmp_path / "splits.json") == found
     document = json.loads((tmp_path / "splits.json").read_text())
@@ -153,27 +153,27 @@ def test_file_there_and_back(classes, tmp_path):
     (tmp_path / "both.json").write_text(json.dumps(document))
     with pytest.raises(LookalikeError, match="both sides"):
         SplitSet.load(tmp_path / "both.json")
-    del document["eye"]
+    del document["reference_model"]
     (tmp_path / "half.json").write_text(json.dumps(document))
     with pytest.raises(LookalikeError, match="damaged"):
         SplitSet.load(tmp_path / "half.json")
 
 
-def test_kinds_and_eyes_are_never_mixed(classes):
+def test_measures_and_reference_models_are_never_mixed(classes):
     table, features = classes(12)
-    samples, means = (split_features(table, features, EYE, measure=m) for m in ("samples", "means"))
+    samples, means = (split_features(table, features, REFERENCE, measure=m) for m in ("samples", "means"))
     assert samples.split(1).fid != means.split(1).fid
     with pytest.raises(LookalikeError, match="kinds of FID"):
         samples.check_comparable(means)
     other = split_features(table, features, {"name": "other", "weights": "1"})
-    with pytest.raises(LookalikeError, match="measuring backbones"):
+    with pytest.raises(LookalikeError, match="reference models"):
         samples.check_comparable(other)
-    samples.check_comparable(split_features(table, features, EYE, count=4))
+    samples.check_comparable(split_features(table, features, REFERENCE, count=4))
 
 
 def test_splits_of_other_images_are_refused(classes):
     table, features = classes(12)
-    found = split_features(table, features, EYE)
+    found = split_features(table, features, REFERENCE)
     with pytest.raises(LookalikeError, match="does not have"):
         found.rows(classes(8)[0], found.split(1))
     with pytest.raises(LookalikeError, match="no split 99"):
@@ -185,7 +185,7 @@ def test_images_without_a_label_are_in_neither(classes):
     labels = table.column("label").copy()
     labels[:3] = None
     table = table.with_column("label", labels)
-    found = split_features(table, features, EYE)
+    found = split_features(table, features, REFERENCE)
     assert found.data["unlabeled"] == 3
     rows = found.rows(table, found.split(1))
     assert {0, 1, 2} <= set(rows["removed"])
@@ -196,11 +196,11 @@ def test_start_takes_a_split_that_parts_the_classes(classes):
     table, _ = classes(12)
     codes, _ = table.labels()
     even = table.with_column("split", np.where(codes % 2 == 0, "train", "test").astype(object))
-    assert start(even) == (tuple(range(0, 12, 2)), tuple(range(1, 12, 2)))
+    assert default_sides(even) == (tuple(range(0, 12, 2)), tuple(range(1, 12, 2)))
     uneven = table.with_column("split", np.where(codes < 9, "train", "test").astype(object))
-    assert start(uneven) == (tuple(range(6)), tuple(range(6, 12)))
+    assert default_sides(uneven) == (tuple(range(6)), tuple(range(6, 12)))
     with pytest.raises(LookalikeError, match="at least 6"):
-        start(classes(5)[0])
+        default_sides(classes(5)[0])
 
 
 def test_removal_takes_what_looks_like_the_other_side():
@@ -213,7 +213,7 @@ def test_removal_of_several_at_once_takes_the_first_of_the_same_order():
     means = numpy_rng(3, "means").standard_normal((40, 4))
     train, test = tuple(range(20)), tuple(range(20, 40))
     found = class_swaps.removals(means, train, test, per_step=3, steps=4)
-    scores = class_swaps.leanings(means, train, test)
+    scores = class_swaps.separation(means, train, test)
     for side, own, kept in zip((train, test), scores, (found[0].train, found[0].test), strict=True):
         gone = {side[i] for i in np.argsort(own)[:3]}
         assert set(side) - set(kept) == gone
@@ -223,7 +223,7 @@ def test_removal_of_several_at_once_takes_the_first_of_the_same_order():
 def test_large_data_sets_go_in_larger_steps(classes):
     """As many steps as for a few classes: a sequence of thousands could not be paid for."""
     table, features = classes(600, images=4, dim=3)
-    found = split_features(table, features, EYE, draws=1)
+    found = split_features(table, features, REFERENCE, draws=1)
     assert found.settings["per_step"] == 6
     removed = [step for step in found.sequence if step.kind == "removal"]
     assert [step.number for step in removed] == list(range(3, 100, 3))
@@ -241,14 +241,14 @@ def test_large_data_sets_go_in_larger_steps(classes):
 )
 def test_options_that_make_no_splits(classes, wrong, words):
     with pytest.raises(LookalikeError, match=words):
-        split_features(*classes(8), EYE, **wrong)
+        split_features(*classes(8), REFERENCE, **wrong)
 
 
 def test_the_authors_removal_swaps_or_removes(classes):
     table, features = classes(60)
     codes, _ = table.labels()
     distances = ClassFID(features, codes)
-    train, test = start(table)
+    train, test = default_sides(table)
     found = class_swaps.author_removals(
         distances.means, train, test, distances.between, per_step=2, steps=10, history=5
     )
@@ -264,7 +264,7 @@ def test_the_authors_removal_swaps_or_removes(classes):
         assert len(state.train) == len(state.test)
         current = value
     assert any(state.removed for state in found)
-    whole = split_features(table, features, EYE, removal="authors")
+    whole = split_features(table, features, REFERENCE, removal="authors")
     assert whole.settings["removal"] == "authors"
 
 
@@ -283,6 +283,6 @@ def test_carried_moments_are_those_computed_anew(classes):
 
 
 def test_turning_point():
-    assert turning([1, 2, 3, 2, 2, 2, 9], 3) == 2
-    assert turning([1, 2, 3, 2, 2, 4, 3], 3) == 5
-    assert turning([5, 4], 3) == 0
+    assert plateau([1, 2, 3, 2, 2, 2, 9], 3) == 2
+    assert plateau([1, 2, 3, 2, 2, 4, 3], 3) == 5
+    assert plateau([5, 4], 3) == 0

@@ -1,6 +1,7 @@
-"""How far a model can be trusted: splits of growing difficulty, the curve over them, few shots, and placing.
+"""How far a model can be trusted: splits of growing difficulty, performance along them, few-shot, and placement.
 
-Each verb of `lookalike shift` is a function here: `lookalike.shift.splits(data="birds/")`.
+Each command of ``lookalike shift`` is a function here: ``lookalike shift splits birds/`` is
+``lookalike.shift.splits(data="birds/")``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""AGS."""
+"""AGS (aggregated generalization score) and the other statistics of runs along splits of growing difficulty.
+
+Functions that take ``rows`` expect one dictionary per training run, in any order, with the keys ``method``, ``split``
+(its id), ``fid``, ``seed`` and the measures (``recall@1``, ``map@1000``, …).
+"""
 
 from __future__ import annotations
 
@@ -11,37 +15,55 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
 
-
-def ags(fids: Sequence[float], values: Sequence[float]) -> float:
-    """Trapezoid area of the values over FID, stretched so that the first split lies at 0 and the last at 1.
-
-    The supplement does not spell it out; this is what gives the paper's own table (docs/decisions/0113). It depends
-    on the range of FID: compare it within one file of splits only.
-    """
-    x, y = np.asarray(fids, np.float64), np.asarray(values, np.float64)
-    if len(x) != len(y) or len(x) < 2:
-        raise LookalikeError(f"AGS needs as many values as FIDs, at least 2: there are {len(y)} and {len(x)}.")
-    if not (np.diff(x) > 0).all():
-        raise LookalikeError("AGS needs splits of rising FID.")
-    return float(np.trapezoid(y, (x - x[0]) / (x[-1] - x[0])))
-
-
 Rows = Sequence[Mapping[str, Any]]
 DRAWS = 2000
 
 
+def ags(fids: Sequence[float], values: Sequence[float]) -> float:
+    """Area under a measure over the shift, with the FIDs scaled to [0, 1].
+
+    The first split lies at 0, the last at 1, and the area is that of the trapezoids. The paper's supplement does not
+    state the formula; this one reproduces its Table 3. AGS depends on the range of the FIDs, so compare it within one
+    set of splits only.
+
+    Args:
+        fids: FID of each split, strictly increasing.
+        values: The measure on each split.
+
+    Returns:
+        The area, a weighted mean of the values.
+
+    Raises:
+        LookalikeError: If the lengths differ, there are fewer than 2 splits, or the FIDs do not increase.
+
+    References:
+        Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts in Deep Metric Learning",
+        Table 3.
+
+    Example:
+        >>> ags([10.0, 20.0, 40.0], [0.9, 0.6, 0.3])
+        0.55
+    """
+    x, y = np.asarray(fids, np.float64), np.asarray(values, np.float64)
+    if len(x) != len(y) or len(x) < 2:
+        raise LookalikeError(f"AGS needs one value per FID and at least 2 of them, but got {len(y)} and {len(x)}.")
+    if not (np.diff(x) > 0).all():
+        raise LookalikeError("AGS needs splits of strictly increasing FID.")
+    return float(np.trapezoid(y, (x - x[0]) / (x[-1] - x[0])))
+
+
 def methods_of(rows: Rows) -> list[str]:
+    """Names of the methods, in order of first appearance."""
     return list(dict.fromkeys(row["method"] for row in rows))
 
 
 def fids_of(rows: Rows) -> dict[int, float]:
-    """FID of each split, easiest first."""
-    found = {row["split"]: row["fid"] for row in rows}
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+    """FID by split id, easiest split first."""
+    return dict(sorted({row["split"]: row["fid"] for row in rows}.items(), key=lambda item: item[1]))
 
 
 def values_of(rows: Rows, method: str, measure: str) -> list[np.ndarray]:
-    """A measure of one method: one array a split (easiest first), a number a seed."""
+    """Values of a measure for one method: one array per split (easiest first), one value per seed."""
     out: list[np.ndarray] = []
     for split in fids_of(rows):
         chosen = [row for row in rows if row["method"] == method and row["split"] == split]
@@ -50,8 +72,15 @@ def values_of(rows: Rows, method: str, measure: str) -> list[np.ndarray]:
     return out
 
 
-def t_interval(values: np.ndarray, *, seed: int = 0) -> Interval:
-    """The mean over seeds with the t interval; one seed alone has no width."""
+def t_interval(values: np.ndarray) -> Interval:
+    """Mean over seeds with Student's 95 % interval; a single seed gives an interval of zero width.
+
+    Args:
+        values: One value per seed.
+
+    Returns:
+        The mean with its interval.
+    """
     from scipy import stats
 
     mean = float(values.mean())
@@ -62,16 +91,25 @@ def t_interval(values: np.ndarray, *, seed: int = 0) -> Interval:
 
 
 def score(rows: Rows, method: str, measure: str, *, seed: int = 0) -> dict[str, Any]:
-    """AGS of a method: of the mean curve, its bootstrap over seeds within each split, and the t interval of seeds."""
+    """AGS of one method with two intervals.
+
+    Args:
+        rows: The runs.
+        method: Name of the method.
+        measure: Key of the measure, such as ``"recall@1"``.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        ``value`` (AGS of the mean curve), ``low`` and ``high`` (bootstrap over seeds within each split), ``t_low``
+        and ``t_high`` (Student's interval over seeds) and ``by_seed``.
+    """
     fids = list(fids_of(rows).values())
     values = values_of(rows, method, measure)
     rng = numpy_rng(seed, "ags", method, measure)
     drawn = np.stack([v[rng.integers(len(v), size=(DRAWS, len(v)))].mean(axis=1) for v in values], axis=1)
-    draws = np.array([ags(fids, row) for row in drawn])
     value = ags(fids, [float(v.mean()) for v in values])
-    low, high = np.quantile(draws, [0.025, 0.975])
-    count = min(map(len, values))
-    by_seed = np.array([ags(fids, [v[k] for v in values]) for k in range(count)])
+    low, high = np.quantile([ags(fids, row) for row in drawn], [0.025, 0.975])
+    by_seed = np.array([ags(fids, [v[k] for v in values]) for k in range(min(map(len, values)))])
     t = t_interval(by_seed)
     return {
         "value": value,
@@ -84,13 +122,22 @@ def score(rows: Rows, method: str, measure: str, *, seed: int = 0) -> dict[str, 
 
 
 def scores(rows: Rows, measure: str) -> dict[str, dict[str, Any]]:
-    """AGS of every method, best first."""
-    found = {method: score(rows, method, measure) for method in methods_of(rows)}
-    return dict(sorted(found.items(), key=lambda item: -item[1]["value"]))
+    """AGS of every method (see :func:`score`), best first."""
+    by_method = {method: score(rows, method, measure) for method in methods_of(rows)}
+    return dict(sorted(by_method.items(), key=lambda item: -item[1]["value"]))
 
 
 def ranks(rows: Rows, measure: str) -> dict[str, Any]:
-    """Each method's place (1 is best) on every split, and how far the order is that of the easiest split."""
+    """Rank of every method on every split (1 is best), and how the order changes along the splits.
+
+    Args:
+        rows: The runs.
+        measure: Key of the measure.
+
+    Returns:
+        ``splits``, ``places`` (ranks by method), ``tau_with_first`` (Kendall's τ with the easiest split) and
+        ``pairs_swapped`` (pairs of methods in another order than on the easiest split).
+    """
     from scipy import stats
 
     names = methods_of(rows)
@@ -98,8 +145,8 @@ def ranks(rows: Rows, measure: str) -> dict[str, Any]:
     places = (-means).argsort(axis=0, kind="stable").argsort(axis=0, kind="stable") + 1
     several = len(names) > 1
     tau = [float(stats.kendalltau(means[:, 0], column).statistic) if several else 1.0 for column in means.T]
-    tau = [value if value == value else 1.0 for value in tau]  # all alike: nothing changes places
-    above = means[:, None] > means[None]  # who beats whom, on every split
+    tau = [value if value == value else 1.0 for value in tau]  # all methods equal: the order does not change
+    above = means[:, None] > means[None]
     swapped = [int((above[..., 0] & above[..., k].T).sum()) for k in range(means.shape[1])]
     return {
         "splits": list(fids_of(rows)),
@@ -110,28 +157,31 @@ def ranks(rows: Rows, measure: str) -> dict[str, Any]:
 
 
 def gaps(rows: Rows, measure: str) -> list[float]:
-    """Best less worst method on every split."""
+    """Difference between the best and the worst method on every split."""
     means = np.array([[v.mean() for v in values_of(rows, name, measure)] for name in methods_of(rows)])
     return np.asarray(means.max(axis=0) - means.min(axis=0)).tolist()
 
 
 def trend(rows: Rows, method: str, measure: str) -> dict[str, float]:
-    """Spearman's ρ of FID and the mean over seeds, and last less first."""
+    """Spearman's ρ between FID and the mean over seeds, and the last mean minus the first."""
     means = [float(v.mean()) for v in values_of(rows, method, measure)]
     return {"rho": spearman(list(fids_of(rows).values()), means), "last_less_first": means[-1] - means[0]}
 
 
 def compare_removals(rows: Rows) -> list[dict[str, Any]]:
-    """Recall@1 after each removal, and on as many random classes before it: fewer classes alone raise recall."""
+    """Recall@1 after each targeted removal beside that of random removals of the same size.
+
+    Fewer classes alone raise recall, so a removal must be compared with random ones.
+    """
     out = []
     for method in methods_of(rows):
-        mine = [row for row in rows if row["method"] == method]
+        own = [row for row in rows if row["method"] == method]
         draws: dict[int, list[float]] = {}
-        for row in mine:
+        for row in own:
             for split, values in row.get("controls", {}).items():
                 draws.setdefault(int(split), []).extend(values)
         for split, values in sorted(draws.items()):
-            after = [row["recall@1"] for row in mine if row["split"] == split]
+            after = [row["recall@1"] for row in own if row["split"] == split]
             if after:
                 means = {"removal": float(np.mean(after)), "random": float(np.mean(values))}
                 out.append({"split": split, "method": method, **means})
@@ -139,27 +189,35 @@ def compare_removals(rows: Rows) -> list[dict[str, Any]]:
 
 
 def correlations(rows: Rows, measure: str, *, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Spearman's ρ of each structural measure with performance over all runs; the interval draws whole splits."""
+    """Spearman's ρ between each structural measure of the embeddings and performance, over all runs.
+
+    Args:
+        rows: The runs; those without the key ``structure`` are ignored.
+        measure: Key of the measure of performance.
+        seed: Seed of the bootstrap, which resamples whole splits.
+
+    Returns:
+        ``rho``, ``low`` and ``high`` by structural measure; empty with fewer than 4 runs.
+    """
     rows = [row for row in rows if row.get("structure")]
     if len(rows) < 4:
         return {}
     groups = np.array([row["split"] for row in rows])
     target = np.array([row[measure] for row in rows])
     splits = np.unique(groups)
-    rng = numpy_rng(seed, "correlations")
-    drawn = rng.choice(splits, size=(500, len(splits)))
+    drawn = numpy_rng(seed, "correlations").choice(splits, size=(500, len(splits)))
     members = {split: np.flatnonzero(groups == split) for split in splits}
     out = {}
     for name in (name for name in rows[0]["structure"] if all(name in row["structure"] for row in rows)):
         values = np.array([row["structure"][name] for row in rows], np.float64)
-        chosen = (np.concatenate([members[split] for split in row]) for row in drawn)
-        low, high = np.quantile([spearman(values[index], target[index]) for index in chosen], [0.025, 0.975])
+        samples = (np.concatenate([members[split] for split in draw]) for draw in drawn)
+        low, high = np.quantile([spearman(values[index], target[index]) for index in samples], [0.025, 0.975])
         out[name] = {"rho": spearman(values, target), "low": float(low), "high": float(high)}
     return out
 
 
 def spearman(a: Any, b: Any) -> float:
-    """Correlation of the ranks; 0 where one side does not vary."""
+    """Spearman's rank correlation; 0 where one side is constant."""
     from scipy import stats
 
     if len(np.unique(a)) < 2 or len(np.unique(b)) < 2:

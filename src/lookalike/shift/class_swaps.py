@@ -1,4 +1,9 @@
-"""Swaps."""
+"""Which classes change sides, and in which order: swapping, then removal.
+
+A class is represented by its mean feature, a side by the unweighted mean of its classes; FID is only measured along
+the way. Classes are numbered in the order of their names, so that ties are broken by name. Sides are lists, because
+the history of swaps holds positions in them.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +20,33 @@ from lookalike.shift.fid import ClassFID, Floats, Side
 Name = TypeVar("Name", int, str)
 Names = tuple[str, ...]
 DRAWS = 5  # random removals beside every targeted one
+SWAP_STEPS, EASIER_STEPS = 30, 15
+HISTORY, EASIER_HISTORY = 5, 30
+ROUNDS = 50  # a step swaps 1/50 of a side's classes, as the authors do for CUB and Cars
+PATIENCE = 5  # steps without a new maximum after which swapping ends
+REMOVALS = 100  # a step removes 1/100 of a side's classes
+REMOVED = 1 / 3  # fraction of a side's classes that is gone after the last removal
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the whole sequence, chosen as a split or not."""
+    """One step of the whole sequence, whether or not it becomes a split.
+
+    Args:
+        kind: ``easier``, ``start``, ``harder`` or ``removal``.
+        number: Classes per side swapped since the start (negative: easier) or removed since the end of swapping.
+        fid: FID between the sides after the step.
+        swapped: Classes swapped by this step: (out of train, out of test).
+        removed: Classes removed by this step.
+        random: For a removal: FIDs after random removals of the same number of classes.
+    """
 
     kind: str
-    """easier, start, harder or removal."""
     number: int
-    """Classes a side exchanged (below 0: easier) or, for a removal, removed since the end of swapping."""
     fid: float
     swapped: tuple[tuple[str, str], ...] = ()
-    """What this step exchanged: (out of train, out of test)."""
     removed: Names = ()
-    """What this step removed."""
     random: tuple[float, ...] = ()
-    """For a removal: the FIDs after random removals of as many classes."""
 
     @property
     def name(self) -> str:
@@ -39,33 +54,68 @@ class Step:
 
 
 @dataclass(frozen=True)
-class State:
-    """The sides after some steps."""
+class Sides:
+    """Class codes of both sides after a step, and what the step changed.
+
+    Args:
+        train: Training classes.
+        test: Test classes.
+        swapped: Pairs (was in train, was in test) that the step exchanged.
+        removed: Classes that the step removed.
+    """
 
     train: Side
     test: Side
     swapped: tuple[tuple[int, int], ...] = ()
-    """(was in train, was in test): what this step exchanged."""
     removed: tuple[int, ...] = ()
-    """What this step took out."""
 
 
-def leanings(means: Floats, train: Sequence[int], test: Sequence[int]) -> tuple[Floats, Floats]:
-    """For each class how much farther it lies from the other side's mean than from its own: small ones fit there."""
+@dataclass(frozen=True)
+class SwapSequence:
+    """Steps from the easiest to the last removal.
+
+    Args:
+        steps: The steps with their FIDs.
+        sides: Class codes after each step.
+        start: Index of the default split.
+        end: Index of the end of swapping, where removal begins.
+        random: Orders of random removal, one pair (train, test) per draw.
+        settings: Constants of the sequence, stored with the splits.
+    """
+
+    steps: list[Step]
+    sides: list[Sides]
+    start: int
+    end: int
+    random: list[tuple[Side, Side]]
+    settings: dict[str, Any]
+
+
+def separation(means: Floats, train: Sequence[int], test: Sequence[int]) -> tuple[Floats, Floats]:
+    """How much farther each class lies from the other side's mean than from its own side's mean.
+
+    Args:
+        means: Mean feature of every class, shape ``(classes, d)``.
+        train: Training classes.
+        test: Test classes.
+
+    Returns:
+        One score per training class and one per test class; a small score fits the other side.
+    """
     own, other = means[list(train)], means[list(test)]
     center, opposite = own.mean(0), other.mean(0)
 
-    def away(rows: Floats, point: Floats) -> Floats:
+    def distance(rows: Floats, point: Floats) -> Floats:
         distances: Floats = np.sqrt(((rows - point) ** 2).sum(1))
         return distances
 
-    return away(own, opposite) - away(own, center), away(other, center) - away(other, opposite)
+    return distance(own, opposite) - distance(own, center), distance(other, center) - distance(other, opposite)
 
 
-def _places(scores: Floats, side: Sequence[int], count: int, recent: deque[int], harder: bool) -> list[int]:
-    """The `count` first places of a side by score and name, none of them among the recent ones.
+def _pick(scores: Floats, side: Sequence[int], count: int, recent: deque[int], harder: bool) -> list[int]:
+    """The first ``count`` positions of a side by score and name, skipping recent ones.
 
-    The k-th pick searches from the k-th place of the order on, as the authors' does.
+    The k-th pick starts at the k-th position of the order, as in the authors' code.
     """
     order = sorted(range(len(side)), key=lambda i: (scores[i] if harder else -scores[i], side[i]))
     out: list[int] = []
@@ -77,44 +127,62 @@ def _places(scores: Floats, side: Sequence[int], count: int, recent: deque[int],
 
 def swaps(
     means: Floats, train: Side, test: Side, *, per_step: int, steps: int, history: int, harder: bool = True
-) -> list[State]:
-    """The states after each of `steps` rounds of exchanging `per_step` classes.
+) -> list[Sides]:
+    """Exchange classes between the sides, step by step.
 
-    Harder: each side gives up the classes that look most like the other side's. The history stops a class from
-    being swapped straight back.
+    Args:
+        means: Mean feature of every class.
+        train: Training classes at the start.
+        test: Test classes at the start.
+        per_step: Classes per side exchanged in a step.
+        steps: Number of steps.
+        history: Number of recent positions that may not be swapped again, so that no class goes straight back.
+        harder: Each side gives up the classes closest to the other side; otherwise those farthest from it.
+
+    Returns:
+        The sides after each step.
     """
     sides = list(train), list(test)
-    room = min(history, len(train) - per_step)
-    recent: tuple[deque[int], deque[int]] = (deque(maxlen=room), deque(maxlen=room))
+    length = min(history, len(train) - per_step)
+    recent: tuple[deque[int], deque[int]] = (deque(maxlen=length), deque(maxlen=length))
     return [_exchange(means, sides, recent, per_step, harder) for _ in range(steps)]
 
 
 def _exchange(
     means: Floats, sides: tuple[list[int], list[int]], recent: tuple[deque[int], deque[int]], count: int, harder: bool
-) -> State:
-    """Exchange the classes in place; the scores are not computed anew within a round."""
-    scores = leanings(means, *sides)
-    places = [_places(scores[i], sides[i], count, recent[i], harder) for i in (0, 1)]
+) -> Sides:
+    """Exchange classes in place; the scores are computed once per step."""
+    scores = separation(means, *sides)
+    picks = [_pick(scores[i], sides[i], count, recent[i], harder) for i in (0, 1)]
     pairs = []
-    for here, there in zip(*places, strict=True):
-        pairs.append((sides[0][here], sides[1][there]))
-        sides[0][here], sides[1][there] = sides[1][there], sides[0][here]
-    return State(tuple(sides[0]), tuple(sides[1]), swapped=tuple(pairs))
+    for a, b in zip(*picks, strict=True):
+        pairs.append((sides[0][a], sides[1][b]))
+        sides[0][a], sides[1][b] = sides[1][b], sides[0][a]
+    return Sides(tuple(sides[0]), tuple(sides[1]), swapped=tuple(pairs))
 
 
-def removals(means: Floats, train: Side, test: Side, *, per_step: int, steps: int) -> list[State]:
-    """`per_step` classes a side and step go: again those that look most like the other side."""
+def removals(means: Floats, train: Side, test: Side, *, per_step: int, steps: int) -> list[Sides]:
+    """Remove, step by step, the classes of each side that are closest to the other side.
+
+    Args:
+        means: Mean feature of every class.
+        train: Training classes at the start.
+        test: Test classes at the start.
+        per_step: Classes per side removed in a step.
+        steps: Number of steps.
+
+    Returns:
+        The sides after each step.
+    """
     sides = list(train), list(test)
     out = []
     for _ in range(steps):
-        scores = leanings(means, *sides)
-        gone: list[int] = []
-        for own, side in zip(scores, sides, strict=True):
-            places = _places(own, side, per_step, deque(maxlen=0), True)
-            gone += [side[place] for place in places]
+        removed: list[int] = []
+        for scores, side in zip(separation(means, *sides), sides, strict=True):
+            removed += [side[i] for i in _pick(scores, side, per_step, deque(maxlen=0), True)]
         for side in sides:
-            side[:] = [name for name in side if name not in gone]
-        out.append(State(tuple(sides[0]), tuple(sides[1]), removed=tuple(gone)))
+            side[:] = [code for code in side if code not in removed]
+        out.append(Sides(tuple(sides[0]), tuple(sides[1]), removed=tuple(removed)))
     return out
 
 
@@ -127,27 +195,40 @@ def author_removals(
     per_step: int,
     steps: int,
     history: int,
-) -> list[State]:
-    """The published rule: try an exchange; where FID does not fall, undo it and remove these classes instead."""
+) -> list[Sides]:
+    """The published rule: try a swap; where FID does not fall, undo it and remove these classes instead.
+
+    Args:
+        means: Mean feature of every class.
+        train: Training classes at the start.
+        test: Test classes at the start.
+        fid: FID between two sets of classes.
+        per_step: Classes per side and step.
+        steps: Number of steps.
+        history: Number of recent positions that may not be swapped again.
+
+    Returns:
+        The sides after each step.
+    """
     sides = list(train), list(test)
     recent: tuple[deque[int], deque[int]] = (deque(maxlen=history), deque(maxlen=history))
     current, out = fid(train, test), []
     for _ in range(steps):
         if len(sides[0]) <= per_step + max(history, 1):
             break
-        before = State(tuple(sides[0]), tuple(sides[1]))
+        before = Sides(tuple(sides[0]), tuple(sides[1]))
         tried = _exchange(means, sides, recent, per_step, True)
         value = fid(tried.train, tried.test)
         if value < current:
             current = value
             out.append(tried)
             continue
-        gone = [name for pair in tried.swapped for name in pair]
+        removed = [code for pair in tried.swapped for code in pair]
         for side, old in zip(sides, (before.train, before.test), strict=True):
-            side[:] = [name for name in old if name not in gone]
-        for places in recent:  # the places have moved
-            places.clear()
-        out.append(State(tuple(sides[0]), tuple(sides[1]), removed=tuple(gone)))
+            side[:] = [code for code in old if code not in removed]
+        for positions in recent:  # the positions have changed
+            positions.clear()
+        out.append(Sides(tuple(sides[0]), tuple(sides[1]), removed=tuple(removed)))
         current = fid(tuple(sides[0]), tuple(sides[1]))
     return out
 
@@ -155,7 +236,7 @@ def author_removals(
 def random_orders(
     train: tuple[Name, ...], test: tuple[Name, ...], *, draws: int, seed: int
 ) -> list[tuple[tuple[Name, ...], tuple[Name, ...]]]:
-    """In which order random removals take the classes of each side, a pair of orders a draw."""
+    """Random orders in which the classes of each side are removed, one pair of orders per draw."""
     out = []
     for draw in range(draws):
         orders = [numpy_rng(seed, "removal", draw, i).permutation(sorted(side)) for i, side in enumerate((train, test))]
@@ -163,111 +244,108 @@ def random_orders(
     return out
 
 
-STEPS, EASIER_STEPS = 30, 15
-HISTORY, EASIER_HISTORY = 5, 30
-ROUNDS = 50  # a round exchanges a side's classes divided by this, as the authors do for CUB and Cars
-PATIENCE = 5  # rounds without a new maximum after which swapping is over
-AT_ONCE = 100  # a removal takes a side's classes divided by this
-REMOVED = 1 / 3  # of a side's classes are gone after the last
-
-
-@dataclass(frozen=True)
-class Whole:
-    """Steps from the easiest to the last removal, and the sides after each as codes."""
-
-    steps: list[Step]
-    states: list[State]
-    start: int
-    """Place of the default split."""
-    end: int
-    """Place of the end of swapping, where removal begins."""
-    random: list[tuple[Side, Side]]
-    settings: dict[str, Any]
-
-
-def sequence(
-    distances: ClassFID,
+def swap_sequence(
+    class_fid: ClassFID,
     names: Sequence[str],
-    sides: tuple[Side, Side],
+    start: tuple[Side, Side],
     *,
     removal: str = "pure",
     draws: int = DRAWS,
     seed: int = 0,
-) -> Whole:
-    """Swap to the easier and to the harder side, then remove from where FID is greatest. `names` are by code."""
-    train, test = sides
-    means, side = distances.means, len(train)
-    per_step = max(1, round(side / ROUNDS))
-    rounds = side // per_step
+) -> SwapSequence:
+    """Swap towards easier and harder sides, then remove classes from where FID is greatest.
+
+    Args:
+        class_fid: Features by class.
+        names: Class names by code.
+        start: Train and test classes of the default split.
+        removal: ``"pure"``, or ``"authors"`` for their conditional rule (:func:`author_removals`).
+        draws: Number of random removals beside every targeted one.
+        seed: Seed of the random removals.
+
+    Returns:
+        All steps with their FIDs.
+    """
+    train, test = start
+    means, size = class_fid.means, len(train)
+    per_step = max(1, round(size / ROUNDS))
     settings = {"per_step": per_step, "history": HISTORY, "easier_history": EASIER_HISTORY, "patience": PATIENCE}
 
-    def swapped(steps: int, history: int, harder: bool) -> list[State]:
-        steps = min(steps, rounds)
+    def swapped(steps: int, history: int, harder: bool) -> list[Sides]:
+        steps = min(steps, size // per_step)
         return swaps(means, train, test, per_step=per_step, steps=steps, history=history, harder=harder)
 
     easier = swapped(EASIER_STEPS, EASIER_HISTORY, False)
-    harder = [State(train, test), *swapped(STEPS, HISTORY, True)]
-    fids = distances.along([(s.train, s.test) for s in (*easier, *harder)])
+    harder = [Sides(train, test), *swapped(SWAP_STEPS, HISTORY, True)]
+    fids = class_fid.along([(s.train, s.test) for s in (*easier, *harder)])
     easy, hard = fids[: len(easier)], fids[len(easier) :]
-    end = turning(hard, PATIENCE)
+    end = plateau(hard, PATIENCE)
     last = harder[end]
-    at_once = max(1, round(side / AT_ONCE))
-    count = round(side * REMOVED / at_once)
+    per_removal = max(1, round(size / REMOVALS))
+    count = round(size * REMOVED / per_removal)
     if removal == "authors":
         removed = author_removals(
-            means, last.train, last.test, distances.between, per_step=per_step, steps=count, history=HISTORY
+            means, last.train, last.test, class_fid.between, per_step=per_step, steps=count, history=HISTORY
         )
     else:
-        removed = removals(means, last.train, last.test, per_step=at_once, steps=count)
+        removed = removals(means, last.train, last.test, per_step=per_removal, steps=count)
     orders = random_orders(last.train, last.test, draws=draws, seed=seed)
-    gone = [len(last.train) - len(state.train) for state in removed]
+    gone = [len(last.train) - len(sides.train) for sides in removed]
     controls = [(a[k:], b[k:]) for a, b in orders for k in gone]
-    fids = distances.along([*((s.train, s.test) for s in removed), *controls])
-    beside = np.array(fids[len(removed) :]).reshape(draws, len(removed))
+    fids = class_fid.along([*((s.train, s.test) for s in removed), *controls])
+    random_fids = np.array(fids[len(removed) :]).reshape(draws, len(removed))
 
-    def step(kind: str, number: int, value: float, state: State, random: tuple[float, ...] = ()) -> Step:
-        pairs = tuple((names[a], names[b]) for a, b in state.swapped)
-        return Step(kind, number, value, pairs, tuple(names[code] for code in state.removed), random)
+    def step(kind: str, number: int, fid: float, sides: Sides, random: tuple[float, ...] = ()) -> Step:
+        pairs = tuple((names[a], names[b]) for a, b in sides.swapped)
+        return Step(kind, number, fid, pairs, tuple(names[code] for code in sides.removed), random)
 
     steps = [step("easier", -k * per_step, easy[k - 1], easier[k - 1]) for k in range(len(easier), 0, -1)]
     steps += [step("harder" if k else "start", k * per_step, hard[k], harder[k]) for k in range(len(harder))]
-    for k, state in enumerate(removed):
+    for k, sides in enumerate(removed):
         number = gone[k] if removal == "pure" else (k + 1) * per_step
-        steps.append(step("removal", number, fids[k], state, tuple(beside[:, k].tolist())))
-    states = [*easier[::-1], *harder, *removed]
-    return Whole(steps, states, len(easier), len(easier) + end, orders, settings)
+        steps.append(step("removal", number, fids[k], sides, tuple(random_fids[:, k].tolist())))
+    return SwapSequence(steps, [*easier[::-1], *harder, *removed], len(easier), len(easier) + end, orders, settings)
 
 
-def turning(values: Sequence[float], patience: int) -> int:
-    """The place of the maximum, once `patience` further places bring no new one."""
+def plateau(values: Sequence[float], patience: int) -> int:
+    """Index of the maximum, once ``patience`` further values bring no new one."""
     best = 0
-    for place, value in enumerate(values):
+    for i, value in enumerate(values):
         if value > values[best]:
-            best = place
-        elif place - best >= patience:
+            best = i
+        elif i - best >= patience:
             break
     return best
 
 
-def choice(whole: Whole, count: int) -> list[int]:
-    """Places of `count` splits of rising FID: those nearest to equally spaced levels between the easiest and the
-    hardest step, always with the start and the end of swapping. The plateau between that and the first removal is
-    passed over."""
-    fids = [step.fid for step in whole.steps]
-    up = [i for i, s in enumerate(whole.steps) if i > whole.start and (i <= whole.end or s.kind == "removal")]
-    rising = [whole.start]
-    for place in up:
-        if fids[place] > fids[rising[-1]]:
-            rising.append(place)
-    for place in range(whole.start - 1, -1, -1):
-        if fids[place] < fids[rising[0]]:
-            rising.insert(0, place)
-    chosen = list(dict.fromkeys((whole.start, rising[-1], whole.end, rising[0])))[:count]
+def choose_steps(sequence: SwapSequence, count: int) -> list[int]:
+    """Choose the steps that become splits: of rising FID, about equally spaced.
+
+    The start and the end of swapping are always chosen; the plateau between the end of swapping and the first removal
+    is skipped.
+
+    Args:
+        sequence: The whole sequence.
+        count: Number of splits; fewer are returned if the FID does not rise often enough.
+
+    Returns:
+        Indices of the chosen steps, ascending.
+    """
+    fids = [step.fid for step in sequence.steps]
+    start, end = sequence.start, sequence.end
+    rising = [start]
+    for i, step in enumerate(sequence.steps):
+        if i > start and (i <= end or step.kind == "removal") and fids[i] > fids[rising[-1]]:
+            rising.append(i)
+    for i in range(start - 1, -1, -1):
+        if fids[i] < fids[rising[0]]:
+            rising.insert(0, i)
+    chosen = list(dict.fromkeys((start, rising[-1], end, rising[0])))[:count]
     levels = np.linspace(fids[rising[0]], fids[rising[-1]], count).tolist()
-    for place in chosen:
-        levels.remove(min(levels, key=lambda level: abs(level - fids[place])))
+    for i in chosen:
+        levels.remove(min(levels, key=lambda level: abs(level - fids[i])))
     for level in levels:
-        free = [place for place in rising if place not in chosen]
+        free = [i for i in rising if i not in chosen]
         if free:
-            chosen.append(min(free, key=lambda place: abs(fids[place] - level)))
+            chosen.append(min(free, key=lambda i: abs(fids[i] - level)))
     return sorted(chosen)

@@ -1,4 +1,9 @@
-"""Fréchet distance (FID) between sets of features, and between sets of classes."""
+"""Fréchet distance (FID) between two sets of features, and between two sets of classes.
+
+FID = |m₁−m₂|² + tr S₁ + tr S₂ − 2 tr (S₁S₂)^½ with covariances of divisor n−1. No matrix root is computed: with
+S = FᵀF the last trace is the sum of the singular values of F₁F₂ᵀ, also with fewer samples than dimensions. The plain
+form is ``scipy.linalg.sqrtm`` in ``tests/naive/shift.py``, which the tests compare with.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +17,43 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack  # loaded here: who limits its threads must find it
+from scipy.linalg import blas, lapack  # at module level, so that whoever limits BLAS threads finds it loaded
 
 from lookalike.core.device import threads
 from lookalike.evaluation._ranking.parallel import crew
 
 Floats = NDArray[np.float64]
 Side = tuple[int, ...]
+Measure = Literal["samples", "means"]
+_CLASSES_PER_BLOCK = 200
+_CHECKED_COLUMNS = 16
+_DRIFT = 1e-10  # relative; a hundred updates leave about a thousandth of it
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum and scatter of some rows about a center; of two disjoint sets about the same one they add."""
+    """Count, sum and scatter of some rows about a center; moments about the same center add.
+
+    Args:
+        count: Number of rows.
+        total: Σ (x − center), shape ``(d,)``.
+        scatter: Σ (x − center)(x − center)ᵀ, shape ``(d, d)``.
+        center: A point near the mean, against cancellation, shape ``(d,)``.
+    """
 
     count: int
     total: Floats
-    """Σ (x − center)."""
     scatter: Floats
-    """Σ (x − center)(x − center)ᵀ."""
     center: Floats
-    """Near the mean, against cancellation."""
 
-    def exchanged(self, came: Floats, gone: Floats) -> Moments:
-        """With some rows more and some of its own less: one product, and no second matrix beside the answer's."""
-        rows = np.concatenate([came, gone]) - self.center
-        signed = rows * np.repeat((1.0, -1.0), (len(came), len(gone)))[:, None]
+    def exchanged(self, added: Floats, removed: Floats) -> Moments:
+        """Moments after adding some rows and removing others, by one matrix product."""
+        rows = np.concatenate([added, removed]) - self.center
+        signed = rows * np.repeat((1.0, -1.0), (len(added), len(removed)))[:, None]
         scatter = self.scatter.copy()
-        # BLAS wants columns: turned round they are in that order without a copy, and the scatter is symmetric.
+        # BLAS is column-major: the transposed views need no copy, and the scatter is symmetric.
         blas.dgemm(1.0, signed.T, rows.T, trans_b=True, beta=1.0, c=scatter.T, overwrite_c=True)
-        return Moments(self.count + len(came) - len(gone), self.total + signed.sum(0), scatter, self.center)
+        return Moments(self.count + len(added) - len(removed), self.total + signed.sum(0), scatter, self.center)
 
     def __add__(self, other: Moments) -> Moments:
         if self.center is not other.center:
@@ -52,14 +65,22 @@ class Moments:
         return self.center + self.total / self.count
 
     def covariance(self) -> Floats:
-        spread: Floats = np.outer(self.total, self.total / self.count)
-        np.subtract(self.scatter, spread, out=spread)
-        spread /= self.count - 1
-        return spread
+        covariance: Floats = np.outer(self.total, self.total / self.count)
+        np.subtract(self.scatter, covariance, out=covariance)
+        covariance /= self.count - 1
+        return covariance
 
 
 def moments(features: NDArray[np.floating], center: Floats | None = None) -> Moments:
-    """Moments of rows, about their own mean if no center is given."""
+    """Moments of the rows of a matrix.
+
+    Args:
+        features: Features of shape ``(n, d)``.
+        center: Point the moments are taken about; the mean of the rows by default.
+
+    Returns:
+        The moments.
+    """
     rows = np.asarray(features, np.float64)
     if center is None:
         center = rows.mean(0)
@@ -68,41 +89,60 @@ def moments(features: NDArray[np.floating], center: Floats | None = None) -> Mom
 
 
 def moments_distance(a: Moments, b: Moments) -> float:
-    """FID from moments, whatever their centers."""
-    _enough(a.count, b.count)
+    """FID from the moments of both sides, whatever their centers."""
+    _check_counts(a.count, b.count)
     first, second = a.covariance(), b.covariance()
     traces = float(np.trace(first) + np.trace(second))
     if min(a.count, b.count) > len(first) and (lower := _cholesky(first)) is not None:
-        root = _root_of_full(lower, second)
+        root = _root_trace(lower, second)
     else:
-        root = _nuclear(_factor(first, a.count - 1) @ _factor(second, b.count - 1).T)
-    return _assemble(a.mean - b.mean, traces, root)
+        root = _nuclear_norm(_factor(first, a.count - 1) @ _factor(second, b.count - 1).T)
+    return _sum_terms(a.mean - b.mean, traces, root)
 
 
 def frechet_distance(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
-    """FID of two sets of rows, by the cheapest exact way for their sizes."""
-    _enough(len(x), len(y))
+    """FID of two sets of features, by the cheapest exact way for their sizes.
+
+    Args:
+        x: Features of shape ``(n, d)``, n ≥ 2.
+        y: Features of shape ``(m, d)``, m ≥ 2.
+
+    Returns:
+        The distance, at least 0.
+
+    Raises:
+        ValueError: If a side has fewer than 2 rows.
+
+    References:
+        Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local Nash Equilibrium", eq. 6.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(100, 8))
+        >>> round(frechet_distance(x, x + 0.5), 6)  # only the means differ: 8 × 0.5²
+        2.0
+    """
+    _check_counts(len(x), len(y))
     if min(len(x), len(y)) > np.shape(x)[1]:
         return moments_distance(moments(x), moments(y))
     (first, m1), (second, m2) = _centered(x), _centered(y)
     traces = float(np.vdot(first, first) + np.vdot(second, second))
     if max(len(first), len(second)) <= first.shape[1]:
-        root = _nuclear(first @ second.T)
-    else:  # the larger side by its triangular factor, which is no higher than wide
+        root = _nuclear_norm(first @ second.T)
+    else:  # replace the larger side by its triangular factor, which has at most d rows
         small, large = sorted((first, second), key=len)
         triangle: Floats = np.linalg.qr(large).R
-        root = _nuclear(small @ triangle.T)
-    return _assemble(m1 - m2, traces, root)
+        root = _nuclear_norm(small @ triangle.T)
+    return _sum_terms(m1 - m2, traces, root)
 
 
-def _assemble(gap: Floats, traces: float, root: float) -> float:
-    """The sum of the parts; what rounding leaves below zero is zero."""
+def _sum_terms(gap: Floats, traces: float, root: float) -> float:
+    """Sum of the three terms; rounding below zero is clipped."""
     return max(float(gap @ gap) + traces - 2 * root, 0.0)
 
 
-def _enough(*counts: int) -> None:
+def _check_counts(*counts: int) -> None:
     if min(counts) < 2:
-        raise ValueError("a covariance needs at least 2 rows a side")
+        raise ValueError("a covariance needs at least 2 rows per side")
 
 
 def _centered(x: NDArray[np.floating]) -> tuple[Floats, Floats]:
@@ -112,21 +152,21 @@ def _centered(x: NDArray[np.floating]) -> tuple[Floats, Floats]:
     return (rows - mean) / np.sqrt(len(rows) - 1), mean
 
 
-def _nuclear(product: Floats) -> float:
+def _nuclear_norm(product: Floats) -> float:
     return float(np.linalg.svd(product, compute_uv=False).sum())
 
 
 def _factor(covariance: Floats, rank: int) -> Floats:
-    """F with FᵀF = S and as many rows as S has rank: a zero eigenvalue comes back as noise, whose root is not small."""
+    """F with FᵀF = S and as many rows as S has rank; zero eigenvalues come back as noise whose root is not small."""
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > max(values[-1], 0.0) * len(values) * np.finfo(np.float64).eps
-    kept[: max(len(values) - rank, 0)] = False
-    factor: Floats = (vectors[:, kept] * np.sqrt(values[kept])).T
+    nonzero = values > max(values[-1], 0.0) * len(values) * np.finfo(np.float64).eps
+    nonzero[: max(len(values) - rank, 0)] = False
+    factor: Floats = (vectors[:, nonzero] * np.sqrt(values[nonzero])).T
     return factor
 
 
 def _cholesky(covariance: Floats) -> Floats | None:
-    """L with LLᵀ = S; None where S is singular, though there were rows enough: dead or repeated dimensions."""
+    """L with LLᵀ = S, or None where S is singular in spite of enough rows (dead or repeated dimensions)."""
     try:
         lower = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
@@ -136,26 +176,29 @@ def _cholesky(covariance: Floats) -> Floats | None:
     return None if singular else np.asarray(lower, dtype=np.float64)
 
 
-def _root_of_full(lower: Floats, second: Floats) -> float:
-    """tr (S₁S₂)^½ as Σ√λ of LᵀS₂L with S₁ = LLᵀ: half the cost of singular values, a tenth of that of a matrix root.
-
-    `second` is used up.
-    """
-    # LAPACK wants columns: turned round, both are in that order without a copy, and S₂ is symmetric.
-    product, _ = lapack.dsygst(second.T, lower.T, itype=2, lower=0, overwrite_a=1)  # its upper half is filled
+def _root_trace(lower: Floats, second: Floats) -> float:
+    """tr (S₁S₂)^½ as Σ√λ of LᵀS₂L with S₁ = LLᵀ: half the cost of singular values. Overwrites ``second``."""
+    # LAPACK is column-major: the transposed views need no copy, and S₂ is symmetric.
+    product, _ = lapack.dsygst(second.T, lower.T, itype=2, lower=0, overwrite_a=1)  # fills the upper half
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(product.T, UPLO="L"), 0)).sum())
 
 
-Measure = Literal["samples", "means"]
-_AT_ONCE = 200  # classes
-_WATCHED = 16  # columns
-_DRIFT = 1e-10  # relative; what a hundred exchanges leave behind is a thousandth of it
-
-
 class ClassFID:
-    """Features by class; `measure` says whether a side's rows are its images or the means of its classes.
+    """FID between sets of classes, along a sequence in which few classes change from step to step.
 
-    The two are different quantities (a mean of 60 images varies less than an image): never compare them.
+    FID of samples and FID of class means are different quantities (a mean of 60 images varies less than an image)
+    and must never be compared.
+
+    Args:
+        features: Features of shape ``(n, d)``.
+        codes: Class of each row, ``0 … classes − 1``.
+        measure: ``"samples"``: the rows of a side are its images; ``"means"``: the means of its classes.
+
+    Example:
+        >>> features, codes = np.random.default_rng(0).normal(size=(60, 4)), np.repeat(np.arange(6), 10)
+        >>> fid = ClassFID(features, codes)
+        >>> fid.between((0, 1, 2), (3, 4, 5)) == fid.along([((0, 1, 2), (3, 4, 5))])[0]
+        True
     """
 
     def __init__(self, features: NDArray[np.floating], codes: NDArray[np.int64], measure: Measure = "samples") -> None:
@@ -163,59 +206,71 @@ class ClassFID:
         ends = np.cumsum(np.bincount(codes))[:-1]
         by_class = np.split(np.asarray(features[order], np.float64), ends)
         self.measure = measure
-        self.means: Floats = np.stack([own.mean(0) for own in by_class])
-        self._rows = by_class if measure == "samples" else list(self.means[:, None])
-        self._center: Floats = np.concatenate(self._rows).mean(0)
-        self._none: Floats = self.means[:0]
-        self.images = np.array([len(own) for own in by_class])
+        self.means: Floats = np.stack([rows.mean(0) for rows in by_class])
+        self.images = np.array([len(rows) for rows in by_class])
+        self._by_class = by_class if measure == "samples" else list(self.means[:, None])
+        self._center: Floats = np.concatenate(self._by_class).mean(0)
 
     def rows(self, side: Iterable[int]) -> Floats:
-        return np.concatenate([self._none, *(self._rows[code] for code in side)])
+        """The rows of some classes."""
+        return np.concatenate([self.means[:0], *(self._by_class[code] for code in side)])
 
     def between(self, train: Side, test: Side) -> float:
-        """The FID of one pair of sides, from nothing but their rows."""
+        """FID between two sets of classes, computed from their rows."""
         return frechet_distance(self.rows(train), self.rows(test))
 
     def along(self, steps: Sequence[tuple[Side, Side]]) -> list[float]:
-        """The FID of every step. With more rows than dimensions on both sides, sums and scatters are carried on from
-        step to step, so that a step costs one eigenvalue problem. The steps share out the cores."""
+        """FID of every step.
+
+        With more rows than dimensions on both sides, the moments are updated from step to step, so that a step costs
+        one eigenvalue problem. The steps are computed in parallel.
+
+        Args:
+            steps: The train and test classes after each step.
+
+        Returns:
+            One FID per step.
+        """
         if not steps:
             return []
         size = self.means.shape[1]
         with crew() as pool:
-            if any(sum(len(self._rows[code]) for code in side) <= size for sides in steps for side in sides):
+            if any(sum(len(self._by_class[code]) for code in side) <= size for sides in steps for side in sides):
                 return list(pool.map(lambda sides: self.between(*sides), steps))
             waiting: deque[Future[float]] = deque()
             out: list[float] = []
-            known = list(pool.map(self._of, steps[0]))
+            current = list(pool.map(self._moments, steps[0]))
             for before, sides in zip((steps[0], *steps), steps, strict=False):
-                known = list(map(self._moved, known, before, sides))
-                waiting.append(pool.submit(moments_distance, *known))
-                if len(waiting) > 2 * threads():  # so many matrices are held at a time
+                current = list(map(self._updated, current, before, sides))
+                waiting.append(pool.submit(moments_distance, *current))
+                if len(waiting) > 2 * threads():  # bounds the number of matrices in memory
                     out.append(waiting.popleft().result())
             out += [future.result() for future in waiting]
-        for found, side in zip(known, steps[-1], strict=True):
-            self._check(found, side)
+        for moments_of_side, side in zip(current, steps[-1], strict=True):
+            self._check_drift(moments_of_side, side)
         return out
 
-    def _moved(self, known: Moments, before: Side, wanted: Side) -> Moments:
-        """The moments of some classes, from those of others by what came and went where that is less work."""
-        came, gone = set(wanted) - set(before), set(before) - set(wanted)
-        if len(came) + len(gone) >= len(wanted):
-            return self._of(wanted)
-        return known.exchanged(self.rows(sorted(came)), self.rows(sorted(gone))) if came or gone else known
+    def _updated(self, current: Moments, before: Side, after: Side) -> Moments:
+        """Moments of ``after``, from those of ``before`` where that is less work."""
+        added, removed = set(after) - set(before), set(before) - set(after)
+        if len(added) + len(removed) >= len(after):
+            return self._moments(after)
+        if not added and not removed:
+            return current
+        return current.exchanged(self.rows(sorted(added)), self.rows(sorted(removed)))
 
-    def _check(self, found: Moments, side: Side) -> None:
-        """That nothing was lost on the way, by a few columns of the scatter from nothing."""
-        some = np.linspace(0, self.means.shape[1] - 1, _WATCHED, dtype=int)
-        fresh = sum(rows[:, some].T @ rows for rows in (part - self._center for part in self._parts(side)))
-        off = np.abs(found.scatter[some] - fresh).max()
-        assert off <= _DRIFT * np.abs(fresh).max(), "the moments have drifted"
+    def _check_drift(self, current: Moments, side: Side) -> None:
+        """Compare a few columns of the updated scatter with freshly computed ones."""
+        columns = np.linspace(0, self.means.shape[1] - 1, _CHECKED_COLUMNS, dtype=int)
+        fresh = sum(rows[:, columns].T @ rows for rows in (block - self._center for block in self._blocks(side)))
+        error = np.abs(current.scatter[columns] - fresh).max()
+        assert error <= _DRIFT * np.abs(fresh).max(), "the updated moments have drifted"
 
-    def _of(self, side: Iterable[int]) -> Moments:
-        return functools.reduce(operator.add, (moments(rows, self._center) for rows in self._parts(side)))
+    def _moments(self, side: Iterable[int]) -> Moments:
+        return functools.reduce(operator.add, (moments(rows, self._center) for rows in self._blocks(side)))
 
-    def _parts(self, side: Iterable[int]) -> Iterator[Floats]:
+    def _blocks(self, side: Iterable[int]) -> Iterator[Floats]:
         """Rows of a few classes at a time: a side of a large data set is gigabytes."""
         classes = sorted(side)
-        return (self.rows(classes[start : start + _AT_ONCE]) for start in range(0, len(classes), _AT_ONCE))
+        for start in range(0, len(classes), _CLASSES_PER_BLOCK):
+            yield self.rows(classes[start : start + _CLASSES_PER_BLOCK])

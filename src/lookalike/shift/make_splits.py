@@ -1,4 +1,4 @@
-"""`shift splits`: from labeled images to train/test splits of growing difficulty."""
+"""The command ``shift splits``: train/test splits of growing difficulty from labeled images."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.data.table import Table
-from lookalike.shift.class_swaps import Side, choice, sequence
-from lookalike.shift.fid import ClassFID, Measure
+from lookalike.shift.class_swaps import choose_steps, swap_sequence
+from lookalike.shift.fid import ClassFID, Measure, Side
 from lookalike.shift.split_set import Split, SplitSet, data_facts
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
 
-EYE = "efficientnet_lite0"
-LEAST = 3  # classes a side: below that there is nothing to swap
-RULES = ("pure", "authors")
-_UNEVEN = 0.05  # official halves may differ by this share of their classes; others are halved anew
+REFERENCE_MODEL = "efficientnet_lite0"
+MIN_CLASSES = 3  # per side: with fewer there is nothing to swap
+REMOVAL_RULES = ("pure", "authors")
+_UNEVEN = 0.05  # official halves may differ by this fraction of their classes; others are halved anew
 
 
 def splits(
     *,
     data: str | Path | Table,
-    model: str | Path | Embedder = EYE,
+    model: str | Path | Embedder = REFERENCE_MODEL,
     layout: str = "auto",
     measure: Measure = "samples",
     count: int = 9,
@@ -39,11 +39,40 @@ def splits(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> SplitSet:
-    """Train/test splits of growing difficulty: classes are swapped, then removed, so that the sides drift apart.
+    """Make train/test splits of growing difficulty.
 
-    `model` is the eye that FID is measured with, on its pooled features; `measure` says whether FID is that of the
-    images (`samples`) or of the classes' means (`means`). `removal` is `pure` or the `authors`' conditional rule;
-    beside each removal stand `draws` random ones of the same size. `out` is the file to write.
+    Classes are swapped between the sides, then removed, so that train and test drift apart. The distance between the
+    sides is the FID of the pooled features of a reference model.
+
+    Args:
+        data: Labeled images: a folder with one subfolder per class, or a table.
+        model: Reference model whose features FID is measured on.
+        layout: Layout of the data set; detected by default.
+        measure: FID of the images (samples) or of the class means (means).
+        count: Number of splits to choose from the whole sequence.
+        removal: Rule of removal: pure, or authors for the paper's rule, which may swap instead.
+        draws: Number of random removals beside every removal.
+        size: Image size of the reference model in pixels.
+        pooling: Pooling of the reference model.
+        device: Device to compute on.
+        seed: Seed of the random removals.
+        out: File to write the splits to.
+        progress: Show progress.
+
+    Returns:
+        The splits, easiest first.
+
+    Raises:
+        LookalikeError: If there are fewer than 6 classes, or an option is invalid.
+
+    References:
+        Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts in Deep Metric Learning",
+        section 3.
+
+    Example:
+        >>> splits = la.shift.splits(data="birds", count=5)  # doctest: +SKIP
+        >>> [round(split.fid, 1) for split in splits.splits]  # doctest: +SKIP
+        [52.1, 61.0, 70.8, 80.2, 90.3]
     """
     from lookalike.data import audit, read_table
     from lookalike.models import Embedder
@@ -52,12 +81,12 @@ def splits(
     readable = audit(table, near=False, progress=progress).table
     if isinstance(model, (str, Path)):
         model = Embedder.from_pretrained(model, device=device, size=size, pooling=pooling)
-    found = make_splits(
+    made = make_splits(
         readable, model, measure=measure, count=count, removal=removal, draws=draws, seed=seed, progress=progress
     )
     if out is not None:
-        found.save(out)
-    return found
+        made.save(out)
+    return made
 
 
 def make_splits(
@@ -71,46 +100,66 @@ def make_splits(
     seed: int = 0,
     progress: bool = False,
 ) -> SplitSet:
-    """The same from a table of readable images and a model."""
+    """Like :func:`splits`, from a table of readable images and a loaded model.
+
+    Args:
+        table: Labeled images, in any order.
+        model: Reference model.
+        measure: See :func:`splits`.
+        count: See :func:`splits`.
+        removal: See :func:`splits`.
+        draws: See :func:`splits`.
+        seed: See :func:`splits`.
+        progress: Show progress.
+
+    Returns:
+        The splits.
+    """
     from lookalike.data.views import CenterView
     from lookalike.models import features_for
 
     table = table.take(pc.sort_indices(table.arrow["row_id"]).to_numpy())  # any order gives the same file
-    check(measure, count, removal, draws)
-    start(table)  # says what is missing before the features are computed
+    check_options(measure, count, removal, draws)
+    default_sides(table)  # raises before the features are computed
     features = features_for(model, table, views=[CenterView(model.preprocess)], progress=progress)[0]
-    eye = {
+    about = {
         "name": model.name,
         "weights": model.fingerprint("pooled"),
         "pooling": model.pooling.name,
         "preprocess": model.preprocess.to_json(),
     }
-    return split_features(table, features, eye, measure=measure, count=count, removal=removal, draws=draws, seed=seed)
+    return split_features(table, features, about, measure=measure, count=count, removal=removal, draws=draws, seed=seed)
 
 
-def check(measure: str, count: int, removal: str, draws: int) -> None:
-    """Refuse options that make no splits, before anything is computed."""
+def check_options(measure: str, count: int, removal: str, draws: int) -> None:
+    """Raise if an option is invalid, before anything is computed."""
     choose(measure, ("samples", "means"), "what FID can be measured on")
-    choose(removal, RULES, "a rule of removal")
+    choose(removal, REMOVAL_RULES, "a rule of removal")
     if count < 2:
-        raise LookalikeError(f"`count` is {count}; a curve needs at least 2 splits.")
+        raise LookalikeError(f"`count` is {count}, but a curve needs at least 2 splits.")
     if draws < 1:
-        raise LookalikeError(f"`draws` is {draws}; a removal needs at least 1 random one beside it.")
+        raise LookalikeError(f"`draws` is {draws}, but a removal needs at least 1 random one beside it.")
 
 
-def start(table: Table) -> tuple[Side, Side]:
-    """The class codes of the default split: the convention of the data set, or halves in the order of names.
+def default_sides(table: Table) -> tuple[Side, Side]:
+    """Class codes of the default split: the data set's own, or halves in the order of names.
 
-    Both sides have equally many; what is too much on one goes to neither.
+    Both sides have the same number of classes; surplus classes go to neither.
+
+    Args:
+        table: Labeled images.
+
+    Returns:
+        The training and the test classes.
     """
     from lookalike.data import retrieval_split
 
     codes, names = table.labels()
     present = [int(code) for code in np.unique(codes[codes >= 0])]
-    if len(present) < 2 * LEAST:
+    if len(present) < 2 * MIN_CLASSES:
         raise LookalikeError(
-            f"`{table.name}` has {len(present)} classes; splits of growing difficulty need at least {2 * LEAST}: "
-            "give a folder with one subfolder a class."
+            f"`{table.name}` has {len(present)} classes, but splits of growing difficulty need at least "
+            f"{2 * MIN_CLASSES}. Give a folder with one subfolder per class."
         )
     side = retrieval_split(table).column("split")
     train, test = (sorted({int(c) for c in codes[(side == name) & (codes >= 0)]}) for name in ("train", "test"))
@@ -124,7 +173,7 @@ def start(table: Table) -> tuple[Side, Side]:
 def split_features(
     table: Table,
     features: np.ndarray,
-    eye: dict[str, Any],
+    reference_model: dict[str, Any],
     *,
     measure: Measure = "samples",
     count: int = 9,
@@ -132,34 +181,48 @@ def split_features(
     draws: int = 5,
     seed: int = 0,
 ) -> SplitSet:
-    """The same from features that are there, a row an image."""
-    check(measure, count, removal, draws)
+    """Like :func:`splits`, from features that are already computed.
+
+    Args:
+        table: Labeled images.
+        features: One row per image of the table.
+        reference_model: Description of the model the features come from.
+        measure: See :func:`splits`.
+        count: See :func:`splits`.
+        removal: See :func:`splits`.
+        draws: See :func:`splits`.
+        seed: See :func:`splits`.
+
+    Returns:
+        The splits.
+    """
+    check_options(measure, count, removal, draws)
     codes, names = table.labels()
-    known = codes >= 0
-    if not np.isfinite(features[known]).all():
-        raise LookalikeError(f"The features of `{table.name}` hold values that are not finite.")
-    distances = ClassFID(features[known], codes[known], measure)
-    whole = sequence(distances, names, start(table), removal=removal, draws=draws, seed=seed)
+    labeled = codes >= 0
+    if not np.isfinite(features[labeled]).all():
+        raise LookalikeError(f"The features of `{table.name}` contain values that are not finite.")
+    class_fid = ClassFID(features[labeled], codes[labeled], measure)
+    sequence = swap_sequence(class_fid, names, default_sides(table), removal=removal, draws=draws, seed=seed)
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))
 
-    def split(number: int, place: int) -> Split:
-        step, state = whole.steps[place], whole.states[place]
-        train, test = sorted(state.train), sorted(state.test)
+    def split(number: int, index: int) -> Split:
+        step, sides = sequence.steps[index], sequence.sides[index]
+        train, test = sorted(sides.train), sorted(sides.test)
         neither = sorted(set(range(len(names))) - set(train) - set(test))
-        sides = [tuple(names[code] for code in side) for side in (train, test, neither)]
+        by_name = [tuple(names[code] for code in side) for side in (train, test, neither)]
         images = int(sizes[train].sum()), int(sizes[test].sum())
         rest = len(table) - sum(images)
-        return Split(number, step.name, step.fid, sides[0], sides[1], sides[2], (*images, rest))
+        return Split(number, step.name, step.fid, by_name[0], by_name[1], by_name[2], (*images, rest))
 
-    chosen = choice(whole, count)
+    chosen = choose_steps(sequence, count)
     return SplitSet(
         data=facts,
-        eye=eye,
+        reference_model=reference_model,
         measure=measure,
-        splits=tuple(split(number, place) for number, place in enumerate(chosen, 1)),
-        default=chosen.index(whole.start) + 1,
-        sequence=tuple(whole.steps),
-        random=tuple((tuple(names[c] for c in a), tuple(names[c] for c in b)) for a, b in whole.random),
-        settings={**whole.settings, "removal": removal, "seed": seed},
+        splits=tuple(split(number, index) for number, index in enumerate(chosen, 1)),
+        default=chosen.index(sequence.start) + 1,
+        sequence=tuple(sequence.steps),
+        random=tuple((tuple(names[c] for c in a), tuple(names[c] for c in b)) for a, b in sequence.random),
+        settings={**sequence.settings, "removal": removal, "seed": seed},
     )

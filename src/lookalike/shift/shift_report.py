@@ -126,7 +126,7 @@ def progression_section(splits: Any) -> s.Section:
     for name, points in splits.progression().items():
         x, y = [p[0] for p in points], [p[1] for p in points]
         series.append(s.Series(name=name, x=x, y=y, dashed=name.startswith("random")))
-    marks = [s.Mark(x=float(x), label=str(k)) for k, x in splits.places().items()]
+    marks = [s.Mark(x=float(x), label=str(k)) for k, x in splits.positions().items()]
     lines = s.Lines(
         x_label="steps of swapping and removal", y_label=f"FID ({splits.measure})", series=series, marks=marks
     )
