@@ -9,7 +9,7 @@ PYTEST = $(KEEP) $(BIN)/python -m pytest $(if $(NOTHING_MISSING),--nothing-missi
 # AGAIN=1: what failed beside other tests is run once more by itself, and counts only if it fails then too.
 ALONE = || { [ $$? = 1 ] && echo "Once more, alone:" && $(PYTEST) --last-failed --last-failed-no-failures none $(TESTS); }
 
-.PHONY: help setup demo test test-all soak check bench wheel pins clean
+.PHONY: help setup demo test test-all soak check check-js bench wheel pins clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,10 +45,15 @@ check: ## lint, types, layers, security, and documents that are up to date
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium src
+	tools/check-js
 	$(BIN)/python tools/docs.py --check
 	$(BIN)/python tools/licenses.py --check
 	$(BIN)/python tools/audit.py
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_source.py
+
+check-js: ## lint and type-check the page's JavaScript (needs node and npm); FIX=1 formats it
+	@tools/setup dev
+	tools/check-js $(if $(FIX),--fix)
 
 bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
 	@tools/setup core

@@ -113,7 +113,7 @@ def panning(places: np.ndarray, seconds: float) -> dict[str, Any]:
         middle_x, middle_y = WINDOW["width"] / 2, WINDOW["height"] / 2
         page.mouse.move(middle_x, middle_y)
         page.mouse.down()
-        start, step, frames = time.monotonic(), 0, "document.querySelector('.plane').frames"
+        start, step, frames = time.monotonic(), 0, "document.querySelector('.map-canvas').frames"
         page.evaluate(f"{frames}.length = 0")
 
         def going() -> bool:
@@ -142,7 +142,7 @@ def _visit(browser: Any, port: int) -> tuple[float, Any]:
     page.add_init_script(TASKS)
     time.sleep(PAUSE)
     page.goto(f"http://127.0.0.1:{port}/map")
-    first = float(page.locator(".plane[data-first]").get_attribute("data-first"))
+    first = float(page.locator(".map-canvas[data-first]").get_attribute("data-first"))
     time.sleep(PAUSE)
     return first, page
 

@@ -44,7 +44,7 @@ def drawn_above(page: Any) -> int:
 def colored(page: Any) -> int:
     """Pixels of the map that are neither gray nor background; what is written over it is not counted."""
     page.evaluate("document.querySelectorAll('.map-foot, .legend').forEach((one) => (one.style.opacity = 0))")
-    with Image.open(io.BytesIO(page.locator(".plane").screenshot())) as image:
+    with Image.open(io.BytesIO(page.locator(".map-canvas").screenshot())) as image:
         pixels = np.asarray(image.convert("RGB")).astype(int)
     return int((np.ptp(pixels, axis=2) > 50).sum())
 
@@ -62,33 +62,33 @@ def test_what_the_first_points_need_is_asked_for_at_once_and_once(chart: Any, li
     asked: list[str] = []
     chart.on("request", lambda request: asked.append(request.url.removeprefix(live.url)))
     chart.goto(f"{live.url}/map")
-    chart.locator(".plane[data-first]").wait_for()
+    chart.locator(".map-canvas[data-first]").wait_for()
     chart.locator(".place").first.wait_for()
     facts = [f"/api/v1/{name}" for name in FACTS]
-    modules = [f"/static/{name}.js" for name in (*MAP, "main", "map/scene")]
+    modules = [f"/static/{name}.js" for name in (*MAP, "main", "map/controls")]
     assert {asked.count(path) for path in (*facts, *modules)} == {1}
     assert not any("views/search" in path or re.search(r"map/\d+\.bin", path) for path in asked)
     last = max(map(asked.index, (*facts, *modules[:-1])))
-    assert last < asked.index("/static/map/scene.js"), "what comes after the points is not fetched before them"
+    assert last < asked.index("/static/map/controls.js"), "what comes after the points is not fetched before them"
 
 
 def test_the_nearest_to_the_middle_are_the_nearest(chart: Any) -> None:
     wrong = chart.evaluate("""async () => {
-        const { middle, sorted } = await import("/static/map/pick.js");
+        const { pointsNearCenter, buildGrid } = await import("/static/map/picking.js");
         const n = 3000;
         const x = Uint16Array.from({ length: n }, (_, i) => (i * 48271) % 65521);
         const y = Uint16Array.from({ length: n }, (_, i) => (i * 16807) % 65521);
         const cloud = { n, x, y };
-        const index = sorted(cloud);
+        const index = buildGrid(cloud);
         const wrong = [];
         for (const [mx, my, zoom] of [[0.5, 0.5, 0.98], [0.1, 0.9, 6], [0.5, 0.5, 900]]) {
-            const eye = { x: mx, y: my, zoom };
-            const seen = { ...eye, width: 800, height: 500 };
-            const far = (i) => Math.hypot(x[i] / 65535 - eye.x, y[i] / 65535 - eye.y);
+            const viewport = { x: mx, y: my, zoom };
+            const seen = { ...viewport, width: 800, height: 500 };
+            const far = (i) => Math.hypot(x[i] / 65535 - viewport.x, y[i] / 65535 - viewport.y);
             const all = [...x.keys()].sort((a, b) => far(a) - far(b));
-            const inside = all.filter((i) => far(i) * 500 * eye.zoom <= 960).slice(0, 20);
-            const found = middle(cloud, index, seen, 20);
-            if (JSON.stringify(found) !== JSON.stringify(inside)) wrong.push([eye, found, inside]);
+            const inside = all.filter((i) => far(i) * 500 * viewport.zoom <= 960).slice(0, 20);
+            const found = pointsNearCenter(cloud, index, seen, 20);
+            if (JSON.stringify(found) !== JSON.stringify(inside)) wrong.push([viewport, found, inside]);
         }
         return wrong;
     }""")
@@ -107,11 +107,11 @@ def test_a_point_opens_and_is_searched_by(chart: Any) -> None:
     chart.locator(".results .cell").first.wait_for()
     assert "like=" in href(chart)
     chart.go_back()
-    chart.locator(".plane").wait_for()
+    chart.locator(".map-canvas").wait_for()
 
 
 def test_the_map_moves_by_wheel_drag_and_keys_and_the_link_follows(chart: Any, browser: Any) -> None:
-    box = chart.locator(".plane").bounding_box()
+    box = chart.locator(".map-canvas").bounding_box()
     chart.mouse.move(box["x"] + 400, box["y"] + 5)  # above all names
     chart.mouse.wheel(0, -800)
     chart.wait_for_url(re.compile(r"at=[\d.]+,[\d.]+,[2-9]"))
@@ -120,7 +120,7 @@ def test_the_map_moves_by_wheel_drag_and_keys_and_the_link_follows(chart: Any, b
     chart.mouse.move(box["x"] + 420, box["y"] + 340, steps=6)
     chart.mouse.up()
     chart.wait_for_url(lambda url: url != before)
-    chart.locator(".plane").focus()
+    chart.locator(".map-canvas").focus()
     chart.keyboard.press("0")
     chart.wait_for_url(re.compile(r"at=0\.5000,0\.5000,0\.98"))
 
@@ -128,7 +128,7 @@ def test_the_map_moves_by_wheel_drag_and_keys_and_the_link_follows(chart: Any, b
 def test_a_name_can_be_dragged_and_pressed(chart: Any) -> None:
     """Also where the names are written anew under the finger, as they are whenever the map has come to rest."""
 
-    def eye() -> list[float]:
+    def viewport() -> list[float]:
         return [float(part) for part in re.search(r"at=([\d.,]+)", href(chart))[1].split(",")]
 
     def press() -> Any:
@@ -145,22 +145,22 @@ def test_a_name_can_be_dragged_and_pressed(chart: Any) -> None:
     def gone(name: Any) -> bool:
         return not name.evaluate("(one) => one.isConnected")
 
-    chart.locator(".plane").hover(position={"x": 5, "y": 5})
-    start = eye()
+    chart.locator(".map-canvas").hover(position={"x": 5, "y": 5})
+    start = viewport()
     name, x, y = press()
     chart.mouse.move(x + 60, y + 40, steps=5)
     until(lambda: gone(name))
     chart.mouse.up()
-    moved = eye()
+    moved = viewport()
     assert moved[0] < start[0] and moved[1] < start[1] and moved[2] == start[2], "dragged, not followed"
     name, *_ = press()
     chart.get_by_label("Color by").dispatch_event("change")
     until(lambda: gone(name))
     chart.mouse.up()
-    until(lambda: eye()[2] == pytest.approx(2.5 * start[2], abs=0.01))
+    until(lambda: viewport()[2] == pytest.approx(2.5 * start[2], abs=0.01))
     name, x, y = press()
     chart.mouse.up()
-    until(lambda: eye()[2] > 3 * start[2])
+    until(lambda: viewport()[2] > 3 * start[2])
     assert chart.locator(".card").count() == 0, "no card of a point under it"
 
 
@@ -173,7 +173,7 @@ def test_near_the_ground_points_become_images(chart: Any, width: int) -> None:
         chart.locator(".place").first.press("Enter")
     assert tile.value.ok
     until(lambda: drawn_above(chart) > 2_000)
-    assert chart.evaluate("document.activeElement.className") == "plane", "the keys go on moving the map"
+    assert chart.evaluate("document.activeElement.className") == "map-canvas", "the keys go on moving the map"
     tiles = chart.evaluate("performance.getEntriesByType('resource').filter((e) => e.name.includes('/tile/')).length")
     assert 0 < tiles <= 12
     keep(chart, f"map-images-{width}")
@@ -194,16 +194,16 @@ def test_a_map_that_is_drawn_again_glides_to_its_new_places(chart: Any) -> None:
 def test_the_graphics_card_paints_what_the_other_painter_does(chart: Any) -> None:
     """In software graphics it is slow and never chosen; what it paints can still be looked at."""
     painted = chart.evaluate("""async () => {
-        const { painter } = await import("/static/map/paint-gl.js");
-        const { parse } = await import("/static/map/buffer.js");
+        const { createPainter } = await import("/static/map/paint_webgl.js");
+        const { parsePoints } = await import("/static/map/points.js");
         const facts = await (await fetch("/api/v1/map")).json();
-        const cloud = parse(await (await fetch(`/api/v1/map/${facts.gen}.bin`)).arrayBuffer());
+        const cloud = parsePoints(await (await fetch(`/api/v1/map/${facts.gen}.bin`)).arrayBuffer());
         const canvas = document.createElement("canvas");
-        const found = painter(canvas, cloud);
+        const found = createPainter(canvas, cloud);
         if (!found) return null;
-        const eye = { x: 0.5, y: 0.5, zoom: 0.98, width: 400, height: 400 };
+        const viewport = { x: 0.5, y: 0.5, zoom: 0.98, width: 400, height: 400 };
         const count = (shown) => {
-            found.paint(shown, eye, { count: shown.n, dim: "#888888", size: 4 });
+            found.paint(shown, viewport, { count: shown.n, dim: "#888888", size: 4 });
             const copy = document.createElement("canvas");
             [copy.width, copy.height] = [canvas.width, canvas.height];
             const context = copy.getContext("2d");
@@ -241,7 +241,7 @@ def test_filters_dim_and_a_question_is_ringed(chart: Any, live: Any) -> None:
 
 
 def test_drawing_round_images_searches_in_them(chart: Any) -> None:
-    box = chart.locator(".plane").bounding_box()
+    box = chart.locator(".map-canvas").bounding_box()
     x, y, w, h = box["x"], box["y"], box["width"], box["height"]
     chart.keyboard.down("Shift")
     chart.mouse.move(x + 4, y + 4)

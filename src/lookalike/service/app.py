@@ -32,8 +32,8 @@ from lookalike.service.state import Service
 STATIC = Path(__file__).parent / "static"
 HEALTH = 3.0  # seconds: whatever watches over the server waits for little longer
 # What each first view is made of is fetched beside the page's own modules, not after them.
-SEARCH = ("parts/grid", "parts/score", "views/search")
-MAP = ("views/map", "map/buffer", "map/paint-cpu", "map/stage", "map/tiles")
+SEARCH = ("components/grid", "components/score", "views/search")
+MAP = ("views/map", "map/points", "map/paint_cpu", "map/canvas", "map/tiles")
 FACTS = ("info", "map", "map/now.bin")  # and what the map's first points are drawn from
 IMMUTABLE = "private, max-age=31536000, immutable"
 

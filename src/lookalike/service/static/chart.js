@@ -1,19 +1,19 @@
-// Lines over steps as SVG, with the numbers in a folded table.
+// Line charts as SVG, with the values in a collapsible table.
 
-import { digits, h, table } from "./dom.js";
+import { formatNumber, h, table } from "./dom.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 
-function s(tag, props, ...children) {
+function svgElement(tag, props, ...children) {
   const node = document.createElementNS(SPACE, tag);
   for (const [name, value] of Object.entries(props)) node.setAttribute(name, String(value));
   node.append(...children);
   return node;
 }
 
-/** Round numbers for an axis. @param {number} low @param {number} high @param {number} wanted */
-export function ticks(low, high, wanted = 4) {
-  const rough = (high - low) / wanted || 1;
+/** Round tick values for an axis. @param {number} low @param {number} high @param {number} number */
+export function ticks(low, high, number = 4) {
+  const rough = (high - low) / number || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= rough) ?? 10 * power;
   const out = [];
@@ -21,21 +21,30 @@ export function ticks(low, high, wanted = 4) {
   return out;
 }
 
-/** A curve without axes, for a row of a table. @param {number[]} values */
-export function spark(values) {
-  const svg = s("svg", { viewBox: "0 0 100 28", class: "spark", preserveAspectRatio: "none", "aria-hidden": "true" });
+/** A small curve without axes. @param {number[]} values */
+export function sparkline(values) {
+  const svg = svgElement("svg", {
+    viewBox: "0 0 100 28",
+    class: "spark",
+    preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  });
   if (values.length > 1) {
     const [low, high] = [Math.min(...values), Math.max(...values)];
-    const points = values.map((v, k) => `${((100 * k) / (values.length - 1)).toFixed(1)},${(26 - (24 * (v - low)) / (high - low || 1)).toFixed(1)}`);
-    svg.append(s("polyline", { points: points.join(" "), class: "line" }));
+    const points = values.map(
+      (v, k) =>
+        `${((100 * k) / (values.length - 1)).toFixed(1)},${(26 - (24 * (v - low)) / (high - low || 1)).toFixed(1)}`,
+    );
+    svg.append(svgElement("polyline", { points: points.join(" "), class: "line" }));
   }
   return svg;
 }
 
 /**
- * @param {{title: string, series: {name: string, x: number[], y: number[]}[], levels?: {name: string, value: number}[]}} options
+ * @typedef {{name: string, x: number[], y: number[]}} Series
+ * @param {{title: string, series: Series[], levels?: {name: string, value: number}[]}} options
  */
-export function lines({ title, series, levels = [] }) {
+export function lineChart({ title, series, levels = [] }) {
   const [width, height, left, bottom] = [640, 240, 48, 28];
   const xs = series.flatMap((one) => one.x);
   const ys = [...series.flatMap((one) => one.y), ...levels.map((level) => level.value)].filter(Number.isFinite);
@@ -45,19 +54,49 @@ export function lines({ title, series, levels = [] }) {
   const [y0, y1] = [Math.min(...ys) - pad, Math.max(...ys) + pad];
   const px = (x) => left + ((width - left - 12) * (x - x0)) / (x1 - x0 || 1);
   const py = (y) => 8 + (height - bottom - 8) * (1 - (y - y0) / (y1 - y0));
-  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title });
+  const svg = svgElement("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    class: "chart",
+    role: "img",
+    "aria-label": title,
+  });
   for (const y of ticks(y0, y1)) {
-    svg.append(s("line", { x1: left, x2: width - 12, y1: py(y), y2: py(y), class: "rule" }), s("text", { x: left - 6, y: py(y) + 4, class: "tick end" }, String(y)));
+    svg.append(
+      svgElement("line", { x1: left, x2: width - 12, y1: py(y), y2: py(y), class: "rule" }),
+      svgElement("text", { x: left - 6, y: py(y) + 4, class: "tick end" }, String(y)),
+    );
   }
-  for (const x of ticks(x0, x1, 6)) svg.append(s("text", { x: px(x), y: height - 8, class: "tick mid" }, digits(x)));
-  for (const level of levels) svg.append(s("line", { x1: left, x2: width - 12, y1: py(level.value), y2: py(level.value), class: "level" }), s("text", { x: width - 14, y: py(level.value) - 5, class: "tick end" }, level.name));
+  for (const x of ticks(x0, x1, 6))
+    svg.append(svgElement("text", { x: px(x), y: height - 8, class: "tick mid" }, formatNumber(x)));
+  for (const level of levels)
+    svg.append(
+      svgElement("line", { x1: left, x2: width - 12, y1: py(level.value), y2: py(level.value), class: "level" }),
+      svgElement("text", { x: width - 14, y: py(level.value) - 5, class: "tick end" }, level.name),
+    );
   series.forEach((one, k) => {
     const points = one.x.map((x, at) => [x, one.y[at]]).filter(([, y]) => Number.isFinite(y));
-    svg.append(s("polyline", { points: points.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" "), class: `line c${k % 4}` }));
+    svg.append(
+      svgElement("polyline", {
+        points: points.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" "),
+        class: `line c${k % 4}`,
+      }),
+    );
     const [last] = points.slice(-1);
-    if (last) svg.append(s("circle", { cx: px(last[0]), cy: py(last[1]), r: 3.5, class: `tip c${k % 4}` }));
+    if (last) svg.append(svgElement("circle", { cx: px(last[0]), cy: py(last[1]), r: 3.5, class: `tip c${k % 4}` }));
   });
   const rows = series[0].x.map((x, at) => [String(x), ...series.map((one) => one.y[at]?.toPrecision(4) ?? "")]);
-  return h("figure.charted", h("figcaption", h("strong", title), series.length > 1 ? series.map((one, k) => h("span", { class: `key c${k % 4}` }, one.name)) : null), svg,
-    h("details", h("summary", "Numbers"), table(`Numbers of ${title}`, ["step", ...series.map((one) => one.name)], rows)));
+  return h(
+    "figure.charted",
+    h(
+      "figcaption",
+      h("strong", title),
+      series.length > 1 ? series.map((one, k) => h("span", { class: `key c${k % 4}` }, one.name)) : null,
+    ),
+    svg,
+    h(
+      "details",
+      h("summary", "Numbers"),
+      table(`Numbers of ${title}`, ["step", ...series.map((one) => one.name)], rows),
+    ),
+  );
 }

@@ -1,24 +1,24 @@
-// What the whole page shares: the server's facts, what moves on it, and the reader's own choices.
+// Shared state: facts about the server, its current status, and the user's preferences.
 
-const state = { info: null, moving: null };
+const state = { info: null, status: null };
 const listeners = new Map();
 
 /** @param {string} key */
-export const value = (key) => state[key];
+export const getState = (key) => state[key];
 
-/** Whether this reader may change something; what may not be done is not offered. */
-export const writes = () => state.info?.rights === "write";
+/** Whether the user may change something. */
+export const canWrite = () => state.info?.rights === "write";
 
 /** @param {Record<string, any>} patch */
-export function set(patch) {
+export function setState(patch) {
   for (const [key, next] of Object.entries(patch)) {
     state[key] = next;
     for (const hear of listeners.get(key) ?? []) hear(next);
   }
 }
 
-/** @param {string} key @param {(value: any) => void} hear @returns {() => void} stops it */
-export function on(key, hear) {
+/** @param {string} key @param {(value: any) => void} hear @returns {() => void} unsubscribes */
+export function subscribe(key, hear) {
   if (!listeners.has(key)) listeners.set(key, new Set());
   listeners.get(key)?.add(hear);
   return () => listeners.get(key)?.delete(hear);
@@ -26,24 +26,24 @@ export function on(key, hear) {
 
 const DEFAULTS = { "letter-keys": "on", theme: "auto", caption: "label", size: "0" };
 
-/** A choice kept in this browser. @param {keyof typeof DEFAULTS} name */
-export function choice(name) {
+/** A preference stored in this browser. @param {keyof typeof DEFAULTS} name */
+export function preference(name) {
   return localStorage.getItem(name) ?? DEFAULTS[name];
 }
 
 /** @param {keyof typeof DEFAULTS} name @param {string} to */
-export function choose(name, to) {
+export function setPreference(name, to) {
   localStorage.setItem(name, to);
-  if (name === "theme" || name === "size") dress();
+  if (name === "theme" || name === "size") applyPreferences();
 }
 
-/** Put the chosen theme and size of images on the page. */
-export function dress() {
+/** Apply theme and image size to the page. */
+export function applyPreferences() {
   const root = document.documentElement;
-  if (choice("theme") === "auto") root.removeAttribute("data-theme");
-  else root.setAttribute("data-theme", choice("theme"));
-  root.style.setProperty("--grow", String(1.25 ** Number(choice("size"))));
+  if (preference("theme") === "auto") root.removeAttribute("data-theme");
+  else root.setAttribute("data-theme", preference("theme"));
+  root.style.setProperty("--grow", String(1.25 ** Number(preference("size"))));
 }
 
-export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
-export const touch = () => matchMedia("(hover: none)").matches;
+export const prefersReducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const isTouch = () => matchMedia("(hover: none)").matches;

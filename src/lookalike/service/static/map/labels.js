@@ -1,14 +1,14 @@
-// Names of places: where points crowd, the most frequent label there and its share.
+// Labels of dense places: the most frequent value there and its fraction.
 
-import { NONE, toMap, toScreen } from "./buffer.js";
+import { NONE, toMap, toScreen } from "./points.js";
 
 const SIDE = 128;
-const MOST = 14;
+const MAX_PLACES = 14;
 
-/** @returns {Record<string, number>[]} `edge` is where its points begin, from above */
-export function places(cloud, eye) {
-  const [left, top] = toMap(eye, 0, 0);
-  const [right, bottom] = toMap(eye, eye.width, eye.height);
+/** Find dense places in view. @returns {Record<string, number>[]} `edge` is the top of its points in pixels */
+export function findPlaces(cloud, viewport) {
+  const [left, top] = toMap(viewport, 0, 0);
+  const [right, bottom] = toMap(viewport, viewport.width, viewport.height);
   const [sx, sy] = [SIDE / (right - left) / 65535, SIDE / (bottom - top) / 65535];
   const grid = new Float32Array(SIDE * SIDE);
   const cells = new Int32Array(cloud.n).fill(-1);
@@ -27,20 +27,28 @@ export function places(cloud, eye) {
   const around = [-2, -1, 0, 1, 2].flatMap((dy) => [-2, -1, 0, 1, 2].map((dx) => dy * SIDE + dx));
   for (let at = SIDE; at < SIDE * (SIDE - 1); at++) {
     const height = smooth[at];
-    if (height > 0 && !around.some((by) => smooth[at + by] > height || (smooth[at + by] === height && by < 0))) peaks.push(at);
+    if (height > 0 && !around.some((by) => smooth[at + by] > height || (smooth[at + by] === height && by < 0)))
+      peaks.push(at);
   }
   peaks.sort((a, b) => smooth[b] - smooth[a]);
   const reach = 9;
   const out = [];
   for (const cell of peaks) {
     const [cx, cy] = [cell % SIDE, Math.floor(cell / SIDE)];
-    const [px, py] = [((cx + 0.5) * eye.width) / SIDE, ((cy + 0.5) * eye.height) / SIDE];
-    if (px < 70 || py < 24 || px > eye.width - 70 || py > eye.height - 24) continue;
+    const [px, py] = [((cx + 0.5) * viewport.width) / SIDE, ((cy + 0.5) * viewport.height) / SIDE];
+    if (px < 70 || py < 24 || px > viewport.width - 70 || py > viewport.height - 24) continue;
     if (out.some((o) => Math.abs(o.px - px) < 150 && Math.abs(o.py - py) < 40)) continue;
-    out.push({ cx, cy, px, py, x: left + ((cx + 0.5) / SIDE) * (right - left), y: top + ((cy + 0.5) / SIDE) * (bottom - top) });
-    if (out.length === MOST) break;
+    out.push({
+      cx,
+      cy,
+      px,
+      py,
+      x: left + ((cx + 0.5) / SIDE) * (right - left),
+      y: top + ((cy + 0.5) / SIDE) * (bottom - top),
+    });
+    if (out.length === MAX_PLACES) break;
   }
-  // What lies round each name, in one pass over the points.
+  // Count the points around each place in one pass.
   const near = new Int8Array(SIDE * SIDE).fill(-1);
   out.forEach(({ cx, cy }, k) => {
     for (let dy = -reach; dy <= reach; dy++) {
@@ -64,13 +72,22 @@ export function places(cloud, eye) {
     const far = (cloud.x[i] / 65535 - out[k].x) ** 2 + (cloud.y[i] / 65535 - out[k].y) ** 2;
     if (far < middles[k].far) middles[k] = { i, far };
   }
-  return out.map((place, k) => {
-    const best = [...counts[k]].sort((a, b) => b[1] - a[1])[0] ?? [NONE, 0];
-    return { ...place, code: best[0], share: totals[k] ? best[1] / totals[k] : 0, count: totals[k], middle: middles[k].i, edge: toScreen(eye, 0, tops[k] / 65535)[1] };
-  }).filter((place) => place.count >= Math.max(3, seen / 2000));
+  return out
+    .map((place, k) => {
+      const best = [...counts[k]].sort((a, b) => b[1] - a[1])[0] ?? [NONE, 0];
+      return {
+        ...place,
+        code: best[0],
+        share: totals[k] ? best[1] / totals[k] : 0,
+        count: totals[k],
+        middle: middles[k].i,
+        edge: toScreen(viewport, 0, tops[k] / 65535)[1],
+      };
+    })
+    .filter((place) => place.count >= Math.max(3, seen / 2000));
 }
 
-/** A 3 × 3 mean, twice as heavy in the middle, in two passes. */
+/** A separable 3 × 3 binomial blur. */
 function blur(grid) {
   const out = new Float32Array(grid.length);
   const half = new Float32Array(grid.length);

@@ -1,135 +1,281 @@
-// Duplicates: group by group, images large, a suggestion with its reason, steps taken back.
+// Review of duplicates, one group at a time, with a suggestion, its reason, and undo.
 
 import * as api from "../api.js";
-import { action, count, digits, fill, guarded, h, icon, press, row, text, toast } from "../dom.js";
-import { address, note, read } from "../router.js";
-import { value, writes } from "../store.js";
-import { chips } from "../parts/answer.js";
-import { failure } from "../parts/states.js";
-import { bulk, history as movedBefore, size, some, stayed } from "./bulk.js";
+import { errorBanner } from "../components/messages.js";
+import { filterChips } from "../components/results.js";
+import {
+  actionButton,
+  fill,
+  formatNumber,
+  h,
+  icon,
+  iconButton,
+  joinText,
+  plural,
+  row,
+  toast,
+  withErrorToast,
+} from "../dom.js";
+import { readUrl, replaceUrl, urlFor } from "../router.js";
+import { canWrite, getState } from "../store.js";
+import { bulkMove, fetchGroups, formatBytes, moveHistory as movedBefore, notMoved } from "./bulk_move.js";
 
-const KINDS = [["identical", "Identical"], ["same", "Same"], ["near", "Near"]];
+const KINDS = [
+  ["identical", "Identical"],
+  ["same", "Same"],
+  ["near", "Near"],
+];
 const PAGE = 50;
-const view = { main: null, kind: "", facts: null, groups: new Map(), total: 0, keep: new Set(), zoom: null, undo: [], stop: null, prefer: "", f: "" };
+const view = {
+  main: null,
+  kind: "",
+  facts: null,
+  groups: new Map(),
+  total: 0,
+  keep: new Set(),
+  zoom: null,
+  undo: [],
+  stop: null,
+  prefer: "",
+  f: "",
+};
 
 export function leave() {
   view.stop?.();
   view.stop = null;
 }
 
-export async function render(main, info, state) {
+export async function render(main, _info, state) {
   view.main = main;
   const kind = KINDS.some(([name]) => name === state.rest) ? state.rest : "identical";
   if (!view.stop) {
     view.facts = null;
     fill(main, h("div.screen", h("h1", "Duplicates"), h("p.empty", "Looking…")));
-    view.stop = api.poll("duplicates", (facts) => {
-      const before = view.facts;
-      view.facts = facts;
-      if (!before || before.state !== facts.state || before.when !== facts.when || facts.state !== "ready") { view.groups.clear(); show(); }
-    }, (facts) => (facts.state === "running" ? 800 : 10000));
+    view.stop = api.poll(
+      "duplicates",
+      (facts) => {
+        const before = view.facts;
+        view.facts = facts;
+        if (!before || before.state !== facts.state || before.when !== facts.when || facts.state !== "ready") {
+          view.groups.clear();
+          drawScreen();
+        }
+      },
+      (facts) => (facts.state === "running" ? 800 : 10000),
+    );
     view.kind = kind;
     view.f = String(state.f);
     return;
   }
-  if (kind !== view.kind || String(state.f) !== view.f) { view.kind = kind; view.f = String(state.f); view.groups.clear(); }
-  if (view.facts) await show();
+  if (kind !== view.kind || String(state.f) !== view.f) {
+    view.kind = kind;
+    view.f = String(state.f);
+    view.groups.clear();
+  }
+  if (view.facts) await drawScreen();
 }
 
-async function show() {
+async function drawScreen() {
   const { facts } = view;
-  const state = read();
+  const state = readUrl();
   if (state.screen !== "duplicates") return;
-  const find = writes() ? action(facts.when ? "Look again" : "Look for duplicates", async () => {
-    await api.send("duplicates/find");
-    view.stop?.();
-    view.stop = null;
-    render(view.main, value("info"), state);
-  }, facts.when ? "" : ".main") : facts.when ? null : "Nobody has looked yet, and this key may only read.";
+  const find = canWrite()
+    ? actionButton(
+        facts.when ? "Look again" : "Look for duplicates",
+        async () => {
+          await api.send("duplicates/find");
+          view.stop?.();
+          view.stop = null;
+          render(view.main, getState("info"), state);
+        },
+        facts.when ? "" : ".main",
+      )
+    : facts.when
+      ? null
+      : "Nobody has looked yet, and this key may only read.";
   const title = h("h1", "Duplicates");
   if (facts.state === "running") {
     const job = facts.job;
     const left = job?.seconds_left ? `: about ${job.seconds_left} s.` : "…";
-    return fill(view.main, h("div.screen", title, h("p.empty", { role: "status" }, `${job?.phase || "Looking for duplicates"}${left}`),
-      job?.total ? h("progress", { max: job.total, value: job.done, "aria-label": "Progress" }) : null));
+    return fill(
+      view.main,
+      h(
+        "div.screen",
+        title,
+        h("p.empty", { role: "status" }, `${job?.phase || "Looking for duplicates"}${left}`),
+        job?.total ? h("progress", { max: job.total, value: job.done, "aria-label": "Progress" }) : null,
+      ),
+    );
   }
   if (facts.state !== "ready") {
-    return fill(view.main, h("div.screen", title, h("div.empty",
-      h("p", "Finds identical files, the same image in several sizes, and images taken right after each other."), h("p.row.center", find), h("p", "Nothing is moved by looking."))));
+    return fill(
+      view.main,
+      h(
+        "div.screen",
+        title,
+        h(
+          "div.empty",
+          h("p", "Finds identical files, the same image in several sizes, and images taken right after each other."),
+          h("p.row.center", find),
+          h("p", "Nothing is moved by looking."),
+        ),
+      ),
+    );
   }
   const all = KINDS.reduce((sum, [kind]) => sum + (facts.counts?.[kind]?.groups ?? 0), 0);
-  const tabs = h("div.tabs", { role: "tablist", "aria-label": "Kinds of duplicates" }, KINDS.map(([kind, name]) =>
-    h("a", { role: "tab", href: address({ screen: "duplicates", rest: kind, f: state.f }), "aria-selected": String(kind === view.kind), tabindex: kind === view.kind ? 0 : -1 },
-      `${name} `, h("b", digits(facts.counts?.[kind]?.groups ?? 0)))));
-  const past = action([icon("back"), "History"], () => movedBefore(after), ".quiet");
+  const tabs = h(
+    "div.tabs",
+    { role: "tablist", "aria-label": "Kinds of duplicates" },
+    KINDS.map(([kind, name]) =>
+      h(
+        "a",
+        {
+          role: "tab",
+          href: urlFor({ screen: "duplicates", rest: kind, f: state.f }),
+          "aria-selected": String(kind === view.kind),
+          tabindex: kind === view.kind ? 0 : -1,
+        },
+        `${name} `,
+        h("b", formatNumber(facts.counts?.[kind]?.groups ?? 0)),
+      ),
+    ),
+  );
+  const past = actionButton([icon("back"), "History"], () => movedBefore(refresh), ".quiet");
   const place = h("div.group-place");
-  fill(view.main, h("div.screen.duplicates", row(title, h("span.grow"), past, all ? find : null), all ? tabs : null,
-    state.f.length ? chips(state) : null, facts.can_move && writes() ? null : h("div.banner", !writes() ? "This key may only read: duplicates are listed, moving is off." : facts.why || "This folder cannot be written to: duplicates are listed, moving is off."), place));
-  if (!all) return fill(place, h("div.empty", h("p", `No duplicates among ${count(facts.images, "image")}.`), h("p.row.center", find)));
+  fill(
+    view.main,
+    h(
+      "div.screen.duplicates",
+      row(title, h("span.grow"), past, all ? find : null),
+      all ? tabs : null,
+      state.f.length ? filterChips(state) : null,
+      facts.can_move && canWrite()
+        ? null
+        : h(
+            "div.banner",
+            !canWrite()
+              ? "This key may only read: duplicates are listed, moving is off."
+              : facts.why || "This folder cannot be written to: duplicates are listed, moving is off.",
+          ),
+      place,
+    ),
+  );
+  if (!all)
+    return fill(
+      place,
+      h("div.empty", h("p", `No duplicates among ${plural(facts.images, "image")}.`), h("p.row.center", find)),
+    );
   view.place = place;
-  await step(state.g || 1);
+  await goToGroup(state.g || 1);
 }
 
-/** The group of a number, fetched fifty at a time. */
-async function group(number) {
+/** Get a group by number; groups are fetched fifty at a time. */
+async function fetchGroup(number) {
   if (!view.groups.has(number)) {
     const offset = Math.floor((number - 1) / PAGE) * PAGE;
-    const answer = await some(view.kind, offset, PAGE, view.prefer);
+    const answer = await fetchGroups(view.kind, offset, PAGE, view.prefer);
     view.total = answer.total;
-    answer.groups.forEach((one, k) => view.groups.set(offset + k + 1, one));
+    for (const [k, one] of answer.groups.entries()) view.groups.set(offset + k + 1, one);
   }
   return view.groups.get(number);
 }
 
-async function step(number) {
+async function goToGroup(number) {
   try {
-    let one = await group(Math.max(1, number));
-    if (!one && view.total) one = await group((number = number > view.total ? 1 : view.total));
+    let one = await fetchGroup(Math.max(1, number));
+    if (!one && view.total) {
+      number = number > view.total ? 1 : view.total;
+      one = await fetchGroup(number);
+    }
     if (!one) return fill(view.place, h("p.empty", "All groups of this kind are solved."));
     view.number = Math.max(1, number);
-    note(address({ ...read(), rest: view.kind, g: view.number }));
+    replaceUrl(urlFor({ ...readUrl(), rest: view.kind, g: view.number }));
     view.one = one;
     view.keep = new Set(one.files.filter((file) => file.keep).map((file) => file.id));
-    draw();
+    drawGroup();
   } catch (error) {
-    fill(view.place, failure(error, () => step(number)));
+    fill(
+      view.place,
+      errorBanner(error, () => goToGroup(number)),
+    );
   }
 }
 
-function draw() {
+function drawGroup() {
   const { one, keep, facts } = view;
   const moves = one.files.filter((file) => !keep.has(file.id));
-  const may = facts.can_move && writes();
+  const may = facts.can_move && canWrite();
   const words = moves.length ? `Keep ${keep.size}, move ${moves.length}` : "Keep all";
   const tiles = one.files.map((file, k) => tile(file, k));
   const stage = h("div", { class: `images n${Math.min(one.files.length, 4)}` }, tiles);
-  const fold = h("input", { type: "search", value: view.prefer, placeholder: "prefer a folder", "aria-label": "Prefer files whose path begins with", onchange: (e) => {
-    view.prefer = e.target.value.trim();
-    view.groups.clear();
-    step(view.number);
-  } });
-  fill(view.place, row(press("left", "Previous group", () => step(view.number - 1 || view.total)),
-    h("span", { "aria-live": "polite" }, `${digits(view.number)} / ${digits(view.total)}`),
-    press("right", "Next group", () => step((view.number % view.total) + 1)),
-    h("span.grow"), fold, may ? action(`Move suggested (${digits(view.total)} groups)`, () => bulk(view.kind, view.prefer, facts, after)) : null),
-    stage, h("p.reason", one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
-    writes() ? h("div.row.accept", h("button.main", { disabled: !may && moves.length, onclick: accept }, words, " ", h("kbd", "Enter")),
-      h("button", { onclick: apart }, "Not duplicates ", h("kbd", "x")),
-      h("button", { disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", "u"))) : null);
-  if (view.zoom) zoomed();
+  const fold = h("input", {
+    type: "search",
+    value: view.prefer,
+    placeholder: "prefer a folder",
+    "aria-label": "Prefer files whose path begins with",
+    onchange: (e) => {
+      view.prefer = e.target.value.trim();
+      view.groups.clear();
+      goToGroup(view.number);
+    },
+  });
+  fill(
+    view.place,
+    row(
+      iconButton("left", "Previous group", () => goToGroup(view.number - 1 || view.total)),
+      h("span", { "aria-live": "polite" }, `${formatNumber(view.number)} / ${formatNumber(view.total)}`),
+      iconButton("right", "Next group", () => goToGroup((view.number % view.total) + 1)),
+      h("span.grow"),
+      fold,
+      may
+        ? actionButton(`Move suggested (${formatNumber(view.total)} groups)`, () =>
+            bulkMove(view.kind, view.prefer, facts, refresh),
+          )
+        : null,
+    ),
+    stage,
+    h("p.reason", one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
+    canWrite()
+      ? h(
+          "div.row.accept",
+          h("button.main", { disabled: !may && moves.length, onclick: acceptGroup }, words, " ", h("kbd", "Enter")),
+          h("button", { onclick: dismissGroup }, "Not duplicates ", h("kbd", "x")),
+          h("button", { disabled: !view.undo.length, onclick: undo }, "Undo ", h("kbd", "u")),
+        )
+      : null,
+  );
+  if (view.zoom) drawZoomed();
 }
 
 function tile(file, k) {
   const kept = view.keep.has(file.id);
-  const facts = [file.width ? `${file.width}×${file.height}` : "", file.bytes ? size(file.bytes) : "", text(file.date).slice(0, 10), file.has_location ? "has a location" : ""].filter(Boolean).join(" · ");
-  return h("figure", { class: kept ? "keep" : "move", "data-k": k },
-    h("button.flip", { "aria-pressed": String(kept), disabled: !writes(), "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`, onclick: () => flip(k) },
-      h("img", { src: api.thumb(file.thumb, 1024), alt: "", "--mean": file.color }),
-      h("span.tag", h("b", String(k + 1)), kept ? " KEEP" : " move")),
-    h("figcaption", h("bdi", file.columns.path), h("small", facts)));
+  const facts = [
+    file.width ? `${file.width}×${file.height}` : "",
+    file.bytes ? formatBytes(file.bytes) : "",
+    joinText(file.date).slice(0, 10),
+    file.has_location ? "has a location" : "",
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  return h(
+    "figure",
+    { class: kept ? "keep" : "move", "data-k": k },
+    h(
+      "button.flip",
+      {
+        "aria-pressed": String(kept),
+        disabled: !canWrite(),
+        "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`,
+        onclick: () => toggleKeep(k),
+      },
+      h("img", { src: api.thumbUrl(file.thumb, 1024), alt: "", "--mean": file.color }),
+      h("span.tag", h("b", String(k + 1)), kept ? " KEEP" : " move"),
+    ),
+    h("figcaption", h("bdi", file.columns.path), h("small", facts)),
+  );
 }
 
-function flip(k) {
+function toggleKeep(k) {
   const file = view.one.files[k];
   if (!file) return;
   if (view.keep.has(file.id)) {
@@ -138,82 +284,105 @@ function flip(k) {
   } else {
     view.keep.add(file.id);
   }
-  draw();
+  drawGroup();
 }
 
-const accept = guarded(async () => {
+const acceptGroup = withErrorToast(async () => {
   const { one } = view;
   const move = one.files.filter((file) => !view.keep.has(file.id)).map((file) => file.id);
-  if (!move.length) return apart();
+  if (!move.length) return dismissGroup();
   const batch = await api.send("duplicates/move", { groups: [{ id: one.id, move }] });
   view.undo.push({ kind: "move", batch: batch.id });
-  toast(`Moved ${count(batch.files ?? move.length, "file")} to ${batch.folder}${stayed(batch)}.`);
-  await after();
+  toast(`Moved ${plural(batch.files ?? move.length, "file")} to ${batch.folder}${notMoved(batch)}.`);
+  await refresh();
 });
 
-const apart = guarded(async () => {
+const dismissGroup = withErrorToast(async () => {
   await api.send("duplicates/dismiss", { group: view.one.id });
   view.undo.push({ kind: "apart", group: view.one.id });
   toast("Remembered: these are not duplicates.");
-  await after();
+  await refresh();
 });
 
-const undo = guarded(async () => {
+const undo = withErrorToast(async () => {
   const last = view.undo.pop();
   if (!last) return toast("There is nothing to undo.");
   let answer;
   try {
-    answer = last.kind === "apart" ? await api.send("duplicates/dismiss", { group: last.group, undo: true })
-      : await api.send(`duplicates/history/${encodeURIComponent(last.batch)}/back`);
+    answer =
+      last.kind === "apart"
+        ? await api.send("duplicates/dismiss", { group: last.group, undo: true })
+        : await api.send(`duplicates/history/${encodeURIComponent(last.batch)}/back`);
   } catch (error) {
     view.undo.push(last);
     throw error;
   }
-  toast(last.kind === "apart" ? "Taken back." : `Moved back${stayed(answer)}.`);
-  await after();
+  toast(last.kind === "apart" ? "Taken back." : `Moved back${notMoved(answer)}.`);
+  await refresh();
 });
 
-/** Something changed: the numbers and the group that is now in this place. */
-async function after() {
+/** Reload the counts and the current group after a change. */
+async function refresh() {
   view.groups.clear();
-  view.facts = await api.fresh("duplicates");
-  if (read().screen === "duplicates") await show();
+  view.facts = await api.getFresh("duplicates");
+  if (readUrl().screen === "duplicates") await drawScreen();
 }
 
-/** All images at the same spot; there the arrows change the image. */
-function zoomed() {
+/** Magnify one image; arrow keys switch images at the same position. */
+function drawZoomed() {
   const files = view.one.files;
   const file = files[view.zoom.k % files.length];
-  const image = h("img", { src: api.thumb(file.thumb, 1024), alt: file.columns.path, draggable: "false" });
-  const stage = h("div.magnified", { "--ox": `${view.zoom.x}%`, "--oy": `${view.zoom.y}%`, onpointermove: (event) => {
-    const box = stage.getBoundingClientRect();
-    view.zoom.x = (100 * (event.clientX - box.left)) / box.width;
-    view.zoom.y = (100 * (event.clientY - box.top)) / box.height;
-    stage.style.setProperty("--ox", `${view.zoom.x}%`);
-    stage.style.setProperty("--oy", `${view.zoom.y}%`);
-  } }, image, h("span.tag", `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", file.columns.path)));
+  const image = h("img", { src: api.thumbUrl(file.thumb, 1024), alt: file.columns.path, draggable: "false" });
+  const stage = h(
+    "div.magnified",
+    {
+      "--ox": `${view.zoom.x}%`,
+      "--oy": `${view.zoom.y}%`,
+      onpointermove: (event) => {
+        const box = stage.getBoundingClientRect();
+        view.zoom.x = (100 * (event.clientX - box.left)) / box.width;
+        view.zoom.y = (100 * (event.clientY - box.top)) / box.height;
+        stage.style.setProperty("--ox", `${view.zoom.x}%`);
+        stage.style.setProperty("--oy", `${view.zoom.y}%`);
+      },
+    },
+    image,
+    h("span.tag", `${(view.zoom.k % files.length) + 1} of ${files.length} · `, h("bdi", file.columns.path)),
+  );
   fill(view.place.querySelector(".images"), stage);
 }
 
-/** Keys of this screen. @param {KeyboardEvent} event */
+/** Handle a key; whether it was one of this screen's. @param {KeyboardEvent} event */
 export function key(event) {
   if (!view.one || !view.place?.isConnected) return false;
   const zoom = view.zoom;
-  const may = writes();
-  if (may && /^[1-9]$/.test(event.key)) flip(Number(event.key) - 1);
-  else if (may && event.key === "Enter" && !(event.target instanceof HTMLButtonElement || event.target instanceof HTMLAnchorElement)) accept();
-  else if (may && event.key === "x") apart();
+  const may = canWrite();
+  if (may && /^[1-9]$/.test(event.key)) toggleKeep(Number(event.key) - 1);
+  else if (
+    may &&
+    event.key === "Enter" &&
+    !(event.target instanceof HTMLButtonElement || event.target instanceof HTMLAnchorElement)
+  )
+    acceptGroup();
+  else if (may && event.key === "x") dismissGroup();
   else if (may && (event.key === "u" || (event.ctrlKey && event.key === "z"))) undo();
-  else if (event.key === "z") { view.zoom = zoom ? null : { k: 0, x: 50, y: 50 }; draw(); }
-  else if (event.key === "Escape" && zoom) { view.zoom = null; draw(); }
-  else if (event.key === "ArrowRight") zoom ? (zoom.k++, zoomed()) : step((view.number % view.total) + 1);
-  else if (event.key === "ArrowLeft") zoom ? ((zoom.k += view.one.files.length - 1), zoomed()) : step(view.number - 1 || view.total);
+  else if (event.key === "z") {
+    view.zoom = zoom ? null : { k: 0, x: 50, y: 50 };
+    drawGroup();
+  } else if (event.key === "Escape" && zoom) {
+    view.zoom = null;
+    drawGroup();
+  } else if (zoom && (event.key === "ArrowRight" || event.key === "ArrowLeft")) {
+    zoom.k += event.key === "ArrowRight" ? 1 : view.one.files.length - 1;
+    drawZoomed();
+  } else if (event.key === "ArrowRight") goToGroup((view.number % view.total) + 1);
+  else if (event.key === "ArrowLeft") goToGroup(view.number - 1 || view.total);
   else if (event.key === " " && event.target === document.body) swap();
   else return false;
   return true;
 }
 
-/** The first two in place of each other. */
+/** Swap the first two images. */
 function swap() {
   const tiles = [...view.place.querySelectorAll("figure")];
   view.place.querySelector(".images").append(tiles[0]);

@@ -1,10 +1,10 @@
-// The map: a cloud of all images. Here are its points, as soon as can be; what one does with them is `map/scene.js`.
+// The map of all images: loads and paints the points first, then the controls (`map/controls.js`).
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
-import { parse } from "../map/buffer.js";
-import { stage as makeStage } from "../map/stage.js";
-import { read } from "../router.js";
+import { createCanvas } from "../map/canvas.js";
+import { parsePoints } from "../map/points.js";
+import { readUrl } from "../router.js";
 
 let view = null;
 
@@ -13,12 +13,12 @@ export function leave() {
   view = null;
 }
 
-/** The image under the card, for the keys. */
+/** The image of the open card. */
 export const current = () => view?.card?.id ?? "";
 /** @param {KeyboardEvent} event */
 export const key = (event) => Boolean(view?.key?.(event));
-/** Close what is open; whether there was something. */
-export const escape = () => Boolean(view?.close?.());
+/** Close the card or the lasso; whether one was open. */
+export const onEscape = () => Boolean(view?.close?.());
 
 export async function render(main, info, state) {
   if (view && main.contains(view.node)) return view.follow(state);
@@ -27,38 +27,47 @@ export async function render(main, info, state) {
   const words = h("p.empty", { role: "status" }, "Fetching the map…");
   const node = h("div.screen", title, words);
   fill(main, node);
-  let early = api.bytes("map/now.bin").catch(api.said); // beside the facts; what was refused is asked for again
+  // Fetched in parallel with the facts; if refused, it is requested again below.
+  let early = api.getBytes("map/now.bin").catch((error) => void api.messageOf(error));
   const points = async (gen) => {
     const data = await early;
     early = null;
-    const cloud = data?.byteLength ? parse(data) : null;
-    return cloud?.gen === gen ? cloud : parse(await api.bytes(`map/${gen}.bin`));
+    const cloud = data?.byteLength ? parsePoints(data) : null;
+    return cloud?.gen === gen ? cloud : parsePoints(await api.getBytes(`map/${gen}.bin`));
   };
-  const stop = api.poll("map", async (facts) => {
-    const now = view;
-    if (!facts.gen) words.textContent = drawing(facts);
-    else if (now.gen === facts.gen) now.tell(facts);
-    else {
-      const cloud = await points(facts.gen);
-      if (now === view) await (now.change ?? begin)(cloud, facts);
-    }
-  }, (facts) => (facts.state === "ready" && facts.job?.state !== "running" ? 15000 : 700), (error) => { words.textContent = error.message; });
-  const mine = (view = { node, end: stop, follow: () => {} });
+  const stop = api.poll(
+    "map",
+    async (facts) => {
+      const now = view;
+      if (!facts.gen) words.textContent = drawingMessage(facts);
+      else if (now.gen === facts.gen) now.tell(facts);
+      else {
+        const cloud = await points(facts.gen);
+        if (now === view) await (now.change ?? begin)(cloud, facts);
+      }
+    },
+    (facts) => (facts.state === "ready" && facts.job?.state !== "running" ? 15000 : 700),
+    (error) => {
+      words.textContent = error.message;
+    },
+  );
+  const mine = { node, end: stop, follow: () => {} };
+  view = mine;
 
   async function begin(cloud, facts) {
-    const stage = makeStage(cloud);
-    const at = read().at.split(",").map(Number);
-    stage.place(...(at.length === 3 && at.every(Number.isFinite) ? at : [0.5, 0.5, 0.98]));
+    const canvas = createCanvas(cloud);
+    const at = readUrl().at.split(",").map(Number);
+    canvas.place(...(at.length === 3 && at.every(Number.isFinite) ? at : [0.5, 0.5, 0.98]));
     node.className = "mapview";
-    fill(node, title, stage.node);
+    fill(node, title, canvas.node);
     await new Promise(requestAnimationFrame);
-    const { scene } = await api.part(() => import("../map/scene.js"));
-    if (view === mine) view = scene(node, stage, info, facts, stop);
-    else stage.close();
+    const { createControls } = await api.loadModule(() => import("../map/controls.js"));
+    if (view === mine) view = createControls(node, canvas, info, facts, stop);
+    else canvas.close();
   }
 }
 
-export function drawing(facts) {
+export function drawingMessage(facts) {
   const job = facts.job;
   if (!job) return "There is no map of this index yet.";
   if (job.state === "failed") return job.sentence;

@@ -1,6 +1,6 @@
-// Justified rows of whole images, and the keys that move in them.
+// Justified rows of images with keyboard navigation.
 
-import { thumb } from "../api.js";
+import { thumbUrl } from "../api.js";
 import { h } from "../dom.js";
 import { caption, title } from "./score.js";
 
@@ -11,8 +11,8 @@ import { caption, title } from "./score.js";
 export function cell(item, { href, tools = [], eager = false, plain = false, rough = false }) {
   const ratio = Math.min(Math.max(item.ratio || 1, 0.3), 4);
   const image = h("img", {
-    src: thumb(item.thumb, 256),
-    srcset: `${thumb(item.thumb, 256)} 256w, ${thumb(item.thumb, 512)} 512w`,
+    src: thumbUrl(item.thumb, 256),
+    srcset: `${thumbUrl(item.thumb, 256)} 256w, ${thumbUrl(item.thumb, 512)} 512w`,
     sizes: `${Math.round(240 * Math.max(ratio, 1))}px`,
     alt: title(item),
     width: Math.round(256 * Math.min(ratio, 1)),
@@ -37,25 +37,25 @@ export function grid(cells, { weak = false, label }) {
   return h("ul", { class: weak ? "grid weak" : "grid", "aria-label": label }, cells);
 }
 
-const rooted = new WeakSet();
-/** One tab stop for all images; arrows move between them, a held finger shows what can be done. @param {Element} root */
-export function roving(root) {
+const initialized = new WeakSet();
+/** One tab stop for all images: arrow keys move, a long press shows tools. @param {HTMLElement} root */
+export function rovingFocus(root) {
   const links = () => [...root.querySelectorAll("a.shot")];
   links()[0]?.setAttribute("tabindex", "0");
-  if (rooted.has(root)) return;
-  rooted.add(root);
+  if (initialized.has(root)) return;
+  initialized.add(root);
   root.addEventListener("focusin", (event) => {
-    if (!event.target.matches("a.shot")) return;
+    if (!(event.target instanceof Element) || !event.target.matches("a.shot")) return;
     for (const link of links()) link.setAttribute("tabindex", link === event.target ? "0" : "-1");
   });
-  hold(root, (target) => {
+  onLongPress(root, (target) => {
     const chosen = target.closest(".cell");
     for (const one of root.querySelectorAll(".cell.chosen")) if (one !== chosen) one.classList.remove("chosen");
     chosen?.classList.toggle("chosen");
   });
   root.addEventListener("keydown", (event) => {
     const here = event.target;
-    if (!here.matches("a.shot")) return;
+    if (!(here instanceof Element) || !here.matches("a.shot")) return;
     const next = neighbor(links(), here, event.key);
     if (next) {
       event.preventDefault();
@@ -85,21 +85,45 @@ function neighbor(links, here, key) {
   return row[0].link;
 }
 
-/** A finger that stays where it is, and when it goes. */
-export function hold(node, hear, end) {
+/** Call `hear` on a long press and `end` when it is released. */
+export function onLongPress(node, hear, end) {
   let timer = 0;
   let held = false;
   let from = [0, 0];
-  const stop = () => { clearTimeout(timer); timer = 0; };
+  const stop = () => {
+    clearTimeout(timer);
+    timer = 0;
+  };
   node.addEventListener("pointerdown", (event) => {
     held = false;
     from = [event.clientX, event.clientY];
     stop();
-    if (event.pointerType === "touch" && event.isPrimary) timer = setTimeout(() => { held = true; hear(event.target); }, 400);
+    if (event.pointerType === "touch" && event.isPrimary)
+      timer = setTimeout(() => {
+        held = true;
+        hear(event.target);
+      }, 400);
   });
-  node.addEventListener("pointermove", (event) => Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 10 && stop());
-  for (const name of ["pointerup", "pointercancel"]) node.addEventListener(name, () => { stop(); if (held) end?.(); });
-  // The browser's own menu and the click that follow a hold are not meant.
+  node.addEventListener(
+    "pointermove",
+    (event) => Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 10 && stop(),
+  );
+  for (const name of ["pointerup", "pointercancel"])
+    node.addEventListener(name, () => {
+      stop();
+      if (held) end?.();
+    });
+  // Suppress the browser's context menu and the click that follow a long press.
   node.addEventListener("contextmenu", (event) => (held || timer) && event.preventDefault());
-  node.addEventListener("click", (event) => { if (held) { held = false; event.preventDefault(); event.stopPropagation(); } }, true);
+  node.addEventListener(
+    "click",
+    (event) => {
+      if (held) {
+        held = false;
+        event.preventDefault();
+        event.stopPropagation();
+      }
+    },
+    true,
+  );
 }

@@ -1,7 +1,7 @@
-// How sure a hit is, in words and as a length; never by color alone.
+// Confidence of a hit, in words and as a bar; never by color alone.
 
-import { fileName, h, readable, text } from "../dom.js";
-import { choice } from "../store.js";
+import { fileName, h, joinText, readableLabel } from "../dom.js";
+import { preference } from "../store.js";
 
 export const GROUPS = [
   ["likely", "Very likely the same"],
@@ -9,10 +9,13 @@ export const GROUPS = [
   ["similar", "Similar look only"],
 ];
 
-/** What stands under an image. */
+/** Caption of an image. */
 export function caption(hit) {
   const file = fileName(hit.columns.path ?? hit.id);
-  const name = { file, date: text(hit.columns.date) || file, label: readable(hit.columns.label) || file }[choice("caption")] ?? file;
+  const name =
+    { file, date: joinText(hit.columns.date) || file, label: readableLabel(hit.columns.label) || file }[
+      preference("caption")
+    ] ?? file;
   const sure = hit.identical ? "Identical file" : hit.sureness;
   const share = hit.probability ?? hit.closer_than;
   return [
@@ -23,8 +26,8 @@ export function caption(hit) {
   ];
 }
 
-/** The whole story of one score, for the opened image. */
-export function story(hit) {
+/** Explanation of a score, for the opened image. */
+export function explainScore(hit) {
   if (hit.identical) return "The same file, byte for byte.";
   const similarity = `Similarity ${hit.score.toFixed(2)}.`;
   if (hit.probability === null || hit.probability === undefined) {
@@ -32,10 +35,12 @@ export function story(hit) {
     return `Closer than ${(100 * hit.closer_than).toFixed(1)} % of random pairs. ${similarity}`;
   }
   const whole = (p) => Math.round(100 * p);
-  return `${whole(hit.probability)} % (${whole(hit.low)}–${whole(hit.high)}): of 100 such pairs in the check set about ` +
-    `${whole(hit.probability)} showed the same thing. ${similarity}`;
+  return (
+    `${whole(hit.probability)} % (${whole(hit.low)}–${whole(hit.high)}): of 100 such pairs in the check set about ` +
+    `${whole(hit.probability)} showed the same thing. ${similarity}`
+  );
 }
 
 export function title(hit) {
-  return readable(hit.columns.label) || fileName(text(hit.columns.path) || hit.id);
+  return readableLabel(hit.columns.label) || fileName(joinText(hit.columns.path) || hit.id);
 }

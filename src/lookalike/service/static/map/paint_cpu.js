@@ -1,22 +1,22 @@
-// Opaque squares written into one image: the painter that is quick on every machine.
+// Software painter: opaque squares written into an image; fast on every machine.
 
-import { COLORS, span } from "./buffer.js";
+import { COLORS, mapWidth } from "./points.js";
 
-function packed(hex) {
+function packColor(hex) {
   const value = parseInt(hex.slice(1), 16);
   return (0xff000000 | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
 /** @param {HTMLCanvasElement} canvas */
-export function painter(canvas) {
+export function createPainter(canvas) {
   const context = canvas.getContext("2d");
-  const palette = Uint32Array.from(COLORS, packed);
+  const palette = Uint32Array.from(COLORS, packColor);
   let image = null;
 
-  /** The first `count` points, `ratio` pixels a CSS pixel. */
-  function paint(cloud, eye, { count, ratio, dim, size }) {
-    const width = Math.max(1, Math.round(eye.width * ratio));
-    const height = Math.max(1, Math.round(eye.height * ratio));
+  /** Paint the first `count` points at `ratio` device pixels per CSS pixel. */
+  function paint(cloud, viewport, { count, ratio, dim, size }) {
+    const width = Math.max(1, Math.round(viewport.width * ratio));
+    const height = Math.max(1, Math.round(viewport.height * ratio));
     if (canvas.width !== width || canvas.height !== height) {
       canvas.width = width;
       canvas.height = height;
@@ -25,15 +25,15 @@ export function painter(canvas) {
     image ??= context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     pixels.fill(0);
-    const scale = (span(eye) * ratio) / 65535;
-    const left = (eye.width / 2 - eye.x * span(eye)) * ratio;
-    const top = (eye.height / 2 - eye.y * span(eye)) * ratio;
+    const scale = (mapWidth(viewport) * ratio) / 65535;
+    const left = (viewport.width / 2 - viewport.x * mapWidth(viewport)) * ratio;
+    const top = (viewport.height / 2 - viewport.y * mapWidth(viewport)) * ratio;
     const side = Math.max(1, Math.round(size * ratio));
     const half = side >> 1;
     const { x, y, codes, mask } = cloud;
-    const gray = packed(dim);
+    const gray = packColor(dim);
     let painted = 0;
-    // With a filter the others are drawn first, dim, so below.
+    // Points outside the filter are drawn first, dimmed, so that they lie below.
     for (let pass = mask ? 0 : 1; pass < 2; pass++) {
       for (let i = 0; i < count; i++) {
         if (mask && Boolean(mask[i >> 3] & (1 << (i & 7))) !== Boolean(pass)) continue;

@@ -1,6 +1,6 @@
-// Round blended points on a real graphics card. In software graphics this is the slow way: `quick` finds out.
+// WebGL painter: round blended points on a graphics card. Slow in software rendering, which `isFast` detects.
 
-import { COLORS, span } from "./buffer.js";
+import { COLORS, mapWidth } from "./points.js";
 
 const VERTEX = `#version 300 es
 in vec2 place; in uint code; in float bright;
@@ -23,12 +23,15 @@ void main() {
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
 
-/** @param {HTMLCanvasElement} canvas @returns {any} null where it cannot be had */
-export function painter(canvas, cloud) {
+/** @param {HTMLCanvasElement} canvas @returns {any} null where WebGL is not available */
+export function createPainter(canvas, cloud) {
   const gl = canvas.getContext("webgl2", { antialias: false, failIfMajorPerformanceCaveat: true });
   if (!gl) return null;
   const program = gl.createProgram();
-  for (const [kind, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
+  for (const [kind, source] of [
+    [gl.VERTEX_SHADER, VERTEX],
+    [gl.FRAGMENT_SHADER, FRAGMENT],
+  ]) {
     const shader = gl.createShader(Number(kind));
     gl.shaderSource(shader, String(source));
     gl.compileShader(shader);
@@ -52,27 +55,34 @@ export function painter(canvas, cloud) {
   gl.enable(gl.BLEND);
   gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
 
-  function paint(now, eye, { count, dim, size }) {
+  function paint(now, viewport, { count, dim, size }) {
     const ratio = devicePixelRatio;
-    const [width, height] = [Math.round(eye.width * ratio), Math.round(eye.height * ratio)];
-    if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
+    const [width, height] = [Math.round(viewport.width * ratio), Math.round(viewport.height * ratio)];
+    if (canvas.width !== width || canvas.height !== height) {
+      canvas.width = width;
+      canvas.height = height;
+    }
     if (shown.x !== now.x) {
       const places = new Uint16Array(2 * now.n);
-      for (let i = 0; i < now.n; i++) { places[2 * i] = now.x[i]; places[2 * i + 1] = now.y[i]; }
+      for (let i = 0; i < now.n; i++) {
+        places[2 * i] = now.x[i];
+        places[2 * i + 1] = now.y[i];
+      }
       fill("place", places, (place) => gl.vertexAttribPointer(place, 2, gl.UNSIGNED_SHORT, true, 0, 0));
     }
-    if (shown.codes !== now.codes) fill("code", now.codes, (place) => gl.vertexAttribIPointer(place, 1, gl.UNSIGNED_SHORT, 0, 0));
+    if (shown.codes !== now.codes)
+      fill("code", now.codes, (place) => gl.vertexAttribIPointer(place, 1, gl.UNSIGNED_SHORT, 0, 0));
     if (shown.mask !== now.mask || shown.n !== now.n) {
       const bright = new Uint8Array(now.n).fill(255);
       for (let i = 0; now.mask && i < now.n; i++) if (!(now.mask[i >> 3] & (1 << (i & 7)))) bright[i] = 0;
       fill("bright", bright, (place) => gl.vertexAttribPointer(place, 1, gl.UNSIGNED_BYTE, true, 0, 0));
     }
     shown = now;
-    const [sx, sy] = [(2 * span(eye)) / eye.width, (2 * span(eye)) / eye.height];
+    const [sx, sy] = [(2 * mapWidth(viewport)) / viewport.width, (2 * mapWidth(viewport)) / viewport.height];
     gl.viewport(0, 0, width, height);
     gl.clearColor(0, 0, 0, 0);
     gl.clear(gl.COLOR_BUFFER_BIT);
-    gl.uniform4f(at("frame"), sx, -sy, -eye.x * sx, eye.y * sy);
+    gl.uniform4f(at("frame"), sx, -sy, -viewport.x * sx, viewport.y * sy);
     gl.uniform1f(at("size"), (size + 1) * ratio);
     gl.uniform3fv(at("dim"), rgb(dim));
     for (const side of now.mask ? [0, 1] : [1]) {
@@ -81,18 +91,23 @@ export function painter(canvas, cloud) {
     }
   }
 
-  /** A frame of at most 50,000 points must be there within 20 ms; a slow card is found out by fewer, in a shorter task. */
-  async function quick(eye) {
-    for (const [most, ms] of [[1, Infinity], [5000, 5], [50000, 20]]) { // the first one compiles
+  /** Whether 50,000 points are painted within 20 ms; slow cards are detected with fewer points first. */
+  async function isFast(viewport) {
+    for (const [most, ms] of [
+      [1, Infinity],
+      [5000, 5],
+      [50000, 20],
+    ]) {
+      // the first round compiles the shaders
       await new Promise((next) => setTimeout(next));
       const n = Math.min(cloud.n, most);
       const [x, y, codes] = [cloud.x, cloud.y, cloud.codes].map((column) => column.subarray(0, n));
       const began = performance.now();
-      paint({ ...cloud, n, x, y, codes }, eye, { count: n, dim: "#888888", size: 3 });
+      paint({ ...cloud, n, x, y, codes }, viewport, { count: n, dim: "#888888", size: 3 });
       gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, new Uint8Array(4));
       if (performance.now() - began > ms) return false;
     }
     return true;
   }
-  return { paint, quick, kind: "gl" };
+  return { paint, quick: isFast, kind: "gl" };
 }

@@ -1,10 +1,10 @@
-// Which point is meant: a counting sort into 256 × 256 cells, then a look around the pointer.
+// Find the point under the pointer: counting sort into 256 × 256 cells, then a search around the pointer.
 
-import { span, toMap } from "./buffer.js";
+import { mapWidth, toMap } from "./points.js";
 
 const SIDE = 256;
 
-export function sorted(cloud) {
+export function buildGrid(cloud) {
   const starts = new Uint32Array(SIDE * SIDE + 1);
   const cell = (i) => (cloud.y[i] >> 8) * SIDE + (cloud.x[i] >> 8);
   for (let i = 0; i < cloud.n; i++) starts[cell(i) + 1]++;
@@ -15,14 +15,18 @@ export function sorted(cloud) {
   return { starts, order };
 }
 
-/** Points within some pixels of a place, the nearest first. */
-export function near(cloud, index, eye, px, py, radius) {
-  const [mx, my] = toMap(eye, px, py);
-  const reach = radius / span(eye);
+/** Points within a radius in pixels, the nearest first. */
+export function pointsNear(cloud, index, viewport, px, py, radius) {
+  const [mx, my] = toMap(viewport, px, py);
+  const reach = radius / mapWidth(viewport);
   const clamp = (v) => Math.min(Math.max(Math.floor(v * SIDE), 0), SIDE - 1);
   const found = [];
   for (let row = clamp(my - reach); row <= clamp(my + reach); row++) {
-    for (let k = index.starts[row * SIDE + clamp(mx - reach)]; k < index.starts[row * SIDE + clamp(mx + reach) + 1]; k++) {
+    for (
+      let k = index.starts[row * SIDE + clamp(mx - reach)];
+      k < index.starts[row * SIDE + clamp(mx + reach) + 1];
+      k++
+    ) {
       const i = index.order[k];
       const far = Math.hypot(cloud.x[i] / 65535 - mx, cloud.y[i] / 65535 - my);
       if (far <= reach) found.push({ i, far });
@@ -31,19 +35,20 @@ export function near(cloud, index, eye, px, py, radius) {
   return found.sort((a, b) => a.far - b.far).map(({ i }) => i);
 }
 
-/** So many points, the nearest to the middle first; those of the whole are not sorted for it. */
-export function middle(cloud, index, eye, most) {
+/** At most `most` points, the nearest to the center first, without sorting all of them. */
+export function pointsNearCenter(cloud, index, viewport, most) {
   let found = [];
-  for (let radius = 60; found.length < most && radius < 2 * Math.max(eye.width, eye.height); radius *= 2) {
-    found = near(cloud, index, eye, eye.width / 2, eye.height / 2, radius);
+  for (let radius = 60; found.length < most && radius < 2 * Math.max(viewport.width, viewport.height); radius *= 2) {
+    found = pointsNear(cloud, index, viewport, viewport.width / 2, viewport.height / 2, radius);
   }
   return found.slice(0, most);
 }
 
-export const pick = (cloud, index, eye, px, py, radius = 14) => near(cloud, index, eye, px, py, radius)[0] ?? -1;
+export const pickPoint = (cloud, index, viewport, px, py, radius = 14) =>
+  pointsNear(cloud, index, viewport, px, py, radius)[0] ?? -1;
 
-/** Points inside a drawn line. @param {number[][]} line corners from 0 to 1 */
-export function inside(cloud, line) {
+/** Number of points inside a polygon. @param {number[][]} line corners from 0 to 1 */
+export function countInside(cloud, line) {
   let count = 0;
   for (let i = 0; i < cloud.n; i++) {
     const [x, y] = [cloud.x[i] / 65535, cloud.y[i] / 65535];
