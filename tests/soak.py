@@ -121,7 +121,7 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
     """No 5xx but 503 with a retry time, memory flat, p99 reported."""
     from PIL import Image
 
-    from lookalike.service.uploads import EVERY, MOST
+    from lookalike.service.uploads import MAX_SAVED, TRIM_EVERY
     from tests.helpers import make_image
     from tests.helpers import make_images as make
 
@@ -170,7 +170,7 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
         "ok": all(one.well for one in crowd)
         and not astray
         and late < 1.1 * early + 30
-        and left <= min(kept, MOST + EVERY + clients),
+        and left <= min(kept, MAX_SAVED + TRIM_EVERY + clients),
         "clients": clients,
         "seconds": seconds,
         "requests": codes.total(),

@@ -229,7 +229,7 @@ def test_the_service_says_503_while_the_server_is_away(
     gate.shut()
     away = client.get("/health")
     assert away.status_code == 503 and int(away.headers["Retry-After"]) > 0
-    assert "No Milvus server answers" in away.json()["error"]["sentence"]
+    assert "No Milvus server answers" in away.json()["error"]["message"]
     gate.open()
     assert client.get("/health").status_code == 200
     service.close()

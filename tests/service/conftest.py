@@ -104,10 +104,10 @@ def live(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         opened.stop()
 
 
-def sentence(response: Any) -> str:
-    """The sentence of a refusal, which every refusal has."""
+def error_message(response: Any) -> str:
+    """The message of a refused request; every refusal has one."""
     document = json.loads(response.content)
     assert set(document) == {"error"} and document["error"]["status"] == response.status_code
-    text = document["error"]["sentence"]
+    text = document["error"]["message"]
     assert text.endswith((".", "?")) and "\n" not in text
     return str(text)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests import helpers
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 
 API = "/api/v1"
 
@@ -52,7 +52,7 @@ def test_a_kept_query_can_be_forgotten(client: Any, made: Any, home: Path) -> No
     assert client.delete(f"{API}/queries/{name}", headers={"X-Lookalike": "1"}).status_code == 200
     assert not list((home / "queries").rglob("u.*"))
     gone = client.get(f"{API}/search", params={"q": name})
-    assert gone.status_code == 410 and "kept for up to 7 days and is gone. Drop it again" in sentence(gone)
+    assert gone.status_code == 410 and "and has been deleted. Upload it again" in error_message(gone)
     assert client.get(f"/query/{name}.jpg").status_code == 404
 
 
@@ -74,8 +74,8 @@ def test_old_queries_go(client: Any, service: Any, made: Any, monkeypatch: pytes
     service.live.queries.days = 1e-9
     assert client.get(f"{API}/search", params={"q": name}).status_code == 410
     service.live.queries.days = 7
-    monkeypatch.setattr("lookalike.service.uploads.MOST", 3)
-    monkeypatch.setattr("lookalike.service.uploads.EVERY", 1)
+    monkeypatch.setattr("lookalike.service.uploads.MAX_SAVED", 3)
+    monkeypatch.setattr("lookalike.service.uploads.TRIM_EVERY", 1)
     for number in range(5):
         upload(client, (made[0] / "class-02" / f"{number}.jpg").read_bytes())
     assert len(list(service.live.queries.folder.glob("u.*.json"))) == 3
@@ -94,7 +94,7 @@ def test_more_like_a_image_of_the_index(client: Any) -> None:
     without = client.get(f"{API}/search", params={"like": name, "less": [answer["hits"][0]["id"]], "k": 20}).json()
     assert without["less"][0]["id"] == answer["hits"][0]["id"] not in [hit["id"] for hit in without["hits"]]
     only = client.get(f"{API}/search", params={"less": [name]})
-    assert only.status_code == 400 and sentence(only) == "Add one image to look for first."
+    assert only.status_code == 400 and error_message(only) == "Add one image to look for first."
 
 
 def test_filters_and_facets(client: Any) -> None:
@@ -107,7 +107,7 @@ def test_filters_and_facets(client: Any) -> None:
     wanted = [{"value": "class-01", "count": 13}, {"value": "class-02", "count": 0}]
     assert values == wanted, "a column's own filter does not hide its other values, and can be taken back"
     wrong = client.get(f"{API}/search", params={"like": name, "f": "lable:x"})
-    assert wrong.status_code == 400 and "did you mean `label`" in sentence(wrong)
+    assert wrong.status_code == 400 and "did you mean `label`" in error_message(wrong)
     assert client.get(f"{API}/facets/nothing").status_code == 400
 
 
@@ -125,7 +125,7 @@ def test_items_and_thumbnails(client: Any, home: Path) -> None:
     for address in (f"/thumb/{item['thumb']}/257.jpg", f"/thumb/{'0' * 32}/256.jpg", "/thumb/..%2f..%2fetc/256.jpg"):
         assert client.get(address).status_code == 404
     missing = client.get(f"{API}/items/nobody.jpg")
-    assert missing.status_code == 404 and "no image `nobody.jpg`" in sentence(missing)
+    assert missing.status_code == 404 and "no image `nobody.jpg`" in error_message(missing)
 
 
 def test_the_thumbnail_cache_is_bounded(client: Any, service: Any) -> None:
@@ -180,9 +180,9 @@ def test_openapi_is_there_and_the_foreign_docs_pages_are_not(client: Any) -> Non
     assert {f"{API}/search", f"{API}/info", f"{API}/items/{{name}}", f"{API}/facets/{{column}}"} <= set(paths)
     for address in ("/docs", "/redoc", "/nothing"):
         answer = client.get(address)
-        assert answer.status_code == 404 and sentence(answer) == "There is nothing at this address."
+        assert answer.status_code == 404 and error_message(answer) == "There is nothing at this address."
     assert client.put(f"{API}/info", headers={"X-Lookalike": "1"}).status_code == 405
-    assert "`k`" in sentence(client.get(f"{API}/search", params={"like": "x", "k": 0}))
+    assert "`k`" in error_message(client.get(f"{API}/search", params={"like": "x", "k": 0}))
 
 
 def test_the_page_and_all_its_files_are_served(client: Any) -> None:
@@ -207,5 +207,5 @@ def test_a_image_that_left_the_disk(client: Any, made: Any, service: Any, tmp_pa
     service.index.root = tmp_path / "gone"
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     answer = client.get(f"/thumb/{item['thumb']}/256.jpg")
-    assert answer.status_code == 404 and "cannot be opened" in sentence(answer)
+    assert answer.status_code == 404 and "cannot be opened" in error_message(answer)
     assert client.get(f"{API}/search", params={"like": item["id"]}).status_code == 200

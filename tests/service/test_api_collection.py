@@ -14,7 +14,7 @@ from PIL import Image
 from lookalike.searching import Index, index
 from tests.searching import fake
 from tests.searching.test_find_duplicates import scene
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 from tests.service.test_open_index import wait
 
 API = "/api/v1"
@@ -65,7 +65,7 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
     assert before["state"] == "none" and before["can_move"] and before["folder"].startswith("_lookalike_moved/photos/")
     assert client.get(f"{API}/duplicates/groups").status_code == 409
     done = wait(client, post(client, "/duplicates/find").json())
-    assert done["state"] == "finished", done["sentence"]
+    assert done["state"] == "finished", done["message"]
     found = client.get(f"{API}/duplicates").json()
     assert found["state"] == "ready" and found["counts"]["identical"] == {
         "groups": 1, "files": 3, "bytes": 2 * (images / "class-01" / "3.jpg").stat().st_size,
@@ -81,7 +81,7 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
 
     rows = [file["id"] for file in group["files"]]
     everything = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": rows}])
-    assert everything.status_code == 422 and "At least one" in sentence(everything)
+    assert everything.status_code == 422 and "At least one" in error_message(everything)
     strange = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": ["photos/class-00/0.jpg"]}])
     assert strange.status_code == 422
     assert post(client, "/duplicates/move", groups=[{"id": "nothing", "move": ["x"]}]).status_code == 404
@@ -118,7 +118,7 @@ def test_a_thousand_groups_with_long_names_are_moved_at_once(client: Any, images
         return client.post(f"{API}/duplicates/move", content=body.ljust(size), headers=headers)
 
     refused = asked(21_000_000)
-    assert refused.status_code == 413 and "the limit here is" in sentence(refused)
+    assert refused.status_code == 413 and "the limit is" in error_message(refused)
     assert len(list(images.rglob("*.jpg"))) == 62
     assert asked(4_000_000).json()["files"] == 2 and len(list(images.rglob("*.jpg"))) == 60
 
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypat
     found = client.get(f"{API}/duplicates").json()
     assert not found["can_move"] and found["why"].endswith("duplicates are listed, moving is off.")
     refused = post(client, "/duplicates/move", kind="identical")
-    assert refused.status_code == 409 and "moving is off" in sentence(refused)
+    assert refused.status_code == 409 and "moving is off" in error_message(refused)
 
 
 def test_runs_and_their_curves(client: Any, tmp_path: Path) -> None:
@@ -233,7 +233,10 @@ def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:
 
     assert ask(box="0,0,1,1").status_code == 200
     small = ask(box="0,0,0.1,0.1")
-    assert small.status_code == 422 and sentence(small) == "Too small to search by; at least 32 pixels."
+    assert (
+        small.status_code == 422
+        and error_message(small) == "This part is too small to search by; it needs at least 32 pixels."
+    )
     for wrong in ("1,2", "a,b,c,d", "0.5,0,0.2,1", "0,0,2,1", "nan,0,1,1"):
         assert ask(box=wrong).status_code == 422
     data = (images / "class-00" / "0.jpg").read_bytes()
@@ -249,7 +252,7 @@ def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:
 
 def test_words_need_a_model_that_reads(client: Any) -> None:
     answer = client.get(f"{API}/search", params={"text": "a gull"})
-    assert answer.status_code == 400 and "reads no words" in sentence(answer)
+    assert answer.status_code == 400 and "reads no words" in error_message(answer)
     assert client.get(f"{API}/info").json()["words"] is False
 
 

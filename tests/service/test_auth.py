@@ -1,4 +1,4 @@
-"""Keys, sessions, rights, rates: who may do what, and what is never written down."""
+"""KeyStore, sessions, rights, rates: who may do what, and what is never written down."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.service.auth import Keys, needed
-from lookalike.service.limits import Buckets, Limits
-from lookalike.service.middleware import JsonLines
-from tests.service.conftest import build, sentence
+from lookalike.service.auth import KeyStore, required_rights
+from lookalike.service.limits import Limits, RateLimiter
+from lookalike.service.middleware import JsonFormatter
+from tests.service.conftest import build, error_message
 from tests.service.test_middleware import encoded, send
 
 API = "/api/v1"
@@ -30,8 +30,8 @@ def locked(made: Any, runs: Path, home: Path) -> Iterator[Any]:
 
     from lookalike.service import create_app
 
-    keys = Keys(required=True)
-    read, write = keys.new("reader", "read")[1], keys.new("writer", "write")[1]
+    keys = KeyStore(required=True)
+    read, write = keys.create("reader", "read")[1], keys.create("writer", "write")[1]
     service = build(made[1], runs, keys=keys)
     client = TestClient(create_app(service), base_url="http://shop.example", raise_server_exceptions=False)
     yield client, service, read, write
@@ -57,7 +57,7 @@ def test_without_a_key_only_the_page_comes(locked: Any) -> None:
         "/reports/first",
     ):
         answer = client.get(address)
-        assert answer.status_code == 401 and sentence(answer) == "This server asks for a key."
+        assert answer.status_code == 401 and error_message(answer) == "This server requires a key."
     for wrong in ("", "Bearer", "Bearer lk_wrong", "Basic lk_x", "Bearer " + "x" * 5000):
         assert client.get(f"{API}/info", headers={"Authorization": wrong}).status_code == 401
 
@@ -71,9 +71,9 @@ def test_read_keys_read_and_write_keys_write(locked: Any) -> None:
         ("POST", "/duplicates/find"), ("POST", "/duplicates/move"), ("POST", "/map/draw"), ("POST", "/jobs/j1/stop"),
     ):  # fmt: skip
         answer = client.request(method, f"{API}{address}", headers=bearer(read) | OURS, json={})
-        assert answer.status_code == 403 and sentence(answer) == "This key may only read.", address
+        assert answer.status_code == 403 and error_message(answer) == "This key can only read.", address
         unmarked = client.request(method, f"{API}{address}", headers=bearer(write), json={})
-        assert unmarked.status_code == 403 and "X-Lookalike" in sentence(unmarked)
+        assert unmarked.status_code == 403 and "X-Lookalike" in error_message(unmarked)
     assert client.get(f"{API}/keys", headers=bearer(read)).status_code == 403
     first = client.get(f"{API}/items?sample=1", headers=bearer(read)).json()["items"][0]
     refused = client.get(f"/original/{first['id']}", headers=bearer(read))
@@ -134,19 +134,19 @@ def test_cookies_of_neighbors_on_the_host_do_no_harm(locked: Any) -> None:
 
 
 def test_keys_are_kept_as_hashes_and_seen_by_other_processes(home: Path) -> None:
-    keys = Keys()
-    key, secret = keys.new("laptop", "write")
+    keys = KeyStore()
+    key, secret = keys.create("laptop", "write")
     text = (home / "keys.json").read_text()
     assert secret not in text and secret[3:] not in text and (home / "keys.json").stat().st_mode & 0o077 == 0
-    other = Keys()
-    assert other.check(secret).id == key.id  # type: ignore[union-attr]
-    assert other.check(secret[:-1]) is None and other.check("") is None and other.check("\udcff") is None
+    other = KeyStore()
+    assert other.verify(secret).id == key.id  # type: ignore[union-attr]
+    assert other.verify(secret[:-1]) is None and other.verify("") is None and other.verify("\udcff") is None
     time.sleep(0.01)
     keys.revoke("laptop")
-    assert other.check(secret) is None
+    assert other.verify(secret) is None
     for wrong in ("", "x" * 61, "a\x00b"):
         with pytest.raises(LookalikeError, match="name"):
-            keys.new(wrong)
+            keys.create(wrong)
     with pytest.raises(LookalikeError, match="no key"):
         keys.revoke("laptop")
 
@@ -154,14 +154,14 @@ def test_keys_are_kept_as_hashes_and_seen_by_other_processes(home: Path) -> None
 def test_every_key_is_compared_in_constant_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hmac
 
-    keys = Keys()
-    secrets = [keys.new(f"k{n}")[1] for n in range(4)]
+    keys = KeyStore()
+    secrets = [keys.create(f"k{n}")[1] for n in range(4)]
     seen: list[str] = []
     real = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: (seen.append(b), real(a, b))[1])
-    keys.check(secrets[0])
+    keys.verify(secrets[0])
     first = len(seen)
-    keys.check("lk_wrong")
+    keys.verify("lk_wrong")
     assert first == len(seen) - first >= 4, "a hit and a miss look at every key"
 
 
@@ -174,7 +174,7 @@ def test_every_key_is_compared_in_constant_time(home: Path, monkeypatch: pytest.
     ],
 )  # fmt: skip
 def test_what_is_not_named_needs_a_right(method: str, path: str, right: str) -> None:
-    assert needed(method, path) == right
+    assert required_rights(method, path) == right
 
 
 def test_one_client_cannot_take_everything(made: Any, runs: Path, home: Path) -> None:
@@ -187,7 +187,7 @@ def test_one_client_cannot_take_everything(made: Any, runs: Path, home: Path) ->
     codes = [client.get(f"{API}/session").status_code for _ in range(8)]
     assert codes[:5] == [200] * 5 and codes[-1] == 429
     answer = client.get(f"{API}/session")
-    assert answer.headers["retry-after"] == "1" and "Try again in" in sentence(answer)
+    assert answer.headers["retry-after"] == "1" and "Try again in" in error_message(answer)
     service.close()
 
 
@@ -196,8 +196,8 @@ def test_a_page_full_of_images_is_within_the_rate(made: Any, runs: Path, home: P
 
     from lookalike.service import create_app
 
-    keys = Keys(required=True)
-    secret = keys.new("family")[1]
+    keys = KeyStore(required=True)
+    secret = keys.create("family")[1]
     service = build(made[1], runs, keys=keys, limits=Limits(rate=0.001, burst=5))
     app = create_app(service)
     clients = [TestClient(app, base_url="http://shop.example", client=(f"10.0.0.{n}", 1)) for n in range(2)]
@@ -216,27 +216,27 @@ def test_a_page_full_of_images_is_within_the_rate(made: Any, runs: Path, home: P
 
 
 def test_buckets_fill_again() -> None:
-    buckets = Buckets(rate=2.0, burst=3)
+    buckets = RateLimiter(rate=2.0, burst=3)
     assert [buckets.wait("a", now=0.0) for _ in range(3)] == [0.0] * 3
     assert buckets.wait("a", now=0.0) == pytest.approx(0.5)
     assert buckets.wait("b", now=0.0) == 0.0, "others are not held up"
     assert buckets.wait("a", now=0.6) == 0.0
-    assert Buckets(rate=0, burst=1).wait("a") == 0.0
-    small = Buckets(rate=1.0, burst=1)
+    assert RateLimiter(rate=0, burst=1).wait("a") == 0.0
+    small = RateLimiter(rate=1.0, burst=1)
     assert [small.wait("a", 0.05, now=0.0) for _ in range(19)] == [0.0] * 19
     assert small.wait("a", now=0.0) == pytest.approx(0.95)
 
 
 def test_other_bodies_are_bounded_more_tightly(client: Any) -> None:
     answer = client.post(f"{API}/keys", content=b"x" * 1_100_000, headers=OURS)
-    assert answer.status_code == 413 and "the limit here is" in sentence(answer)
+    assert answer.status_code == 413 and "the limit is" in error_message(answer)
 
 
 def test_no_secret_reaches_the_log(locked: Any, caplog: pytest.LogCaptureFixture) -> None:
     client, _service, read, write = locked
     out = io.StringIO()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     logger = logging.getLogger("lookalike")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -13,14 +13,14 @@ import pytest
 from lookalike.service import uploads
 from lookalike.service.http_errors import Problem
 from lookalike.service.image_files import Thumbs
-from lookalike.service.uploads import Queries
+from lookalike.service.uploads import SavedQueries
 
 
-def kept(folder: Path) -> Queries:
-    return Queries(folder, days=7, model="m", encoder=None)  # type: ignore[arg-type]
+def kept(folder: Path) -> SavedQueries:
+    return SavedQueries(folder, days=7, model="m", encoder=None)  # type: ignore[arg-type]
 
 
-def keep(questions: Queries) -> str:
+def keep(questions: SavedQueries) -> str:
     name = questions.keep(np.zeros(4, np.float32), "hash", 1.0, b"jpeg")
     assert name is not None
     return name
@@ -33,8 +33,8 @@ def with_ghosts(patch: pytest.MonkeyPatch, *ghosts: Path) -> None:
 
 
 def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MOST", 3)
-    monkeypatch.setattr(uploads, "EVERY", 1)
+    monkeypatch.setattr(uploads, "MAX_SAVED", 3)
+    monkeypatch.setattr(uploads, "TRIM_EVERY", 1)
     with_ghosts(monkeypatch, tmp_path / "u.0123456789abcdef.jpg")
     questions = kept(tmp_path)
     names = [keep(questions) for _ in range(6)]
@@ -43,14 +43,14 @@ def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: 
 
 def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     questions = kept(tmp_path)
-    name, old = keep(questions), Queries._old
+    name, old = keep(questions), SavedQueries._expired
 
-    def goes(self: Queries, path: Path) -> bool:
+    def goes(self: SavedQueries, path: Path) -> bool:
         found = old(self, path)
         path.unlink()
         return found
 
-    monkeypatch.setattr(Queries, "_old", goes)
+    monkeypatch.setattr(SavedQueries, "_expired", goes)
     with pytest.raises(Problem, match="up to 7 days and is gone") as told:
         questions.get(name)
     assert told.value.status == 410
@@ -60,8 +60,8 @@ def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch
 
 
 def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MOST", 10)
-    monkeypatch.setattr(uploads, "EVERY", 2)
+    monkeypatch.setattr(uploads, "MAX_SAVED", 10)
+    monkeypatch.setattr(uploads, "TRIM_EVERY", 2)
     servers, failed = [kept(tmp_path), kept(tmp_path)], []
 
     def work(number: int) -> None:
@@ -89,7 +89,7 @@ def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytes
 
 def test_half_of_a_kept_upload_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between the image and its vector leaves the image, which nothing would ever ask for."""
-    monkeypatch.setattr(uploads, "MOST", 2)
+    monkeypatch.setattr(uploads, "MAX_SAVED", 2)
     (tmp_path / "u.0123456789abcdef.jpg").write_bytes(b"half")
     keep(kept(tmp_path))
     keep(kept(tmp_path))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 from tests.service.test_middleware import encoded, send
 
 # Work that takes long or changes what other cases rely on; each has tests of its own.
@@ -38,7 +38,7 @@ def effort(examples: int) -> Any:
 def judge(response: Any, what: str) -> None:
     assert response.status_code < 500 or response.status_code == 503, f"{what}: {response.status_code}"
     if response.status_code >= 400:
-        assert sentence(response)
+        assert error_message(response)
 
 
 @pytest.fixture

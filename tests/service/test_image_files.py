@@ -21,7 +21,7 @@ from tests.data.scenes import heic
 from tests.data.test_originals import silent
 from tests.data.test_thumbs import talkative
 from tests.searching.fake import FakeEmbedder, install
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 
 FILES = {
     "a b/upright #1?.jpg": ("JPEG", 1),
@@ -99,13 +99,13 @@ def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, fol
         "..%2fsecret.jpg",
     ):
         answer = client.get(f"/original/{name}")
-        assert answer.status_code == 404 and sentence(answer)
+        assert answer.status_code == 404 and error_message(answer)
     (folder / "drawn.png").unlink()
     (folder / "drawn.png").symlink_to(folder.parent / "secret.jpg")  # swapped after it was indexed
     answer = client.get(quoted("drawn.png"))
-    assert answer.status_code == 404 and "does not lie inside" in sentence(answer)
+    assert answer.status_code == 404 and "does not lie inside" in error_message(answer)
     (folder / "scan.tif").unlink()
-    assert "cannot be opened" in sentence(client.get(quoted("scan.tif")))
+    assert "cannot be opened" in error_message(client.get(quoted("scan.tif")))
     (folder / "turned.jpg").write_bytes(b"<script>alert(1)</script>")
     answer = client.get(quoted("turned.jpg"))
     assert answer.status_code == 415 and answer.headers["content-type"] == "application/json"
@@ -131,7 +131,7 @@ def test_a_phones_image_can_be_indexed_seen_and_asked_by(
     part = client.post("/api/v1/search?box=0,0,0.5,0.5&keep=false", files=files)
     assert part.status_code == 200
     cut = client.post("/api/v1/search", files={"image": ("half.heic", heic()[:200], "image/heic")})
-    assert cut.status_code == 415 and sentence(cut).startswith("half.heic cannot be read: ")
+    assert cut.status_code == 415 and error_message(cut).startswith("half.heic cannot be read: ")
     opened.close()
 
 
@@ -142,4 +142,4 @@ def test_without_the_extra_a_phones_image_is_told_what_it_needs(
     data = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40
     answer = TestClient(create_app(service)).post("/api/v1/search", files={"image": ("a.heic", data, "image/heic")})
     assert answer.status_code == 415
-    assert sentence(answer) == "a.heic cannot be read: it is HEIC, which needs `pip install 'lookalike[heif]'`."
+    assert error_message(answer) == "a.heic cannot be read: it is HEIC, which needs `pip install 'lookalike[heif]'`."

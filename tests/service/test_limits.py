@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from lookalike.service import limits
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 
 API = "/api/v1"
 AREA = 64 * 48  # pixels of every indexed image
 
 
-class FolderWatcher(limits.Budget):
+class RecordingBudget(limits.PixelBudget):
     """Remembers what was taken, and how much of it at once."""
 
     def __init__(self, pixels: int) -> None:
@@ -29,8 +29,8 @@ class FolderWatcher(limits.Budget):
 
 
 @pytest.fixture
-def budget(monkeypatch: pytest.MonkeyPatch) -> FolderWatcher:
-    watched = FolderWatcher(AREA + AREA // 2)
+def budget(monkeypatch: pytest.MonkeyPatch) -> RecordingBudget:
+    watched = RecordingBudget(AREA + AREA // 2)
     monkeypatch.setattr(limits, "BUDGET", watched)
     return watched
 
@@ -46,7 +46,7 @@ def addresses(client: Any, count: int) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("kind", ["thumbnails", "crops", "originals"])
 def test_images_of_the_index_take_what_they_have(
-    client: Any, home: Path, budget: FolderWatcher, kind: str, monkeypatch: pytest.MonkeyPatch
+    client: Any, home: Path, budget: RecordingBudget, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look at a folder of scans: as many at once as there is room for, the rest one after the other."""
     import lookalike.data
@@ -79,15 +79,15 @@ def test_images_of_the_index_take_what_they_have(
     for thread in threads:
         thread.join()
     assert codes == [200] * 6 and most == 1
-    assert [pixels for pixels in budget.taken if pixels] == [AREA] * 6 and budget.left == budget.whole
+    assert [pixels for pixels in budget.taken if pixels] == [AREA] * 6 and budget.available == budget.total
 
 
 def test_a_long_file_is_not_read_beside_others(
-    client: Any, service: Any, home: Path, budget: FolderWatcher, monkeypatch: pytest.MonkeyPatch
+    client: Any, service: Any, home: Path, budget: RecordingBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LONG", 100)
-    monkeypatch.setattr(limits, "LARGEST", AREA)
-    monkeypatch.setattr(limits, "PATIENCE", 0.05)
+    monkeypatch.setattr(limits, "LARGE_FILE_BYTES", 100)
+    monkeypatch.setattr(limits, "MAX_PIXELS_PER_IMAGE", AREA)
+    monkeypatch.setattr(limits, "BUDGET_WAIT_SECONDS", 0.05)
     read: list[str] = []
     real = service.index.open_bytes
     monkeypatch.setattr(service.index, "open_bytes", lambda record: (read.append(record.id), real(record))[1])
@@ -95,12 +95,12 @@ def test_a_long_file_is_not_read_beside_others(
     with budget.take(AREA):
         for address in every:
             answer = client.get(address)
-            assert answer.status_code == 503 and "large images" in sentence(answer)
+            assert answer.status_code == 503 and "large images" in error_message(answer)
     assert read == []
     assert [client.get(address).status_code for address in every] == [200] * 3 and len(read) == 3
 
 
 def test_a_large_image_leaves_room_for_small_ones() -> None:
-    budget = limits.Budget()
-    with budget.take(10 * limits.PIXELS), budget.take(limits.PIXELS - limits.LARGEST):
-        assert budget.left == 0
+    budget = limits.PixelBudget()
+    with budget.take(10 * limits.MAX_PIXELS), budget.take(limits.MAX_PIXELS - limits.MAX_PIXELS_PER_IMAGE):
+        assert budget.available == 0

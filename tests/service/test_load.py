@@ -16,8 +16,8 @@ from tests.soak import Client, bad_requests
 
 def test_many_clients_and_bad_requests(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More uploads are kept than there is room for, by many at once."""
-    monkeypatch.setattr("lookalike.service.uploads.MOST", 10)
-    monkeypatch.setattr("lookalike.service.uploads.EVERY", 2)
+    monkeypatch.setattr("lookalike.service.uploads.MAX_SAVED", 10)
+    monkeypatch.setattr("lookalike.service.uploads.TRIM_EVERY", 2)
     until = time.monotonic() + 3
     crowd = [Client(live.port, number, [encoded(), encoded("PNG")], until, least=20) for number in range(12)]
     for one in crowd:
@@ -45,4 +45,4 @@ def test_who_is_still_sending_is_told_all_the_same(live: Any) -> None:
             time.sleep(0.05)
             connection.sendall(body)
             code, text = answer(connection)
-            assert 400 <= code < 500 and b'"sentence"' in text, (address, text)
+            assert 400 <= code < 500 and b'"message"' in text, (address, text)

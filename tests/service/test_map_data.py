@@ -19,7 +19,7 @@ from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import within
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 
 API = "/api/v1"
 
@@ -146,7 +146,7 @@ def test_a_part_of_the_map_is_a_filter(client: Any, ready: Any) -> None:
     assert hits["images"] == inside.sum() and hits["filters"] == "chosen on the map"
     for bad, status in ((f"{ready['gen']}.zzz", 422), (f"{ready['gen']}.000", 422), ("77.000000fff000fffff", 410)):
         answer = client.get(f"{API}/items", params={"f": f"area:{bad}"})
-        assert answer.status_code == status and sentence(answer)
+        assert answer.status_code == status and error_message(answer)
 
 
 def test_a_part_has_few_corners(client: Any, ready: Any) -> None:
@@ -156,7 +156,7 @@ def test_a_part_has_few_corners(client: Any, ready: Any) -> None:
 
     assert ask(256).status_code == ask(128, 128).status_code == 200
     for many in ((260,), (200, 200)):
-        assert ask(*many).status_code == 422 and "256 corners" in sentence(ask(*many))
+        assert ask(*many).status_code == 422 and "256 corners" in error_message(ask(*many))
 
 
 def test_the_number_is_of_one_index_and_one_state_of_it(made: Any, tmp_path: Path, home: Path) -> None:

@@ -18,7 +18,7 @@ from PIL import Image
 from lookalike.core.errors import LookalikeError
 from lookalike.service.middleware import POLICY, host_of
 from tests import helpers
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 
 API = "/api/v1"
 
@@ -57,7 +57,7 @@ def send(client: Any, data: bytes, name: str = "x.jpg", kind: str = "image/jpeg"
         (png(50_000, 50_000), "bomb.png", 413, "pixels"),
         (png(12_000, 12_000), "large.png", 413, "12,000 × 12,000 pixels"),
         (png(100, 100), "hollow.png", 415, "not an image"),
-        (b"x" * 21_000_000, "long.jpg", 413, "the limit here is"),
+        (b"x" * 21_000_000, "long.jpg", 413, "the limit is"),
     ],
 )  # fmt: skip
 def test_bad_uploads_get_a_sentence_and_the_next_one_works(
@@ -65,7 +65,7 @@ def test_bad_uploads_get_a_sentence_and_the_next_one_works(
 ) -> None:
     start = time.monotonic()
     answer = send(client, data, name)
-    assert answer.status_code == status and words in sentence(answer)
+    assert answer.status_code == status and words in error_message(answer)
     assert time.monotonic() - start < 10
     assert send(client, encoded()).status_code == 200
 
@@ -90,7 +90,7 @@ def test_requests_without_a_image(client: Any) -> None:
     broken = client.post(
         f"{API}/search", content=b"--x\r\n", headers={"content-type": "multipart/form-data; boundary=x"}
     )
-    assert broken.status_code in (400, 422) and sentence(broken)
+    assert broken.status_code in (400, 422) and error_message(broken)
 
 
 def test_a_body_without_a_length_is_bounded_too(client: Any) -> None:
@@ -101,13 +101,13 @@ def test_a_body_without_a_length_is_bounded_too(client: Any) -> None:
 
     headers = {"content-type": "multipart/form-data; boundary=x"}
     answer = client.post(f"{API}/search", content=endless(), headers=headers)
-    assert answer.status_code == 413 and "the limit here is" in sentence(answer)
+    assert answer.status_code == 413 and "the limit is" in error_message(answer)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8080", "", "[::2]"])
 def test_foreign_hosts_are_refused(client: Any, host: str) -> None:
     answer = client.get(f"{API}/info", headers={"Host": host})
-    assert answer.status_code == 421 and sentence(answer)
+    assert answer.status_code == 421 and error_message(answer)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1234", "[::1]:8080", "LOCALHOST"])
@@ -119,7 +119,7 @@ def test_our_own_names_are_answered(client: Any, host: str) -> None:
 def test_other_sites_cannot_post(client: Any) -> None:
     for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
         answer = send(client, encoded(), headers=headers)
-        assert answer.status_code == 403 and sentence(answer) == "Requests from other sites are refused."
+        assert answer.status_code == 403 and error_message(answer) == "Requests from other sites are refused."
     own = {"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}
     assert send(client, encoded(), headers=own).status_code == 200
 
@@ -128,7 +128,7 @@ def test_other_sites_make_nobody_work(client: Any, service: Any) -> None:
     """A foreign page can have a browser send a plain GET: one that would draw the map, say."""
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://a.example"}):
         answer = client.get(f"{API}/map", headers=headers)
-        assert answer.status_code == 403 and sentence(answer) == "Requests from other sites are refused."
+        assert answer.status_code == 403 and error_message(answer) == "Requests from other sites are refused."
         assert client.get("/map", headers=headers).status_code == 200, "a link from elsewhere leads to the page"
     assert service.jobs.list() == []
     assert client.get(f"{API}/info", headers={"Sec-Fetch-Site": "none"}).status_code == 200, "typed by hand"
@@ -184,7 +184,7 @@ def test_no_address_is_ever_fetched(client: Any) -> None:
         asked.append(client.post(f"{API}/switch", json={"model": url}, headers=ours))
         with pytest.raises(TimeoutError):
             listener.accept()
-    assert all(400 <= answer.status_code < 500 and sentence(answer) for answer in asked)
+    assert all(400 <= answer.status_code < 500 and error_message(answer) for answer in asked)
 
 
 def test_waiting_images_go_through_the_model_together(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from lookalike.searching import Index, index, switch
 from lookalike.searching import manifest as manifests
 from tests import helpers
 from tests.searching import fake
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 from tests.service.test_middleware import encoded, send
 
 API = "/api/v1"
@@ -96,10 +96,10 @@ def test_switching_over_and_back_fails_no_request(client: Any, service: Any, pla
         started = client.post(f"{API}/switch", json={"model": "better"}, headers=OURS)
         assert started.status_code == 202 and started.json()["kind"] == "switch"
         done = wait(client, started.json())
-        assert done["state"] == "finished", done["sentence"]
+        assert done["state"] == "finished", done["message"]
         assert done["result"]["generation"] == 2 and 0 <= done["result"]["agreement"] <= 1
         assert done["result"]["recall"] >= 0.97 and done["result"]["queries"] == 12
-        assert "The old index is kept" in done["sentence"]
+        assert "The old index is kept" in done["message"]
         info = client.get(f"{API}/info").json()
         assert info["index"]["generation"] == 2 and info["model"]["name"] == "better"
         helpers.until(lambda: 2 in dims)
@@ -113,7 +113,7 @@ def test_switching_over_and_back_fails_no_request(client: Any, service: Any, pla
             thread.join()
     assert len(codes) > 10 and set(codes) == {200} and dims == {1, 2}
     refused = client.delete(f"{API}/generations/1", headers=OURS)
-    assert refused.status_code == 400 and "answers now" in sentence(refused)
+    assert refused.status_code == 400 and "answers now" in error_message(refused)
     assert client.delete(f"{API}/generations/2", headers=OURS).status_code == 200
     assert len(manifests.read(place[1]).generations) == 1 and not (place[1] / "generations" / "2").exists()
     assert client.post(f"{API}/switch", json={"model": "../../etc"}, headers=OURS).status_code == 404
@@ -151,7 +151,7 @@ def test_each_model_has_a_map_of_its_own(client: Any, place: Any) -> None:
     assert second["gen"] != first["gen"] and second["before"] is not None
     for old in (f"{API}/map/{first['gen']}.bin", f"{API}/map/{first['gen']}/point/0", f"{API}/items?f={area['f']}"):
         refused = client.get(old)
-        assert refused.status_code == 410 and "drawn anew" in sentence(refused)
+        assert refused.status_code == 410 and "drawn anew" in error_message(refused)
     client.post(f"{API}/switch", json={"generation": 1}, headers=OURS)
     back = client.get(f"{API}/map").json()
     assert back["gen"] == first["gen"] and back["before"] == second["gen"], "the old one as it was, and where from"
@@ -166,7 +166,7 @@ def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: A
     started = client.post(f"{API}/index/update", headers=OURS).json()
     done = wait(client, started)
     assert done["state"] == "finished" and done["result"]["new"] == 1 and done["result"]["deleted"] == 1
-    assert done["sentence"] == "1 new, 1 deleted, 11 unchanged."
+    assert done["message"] == "1 new, 1 deleted, 11 unchanged."
     state = client.get(f"{API}/state")
     assert state.json()["index"]["images"] == 12
     again = client.get(f"{API}/state", headers={"If-None-Match": state.headers["etag"]})
@@ -226,7 +226,7 @@ def test_a_job_can_be_stopped_and_what_it_did_is_kept(
     client.post(f"{API}/jobs/{job.id}/stop", headers=OURS)
     gate.set()
     done = wait(client, job.to_json())
-    assert done["state"] == "stopped" and "kept" in done["sentence"]
+    assert done["state"] == "stopped" and "kept" in done["message"]
     assert wait(client, waiting.json())["state"] == "finished"
     assert client.post(f"{API}/jobs/none/stop", headers=OURS).status_code == 404
 
@@ -250,8 +250,8 @@ def test_a_failed_job_says_why(client: Any, service: Any, logged: list[logging.L
     def breaks(job: Any) -> dict[str, Any]:
         raise ZeroDivisionError
 
-    assert wait(client, service.jobs.start("a", "A", fails).to_json())["sentence"] == "The disk is full."
-    assert "its log says more" in wait(client, service.jobs.start("b", "B", breaks).to_json())["sentence"]
+    assert wait(client, service.jobs.start("a", "A", fails).to_json())["message"] == "The disk is full."
+    assert "its log says more" in wait(client, service.jobs.start("b", "B", breaks).to_json())["message"]
     assert [record.exc_info[0] for record in logged if record.exc_info] == [ZeroDivisionError]
 
 

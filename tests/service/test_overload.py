@@ -141,29 +141,32 @@ def light(port: int) -> None:
 def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
     gate = Gate(service.encoder, monkeypatch)
-    crowd = Uploads(server.port, service.asking.places + 10)
+    crowd = Uploads(server.port, service.asking.capacity + 10)
     helpers.until(lambda: len(crowd.answers) == 10)
-    assert crowd.codes == {503: 10} and service.asking.taken == service.asking.places == 64
+    assert crowd.codes == {503: 10} and service.asking.reserved == service.asking.capacity == 64
     for _, headers, text in crowd.answers:
-        assert headers["Retry-After"] == "2" and json.loads(text)["error"]["sentence"] == "Busy. Try again in 2 s."
+        assert headers["Retry-After"] == "2" and json.loads(text)["error"]["message"] == "Busy. Try again in 2 s."
     light(server.port)
     like = told(server.port, "GET", f"{API}/items?sample=1")[1]["items"][0]["id"]
     for address in ("search", "facets", "facets/label"):
         assert told(server.port, "GET", f"{API}/{address}?like={like}&box=0,0,0.9,0.9")[0] == 503
     gate.open.set()
     assert crowd.join() == {503: 10, 200: 64}
-    helpers.until(lambda: service.asking.taken == 0)
+    helpers.until(lambda: service.asking.reserved == 0)
     assert max(gate.sizes) > 1, "what waited went through the model together"
     assert Uploads(server.port, 3, keep=True).join() == {200: 3}
 
 
 def test_large_images_hold_up_nothing_else(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
-    monkeypatch.setattr(limits, "PATIENCE", 3.0)
+    monkeypatch.setattr(limits, "BUDGET_WAIT_SECONDS", 3.0)
     light(server.port)  # so that the thumbnail is there
-    with limits.BUDGET.take(limits.LARGEST), limits.BUDGET.take(limits.PIXELS - limits.LARGEST):
+    with (
+        limits.BUDGET.take(limits.MAX_PIXELS_PER_IMAGE),
+        limits.BUDGET.take(limits.MAX_PIXELS - limits.MAX_PIXELS_PER_IMAGE),
+    ):
         crowd = Uploads(server.port, 50)
-        helpers.until(lambda: service.asking.taken == 50)
+        helpers.until(lambda: service.asking.reserved == 50)
         light(server.port)
         assert crowd.join() == {503: 50}
     assert all(headers["Retry-After"] == "10" for _, headers, _ in crowd.answers)
@@ -178,7 +181,7 @@ def silent(port: int, text: str = SILENT) -> socket.socket:
 
 def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
-    monkeypatch.setattr(uploads, "PATIENCE", 0.3)
+    monkeypatch.setattr(uploads, "BODY_SECONDS", 0.3)
     upload = f"POST {API}/search HTTP/1.1\r\nHost: 127.0.0.1\r\n" + "Content-Type: multipart/form-data; boundary=x\r\n"
     for text in (SILENT, f"{upload}Content-Length: 1000\r\n\r\n--x\r\n"):
         with silent(server.port, text) as connection:
@@ -186,16 +189,16 @@ def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatc
         assert head.startswith(b"HTTP/1.1 408 ") and b"connection: close" in head.lower()
         assert json.loads(body)["error"] == {
             "status": 408,
-            "sentence": "The rest of this request did not come in time.",
+            "message": "The rest of this request did not arrive in time.",
         }
     refused = SILENT.replace("X-Lookalike: 1\r\n", "")  # also whoever is refused for another reason
     with silent(server.port, refused) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 403 ")
-    helpers.until(lambda: service.asking.taken == 0)
+    helpers.until(lambda: service.asking.reserved == 0)
 
 
 def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
+    monkeypatch.setattr(uploads, "BODY_SECONDS", 0.2)
 
     async def read(size: int) -> tuple[int, int | None]:
         left = 10
@@ -206,8 +209,8 @@ def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.Monkey
             await asyncio.sleep(0.05)
             return {"type": "http.request", "body": bytes(size), "more_body": left > 0}
 
-        body = uploads.Body(receive, 1_000_000)
-        await body.listen(1_000_000)
+        body = uploads.RequestBody(receive, 1_000_000)
+        await body.drain(1_000_000)
         return body.read, body.refusal and body.refusal.status_code
 
     received, status = asyncio.run(read(10))
@@ -276,14 +279,14 @@ def test_switching_with_a_held_request_is_honest(
     held = Uploads(server.port, 1)
     helpers.until(lambda: first.users == 1)
     done = job(server.port, {"model": "better"})
-    assert done["state"] == "finished" and done["sentence"].startswith("Switched to ")
+    assert done["state"] == "finished" and done["message"].startswith("Switched to ")
     assert told(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
     assert Uploads(server.port, 4).join() == {200: 4} and held.answers == []
     real = service.follower.follow
     monkeypatch.setattr(service.follower, "follow", lambda: real(patience=0.2))
     code, answer = told(server.port, "POST", f"{API}/switch", {"generation": 1})
     if store == "qdrant":  # only one may open it, and the held request still has it
-        assert code == 409 and "still in use" in answer["error"]["sentence"]
+        assert code == 409 and "still in use" in answer["error"]["message"]
         assert told(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
     else:
         assert (code, answer) == (202, {"live": 1})

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def locked(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, str, str]]:
     """A server with a key to read and one to write."""
-    from lookalike.service.auth import Keys
+    from lookalike.service.auth import KeyStore
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("locked")))
-        keys = Keys(required=True)
-        read, write = keys.new("reader", "read")[1], keys.new("writer", "write")[1]
+        keys = KeyStore(required=True)
+        read, write = keys.create("reader", "read")[1], keys.create("writer", "write")[1]
         opened = Live(lambda: build(_made[1], runs, keys=keys))
         yield opened, read, write
         opened.stop()
@@ -67,7 +67,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
     batch = {"id": "b1", "when": "2026-11-16T10:00", "folder": "x", "files": 1, "bytes": 9, "state": "moved"}
     index = {"name": "index", "images": 61, "complete": True, "unreadable": 0, "model": "m", "updated": ""}
     job = {"id": "j1", "kind": "index", "title": "Indexing", "phase": "Embedding", "done": 1, "total": 9}
-    job |= {"seconds_left": 4, "state": "running", "sentence": ""}
+    job |= {"seconds_left": 4, "state": "running", "message": ""}
     play(loose, facts, where="duplicates")
     play(loose, {"kind": "identical", "total": 1, "groups": [GROUP]}, where="duplicates/groups")
     play(loose, {"batches": [batch]}, where="duplicates/history")
@@ -110,7 +110,7 @@ def test_a_refused_button_says_so(loose: Any, locked: Any) -> None:  # noqa: F81
     server, _, write = locked
     loose.goto(f"{server.url}/runs")
     unlock(loose, write)
-    refusal = {"error": {"status": 409, "sentence": "The index is being brought up to date already."}}
+    refusal = {"error": {"status": 409, "message": "The index is being brought up to date already."}}
     play(loose, refusal, status=409, where="index/update")
     loose.get_by_role("button", name="Bring up to date").click()
     loose.locator(".toast", has_text="The index is being brought up to date already.").wait_for()

@@ -269,8 +269,8 @@ def test_what_the_map_cannot_have_is_told(chart: Any, live: Any) -> None:
     page.goto(f"{live.url}/map")
     page.locator(".nearest button").first.wait_for(state="attached")
 
-    def refuse(where: str, status: int, sentence: str) -> None:
-        body = json.dumps({"error": {"status": status, "sentence": sentence}})
+    def refuse(where: str, status: int, message: str) -> None:
+        body = json.dumps({"error": {"status": status, "message": message}})
         page.route(where, lambda route: route.fulfill(status=status, body=body, content_type="application/json"))
 
     refuse("**/point/*", 404, "There is no image `a` in the index `images`.")

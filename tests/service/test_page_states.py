@@ -118,7 +118,7 @@ def test_old_hits_stay_dim_until_new_ones_are_there(loose: Any, live: Any) -> No
 
 
 def test_a_busy_server(loose: Any, live: Any) -> None:
-    busy = {"error": {"status": 503, "sentence": "Busy. Try again in 2 s."}}
+    busy = {"error": {"status": 503, "message": "Busy. Try again in 2 s."}}
     play(loose, busy, status=503, retry="2")
     loose.goto(f"{live.url}/?{LIKE}")
     loose.locator(".banner", has_text=re.compile(r"Busy\.\s*Trying again in 2 s\.")).wait_for()
@@ -127,7 +127,7 @@ def test_a_busy_server(loose: Any, live: Any) -> None:
 
 
 def test_a_locked_server(loose: Any, live: Any) -> None:
-    play(loose, {"error": {"status": 401, "sentence": "A key is needed."}}, status=401, where="info")
+    play(loose, {"error": {"status": 401, "message": "A key is needed."}}, status=401, where="info")
     loose.goto(live.url)
     loose.get_by_text("This server asks for a key. It is kept until you close the browser.").wait_for()
     assert loose.get_by_label("Key", exact=True).get_attribute("type") == "password"
@@ -158,7 +158,7 @@ def test_images_that_were_refused_are_asked_for_again(loose: Any, live: Any) -> 
 def test_while_images_arrive(loose: Any, live: Any) -> None:
     index = {"name": "index", "images": 11_240, "complete": False, "unreadable": 0, "model": "m", "updated": ""}
     job = {"id": "j1", "kind": "index", "title": "Indexing", "phase": "Embedding", "done": 0, "total": 548}
-    job |= {"seconds_left": 40, "state": "running", "sentence": ""}
+    job |= {"seconds_left": 40, "state": "running", "message": ""}
     play(loose, {"index": index, "job": job, "jobs": [job]}, where="state")
     loose.goto(f"{live.url}/?{LIKE}")
     loose.get_by_text("Searching 11,240 of 11,788 images; the rest arrive in about 40 s.").wait_for()
@@ -177,7 +177,7 @@ def test_filters_that_leave_nothing_say_what_each_would(loose: Any, live: Any, r
 
 def test_a_link_whose_image_is_gone(loose: Any, live: Any) -> None:
     loose.goto(f"{live.url}/?q=u.0123456789abcdef")
-    words = "The image behind this link was kept for up to 7 days and is gone. Drop it again to search."
+    words = "The image behind this link was kept for up to 7 days and has been deleted. Upload it again to search."
     loose.get_by_text(words).wait_for()
 
 
@@ -189,7 +189,7 @@ def test_a_image_that_is_too_large(loose: Any, live: Any) -> None:
         data.items.add(new File([new Uint8Array(84e6)], "large.jpg", { type: "image/jpeg" }));
         document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
     }""")
-    loose.get_by_text("This image has 84 MB; the limit here is 20 MB.").wait_for()
+    loose.get_by_text("This image has 84 MB; the limit is 20 MB.").wait_for()
 
 
 def test_less_alone_asks_for_a_image_first(loose: Any, live: Any) -> None:

@@ -15,7 +15,7 @@ from tests.service.test_page import give, href, keep, screen  # noqa: F401 (a fi
 from tests.service.test_page_states import loose, play  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.browser
-BUSY = {"error": {"status": 503, "sentence": "Busy. Try again in 9 s."}}
+BUSY = {"error": {"status": 503, "message": "Busy. Try again in 9 s."}}
 SEEN = ".question .shown img"
 
 
@@ -167,7 +167,7 @@ def test_several_files_at_once(screen: Any, made: Any) -> None:  # noqa: F811
             const data = new DataTransfer();
             data.items.add(new File(["text"], "notes.txt", { type: "text/plain" }));
             const image = (name) => new File([new Uint8Array(bytes)], name, { type: "image/jpeg" });
-            for (const name of ["a.jpg", "b.jpg"]) data.items.add(make_image(name));
+            for (const name of ["a.jpg", "b.jpg"]) data.items.add(image(name));
             document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
         }""",
         [list((made[0] / "class-01" / "0.jpg").read_bytes())],

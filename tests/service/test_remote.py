@@ -164,19 +164,19 @@ def test_an_index_that_cannot_be_written_to_is_served_all_the_same(
 def test_vectors_are_checked(client: Any) -> None:
     ours = {"headers": {"X-Lookalike": "1"}}
     wrong = client.post("/api/v1/nearest", json={"positive": [[1.0, 2.0]]}, **ours)
-    assert wrong.status_code == 400 and "have 1280 numbers" in wrong.json()["error"]["sentence"]
+    assert wrong.status_code == 400 and "have 1280 numbers" in wrong.json()["error"]["message"]
     assert client.post("/api/v1/nearest", json={"positive": []}, **ours).status_code == 422
     assert client.post("/api/v1/nearest", content=b'{"positive": [[NaN]]}', **ours).status_code == 422
 
 
 def test_where_keys_are_needed_the_owner_searches_with_the_services_own(service: Any) -> None:
-    from lookalike.service.auth import decide
+    from lookalike.service.auth import authenticate
 
     service.keys.required = True
-    bearer = f"Bearer {service.keys.house}".encode()
-    assert decide(service.keys, {b"authorization": bearer}) == ("read", "house")
-    assert decide(service.keys, {b"authorization": b"Bearer lk_other"}) == ("none", "")
-    assert decide(service.keys, {})[0] == "none"
+    bearer = f"Bearer {service.keys.local_key}".encode()
+    assert authenticate(service.keys, {b"authorization": bearer}) == ("read", "local")
+    assert authenticate(service.keys, {b"authorization": b"Bearer lk_other"}) == ("none", "")
+    assert authenticate(service.keys, {})[0] == "none"
 
 
 def test_the_runs_beside_a_served_run_are_shown(tmp_path: Path) -> None:

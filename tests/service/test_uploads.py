@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from tests.data.scenes import endless_jpeg
-from tests.service.conftest import sentence
+from tests.service.conftest import error_message
 from tests.service.test_middleware import encoded, png, send
 
 API = "/api/v1"
@@ -147,7 +147,7 @@ def test_hostile_uploads(client: Any, what: str) -> None:
     assert time.monotonic() - start < 30
     assert grown() < 500, f"{grown():.0f} MB"
     if answer.status_code != 200:
-        assert 400 <= answer.status_code < 500 and sentence(answer)
+        assert 400 <= answer.status_code < 500 and error_message(answer)
     if wanted is not None:
         assert answer.status_code == wanted or (wanted == 4 and 400 <= answer.status_code < 500)
     assert send(client, encoded()).status_code == 200
@@ -167,7 +167,7 @@ def test_hostile_uploads(client: Any, what: str) -> None:
 )
 def test_bodies_that_are_no_form(client: Any, headers: dict[str, str]) -> None:
     answer = client.post(f"{API}/search", content=encoded(), headers=headers)
-    assert 400 <= answer.status_code < 500 and sentence(answer)
+    assert 400 <= answer.status_code < 500 and error_message(answer)
     assert send(client, encoded()).status_code == 200
 
 
@@ -175,7 +175,7 @@ def test_several_files_or_a_text_instead_of_one(client: Any) -> None:
     many = client.post(f"{API}/search", files=[("image", ("a.jpg", encoded(), "image/jpeg"))] * 3)
     assert many.status_code in (200, 422)
     text = client.post(f"{API}/search", data={"image": "not a file"})
-    assert text.status_code == 422 and sentence(text)
+    assert text.status_code == 422 and error_message(text)
     fields = client.post(f"{API}/search", data={f"f{n}": "x" for n in range(3000)})
     assert 400 <= fields.status_code < 500
 
@@ -183,7 +183,7 @@ def test_several_files_or_a_text_instead_of_one(client: Any) -> None:
 def test_names_of_uploads_are_not_trusted(client: Any) -> None:
     for name in ("../../etc/passwd", "<script>alert(1)</script>.jpg", "a" * 5000, "x\u202egpj.exe", "nul\x00.jpg"):
         answer = client.post(f"{API}/search", files={"image": (name, b"no image", "image/jpeg")})
-        assert answer.status_code in (400, 415) and len(sentence(answer)) < 300
+        assert answer.status_code in (400, 415) and len(error_message(answer)) < 300
         assert answer.headers["content-type"] == "application/json"
 
 
@@ -193,7 +193,7 @@ def test_large_images_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> No
     from lookalike.service import limits
     from lookalike.service.http_errors import Problem
 
-    budget = limits.Budget(100)
+    budget = limits.PixelBudget(100)
     most, now, guard = 0, 0, threading.Lock()
 
     def decode(pixels: int) -> None:
@@ -211,10 +211,10 @@ def test_large_images_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> No
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 80 and budget.left == 100
+    assert most == 80 and budget.available == 100
     with budget.take(1_000):
-        assert budget.left == 0, "one that is larger than all takes all"
-    monkeypatch.setattr(limits, "PATIENCE", 0.01)
+        assert budget.available == 0, "one that is larger than all takes all"
+    monkeypatch.setattr(limits, "BUDGET_WAIT_SECONDS", 0.01)
     with budget.take(100), pytest.raises(Problem, match="Busy"), budget.take(1):
         pass
 
@@ -225,4 +225,4 @@ def test_no_vector_that_is_not_finite_reaches_the_store(
     model = service.encoder.model()
     monkeypatch.setattr(model, "rows", lambda squares: np.full((len(squares), service.index.generation.dim), np.nan))
     answer = send(client, encoded())
-    assert answer.status_code == 400 and "not finite" in sentence(answer)
+    assert answer.status_code == 400 and "not finite" in error_message(answer)

@@ -109,18 +109,18 @@ def new_key(*, name: str, write: bool = False) -> Answer:
         name: A name to recognize it by, as `laptop`.
         write: Allow changes, not only reading.
     """
-    from lookalike.service.auth import Keys
+    from lookalike.service.auth import KeyStore
 
-    key, secret = Keys().new(name, "write" if write else "read")
+    key, secret = KeyStore().create(name, "write" if write else "read")
     lines = [secret, f"Copy it now; it is not shown again. It may {'read and write' if write else 'read'}."]
     return Answer(key.public() | {"key": secret}, lines, always=True)
 
 
 def list_keys() -> Answer:
     """List the API keys; their secrets are not stored."""
-    from lookalike.service.auth import Keys
+    from lookalike.service.auth import KeyStore
 
-    keys = Keys().list()
+    keys = KeyStore().list()
     body = [(k.id, k.name, k.rights, k.created[:16].replace("T", " "), k.used[:16].replace("T", " ")) for k in keys]
     lines = table(("id", "name", "rights", "created", "last used"), body) if body else ["There are no keys."]
     return Answer({"keys": [key.public() for key in keys]}, lines, always=True)
@@ -132,7 +132,7 @@ def revoke_key(*, key: str) -> Answer:
     Args:
         key: Its id or its name.
     """
-    from lookalike.service.auth import Keys
+    from lookalike.service.auth import KeyStore
 
-    revoked = Keys().revoke(key)
+    revoked = KeyStore().revoke(key)
     return Answer({"revoked": revoked.id}, [f"The key `{revoked.name}` ({revoked.id}) is revoked."])

@@ -110,5 +110,5 @@ class RemoteIndex:
         finally:
             connection.close()
         if response.status != 200:
-            raise LookalikeError(str(document.get("error", {}).get("sentence", f"The service refused ({path}).")))
+            raise LookalikeError(str(document.get("error", {}).get("message", f"The service refused ({path}).")))
         return document

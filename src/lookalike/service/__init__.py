@@ -1,4 +1,4 @@
-"""The search over HTTP, and the page."""
+"""Serve an index over HTTP: a JSON API and a web page."""
 
 from __future__ import annotations
 

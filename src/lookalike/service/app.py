@@ -21,12 +21,12 @@ from fastapi.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lookalike._version import __version__
-from lookalike.service import api, http_errors
+from lookalike.service import api
 from lookalike.service.api.common import Answering
-from lookalike.service.auth import DEEP, SCREENS, rights_of
-from lookalike.service.http_errors import Problem
+from lookalike.service.auth import SCREEN_PREFIXES, SCREENS, rights_of
+from lookalike.service.http_errors import Problem, install_error_handlers
 from lookalike.service.image_files import original
-from lookalike.service.middleware import REPORT_POLICY, Guard, Metrics, Requests
+from lookalike.service.middleware import REPORT_POLICY, Metrics, RequestGuard, RequestLog
 from lookalike.service.state import Service
 
 STATIC = Path(__file__).parent / "static"
@@ -51,7 +51,7 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
     app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     metrics = Metrics(service)
-    http_errors.install(app)
+    install_error_handlers(app)
     for router in api.ROUTERS:
         app.include_router(router)
     _images(app, service)
@@ -74,8 +74,8 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
         headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
         return Response(service.reports.html(name), media_type="text/html; charset=utf-8", headers=headers)
 
-    app.add_middleware(Guard, service=service, hosts=hosts)
-    app.add_middleware(Requests, metrics=metrics)
+    app.add_middleware(RequestGuard, service=service, hosts=hosts)
+    app.add_middleware(RequestLog, metrics=metrics)
     return app
 
 
@@ -104,7 +104,7 @@ def _images(app: FastAPI, service: Service) -> None:
 
 
 def _page(app: FastAPI) -> None:
-    for screen in (*SCREENS, *(f"{start}{{rest:path}}" for start in DEEP)):
+    for screen in (*SCREENS, *(f"{start}{{rest:path}}" for start in SCREEN_PREFIXES)):
         app.add_api_route(screen, _index, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount("/static", _Static(directory=STATIC), name="static")
 

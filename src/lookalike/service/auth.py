@@ -1,4 +1,4 @@
-"""Who may do what: a key in `Authorization`, a session's cookie, or nobody asked because this machine is trusted."""
+"""Authentication and rights: API keys, browser sessions, and the right each request needs."""
 
 from __future__ import annotations
 
@@ -12,109 +12,98 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import cookie_parser
-
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import read_json, write_json
 
 COOKIE = "lookalike_session"
-# What anybody gets: the page itself, which then asks for a key; health, for whatever watches over the server.
-OPEN = ("/static/", "/health", "/api/v1/session")
-SCREENS = ("/", "/reports", "/map", "/duplicates", "/runs", "/settings", "/api")
-DEEP = ("/duplicates/", "/runs/")  # screens with addresses below them
-
-
-def rights_of(scope: Any) -> str:
-    """none, read or write; decided once a request by `decide`."""
-    return str(scope.get("rights", "none"))
-
-
-def decide(keys: Keys, headers: dict[bytes, bytes]) -> tuple[str, str]:
-    """(rights, who) of a request: who is the key's id, or nothing."""
-    if not keys.required:
-        return "write", ""
-    scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    key = keys.check(secret.strip()) if scheme.lower() == "bearer" and secret else None
-    if key is None and (token := _cookie(headers)):
-        key = keys.session(token)
-    return (key.rights, key.id) if key is not None else ("none", "")
-
-
-def _cookie(headers: dict[bytes, bytes]) -> str:
-    host, jar = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"cookie"))
-    return cookie_parser(jar).get(cookie_of(host), "")
-
-
-def cookie_of(host: str) -> str:
-    """The name of a server's cookie: browsers send the cookies of all ports of a host to each of them."""
-    try:
-        port = urlsplit(f"//{host}").port
-    except ValueError:
-        port = None
-    return f"{COOKIE}_{port}" if port else COOKIE
-
-
-def needed(method: str, path: str) -> str:
-    """The right a request needs: none, read or write."""
-    if method in ("GET", "HEAD") and (path in SCREENS or path.startswith(DEEP)):
-        return "none"
-    if path.startswith(OPEN):
-        return "none"
-    if path.startswith("/api/v1/keys"):
-        return "write"
-    asking = (method == "POST" and path in ("/api/v1/search", "/api/v1/nearest")) or path.startswith("/api/v1/queries/")
-    if method in ("GET", "HEAD", "OPTIONS") or asking:
-        return "read"
-    return "write"
-
-
 RIGHTS = ("read", "write")
-SESSIONS = 1_000
+MAX_SESSIONS = 1_000
 SESSION_SECONDS = 30 * 86_400
+# Open to everybody: the page itself, which then asks for a key, and the health check.
+PUBLIC_PATHS = ("/static/", "/health", "/api/v1/session")
+SCREENS = ("/", "/reports", "/map", "/duplicates", "/runs", "/settings", "/api")
+SCREEN_PREFIXES = ("/duplicates/", "/runs/")  # screens with addresses below them
+QUERY_PATHS = ("/api/v1/search", "/api/v1/nearest")
 
 
 @dataclass
 class Key:
+    """An API key without its secret.
+
+    Args:
+        id: Short random id, for `lookalike keys revoke`.
+        name: Name given by the user.
+        rights: `read` or `write`.
+        hash: SHA-256 of the secret; the secret has 32 random bytes, so no slower hash is needed.
+        created: Time of creation.
+        used: Time of the last use.
+    """
+
     id: str
     name: str
     rights: str
-    hash: str  # SHA-256; a key is 32 random bytes, so nothing slower is needed
+    hash: str
     created: str
     used: str = ""
 
     def public(self) -> dict[str, str]:
+        """All fields except the hash."""
         return {name: value for name, value in asdict(self).items() if name != "hash"}
 
 
-class Keys:
-    """The keys of this user, in `keys.json`; a key revoked by another process is refused at once."""
+class KeyStore:
+    """The API keys of this user, stored as hashes in `keys.json`; a revoked key is refused at once.
+
+    Args:
+        path: The file; by default `keys.json` in the user's lookalike folder.
+        required: Whether every client needs a key.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lookalike.service.auth import KeyStore
+        >>> store = KeyStore(Path("keys.json"), required=True)
+        >>> key, secret = store.create("laptop", "write")
+        >>> store.verify(secret).name, store.verify("lk_wrong")
+        ('laptop', None)
+        >>> store.revoke("laptop").rights
+        'write'
+    """
 
     def __init__(self, path: Path | None = None, *, required: bool = False) -> None:
         self.path = path or folders.home() / "keys.json"
         self.required = required
-        self.house = f"lk_{secrets.token_urlsafe(32)}"  # for the owner's own `lookalike search`, while we run
-        self._guard = threading.RLock()
+        self.local_key = f"lk_{secrets.token_urlsafe(32)}"  # for `lookalike search` on this machine while we run
+        self._lock = threading.RLock()
         self._keys: list[Key] = []
         self._stamp: tuple[int, int] | None = None
         self._used: dict[str, str] = {}
-        self._sessions: dict[str, tuple[str, float]] = {}  # hash of the cookie -> key id, when it ends
+        self._sessions: dict[str, tuple[str, float]] = {}  # hash of the cookie -> key id, expiry
 
     def list(self) -> list[Key]:
-        with self._guard:
+        """All keys, with the time of their last use."""
+        with self._lock:
             self._load()
             for key in self._keys:
                 key.used = max(key.used, self._used.get(key.id, ""))
             return list(self._keys)
 
-    def new(self, name: str, rights: str = "read") -> tuple[Key, str]:
-        """A new key and its secret, which is not kept."""
+    def create(self, name: str, rights: str = "read") -> tuple[Key, str]:
+        """Create a key.
+
+        Args:
+            name: A name of 1 to 60 characters to recognize it by.
+            rights: `read` or `write`.
+
+        Returns:
+            The key and its secret, which is not stored.
+        """
         choose(rights, RIGHTS, "a right of a key")
         name = " ".join(name.split())
         if not 1 <= len(name) <= 60 or not name.isprintable():
-            raise LookalikeError("A key needs a name of 1 to 60 characters, to know it by later.")
+            raise LookalikeError("A key needs a name of 1 to 60 characters.")
         secret = f"lk_{secrets.token_urlsafe(32)}"
-        with self._guard:
+        with self._lock:
             self._load()
             key = Key(secrets.token_hex(4), name, rights, _hash(secret), time.strftime("%Y-%m-%dT%H:%M:%S%z"))
             self._keys.append(key)
@@ -122,55 +111,64 @@ class Keys:
         return key, secret
 
     def revoke(self, name: str) -> Key:
-        """By its id, or by its name if only one has it."""
-        with self._guard:
-            self._load()
-            found = [key for key in self._keys if name in (key.id, key.name)]
-            if len(found) != 1:
-                what = "There is no key" if not found else "More than one key is called"
-                raise LookalikeError(f"{what} `{name}`: `lookalike keys ls` lists them with their ids.")
-            self._keys.remove(found[0])
-            self._save()
-            return found[0]
+        """Delete a key.
 
-    def check(self, secret: str) -> Key | None:
-        """The key behind a secret. Every key is compared, each in constant time: nothing is learned from the clock."""
-        with self._guard:
+        Args:
+            name: Its id, or its name if only one key has it.
+
+        Returns:
+            The deleted key.
+        """
+        with self._lock:
             self._load()
-            mine, found = _hash(secret), None
-            if hmac.compare_digest(mine, _hash(self.house)):
-                return Key("house", "this machine", "read", "", "")
+            matches = [key for key in self._keys if name in (key.id, key.name)]
+            if len(matches) != 1:
+                what = "There is no key" if not matches else "More than one key is called"
+                raise LookalikeError(f"{what} `{name}`: `lookalike keys ls` lists them with their ids.")
+            self._keys.remove(matches[0])
+            self._save()
+            return matches[0]
+
+    def verify(self, secret: str) -> Key | None:
+        """The key of a secret, or None. All keys are compared in constant time, so timing reveals nothing."""
+        with self._lock:
+            self._load()
+            digest, match = _hash(secret), None
+            if hmac.compare_digest(digest, _hash(self.local_key)):
+                return Key("local", "this machine", "read", "", "")
             for key in self._keys:
-                if hmac.compare_digest(mine, key.hash):
-                    found = key
-            if found is not None:
-                self._used[found.id] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            return found
+                if hmac.compare_digest(digest, key.hash):
+                    match = key
+            if match is not None:
+                self._used[match.id] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            return match
 
     def open_session(self, key: Key) -> str:
-        """A cookie's value that stands for the key until the server ends or the key is revoked."""
+        """A cookie value that stands for a key until the server ends or the key is revoked."""
         token = secrets.token_urlsafe(32)
-        with self._guard:
+        with self._lock:
             now = time.time()
             self._sessions = {t: s for t, s in self._sessions.items() if s[1] > now}
-            while len(self._sessions) >= SESSIONS:
+            while len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.pop(next(iter(self._sessions)))
             self._sessions[_hash(token)] = (key.id, now + SESSION_SECONDS)
         return token
 
-    def session(self, token: str) -> Key | None:
-        with self._guard:
+    def session_key(self, token: str) -> Key | None:
+        """The key behind a session's cookie value, or None."""
+        with self._lock:
             self._load()
-            name, ends = self._sessions.get(_hash(token), ("", 0.0))
-            return next((key for key in self._keys if key.id == name and ends > time.time()), None)
+            name, expires = self._sessions.get(_hash(token), ("", 0.0))
+            return next((key for key in self._keys if key.id == name and expires > time.time()), None)
 
     def close_session(self, token: str) -> None:
-        with self._guard:
+        """End a session."""
+        with self._lock:
             self._sessions.pop(_hash(token), None)
 
-    def note_used(self) -> None:
-        """Write down when keys were last used."""
-        with self._guard:
+    def save_usage(self) -> None:
+        """Store when keys were last used."""
+        with self._lock:
             if self._used and self.list():
                 self._save()
                 self._used.clear()
@@ -192,6 +190,77 @@ class Keys:
         write_json(self.path, {"format": 1, "keys": [asdict(key) for key in self._keys]}, private=True)
         stat = self.path.stat()
         self._stamp = (stat.st_mtime_ns, stat.st_size)
+
+
+def rights_of(scope: Any) -> str:
+    """Rights of a request (`none`, `read` or `write`), as `authenticate` decided."""
+    return str(scope.get("rights", "none"))
+
+
+def authenticate(keys: KeyStore, headers: dict[bytes, bytes]) -> tuple[str, str]:
+    """Decide the rights of a request by its key or session cookie.
+
+    Args:
+        keys: The known keys.
+        headers: The request's headers.
+
+    Returns:
+        The rights (`none`, `read` or `write`) and the id of the key, empty without one.
+    """
+    if not keys.required:
+        return "write", ""
+    scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    key = keys.verify(secret.strip()) if scheme.lower() == "bearer" and secret else None
+    if key is None and (token := _cookie(headers)):
+        key = keys.session_key(token)
+    return (key.rights, key.id) if key is not None else ("none", "")
+
+
+def cookie_name(host: str) -> str:
+    """Name of a server's cookie; it contains the port, since browsers share cookies among all ports of a host.
+
+    Example:
+        >>> from lookalike.service.auth import cookie_name
+        >>> cookie_name("127.0.0.1:8080")
+        'lookalike_session_8080'
+    """
+    try:
+        port = urlsplit(f"//{host}").port
+    except ValueError:
+        port = None
+    return f"{COOKIE}_{port}" if port else COOKIE
+
+
+def required_rights(method: str, path: str) -> str:
+    """The right that a request needs.
+
+    Args:
+        method: HTTP method.
+        path: Path of the request.
+
+    Returns:
+        `none`, `read` or `write`.
+
+    Example:
+        >>> from lookalike.service.auth import required_rights
+        >>> required_rights("POST", "/api/v1/search"), required_rights("POST", "/api/v1/switch")
+        ('read', 'write')
+    """
+    if method in ("GET", "HEAD") and (path in SCREENS or path.startswith(SCREEN_PREFIXES)):
+        return "none"
+    if path.startswith(PUBLIC_PATHS):
+        return "none"
+    if path.startswith("/api/v1/keys"):
+        return "write"
+    is_query = (method == "POST" and path in QUERY_PATHS) or path.startswith("/api/v1/queries/")
+    return "read" if method in ("GET", "HEAD", "OPTIONS") or is_query else "write"
+
+
+def _cookie(headers: dict[bytes, bytes]) -> str:
+    from starlette.requests import cookie_parser
+
+    host, jar = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"cookie"))
+    return cookie_parser(jar).get(cookie_name(host), "")
 
 
 def _hash(secret: str) -> str:

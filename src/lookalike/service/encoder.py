@@ -34,7 +34,7 @@ class Encoder:
         self._squares: Squares | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
-        self.done = self.batches = 0
+        self.encoded = self.batches = 0
         self._guard, self._alone, self._door = threading.Lock(), threading.Lock(), threading.Lock()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads() + 1)]
         for thread in self._threads:
@@ -99,7 +99,7 @@ class Encoder:
                     answer.set_exception(error)
                 continue
             with self._guard:
-                self.done += len(jobs)
+                self.encoded += len(jobs)
                 self.batches += 1
             for row, (_, answer) in zip(rows, jobs, strict=True):
                 answer.set_result(row)

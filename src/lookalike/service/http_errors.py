@@ -1,4 +1,4 @@
-"""What goes wrong in a request, as a status and one sentence."""
+"""Errors of requests as an HTTP status and a one-sentence message."""
 
 from __future__ import annotations
 
@@ -12,45 +12,71 @@ from starlette.exceptions import HTTPException
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import printable
 
+MESSAGES = {404: "There is nothing at this address.", 405: "This address does not accept this method."}
+
 
 class Problem(LookalikeError):
-    """A refusal with a status of its own."""
+    """A refused request with its own HTTP status.
 
-    def __init__(self, status: int, sentence: str, *, retry_after: int | None = None) -> None:
-        super().__init__(sentence)
+    Args:
+        status: HTTP status code.
+        message: One sentence that says what is wrong and what to do.
+        retry_after: Seconds after which the client may try again.
+
+    Example:
+        >>> from lookalike.service.http_errors import Problem
+        >>> Problem(503, "Busy. Try again in 2 s.", retry_after=2).status
+        503
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
         self.status, self.retry_after = status, retry_after
 
 
-def problem(status: int, sentence: str, *, retry_after: int | None = None) -> JSONResponse:
+def error_response(status: int, message: str, *, retry_after: int | None = None) -> JSONResponse:
+    """Build the JSON answer of a refused request.
+
+    Args:
+        status: HTTP status code.
+        message: One sentence; control characters are removed, since it may contain a client's file name.
+        retry_after: Value of the header `Retry-After`.
+
+    Returns:
+        A response with the body `{"error": {"status", "message"}}`.
+    """
     headers = {"Cache-Control": "no-store"}
-    sentence = printable(" ".join(sentence.split()))  # a name from outside may hold anything
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
-    return JSONResponse({"error": {"status": status, "sentence": sentence}}, status, headers)
+    message = printable(" ".join(message.split()))
+    return JSONResponse({"error": {"status": status, "message": message}}, status, headers)
 
 
-def install(app: FastAPI) -> None:
-    """Every error of a request is answered in the same form; a bug keeps its traceback in the log."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every error of a request in the same form; bugs keep their traceback in the log.
+
+    Args:
+        app: The application that gets the handlers.
+    """
 
     @app.exception_handler(LookalikeError)
-    async def mistake(request: Request, error: LookalikeError) -> JSONResponse:
+    async def handle_user_error(request: Request, error: LookalikeError) -> JSONResponse:
         if isinstance(error, Problem):
-            return problem(error.status, str(error), retry_after=error.retry_after)
+            return error_response(error.status, str(error), retry_after=error.retry_after)
         if isinstance(error, Unavailable):
-            return problem(503, str(error), retry_after=5)
-        return problem(400, str(error))
+            return error_response(503, str(error), retry_after=5)
+        return error_response(400, str(error))
 
     @app.exception_handler(HTTPException)
-    async def known(request: Request, error: HTTPException) -> JSONResponse:
-        words = {404: "There is nothing at this address.", 405: "This address does not take that kind of request."}
-        return problem(error.status_code, words.get(error.status_code, str(error.detail)))
+    async def handle_http_error(request: Request, error: HTTPException) -> JSONResponse:
+        return error_response(error.status_code, MESSAGES.get(error.status_code, str(error.detail)))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def handle_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
         first: dict[str, Any] = dict(error.errors()[0])
         name = ".".join(str(part) for part in first["loc"] if part not in ("query", "body", "path"))
-        return problem(422, f"`{name}` in the request is wrong: {str(first['msg']).lower()}.")
+        return error_response(422, f"`{name}` in the request is invalid: {str(first['msg']).lower()}.")
 
     @app.exception_handler(Exception)
-    async def bug(request: Request, error: Exception) -> JSONResponse:
-        return problem(500, "Something went wrong in the server; its log says more.")
+    async def handle_bug(request: Request, error: Exception) -> JSONResponse:
+        return error_response(500, "Something went wrong in the server; its log says more.")

@@ -1,4 +1,4 @@
-"""How much one client may ask for."""
+"""Limits of the service: request sizes, request rates, pixels decoded at once, and worker threads."""
 
 from __future__ import annotations
 
@@ -18,86 +18,146 @@ if TYPE_CHECKING:
     from lookalike.searching import Index
     from lookalike.store import Record
 
-PIXELS = 120_000_000  # decoded at once, by all requests together, at about 4 bytes each: one large image at a time
-LARGEST = 100_000_000  # what one image may take of it: those of some pixels need not wait for one of many
-LONG = 20_000_000  # bytes of a file that is not even read beside others
-PATIENCE = 5.0  # seconds
-CLIENTS = 10_000  # remembered at once; the longest unseen is forgotten first
+MAX_PIXELS = 120_000_000  # decoded at once by all requests, about 4 bytes each: one very large image at a time
+MAX_PIXELS_PER_IMAGE = 100_000_000  # charged for one image at most, so that small ones need not wait for it
+LARGE_FILE_BYTES = 20_000_000  # a larger file is not even read while others are decoded
+BUDGET_WAIT_SECONDS = 5.0
+MAX_CLIENTS = 10_000  # remembered by the rate limiter; the least recently seen is dropped first
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Limits:
-    upload: int = 20_000_000  # bytes of one image
-    document: int = 1_000_000  # bytes of any other body
+    """What one client may request.
+
+    Args:
+        upload: Bytes of an uploaded image.
+        document: Bytes of any other request body.
+        hits: Hits of one search.
+        examples: Images in one query.
+        rate: Requests per second that one client may sustain; 0 means no limit.
+        burst: Requests that one client may send at once.
+    """
+
+    upload: int = 20_000_000
+    document: int = 1_000_000
     hits: int = 600
     examples: int = 20
-    rate: float = 0.0  # requests a second that one client may keep up; 0: no limit
-    burst: int = 200  # and how many at once
+    rate: float = 0.0
+    burst: int = 200
 
 
-class Buckets:
-    """A bucket of tokens for each client: requests take from it, time brings them back."""
+class RateLimiter:
+    """Token bucket per client.
+
+    Args:
+        rate: Tokens per second; 0 disables the limit.
+        burst: Size of a bucket.
+
+    Example:
+        >>> from lookalike.service.limits import RateLimiter
+        >>> limiter = RateLimiter(rate=2.0, burst=1)
+        >>> limiter.wait("client", now=0.0), limiter.wait("client", now=0.0)
+        (0.0, 0.5)
+    """
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
-        self._guard = threading.Lock()
-        self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, client: str, cost: float = 1.0, now: float | None = None) -> float:
-        """0 if the client may go on, else the seconds after which it may."""
+        """Charge a client for a request.
+
+        Args:
+            client: Identity of the client.
+            cost: Tokens that the request takes.
+            now: Current time in seconds; by default the monotonic clock.
+
+        Returns:
+            0 if the request is allowed, else the seconds until it would be.
+        """
         if self.rate <= 0:
             return 0.0
         now = time.monotonic() if now is None else now
-        with self._guard:
-            level, before = self._level.pop(client, (float(self.burst), now))
+        with self._lock:
+            level, before = self._levels.pop(client, (float(self.burst), now))
             level = min(level + (now - before) * self.rate, self.burst)
             allowed = level >= cost
-            self._level[client] = (level - cost if allowed else level, now)
-            while len(self._level) > CLIENTS:
-                self._level.popitem(last=False)
+            self._levels[client] = (level - cost if allowed else level, now)
+            while len(self._levels) > MAX_CLIENTS:
+                self._levels.popitem(last=False)
         return 0.0 if allowed else (cost - level) / self.rate
 
 
-def cost(path: str) -> float:
-    """What a request takes of a client's rate: a page has hundreds of small images, and some files."""
+def request_cost(path: str) -> float:
+    """Tokens that a request takes: little for scripts and thumbnails, of which a page needs hundreds."""
     if path == "/health":
         return 0.0
     tile = path.startswith("/api/v1/map/") and path.endswith(".jpg")
     return 0.05 if tile or path.startswith(("/static/", "/thumb/", "/query/")) else 1.0
 
 
-class Budget:
-    """Pixels that may be decoded at once."""
+class PixelBudget:
+    """Bounds the pixels that are decoded at the same time.
 
-    def __init__(self, pixels: int = PIXELS) -> None:
-        self.left = self.whole = pixels
-        self._change = threading.Condition()
+    Args:
+        pixels: The total.
+
+    Example:
+        >>> from lookalike.service.limits import PixelBudget
+        >>> budget = PixelBudget(1_000)
+        >>> with budget.take(400):
+        ...     budget.available
+        600
+    """
+
+    def __init__(self, pixels: int = MAX_PIXELS) -> None:
+        self.available = self.total = pixels
+        self._changed = threading.Condition()
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        wanted = min(pixels, self.whole, LARGEST)
-        with self._change:
-            if not self._change.wait_for(lambda: self.left >= wanted, PATIENCE):
+        """Reserve pixels until the block ends.
+
+        Args:
+            pixels: Number of pixels of the image.
+
+        Raises:
+            Problem: With status 503 if they do not become available in time.
+        """
+        needed = min(pixels, self.total, MAX_PIXELS_PER_IMAGE)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.available >= needed, BUDGET_WAIT_SECONDS):
                 raise Problem(503, "Busy with large images. Try again in 10 s.", retry_after=10)
-            self.left -= wanted
+            self.available -= needed
         try:
             yield
         finally:
-            with self._change:
-                self.left += wanted
-                self._change.notify_all()
+            with self._changed:
+                self.available += needed
+                self._changed.notify_all()
 
 
-BUDGET = Budget()
+BUDGET = PixelBudget()
 
 
 @contextlib.contextmanager
 def opened(index: Index, record: Record) -> Iterator[bytes]:
-    """The file of an indexed image, with room for its pixels until the block ends."""
+    """Read the file of an indexed image and reserve its pixels until the block ends.
+
+    Args:
+        index: The index of the image.
+        record: Its record.
+
+    Yields:
+        The bytes of the file.
+    """
     from lookalike.data.decoding import pixels_of
 
-    if int(record.payload.get("_length") or record.payload.get("_size") or 0) > LONG:
-        with BUDGET.take(LARGEST):
+    if int(record.payload.get("_length") or record.payload.get("_size") or 0) > LARGE_FILE_BYTES:
+        with BUDGET.take(MAX_PIXELS_PER_IMAGE):
             yield index.open_bytes(record)
         return
     data = index.open_bytes(record)
@@ -105,39 +165,45 @@ def opened(index: Index, record: Record) -> Iterator[bytes]:
         yield data
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
+class WorkerPool:
+    """A bounded thread pool for slow work with images; other requests do not wait behind it.
 
+    Args:
+        threads: Number of threads.
+        capacity: Tasks that may run or wait; further ones are refused with status 503.
+    """
 
-class Crew:
-    """A few threads, and places for those who wait for one; more would wait for longer than people do."""
-
-    def __init__(self, threads: int, places: int) -> None:
-        self.threads, self.places, self.taken = threads, places, 0
-        self._pool = ThreadPoolExecutor(threads, "lookalike-crew")
-        self._guard = threading.Lock()
+    def __init__(self, threads: int, capacity: int) -> None:
+        self.threads, self.capacity, self.reserved = threads, capacity, 0
+        self._pool = ThreadPoolExecutor(threads, "lookalike-worker")
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """A place until the block ends; `Problem` 503 when there is none."""
-        with self._guard:
-            if self.taken >= self.places:
+    def reserve(self) -> Iterator[None]:
+        """Reserve a place until the block ends.
+
+        Raises:
+            Problem: With status 503 if all places are taken.
+        """
+        with self._lock:
+            if self.reserved >= self.capacity:
                 raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
-            self.taken += 1
+            self.reserved += 1
         try:
             yield
         finally:
-            with self._guard:
-                self.taken -= 1
+            with self._lock:
+                self.reserved -= 1
 
-    async def work(self, do: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """For somebody who has a place."""
-        return await asyncio.wrap_future(self._pool.submit(do, *args, **named))
+    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in the pool for a caller that has reserved a place."""
+        return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
 
-    async def run(self, do: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        with self.place():
-            return await self.work(do, *args, **named)
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Reserve a place and run a function in the pool."""
+        with self.reserve():
+            return await self.work(function, *args, **kwargs)
 
     def close(self) -> None:
-        """What is at work ends, what waits does not begin."""
+        """Finish running tasks; those that wait are dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)

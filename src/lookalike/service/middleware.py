@@ -1,4 +1,4 @@
-"""Middlewares that every request passes: whom we answer, how much we read, and what a browser may do with it."""
+"""Middleware around every request: the security guard, the access log, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lookalike.service.auth import decide, needed
-from lookalike.service.http_errors import Problem, problem
-from lookalike.service.limits import Buckets, cost
-from lookalike.service.uploads import Body, Receive, too_large
+from lookalike.service.auth import authenticate, required_rights
+from lookalike.service.http_errors import Problem, error_response
+from lookalike.service.limits import RateLimiter, request_cost
+from lookalike.service.uploads import Receive, RequestBody, too_large
 
 if TYPE_CHECKING:
     from lookalike.service.state import Service
@@ -27,17 +27,19 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-UPLOAD = "/api/v1/search"
-MOVE = "/api/v1/duplicates/move"
+UPLOAD_PATH = "/api/v1/search"
+MOVE_PATH = "/api/v1/duplicates/move"
 RANK = {"none": 0, "read": 1, "write": 2}
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # seconds
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-# A report is a file that anybody may have written: it gets an origin of its own, and no network.
+# A report is a file that anybody may have written: it gets an origin of its own and no network.
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -51,97 +53,112 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-
-def host_of(authority: str) -> str:
-    """The name in a Host header, without its port."""
-    try:
-        return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+access_log = logging.getLogger("lookalike.access")
+_STANDARD_FIELDS = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
 
-class Guard:
-    """Whom we answer and how much we read; `scope["ending"]` holds what a request has until it is answered.
+class RequestGuard:
+    """Checks every request before the API sees it: host, rate, origin, rights, and size of the body.
 
-    A page of another site can make a browser send requests here, and a name it owns can be made to point at this
-    machine: so the Host must be ours on loopback, and whatever changes something must come from our own page or from
-    a program, which both send a header that a foreign page cannot.
+    A page of another site can make a browser send requests here, and a foreign domain name can be made to resolve to
+    this machine. Therefore the `Host` must be ours on loopback, and whatever changes something must carry the header
+    `X-Lookalike`, which a foreign page cannot set. `scope["ending"]` is an exit stack that holds what a request uses
+    until it is answered.
+
+    Args:
+        app: The application behind it.
+        service: The running service.
+        hosts: Host names that are answered; None answers all.
     """
 
     def __init__(self, app: App, *, service: Service, hosts: frozenset[str] | None) -> None:
         self.app, self.service, self.hosts = app, service, hosts
-        self.buckets = Buckets(service.limits.rate, service.limits.burst)
+        self.rate_limiter = RateLimiter(service.limits.rate, service.limits.burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         limit = self.body_limit(scope["path"])
-        body = Body(receive, limit)
+        body = RequestBody(receive, limit)
 
         async def add_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                have = {name.lower() for name, _ in message["headers"]}
-                extra = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in have]
+                present = {name.lower() for name, _ in message["headers"]}
+                extra = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in present]
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
         async def guarded_send(message: MutableMapping[str, Any]) -> None:
-            # Whatever the layers between make of a refused body, the client is told the true reason.
+            # Whatever other layers make of a refused body, the client gets the true reason.
             if body.refusal is None:
                 await add_headers(message)
             elif message["type"] == "http.response.start":
                 await body.refusal(scope, receive, add_headers)
 
         with contextlib.ExitStack() as scope["ending"]:
-            refusal, most = self._refusal(scope, limit), self.service.limits.document
-            if refusal is None and scope["method"] == "POST" and scope["path"] == UPLOAD:
+            refusal, drained = self._refusal(scope, limit), self.service.limits.document
+            if refusal is None and scope["method"] == "POST" and scope["path"] == UPLOAD_PATH:
                 try:
-                    scope["ending"].enter_context(self.service.asking.place())
+                    scope["ending"].enter_context(self.service.asking.reserve())
                 except Problem as busy:
-                    refusal, most = problem(busy.status, str(busy), retry_after=busy.retry_after), limit
+                    refusal = error_response(busy.status, str(busy), retry_after=busy.retry_after)
+                    drained = limit
             if refusal is None:
                 await self.app(scope, body, guarded_send)
                 return
-        # Whoever is refused while still sending may see a broken connection in place of the sentence: what is small
-        # is read before it is refused, and so is an image that may come again; the connection stays.
-        await body.listen(most)
+        # A client that is refused while still sending may see a broken connection instead of the message. So small
+        # bodies, and images that may be sent again, are read before they are refused; the connection stays open.
+        await body.drain(drained)
         await refusal(scope, receive, add_headers)
 
     def body_limit(self, path: str) -> int:
-        """A multipart body is a little larger than the file in it; a thousand groups with long names are no less."""
+        """Bytes of a body: a multipart upload, or a list of files to move, may be as large as an image."""
         limits = self.service.limits
-        return limits.upload + 100_000 if path in (UPLOAD, MOVE) else limits.document
+        return limits.upload + 100_000 if path in (UPLOAD_PATH, MOVE_PATH) else limits.document
 
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if self.hosts is not None and host_of(host) not in self.hosts:
-            return problem(421, "This server answers only to its own name on this machine.")
-        scope["rights"], scope["key"] = decide(self.service.keys, headers)
-        # A key may be a family's: each of them has a rate of their own.
+            return error_response(421, "This server answers only to its own name on this machine.")
+        scope["rights"], scope["key"] = authenticate(self.service.keys, headers)
+        # Several people may share a key: each address has a rate of its own.
         client = f"{scope['key']} {(scope.get('client') or ('',))[0]}"
-        wait = self.buckets.wait(client, cost(scope["path"]))
+        wait = self.rate_limiter.wait(client, request_cost(scope["path"]))
         if wait:
             seconds = max(1, round(wait))
-            return problem(429, f"Too many requests at once. Try again in {seconds} s.", retry_after=seconds)
+            return error_response(429, f"Too many requests. Try again in {seconds} s.", retry_after=seconds)
         changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         foreign = (origin is not None and _netloc(origin) != host) or site not in (None, b"same-origin", b"none")
-        # A link from elsewhere may lead to a screen or an image, but nobody else's page makes us work.
+        # A link from another site may lead to a screen or an image, but must not cause work.
         if foreign and (changes or scope["path"].startswith("/api/")):
-            return problem(403, "Requests from other sites are refused.")
-        if changes and scope["path"] != UPLOAD and headers.get(b"x-lookalike") != b"1":
-            return problem(403, "This request needs the header X-Lookalike: 1.")
-        wanted = needed(scope["method"], scope["path"])
-        if RANK[wanted] > RANK[scope["rights"]]:
+            return error_response(403, "Requests from other sites are refused.")
+        if changes and scope["path"] != UPLOAD_PATH and headers.get(b"x-lookalike") != b"1":
+            return error_response(403, "This request needs the header X-Lookalike: 1.")
+        if RANK[required_rights(scope["method"], scope["path"])] > RANK[scope["rights"]]:
             if scope["rights"] == "none":
-                return problem(401, "This server asks for a key.")
-            return problem(403, "This key may only read.")
+                return error_response(401, "This server requires a key.")
+            return error_response(403, "This key can only read.")
         length = headers.get(b"content-length", b"0").decode("latin-1")
         if not (length.isascii() and length.isdigit()):
-            return problem(400, "The request's length is not a number.")
-        return problem(413, too_large(int(length), limit)) if int(length) > limit else None
+            return error_response(400, "The header Content-Length is not a number.")
+        return error_response(413, too_large(int(length), limit)) if int(length) > limit else None
+
+
+def host_of(authority: str) -> str:
+    """The host name of a `Host` header, without its port.
+
+    Example:
+        >>> from lookalike.service.middleware import host_of
+        >>> host_of("[::1]:8080")
+        '::1'
+    """
+    try:
+        return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
 
 
 def _netloc(origin: bytes) -> str:
@@ -151,12 +168,9 @@ def _netloc(origin: bytes) -> str:
         return ""
 
 
-access = logging.getLogger("lookalike.access")
-_PLAIN = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one line of JSON."""
 
-
-class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
@@ -164,24 +178,36 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+        line |= {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def install(level: int = logging.WARNING) -> None:
-    """Our loggers and the server's write JSON lines to stderr."""
+def install_logging(level: int = logging.WARNING) -> None:
+    """Write our log and the server's to stderr, one line of JSON per record.
+
+    Args:
+        level: Lowest level that is written.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     for name in ("lookalike", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
 
 
-class Requests:
-    """Outermost: counts and times every request, and logs it."""
+class RequestLog:
+    """Outermost middleware: times, counts and logs every request.
+
+    Addresses contain file names and search texts, headers contain keys: neither is logged. A line has the pattern of
+    the route, method, status, time, and an id that the answer carries as `X-Request-Id`.
+
+    Args:
+        app: The application behind it.
+        metrics: Where requests are counted.
+    """
 
     def __init__(self, app: App, *, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -190,52 +216,56 @@ class Requests:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status, name = time.monotonic(), 500, secrets.token_hex(6)
+        start, status, request_id = time.monotonic(), 500, secrets.token_hex(6)
 
-        async def noted(message: MutableMapping[str, Any]) -> None:
+        async def send_with_id(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, send_with_id)
         finally:
             seconds = time.monotonic() - start
-            # The route's pattern, not the address: addresses hold file names, and are without number.
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.metrics.observe(route, method, status, seconds)
-            if access.isEnabledFor(logging.INFO):
-                facts = {"id": name, "route": route, "method": method, "status": status}
-                access.info("request", extra=facts | {"ms": round(1000 * seconds, 1), "key": scope.get("key", "")})
-
-
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+            if access_log.isEnabledFor(logging.INFO):
+                fields = {"id": request_id, "route": route, "method": method, "status": status}
+                access_log.info("request", extra=fields | {"ms": round(1000 * seconds, 1), "key": scope.get("key", "")})
 
 
 class Metrics:
+    """Prometheus metrics of a service, in a registry of their own so that two apps can run in one process.
+
+    Args:
+        service: The running service.
+    """
+
     def __init__(self, service: Service) -> None:
         self.registry = CollectorRegistry()
         labels = ["route", "method", "status"]
         self.requests = Counter("lookalike_requests", "Requests answered", labels, registry=self.registry)
         self.seconds = Histogram(
-            "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=SECONDS
+            "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=LATENCY_BUCKETS
         )
         self._gauge("lookalike_images", "Images in the index", lambda: service.index.store.count())
-        self._gauge("lookalike_generation", "Generation that answers", lambda: service.index.generation.number)
-        self._gauge("lookalike_waiting", "Images that wait for the model", lambda: service.encoder.waiting)
-        self._gauge("lookalike_encoded", "Images embedded since the start", lambda: service.encoder.done)
-        self._gauge("lookalike_batches", "Batches they went through the model in", lambda: service.encoder.batches)
-        self._gauge("lookalike_jobs", "Jobs at work", lambda: int(service.jobs.running() is not None))
+        self._gauge("lookalike_generation", "Live generation", lambda: service.index.generation.number)
+        self._gauge("lookalike_waiting", "Images waiting for the model", lambda: service.encoder.waiting)
+        self._gauge("lookalike_encoded", "Images embedded since the start", lambda: service.encoder.encoded)
+        self._gauge("lookalike_batches", "Batches embedded since the start", lambda: service.encoder.batches)
+        self._gauge("lookalike_jobs", "Jobs running", lambda: int(service.jobs.running() is not None))
 
-    def _gauge(self, name: str, words: str, value: Callable[[], float]) -> None:
-        Gauge(name, words, registry=self.registry).set_function(value)
+    def _gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request and its duration."""
         self.requests.labels(route, method, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
         return bytes(generate_latest(self.registry))

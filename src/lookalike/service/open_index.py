@@ -20,7 +20,7 @@ from lookalike.service.encoder import Encoder
 from lookalike.service.http_errors import Problem
 from lookalike.service.image_files import Thumbs
 from lookalike.service.map_data import CORNERS, Before, Plane
-from lookalike.service.uploads import Queries
+from lookalike.service.uploads import SavedQueries
 from lookalike.store import Condition, Record
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ class Live:
         self.encoder = Encoder(index)
         self.thumbs = Thumbs(index)
         kept = folders.home() / "queries" / path_key(index.path)
-        self.queries = Queries(kept, days=keep_days, model=index.generation.model.fingerprint, encoder=self.encoder)
+        self.queries = SavedQueries(
+            kept, days=keep_days, model=index.generation.model.fingerprint, encoder=self.encoder
+        )
         self.users = 0
         self.shown = shown  # the last map on people's screens, of another state or model
         self._plane: Plane | None = None

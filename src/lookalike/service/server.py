@@ -48,8 +48,8 @@ def serve(
     follows the image folder.
     """
     from lookalike.service.app import Server, create_app
-    from lookalike.service.auth import Keys
-    from lookalike.service.middleware import LOOPBACK, install
+    from lookalike.service.auth import KeyStore
+    from lookalike.service.middleware import LOOPBACK, install_logging
     from lookalike.service.state import Limits, Service
 
     if index is not None and run is not None:
@@ -60,14 +60,14 @@ def serve(
     opened = Index.open(index if run is None else run, device=device)
     opened.store  # noqa: B018 (told now, not at the first request, when another process has it)
     local = _is_loopback(host)
-    asked = Keys(required=not local if keys is None else keys)
+    asked = KeyStore(required=not local if keys is None else keys)
     if asked.required and not asked.list():
         raise LookalikeError(
             f"Whoever reaches {host} would need a key, and there is none: make one with `lookalike keys new NAME`, "
             "or let everybody in with --no-keys."
         )
     listener = _listen(host, port)
-    install(logging.DEBUG if level() > 1 else logging.WARNING)
+    install_logging(logging.DEBUG if level() > 1 else logging.WARNING)
     service = Service(
         opened,
         _report_folders(opened, run, runs),
@@ -91,7 +91,7 @@ def serve(
     sys.setswitchinterval(0.0005)
     server = Server(app)
     try:
-        with announce(opened.path, host, listener.getsockname()[1], service.keys.house):
+        with announce(opened.path, host, listener.getsockname()[1], service.keys.local_key):
             server.run(sockets=[listener])
     finally:
         listener.close()

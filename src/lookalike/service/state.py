@@ -12,10 +12,10 @@ from lookalike.searching import Index
 from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.payload import public_columns
 from lookalike.searching.removal import remove_rows
-from lookalike.service.auth import Keys
+from lookalike.service.auth import KeyStore
 from lookalike.service.duplicate_review import Desk
 from lookalike.service.encoder import Encoder
-from lookalike.service.limits import Crew, Limits
+from lookalike.service.limits import Limits, WorkerPool
 from lookalike.service.open_index import Changing, Follower, Live
 from lookalike.service.reports import Reports
 from lookalike.service.tasks import Jobs
@@ -30,7 +30,7 @@ class Service:
     runs: list[Path]
     keep_days: float = 7.0
     limits: Limits = field(default_factory=Limits)
-    keys: Keys = field(default_factory=Keys)
+    keys: KeyStore = field(default_factory=KeyStore)
     originals: bool = False  # read keys may have originals too
     keep_metadata: bool = False
     watch: float = 0.0  # seconds between two looks at the folder; 0: never
@@ -43,9 +43,9 @@ class Service:
         self.watched = FolderWatcher(self.first.source, self.first.manifest.layout, self.first.manifest.split)
         self.follower = Follower(self)
         # Uploads hold a thread until the model has answered: as many as fill its batches while others are decoded.
-        self.asking = Crew(threads=32, places=64)
-        self.showing = Crew(threads=4, places=64)  # thumbnails, tiles, originals
-        self.health = Crew(threads=1, places=16)
+        self.asking = WorkerPool(threads=32, capacity=64)
+        self.showing = WorkerPool(threads=4, capacity=64)  # thumbnails, tiles, originals
+        self.health = WorkerPool(threads=1, capacity=16)
 
     @property
     def live(self) -> Live:
@@ -74,11 +74,11 @@ class Service:
             self.follower.look()
 
     def close(self) -> None:
-        self.keys.note_used()
+        self.keys.save_usage()
         self.follower.stop()
         self.jobs.close()
-        for crew in (self.asking, self.showing, self.health):
-            crew.close()
+        for pool in (self.asking, self.showing, self.health):
+            pool.close()
         self.live.close()
 
 

@@ -33,7 +33,7 @@ class Job:
     done: int = 0
     total: int | None = None
     state: str = "running"
-    sentence: str = ""
+    message: str = ""
     result: dict[str, Any] | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     _since: float = 0.0
@@ -54,7 +54,7 @@ class Job:
         return round(passed * (self.total - self.done) / self.done)
 
     def to_json(self) -> dict[str, Any]:
-        names = ("id", "kind", "title", "phase", "done", "total", "seconds_left", "state", "sentence", "result")
+        names = ("id", "kind", "title", "phase", "done", "total", "seconds_left", "state", "message", "result")
         return {name: getattr(self, name) for name in names}
 
 
@@ -85,12 +85,12 @@ class Jobs:
                 job.result = work(job)
             job.state = "finished"
         except KeyboardInterrupt:
-            job.state, job.sentence = "stopped", "Stopped. What was finished is kept."
+            job.state, job.message = "stopped", "Stopped. What was finished is kept."
         except LookalikeError as error:
-            job.state, job.sentence = "failed", str(error)
+            job.state, job.message = "failed", str(error)
         except Exception:
             log.exception("a job failed", extra={"job": job.id, "kind": job.kind})
-            job.state, job.sentence = "failed", "Something went wrong in the server; its log says more."
+            job.state, job.message = "failed", "Something went wrong in the server; its log says more."
 
     def running(self, kind: str | None = None) -> Job | None:
         """The oldest job (of a kind) that is not done."""
@@ -135,7 +135,7 @@ def update(service: Service) -> Work:
                 progress=False,
             )
             service.follower.look()
-        job.sentence = f"{done.counts}."
+        job.message = f"{done.counts}."
         names = ("images", "new", "changed", "moved", "deleted", "unchanged", "seconds")
         return {name: getattr(done, name) for name in names} | {"unreadable": len(done.unreadable)}
 
@@ -161,15 +161,15 @@ def switch(service: Service, model: str) -> Work:
                 progress=False,
             )
             if done.generation == index.generation.number:
-                job.sentence = f"{done.model} answers already."
+                job.message = f"{done.model} answers already."
                 return {"generation": done.generation, "before": done.generation}
             with Index.open(index.path, generation=done.generation) as new:
                 found = generations.compare_generations(index, new)
             generations.switch(index=index.path, to=done.generation)
             answers = service.follower.follow()
-        job.sentence = f"Switched to {done.model}. The old index is kept."
+        job.message = f"Switched to {done.model}. The old index is kept."
         if not answers:
-            job.sentence = f"{done.model} answers as soon as its index, which is still in use, is free."
+            job.message = f"{done.model} answers as soon as its index, which is still in use, is free."
         return {"generation": done.generation, "before": index.generation.number, **found}
 
     return work

@@ -1,4 +1,4 @@
-"""What comes in from outside: looked at before it is decoded, bounded in bytes and in pixels."""
+"""Uploads: limits on request bodies, refusal of files that are not images, and the queries kept for links."""
 
 from __future__ import annotations
 
@@ -21,39 +21,118 @@ from starlette.exceptions import HTTPException
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import human_bytes, read_json, write_bytes, write_json
 from lookalike.core.folders import last_used, private_folder
-from lookalike.service.http_errors import Problem, problem
+from lookalike.service.http_errors import Problem, error_response
 
 if TYPE_CHECKING:
     from lookalike.service.encoder import Encoder
 
-PIXELS = 100_000_000
-LEAST = 32  # pixels of a part, on its short side
+MAX_IMAGE_PIXELS = 100_000_000
+MIN_CROP_SIDE = 32  # pixels on the short side of a crop
+BODY_SECONDS = 30.0  # of silence while a body is sent
+MIN_BYTES_PER_SECOND = 20_000  # a client at this speed never times out
+MAX_SAVED = 1_000  # saved queries
+TRIM_EVERY, TRIM_SECONDS = 20, 60.0  # delete old ones after so many uploads, or seconds
+QUERY_ID = re.compile(r"u\.[0-9a-f]{16}")
 Region = tuple[float, float, float, float]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class RequestBody:
+    """An ASGI `receive` that limits the size of a body and the time a client may be silent.
+
+    Only the time spent waiting for the client counts, not the time of our own work. Once a limit is exceeded,
+    `refusal` holds the answer for the client.
+
+    Args:
+        receive: The server's `receive`.
+        limit: Bytes of the body.
+    """
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.limit, self.read, self.complete = limit, 0, False
+        self.refusal: JSONResponse | None = None
+        self._receive, self._seconds_left = receive, BODY_SECONDS
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self.complete:
+            return await self._receive()
+        clock = asyncio.get_running_loop().time
+        start = clock()
+        try:
+            async with asyncio.timeout(self._seconds_left):
+                message = await self._receive()
+        except TimeoutError:
+            self.refusal = error_response(408, "The rest of this request did not arrive in time.")
+            self.refusal.headers["Connection"] = "close"
+            raise HTTPException(408) from None
+        size = len(message.get("body", b""))
+        self._seconds_left = min(BODY_SECONDS, self._seconds_left - (clock() - start) + size / MIN_BYTES_PER_SECOND)
+        self.read += size
+        self.complete = not message.get("more_body", False)
+        if self.read > self.limit:
+            self.refusal = error_response(413, too_large(None, self.limit))
+            raise HTTPException(413)
+        return message
+
+    async def drain(self, max_bytes: int) -> None:
+        """Read and discard the rest of the body if it is at most `max_bytes` long."""
+        while not self.complete and self.read < max_bytes and self.refusal is None:
+            try:
+                await self()
+            except HTTPException:
+                return
+
+
+def too_large(size: int | None, limit: int) -> str:
+    """Error message for a body that exceeds the limit; `size` is None where it is not known."""
+    what = f"This request has {human_bytes(size)}" if size else "This request is too large"
+    return f"{what}; the limit is {human_bytes(limit)}."
 
 
 def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
-    """Refuse what is no image, or one that would take too much to decode, by its header alone; width and height.
+    """Refuse an upload that is not an image or would be too large to decode, by its header alone.
 
-    Both are of the image as it is seen: a phone's portrait may be stored lying.
+    Args:
+        data: Content of the file.
+        name: Its name, for error messages.
+        limit: Bytes that are allowed.
+
+    Returns:
+        Width and height of the upright image (EXIF orientation applied).
+
+    Raises:
+        Problem: With status 413, 415 or 422.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lookalike.service import uploads
+        >>> data = next(Path("photos").glob("*/*.jpg")).read_bytes()
+        >>> width, height = uploads.check(data, "a.jpg", limit=1_000_000)
+        >>> uploads.check(b"text", "notes.txt", limit=1_000_000)
+        Traceback (most recent call last):
+            ...
+        lookalike.service.http_errors.Problem: notes.txt is not an image this server can read (...).
     """
     from lookalike.data.decoding import UnreadableImage, heif_size
 
-    shown = name if name and len(name) <= 80 else "This file"
+    shown = _shown(name)
     if not data:
         raise Problem(422, f"{shown} is empty.")
     if len(data) > limit:
-        raise Problem(413, f"This image has {human_bytes(len(data))}; the limit here is {human_bytes(limit)}.")
+        raise Problem(413, f"This image has {human_bytes(len(data))}; the limit is {human_bytes(limit)}.")
     try:
         size = heif_size(data)
     except UnreadableImage as error:
         raise Problem(415, f"{shown} cannot be read: {error.reason}.") from None
-    width, height = size or _size(data, shown)
-    if width * height > PIXELS:
-        raise Problem(413, f"This image has {width:,} × {height:,} pixels; the limit here is {PIXELS:,} in all.")
+    width, height = size or _header_size(data, name)
+    if width * height > MAX_IMAGE_PIXELS:
+        raise Problem(
+            413, f"This image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS:,} pixels in total."
+        )
     return width, height
 
 
-def _size(data: bytes, shown: str) -> tuple[int, int]:
+def _header_size(data: bytes, name: str) -> tuple[int, int]:
     from PIL import Image, UnidentifiedImageError
 
     from lookalike.data.decoding import FORMATS, orientation
@@ -62,22 +141,35 @@ def _size(data: bytes, shown: str) -> tuple[int, int]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=list(FORMATS)) as image:
-                # Not `getexif` of them all: Pillow decodes a whole PNG to look for it.
-                turn = orientation(image if image.format == "TIFF" else image.info.get("exif", b""))
-                width, height = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
+                # `getexif` is avoided where possible: Pillow decodes a whole PNG to look for EXIF data.
+                exif_orientation = orientation(image if image.format == "TIFF" else image.info.get("exif", b""))
+                return image.size[::-1] if exif_orientation in (5, 6, 7, 8) else image.size
     except Image.DecompressionBombError:
-        raise Problem(413, f"This image has far too many pixels; the limit here is {PIXELS:,}.") from None
+        raise Problem(413, f"This image has far too many pixels; the limit is {MAX_IMAGE_PIXELS:,}.") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError):
-        raise unreadable(shown) from None
-    return width, height
+        raise unreadable(name) from None
 
 
 def cut(
-    data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None, least: int = LEAST
+    data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None, least: int = MIN_CROP_SIDE
 ) -> np.ndarray:
-    """The pixels of a part of an image, given as shares of it (or of the part `within`, in pixels).
+    """Decode a part of an image.
 
-    They may be fewer than the image has, but leave the part a short side of `side`.
+    Args:
+        data: Content of the image file.
+        region: Left, top, right and bottom as fractions from 0 to 1.
+        side: Short side that the part needs; the image may be decoded at a lower resolution that leaves it.
+        within: The box in pixels that `region` refers to; by default the whole image.
+        least: Short side in pixels below which the part is refused.
+
+    Returns:
+        Pixels of the part.
+
+    Shape:
+        - output: `(height, width, 3)`, uint8.
+
+    Raises:
+        Problem: With status 422 if the part is too small.
     """
     from lookalike.data import decode
 
@@ -86,80 +178,38 @@ def cut(
     height, width = pixels.shape[:2]
     left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
     if min(right - left, bottom - top) < min(least, width, height):
-        raise Problem(422, f"Too small to search by; at least {least} pixels.")
+        raise Problem(422, f"This part is too small to search by; it needs at least {least} pixels.")
     return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 
 def unreadable(name: str) -> Problem:
-    shown = name if name and len(name) <= 80 else "This file"
-    return Problem(415, f"{shown} is not an image this server can read ({readable()}).")
+    """The error for a file that is not a readable image."""
+    return Problem(415, f"{_shown(name)} is not an image this server can read ({readable()}).")
 
 
 def readable() -> str:
-    """What can be asked by, in words."""
+    """Names of the image formats that can be uploaded, for messages."""
     from lookalike.data.scan import heif_readable
 
     return "JPEG, PNG, WebP, GIF, BMP, TIFF" + (", HEIC" if heif_readable() else "")
 
 
-PATIENCE = 30.0  # seconds of silence
-SLOWEST = 20_000  # bytes a second that do not use it up
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
-
-class Body:
-    """A `receive` with limits; `refusal` is what the client is told once it went beyond one.
-
-    Only the time spent waiting for the client counts, not what we do in between.
-    """
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self.limit, self.read, self.whole = limit, 0, False
-        self.refusal: JSONResponse | None = None
-        self._receive, self._patience = receive, PATIENCE
-
-    async def __call__(self) -> MutableMapping[str, Any]:
-        if self.whole:
-            return await self._receive()
-        clock = asyncio.get_running_loop().time
-        start = clock()
-        try:
-            async with asyncio.timeout(self._patience):
-                message = await self._receive()
-        except TimeoutError:
-            self.refusal = problem(408, "The rest of this request did not come in time.")
-            self.refusal.headers["Connection"] = "close"
-            raise HTTPException(408) from None
-        size = len(message.get("body", b""))
-        self._patience = min(PATIENCE, self._patience - (clock() - start) + size / SLOWEST)
-        self.read += size
-        self.whole = not message.get("more_body", False)
-        if self.read > self.limit:
-            self.refusal = problem(413, too_large(None, self.limit))
-            raise HTTPException(413)
-        return message
-
-    async def listen(self, most: int) -> None:
-        """To the end, if it is near."""
-        while not self.whole and self.read < most and self.refusal is None:
-            try:
-                await self()
-            except HTTPException:
-                return
-
-
-def too_large(size: int | None, limit: int) -> str:
-    what = f"This request has {human_bytes(size)}" if size else "This request is too large"
-    return f"{what}; the limit here is {human_bytes(limit)}."
-
-
-NAME = re.compile(r"u\.[0-9a-f]{16}")
-MOST = 1_000  # kept at once, and as many more as come between two looks
-EVERY, PAUSE = 20, 60.0  # uploads, or seconds, from one look at what is too old or too many to the next
+def _shown(name: str) -> str:
+    return name if name and len(name) <= 80 else "This file"
 
 
 @dataclass(frozen=True)
-class Query:
+class SavedQuery:
+    """An uploaded query that is kept for its link.
+
+    Args:
+        id: Its id, `u.` and 16 hexadecimal digits.
+        vector: The embedding.
+        hash: Hash of the uploaded file.
+        ratio: Width divided by height.
+        model: Fingerprint of the model that made the vector.
+    """
+
     id: str
     vector: np.ndarray
     hash: str
@@ -167,16 +217,34 @@ class Query:
     model: str
 
 
-class Queries:
-    """A folder of kept questions; `days` 0 keeps none."""
+class SavedQueries:
+    """A folder of uploaded queries: a small JPEG and the embedding of each.
+
+    Args:
+        folder: Where they are stored.
+        days: Days for which they are kept; 0 keeps none.
+        model: Fingerprint of the model in use.
+        encoder: Embeds the small image again after a switch to another model.
+    """
 
     def __init__(self, folder: Path, *, days: float, model: str, encoder: Encoder) -> None:
         self.folder, self.days, self.model, self.encoder = folder, days, model, encoder
-        self._guard, self._count, self._looked = threading.Lock(), 0, -PAUSE
+        self._lock, self._uploads, self._trimmed = threading.Lock(), 0, -TRIM_SECONDS
         if days > 0:
             private_folder(folder)
 
     def keep(self, vector: np.ndarray, hash_: str, ratio: float, jpeg: bytes) -> str | None:
+        """Store a query.
+
+        Args:
+            vector: Embedding of the image.
+            hash_: Hash of the uploaded file.
+            ratio: Width divided by height.
+            jpeg: A small copy of the image.
+
+        Returns:
+            Its id, or None where queries are not kept.
+        """
         if self.days <= 0:
             return None
         self._trim()
@@ -186,52 +254,63 @@ class Queries:
         write_json(self.folder / f"{name}.json", document, private=True)
         return name
 
-    def get(self, name: str) -> Query:
-        words = f"The image behind this link was kept for up to {self.days:g} days and is gone."
+    def get(self, name: str) -> SavedQuery:
+        """Load a query by its id.
+
+        Raises:
+            Problem: With status 410 if it has expired or was deleted.
+        """
+        reason = f"The image of this link was kept for up to {self.days:g} days and has been deleted."
         if self.days <= 0:
-            words = "This server keeps no images it is asked by."
-        gone = Problem(410, f"{words} Drop it again to search.")
+            reason = "This server does not keep uploaded images."
+        gone = Problem(410, f"{reason} Upload it again to search.")
         path = self._path(name, ".json")
-        if path is None or self._old(path):
+        if path is None or self._expired(path):
             raise gone
         try:
             document: dict[str, Any] = read_json(path, "query")
-        except LookalikeError:  # it went this very moment
+        except LookalikeError:  # deleted at this moment
             raise gone from None
         if document["model"] == self.model:
             vector = np.array(document["vector"], dtype=np.float32)
-        else:  # another model answers now; the small image asks it
+        else:  # the model was switched: embed the small image again
             vector = self.encoder.encode(self.image(name))
-        return Query(name, vector, document["hash"], document["ratio"], document["model"])
+        return SavedQuery(name, vector, document["hash"], document["ratio"], document["model"])
 
     def image(self, name: str) -> bytes:
+        """The small JPEG of a query.
+
+        Raises:
+            Problem: With status 404 if it has expired or was deleted.
+        """
         path = self._path(name, ".jpg")
         try:
-            if path is not None and not self._old(path):
+            if path is not None and not self._expired(path):
                 return path.read_bytes()
         except FileNotFoundError:
-            pass  # it went this very moment
-        raise Problem(404, "This image is no longer kept.")
+            pass  # deleted at this moment
+        raise Problem(404, "This image is no longer stored.")
 
     def forget(self, name: str) -> None:
-        for ending in (".json", ".jpg"):
-            path = self._path(name, ending)
+        """Delete a query."""
+        for suffix in (".json", ".jpg"):
+            path = self._path(name, suffix)
             if path is not None:
                 path.unlink(missing_ok=True)
 
-    def _path(self, name: str, ending: str) -> Path | None:
-        return self.folder / f"{name}{ending}" if NAME.fullmatch(name) else None
+    def _path(self, name: str, suffix: str) -> Path | None:
+        return self.folder / f"{name}{suffix}" if QUERY_ID.fullmatch(name) else None
 
-    def _old(self, path: Path) -> bool:
-        return time.time() - last_used(path) > self.days * 86_400  # also what is not there
+    def _expired(self, path: Path) -> bool:
+        return time.time() - last_used(path) > self.days * 86_400  # also true if it does not exist
 
     def _trim(self) -> None:
-        """Now and then, forget what is too old or too many; several threads, and servers, may do so at once."""
-        with self._guard:
-            self._count += 1
-            if self._count < EVERY and time.monotonic() < self._looked + PAUSE:
+        """Now and then, delete expired queries and those over the limit; safe with several threads and servers."""
+        with self._lock:
+            self._uploads += 1
+            if self._uploads < TRIM_EVERY and time.monotonic() < self._trimmed + TRIM_SECONDS:
                 return
-            self._count, self._looked = 0, time.monotonic()
+            self._uploads, self._trimmed = 0, time.monotonic()
         files = sorted(self.folder.glob("u.*.jpg"), key=last_used)
-        for path in [p for p in files if self._old(p)] + files[: max(0, len(files) - MOST + 1)]:
+        for path in [p for p in files if self._expired(p)] + files[: max(0, len(files) - MAX_SAVED + 1)]:
             self.forget(path.stem)

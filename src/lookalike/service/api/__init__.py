@@ -1,14 +1,14 @@
 """The JSON API, version 1: everything under `/api/v1`. Described for programs at /openapi.json.
 
-Every refusal is `{"error": {"status", "sentence"}}`; 503 and 429 carry `Retry-After`. Whatever changes something (all
+Every refusal is `{"error": {"status", "message"}}`; 503 and 429 carry `Retry-After`. Whatever changes something (all
 but GET and `POST /search`) needs the header `X-Lookalike: 1`; pages of other sites are refused. Lists that are polled
 carry an `ETag`; asked for again with `If-None-Match` they are answered by an empty 304.
 
 A **card** is one image: `{id, columns: {path, label, …}, thumb, ratio, color}`; its images are at
 `/thumb/{thumb}/{96|256|512|1024}.jpg`, the original (without its metadata) at `/original/{id}`.
-A **job** is work in the background: `{id, kind, title, phase, done, total, seconds_left, state, sentence, result}`;
-`kind` is index, switch, map or duplicates; `state` is running, finished, stopped or failed; `sentence` says how it
-ended. One job runs at a time; the next one waits (409 with a sentence if it is of the same kind).
+A **job** is work in the background: `{id, kind, title, phase, done, total, seconds_left, state, message, result}`;
+`kind` is index, switch, map or duplicates; `state` is running, finished, stopped or failed; `message` says how it
+ended. One job runs at a time; the next one waits (409 if it is of the same kind).
 
 Search (`api/search.py`)
     GET    /info                       index, model, columns, limits, what this caller may do (`rights`), `words`

@@ -12,7 +12,7 @@ from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Body, Serving, tagged
-from lookalike.service.auth import cookie_of, rights_of
+from lookalike.service.auth import cookie_name, rights_of
 from lookalike.service.http_errors import Problem
 
 router = APIRouter(prefix="/api/v1", tags=["settings"])
@@ -89,12 +89,12 @@ def session(request: Request, service: Serving) -> dict[str, Any]:
 @router.post("/session")
 def open_session(request: Request, response: Response, service: Serving, wanted: Session) -> dict[str, Any]:
     """Trade a key for a cookie that scripts cannot read; it ends with the browser."""
-    key = service.keys.check(wanted.key)
+    key = service.keys.verify(wanted.key)
     if key is None:
         raise Problem(401, "This key is not known here, or was revoked.")
     secure = request.url.scheme == "https"
     token = service.keys.open_session(key)
-    name = cookie_of(request.headers.get("host", ""))
+    name = cookie_name(request.headers.get("host", ""))
     response.set_cookie(name, token, httponly=True, samesite="strict", secure=secure, path="/")
     return {"rights": key.rights, "locked": False, "keys": service.keys.required}
 
@@ -102,7 +102,7 @@ def open_session(request: Request, response: Response, service: Serving, wanted:
 @router.delete("/session")
 def close_session(request: Request, response: Response, service: Serving) -> dict[str, Any]:
     """End the session of this browser."""
-    name = cookie_of(request.headers.get("host", ""))
+    name = cookie_name(request.headers.get("host", ""))
     service.keys.close_session(request.cookies.get(name, ""))
     response.delete_cookie(name, httponly=True, samesite="strict", path="/")
     return {"rights": "none" if service.keys.required else "write", "locked": service.keys.required}
@@ -117,7 +117,7 @@ def keys(service: Serving) -> dict[str, Any]:
 @router.post("/keys", status_code=201)
 def new_key(service: Serving, wanted: NewKey) -> dict[str, Any]:
     """Make a key; `key` is shown this once."""
-    key, secret = service.keys.new(wanted.name, wanted.rights)
+    key, secret = service.keys.create(wanted.name, wanted.rights)
     return key.public() | {"key": secret}
 
 

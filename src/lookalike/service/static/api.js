@@ -1,8 +1,8 @@
 // Requests to the server (paths below `/api/v1/`). Errors carry a message for the user.
 
 export class ApiError extends Error {
-  constructor(sentence, status, retry = 0) {
-    super(sentence);
+  constructor(message, status, retry = 0) {
+    super(message);
     this.status = status;
     this.retry = retry;
   }
@@ -52,7 +52,7 @@ async function request(address, options) {
   const retry = Number(response.headers.get("Retry-After")) || 0;
   if (response.status === 401 && address !== "session") locked();
   const busy = response.status === 503 || response.status === 429;
-  throw new ApiError(busy ? BUSY : (body?.error?.sentence ?? UNREACHABLE), response.status, busy ? retry || 2 : retry);
+  throw new ApiError(busy ? BUSY : (body?.error?.message ?? UNREACHABLE), response.status, busy ? retry || 2 : retry);
 }
 
 async function requestJson(address, options) {

@@ -153,10 +153,10 @@ export function createControls(node, canvas, info, facts, stop) {
 
   /** Show an error in place of the card; if the map was redrawn meanwhile, load it at once. */
   function showError(error) {
-    const sentence = api.messageOf(error);
+    const message = api.messageOf(error);
     if (!node.isConnected) return;
     hideCard();
-    fill(cardHolder, h("div.banner.floating", { role: "alert" }, sentence));
+    fill(cardHolder, h("div.banner.floating", { role: "alert" }, message));
     if (error.status === 410) stop.again();
   }
 

@@ -70,7 +70,7 @@ export async function render(main, info, state) {
 export function drawingMessage(facts) {
   const job = facts.job;
   if (!job) return "There is no map of this index yet.";
-  if (job.state === "failed") return job.sentence;
+  if (job.state === "failed") return job.message;
   const left = job.seconds_left;
   return left ? `Drawing the map: about ${left} s.` : "Drawing the map…";
 }

@@ -115,9 +115,9 @@ function drawIndex(place, status) {
       ? h(
           "ul.rows",
           status.jobs
-            .filter((j) => j.sentence)
+            .filter((j) => j.message)
             .slice(0, 3)
-            .map((j) => h("li", withCode(j.sentence))),
+            .map((j) => h("li", withCode(j.message))),
         )
       : null,
   );

@@ -84,18 +84,18 @@ function drawModel(place, facts) {
       `${ece} · ${fingerprint.slice(0, 4)} · ${plural(live?.images ?? info.index.images, "image")}`,
     ),
     busy ? switchProgress(job) : null,
-    job?.state === "finished" && job.sentence
+    job?.state === "finished" && job.message
       ? h(
           "div.banner",
           { role: "status" },
-          job.sentence,
+          job.message,
           comparison(job.result),
           write && job.result?.before !== undefined && job.result.generation === facts.live
             ? back(job.result.before)
             : null,
         )
       : null,
-    job?.state === "failed" ? h("div.banner.bad", { role: "alert" }, job.sentence) : null,
+    job?.state === "failed" ? h("div.banner.bad", { role: "alert" }, job.message) : null,
     write && !busy && select.options.length
       ? row("Switch to", select, actionButton("Embed and compare", start, ".main"))
       : null,
