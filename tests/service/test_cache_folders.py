@@ -51,10 +51,10 @@ def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch
         return found
 
     monkeypatch.setattr(SavedQueries, "_expired", goes)
-    with pytest.raises(Problem, match="up to 7 days and is gone") as told:
+    with pytest.raises(Problem, match="up to 7 days and has been deleted") as told:
         questions.get(name)
     assert told.value.status == 410
-    with pytest.raises(Problem, match="no longer kept") as told:
+    with pytest.raises(Problem, match="no longer stored") as told:
         questions.image(name)
     assert told.value.status == 404
 

@@ -177,7 +177,7 @@ def test_filters_that_leave_nothing_say_what_each_would(loose: Any, live: Any, r
 
 def test_a_link_whose_image_is_gone(loose: Any, live: Any) -> None:
     loose.goto(f"{live.url}/?q=u.0123456789abcdef")
-    words = "The image behind this link was kept for up to 7 days and has been deleted. Upload it again to search."
+    words = "The image of this link was kept for up to 7 days and has been deleted. Upload it again to search."
     loose.get_by_text(words).wait_for()
 
 

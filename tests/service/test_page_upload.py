@@ -127,7 +127,7 @@ def test_without_keeping_more_and_back(screen: Any, forgetful: Live, made: Any) 
 
 def test_a_link_to_a_image_that_was_never_kept(loose: Any, forgetful: Live) -> None:  # noqa: F811
     loose.goto(f"{forgetful.url}/?q=here.1")
-    loose.get_by_text("This server keeps no images it is asked by. Drop it again to search.").wait_for()
+    loose.get_by_text("This server does not keep uploaded images. Upload it again to search.").wait_for()
 
 
 def test_back_over_two_uploads(screen: Any, live: Any, made: Any) -> None:  # noqa: F811

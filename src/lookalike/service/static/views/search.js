@@ -72,7 +72,7 @@ export const onEscape = () => Boolean(resultsView?.leaveCrop());
 export async function searchByFile(file) {
   const limit = getState("info")?.limits.upload ?? 2e7;
   if (file.size > limit) {
-    return toast(`This image has ${Math.round(file.size / 1e6)} MB; the limit here is ${Math.round(limit / 1e6)} MB.`);
+    return toast(`This image has ${Math.round(file.size / 1e6)} MB; the limit is ${Math.round(limit / 1e6)} MB.`);
   }
   try {
     await loadResultModules();
