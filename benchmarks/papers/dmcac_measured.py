@@ -42,15 +42,15 @@ def looked_at(run: Any) -> dict[str, float]:
     from lookalike.methods.dmcac_maps import Maps, diagonal
     from lookalike.models import Embedder
     from lookalike.training import checkpoint
-    from lookalike.training.job import load_table
-    from lookalike.training.outcome import head_rows
+    from lookalike.training.runner import load_table
+    from lookalike.training.selection import embed_features
     from lookalike.training.settings import resolve
-    from lookalike.training.setup import assemble
+    from lookalike.training.setup import build_setup
 
     table, division = load_table(run)
-    parts = assemble(resolve(run.config), table, division, run)
+    parts = build_setup(resolve(run.config), table, division, run)
     rows = numpy_rng(0, "claims", "unseen").permutation(division.test)[:SAMPLE]
-    before = torch.from_numpy(head_rows(parts.model.head, parts.features[rows], parts.start_norm))
+    before = torch.from_numpy(embed_features(parts.model.head, parts.features[rows], parts.start_norm))
     z = torch.from_numpy(Embedder.from_pretrained(run.model).encode(table.take(rows), runtime="torch"))
     out = dict.fromkeys((*MAPPED, "diagonal"), 0.0)
     out |= {"cosine 0": mean_cosine(before), "cosine": mean_cosine(z)}

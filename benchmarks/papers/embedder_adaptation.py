@@ -14,13 +14,13 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 
 from benchmarks.papers import t3ar_measure
-from lookalike.adaptation import clusters
+from lookalike.adaptation import target_classes
 from lookalike.adaptation.adapter import predict
 from lookalike.adaptation.network import Network, recalibrated
 from lookalike.adaptation.pool import Pool
-from lookalike.adaptation.retrieving import retrieve
+from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings
-from lookalike.adaptation.setup import held_out
+from lookalike.adaptation.trial import held_out
 from lookalike.data import Table
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder, features_for
@@ -50,13 +50,13 @@ def measured(
     below = features_for(start, table, layer=settings.layer)[0]
     out: dict[str, Any] = {"images": len(rows), "used": 0}
     if kind not in ("frozen", "bn"):
-        learn = clusters.unit(predict(network, below[rows])[0])
+        learn = target_classes.normalize(predict(network, below[rows])[0])
         truth = np.array(names)[codes[rows]]
         classes, made = _classes(network, gallery, learn, kind, seed)
         network = Network(network.model, settings.layer, prototypes=made)
         ids = [str(id_) for id_ in table.take(rows).column("content_id")]
         found = retrieve(expert, ids, table.take(rows), pool, settings, seed=seed) if pool is not None else None
-        friends = clusters.reciprocal(learn) if made is None else None
+        friends = target_classes.reciprocal(learn) if made is None else None
         adapter = t3ar_measure.adapter_for(
             network, table, rows, settings, found, pool, seed, friends=friends, recluster=kind == "clusters"
         )
@@ -78,8 +78,8 @@ def _classes(
     if kind == "gallery":
         codes, names = gallery.labels()
         rows = predict(network, features_for(network.model, gallery, layer=network.layer)[0])[0]
-        return names, torch.from_numpy(clusters.prototypes(rows, codes, len(names)))
-    centers = clusters.find(learn, seed=seed).centers if kind == "clusters" else None
+        return names, torch.from_numpy(target_classes.prototypes(rows, codes, len(names)))
+    centers = target_classes.find_clusters(learn, seed=seed).centers if kind == "clusters" else None
     return [], None if centers is None else torch.from_numpy(centers)
 
 

@@ -16,11 +16,11 @@ from benchmarks.papers import t3ar_measure
 from benchmarks.papers.t3ar_protocols import SMALL
 from lookalike.adaptation import gate
 from lookalike.adaptation.adapter import Adapter, predict
-from lookalike.adaptation.nearest import nearest, nobody
 from lookalike.adaptation.network import Network, mixed_parts, recalibrated
 from lookalike.adaptation.pool import read_pool
+from lookalike.adaptation.pool_search import nearest, no_retrievals
 from lookalike.adaptation.settings import AdaptSettings
-from lookalike.adaptation.supply import Arrays, make, pool_activations
+from lookalike.adaptation.view_provider import CachedViews, make_views, pool_activations
 from lookalike.core.device import CPU
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import merge
@@ -48,8 +48,8 @@ class Features:
         ids = [self.ids[i] for i in rows]
         return Features(ids, self.weak[:, rows], self.strong[:, rows], self.center[rows], self.labels[rows])
 
-    def supply(self, pool: np.ndarray | None = None, seed: int = 0) -> Arrays:
-        return Arrays(self.ids, self.weak, self.strong, self.center, pool, seed=seed)
+    def supply(self, pool: np.ndarray | None = None, seed: int = 0) -> CachedViews:
+        return CachedViews(self.ids, self.weak, self.strong, self.center, pool, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def backbone() -> Embedder:
 def domain_features(data: str, domain: str) -> Features:
     """Features of a domain of PACS, made once."""
     table = t3ar_measure.domain(Path(data) / "pacs", "pacs", domain)
-    found: Any = make(backbone(), SCALE["adapt"]["layer"], table, None, views=SCALE["adapt"]["num_views"])
+    found: Any = make_views(backbone(), SCALE["adapt"]["layer"], table, None, views=SCALE["adapt"]["num_views"])
     return Features(found.ids, found._weak, found._strong, found._center, table.labels()[0])
 
 
@@ -198,7 +198,7 @@ def candidate(
         learn = learn.take(np.argsort(learn.labels, kind="stable"))
     rng = numpy_rng(seed, recipe)
     rows, seen = predict(anchor, learn.center)
-    found, outside, labels = nobody(len(learn.ids), 0), pool.center[:0], None
+    found, outside, labels = no_retrievals(len(learn.ids), 0), pool.center[:0], None
     ids = [f"outside-{i}" for i in range(len(learn.ids))]
     if recipe == "t3ar":
         found = nearest(rows, predict(anchor, pool.center)[0], learn.ids, pool.ids, settings.num_neighbors)

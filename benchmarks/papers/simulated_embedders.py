@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.papers import simulated_adaptations
 from benchmarks.papers.simulated_adaptations import Features, Outside
-from lookalike.adaptation import clusters, gate_retrieval
+from lookalike.adaptation import gate_retrieval, target_classes
 from lookalike.adaptation.adapter import predict
 from lookalike.adaptation.gate_retrieval import Seen
 from lookalike.adaptation.network import TEMPERATURE, Network, recalibrated
@@ -43,8 +43,8 @@ class Start:
         # Images and their classes, of which prototypes are the means.
         self.images, self.codes = gallery.center, gallery.labels
         if naming(seed) == "clusters":
-            rows = clusters.unit(self.every[rest])
-            found = clusters.find(rows, CLUSTERS, seed=seed)
+            rows = target_classes.normalize(self.every[rest])
+            found = target_classes.find_clusters(rows, CLUSTERS, seed=seed)
             if found.centers is None:
                 raise LookalikeError(f"There is nothing to judge by: {found.why}.")
             self.images, self.codes = self.learn.center, (rows @ found.centers.T).argmax(1)
@@ -54,7 +54,7 @@ class Start:
         """As this network sees them, unless it has its own."""
         if network.prototypes is not None:
             return np.asarray(network.prototypes.numpy())
-        return clusters.prototypes(predict(network, self.images)[0], self.codes, int(self.codes.max()) + 1)
+        return target_classes.prototypes(predict(network, self.images)[0], self.codes, int(self.codes.max()) + 1)
 
     def seen(self, network: Network, every: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """What a network makes of held-out images, and how well it finds all of the target's (`every`)."""

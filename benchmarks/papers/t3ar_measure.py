@@ -17,16 +17,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from lookalike.adaptation import supply
-from lookalike.adaptation.adapter import Adapter, predict
-from lookalike.adaptation.clusters import prototypes
-from lookalike.adaptation.nearest import Retrieved, nobody
+from lookalike.adaptation.adapter import Adapter, on_target, predict
 from lookalike.adaptation.network import PIXELS, TEMPERATURE, Network, mixed_parts, recalibrated
-from lookalike.adaptation.on_target import on_target
 from lookalike.adaptation.pool import Pool
-from lookalike.adaptation.retrieving import retrieve
+from lookalike.adaptation.pool_search import Retrieved, no_retrievals
+from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings, resolve
-from lookalike.adaptation.setup import squares
+from lookalike.adaptation.target_classes import prototypes
+from lookalike.adaptation.trial import squares
+from lookalike.adaptation.view_provider import ViewProvider, make_views
 from lookalike.core import folders
 from lookalike.core.device import CPU
 from lookalike.core.files import hash_bytes
@@ -81,13 +80,13 @@ def views_of(
     used: np.ndarray,
     chosen: AdaptSettings,
     seed: int,
-) -> supply.Supply:
+) -> ViewProvider:
     """Views of some images of a table and of some of the pool, out of caches of the whole."""
     outside = pool.table(np.arange(len(pool))) if pool is not None and len(used) else None
     if chosen.layer == PIXELS:
         images = pool.table(used) if pool is not None and len(used) else None
-        return supply.make(model, chosen.layer, table.take(rows), images, views=chosen.num_views, seed=seed)
-    whole: Any = supply.make(model, chosen.layer, table, outside, views=chosen.num_views, seed=VIEWS)
+        return make_views(model, chosen.layer, table.take(rows), images, views=chosen.num_views, seed=seed)
+    whole: Any = make_views(model, chosen.layer, table, outside, views=chosen.num_views, seed=VIEWS)
     return whole.part(rows, used, seed)
 
 
@@ -151,7 +150,7 @@ def adapted(
         return network, 0
     if settings.method == "on_target":
         return Network(on_target(network, learn, settings, seed=seed), PIXELS), 0
-    found, beside = nobody(len(rows), 0), None
+    found, beside = no_retrievals(len(rows), 0), None
     if pool is not None:
         ids = [str(id_) for id_ in learn.column("content_id")]
         found = retrieve(expert or base, ids, learn, pool, settings, seed=seed)
@@ -173,7 +172,7 @@ def adapter_for(
     **more: Any,
 ) -> Adapter:
     """The loop over some rows of a table, with what was retrieved for them."""
-    found = found or nobody(len(rows), 0)
+    found = found or no_retrievals(len(rows), 0)
     ids = [str(id_) for id_ in table.take(rows).column("content_id")]
     names = [] if pool is None else [pool.ids[i] for i in found.used]
     views = views_of(network.model, table, rows, pool, found.used, settings, seed)

@@ -79,8 +79,8 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
     import torch
 
     from benchmarks.papers import t3ar_measure
-    from lookalike.adaptation import supply
-    from lookalike.adaptation.retrieving import embedded
+    from lookalike.adaptation.pool_vectors import embedded
+    from lookalike.adaptation.view_provider import make_views, pool_activations
     from lookalike.models import features_for
 
     torch.set_num_threads(1)
@@ -91,7 +91,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
         table, settings = domain(data, *what[:2]), scale[what[2]]
         model = expert_of(scale["model"], scale["size"])
         features_for(model, table)
-        supply.make(model, settings["layer"], table, None, views=settings["num_views"], seed=t3ar_measure.VIEWS)
+        make_views(model, settings["layer"], table, None, views=settings["num_views"], seed=t3ar_measure.VIEWS)
         return len(table)
     if len(what) == 4:
         table = domain(data, *what[:2])
@@ -100,7 +100,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
     whole = pool.table(np.arange(len(pool)))
     if len(what) == 2:
         return len(embedded(expert_of(what[1], scale["size"]), pool.ids, whole))
-    supply.pool_activations(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
+    pool_activations(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
     return len(pool)
 
 
@@ -136,7 +136,7 @@ def _train_time(
 ) -> dict[str, Any]:
     from benchmarks.papers import t3ar_measure
     from lookalike.adaptation.network import Network
-    from lookalike.adaptation.retrieving import retrieve
+    from lookalike.adaptation.pool_vectors import retrieve
 
     table, test = domain(data, "cub", "train"), domain(data, "cub", "test")
     start = expert_of(scale["model"], scale["size"])

@@ -243,10 +243,10 @@ def _loop(folder: Path) -> Any:
     """A run's loop, before its first step."""
     from lookalike.core.run import Run
     from lookalike.training import train
-    from lookalike.training.job import load_table
     from lookalike.training.loop import Loop
+    from lookalike.training.runner import load_table
     from lookalike.training.settings import resolve
-    from lookalike.training.setup import assemble
+    from lookalike.training.setup import build_setup
 
     given = {
         "data": {"split": "images", "test_fraction": 0.1, "validation_fraction": 0, "near_duplicates": False},
@@ -257,7 +257,7 @@ def _loop(folder: Path) -> Any:
     train(data=folder / "shelf", method="dmcac", settings=given, steps=0, out=folder / "run", report=False)
     run = Run(folder / "run")
     settings = resolve(run.config)
-    return Loop(settings, assemble(settings, *load_table(run), run), run)
+    return Loop(settings, build_setup(settings, *load_table(run), run), run)
 
 
 if __name__ == "__main__":

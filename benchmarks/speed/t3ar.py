@@ -89,7 +89,7 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
     """Embed and search a pool, then ask again: how much is done anew."""
     import numpy as np
 
-    from lookalike.adaptation import retrieving
+    from lookalike.adaptation import pool_vectors
     from lookalike.adaptation.pool import read_pool
     from lookalike.adaptation.settings import resolve
     from lookalike.core.device import CPU
@@ -97,7 +97,7 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
     from lookalike.models import Embedder
 
     done = {"embedded": 0, "searches": 0}
-    usual = retrieving.embedded_anew, retrieving.nearest
+    usual = pool_vectors.embedded_anew, pool_vectors.nearest
 
     def embedded_anew(*given: Any, **more: Any) -> Any:
         out = usual[0](*given, **more)
@@ -115,15 +115,15 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
         target = pool.table(np.arange(0, len(pool), 5))
         ids = [str(id_) for id_ in target.column("content_id")]
         expert = Embedder.from_pretrained(model, size=96, device=CPU)
-        retrieving.embedded_anew, retrieving.nearest = embedded_anew, nearest
+        pool_vectors.embedded_anew, pool_vectors.nearest = embedded_anew, nearest
         try:
             for turn in ("first", "again"):
                 done.update(embedded=0, searches=0)
                 start = time.perf_counter()
-                retrieving.retrieve(expert, ids, target, pool, resolve(None, {"copy_threshold": 2.0}))
+                pool_vectors.retrieve(expert, ids, target, pool, resolve(None, {"copy_threshold": 2.0}))
                 figures[turn] = {**done, "seconds": round(time.perf_counter() - start, 4)}
         finally:
-            retrieving.embedded_anew, retrieving.nearest = usual
+            pool_vectors.embedded_anew, pool_vectors.nearest = usual
     return figures, [
         Bar("pool images embedded again", figures["again"]["embedded"], 0, "lower"),
         Bar("searches of the pool done again", figures["again"]["searches"], 0, "lower"),
@@ -191,15 +191,15 @@ def material(classes: int, kind: Kind, size: int = SIZE) -> tuple[Any, dict[str,
 def ours(bank: Any, batch: dict[str, Any], pool_set: Any = "own") -> Any:
     import torch
 
-    from lookalike.adaptation.contrast import Asking, contrastive
-    from lookalike.adaptation.refining import votes
+    from lookalike.adaptation.bank import votes
+    from lookalike.adaptation.contrast import ContrastQueries, contrastive
 
     nobody = torch.zeros_like(batch["lists"], dtype=torch.bool)
 
     def step() -> Any:
         q = batch["strong"].clone().requires_grad_()
         labels = votes(batch["weak"], batch["own"], bank, batch["logits"], k=K).argmax(1)
-        asking = Asking(batch["own"], labels, batch["lists"], nobody)
+        asking = ContrastQueries(batch["own"], labels, batch["lists"], nobody)
         contrastive(q, batch["weak"], asking, bank.columns(), tau=TAU, pool_set=pool_set)[0].mean().backward()
         return q.grad
 

@@ -16,12 +16,12 @@ from tests.naive import adapting as naive
 from torch import Tensor
 
 from benchmarks.papers import t3ar_measure, t3ar_protocols
-from lookalike.adaptation import adacontrast, t3ar
+from lookalike.adaptation import objectives, t3ar
 from lookalike.adaptation.adapter import Adapter
 from lookalike.adaptation.network import PIXELS, Network, mixed_parts, recalibrated
 from lookalike.adaptation.settings import METHODS, AdaptSettings, resolve
-from lookalike.adaptation.supply import Arrays
 from lookalike.adaptation.t3ar import T3AR
+from lookalike.adaptation.view_provider import CachedViews
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.losses import adaptation
@@ -34,7 +34,7 @@ IDS = [f"t{i:02d}" for i in range(COUNT)]
 OUTSIDE = [f"a{i}" for i in range(POOL)]
 
 
-def arrays(seed: int = 0, *, pool: bool = True) -> Arrays:
+def arrays(seed: int = 0, *, pool: bool = True) -> CachedViews:
     rng = np.random.default_rng(seed)
     width = small().feature_dim
 
@@ -42,7 +42,7 @@ def arrays(seed: int = 0, *, pool: bool = True) -> Arrays:
         return rng.normal(size=(*shape, width)).astype(np.float32)
 
     weak, strong, center, others = draw(2, COUNT), draw(3, COUNT), draw(COUNT), draw(POOL)
-    return Arrays(IDS, weak, strong, center, others if pool else None, seed=seed)
+    return CachedViews(IDS, weak, strong, center, others if pool else None, seed=seed)
 
 
 LISTS = np.random.default_rng(4).integers(0, POOL, (COUNT, 2))
@@ -364,8 +364,8 @@ def test_adacontrast_equals_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
         int(row) for batch in found.batches(0)[:2] for row in batch
     }
     seen: list[Any] = []
-    usual = adacontrast.contrastive
-    monkeypatch.setattr(adacontrast, "contrastive", lambda *a, **k: seen.append(a) or usual(*a, **k))  # type: ignore[func-returns-value]
+    usual = objectives.contrastive
+    monkeypatch.setattr(objectives, "contrastive", lambda *a, **k: seen.append(a) or usual(*a, **k))  # type: ignore[func-returns-value]
     queue = [
         (row.tolist(), int(label), int(id_))
         for row, label, id_ in zip(objective.queue, objective.queue_labels, objective.queue_ids, strict=True)

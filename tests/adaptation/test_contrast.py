@@ -9,9 +9,8 @@ import torch
 from tests.naive import adapting as naive
 from torch import Tensor
 
-from lookalike.adaptation.bank import Bank
-from lookalike.adaptation.contrast import Asking, Columns, contrastive, listed
-from lookalike.adaptation.refining import best, votes
+from lookalike.adaptation.bank import Bank, exact_top_k, votes
+from lookalike.adaptation.contrast import Columns, ContrastQueries, contrastive, listed
 
 ROWS = [(1, 0, 0, 0), (3, 1, 0, 0), (0, 1, 0, 0), (2, 1, 0, 1), (1, 1, 1, 0), (0, 0, 1, 1), (2, 0, 0, 1), (1, 2, 0, 2)]
 IDS = [0, 1, 2, 1, 3, 5, 6, 7]
@@ -33,10 +32,10 @@ def spec_bank() -> Bank:
 Q, K, W = unit([(2, 1, 0, 0)]), unit([(4, 1, 1, 0)]), unit([(3, 2, 0, 0)])
 
 
-def ask(near: list[int], *, id_: int = 0, label: int = 0, barred: list[int] | None = None) -> Asking:
+def ask(near: list[int], *, id_: int = 0, label: int = 0, barred: list[int] | None = None) -> ContrastQueries:
     lists = torch.tensor([near or [-1]])
     flags = torch.zeros_like(lists, dtype=torch.bool) if barred is None else torch.isin(lists, torch.tensor(barred))
-    return Asking(torch.tensor([id_]), torch.tensor([label]), lists, flags)
+    return ContrastQueries(torch.tensor([id_]), torch.tensor([label]), lists, flags)
 
 
 def spec_loss(near: list[int], pool_set: Any, *, by_class: bool = True, id_: int = 0, labels: Any = LABELS) -> float:
@@ -169,7 +168,7 @@ def test_contrastive_equals_the_twin(pool_set: Any, pseudo: bool) -> None:
     lists = torch.tensor([[9, 20], [13, -1], [-1, -1], [29, 8], [21, 22]])
     barred = torch.tensor([[False, True]] * 5)
     labels = torch.randint(0, 3, (5,), generator=generator)
-    asking = Asking(torch.arange(5) + 8, labels, lists, barred)
+    asking = ContrastQueries(torch.arange(5) + 8, labels, lists, barred)
     slots, by_id = list(twin.slots), {i: twin.label(i) for i in {s.id for s in twin.slots if not s.pool}}
     loss, counts = contrastive(q, key, asking, bank.columns(), pool_set=pool_set, pseudo=pseudo)
     times = 0
@@ -201,7 +200,7 @@ def test_more_columns_than_a_block_and_what_must_not_matter() -> None:
     rows = torch.nn.functional.normalize(torch.randn(5000, 8, dtype=torch.float64, generator=generator), dim=1)
     ids, labels = torch.randint(0, 900, (5000,), generator=generator), torch.randint(0, 4, (5000,), generator=generator)
     q, key = rows[:3] * 1.0, rows[3:6]
-    asking = Asking(
+    asking = ContrastQueries(
         torch.arange(3), torch.tensor([0, 1, 2]), torch.full((3, 1), -1), torch.zeros(3, 1, dtype=torch.bool)
     )
 
@@ -217,7 +216,7 @@ def test_more_columns_than_a_block_and_what_must_not_matter() -> None:
 
 def test_the_best_of_many_are_exact() -> None:
     scores = torch.rand(4, 64 * 30 + 17, generator=torch.Generator().manual_seed(1))
-    near, index = best(scores, 10)
+    near, index = exact_top_k(scores, 10)
     assert torch.equal(near, scores.sort(1, descending=True).values[:, :10])
     assert torch.equal(scores.gather(1, index), near)
 

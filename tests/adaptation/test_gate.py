@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lookalike.adaptation import clusters, gate, signals
+from lookalike.adaptation import gate, signals, target_classes
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -177,16 +177,21 @@ def test_streams() -> None:
 
 def test_clusters_are_found_where_there_are_some() -> None:
     rng = np.random.default_rng(3)
-    centers = clusters.unit(rng.normal(size=(8, 20)))
-    rows = clusters.unit(np.repeat(centers, 20, 0) + 0.05 * rng.normal(size=(160, 20))).astype(np.float32)
-    found = clusters.find(rows)
+    centers = target_classes.normalize(rng.normal(size=(8, 20)))
+    rows = target_classes.normalize(np.repeat(centers, 20, 0) + 0.05 * rng.normal(size=(160, 20))).astype(np.float32)
+    found = target_classes.find_clusters(rows)
     assert found.centers is not None and len(found.centers) == 8
     assert (found.centers @ centers.T).max(0).min() > 0.98
     shuffled = found.centers[rng.permutation(8)]
-    assert np.allclose(clusters.again(rows, shuffled), shuffled, atol=1e-5), "each in the place of its old one"
-    noise = clusters.unit(rng.normal(size=(100, 300))).astype(np.float32)
-    assert clusters.find(noise).centers is None and "do not fall into groups" in clusters.find(noise).why
-    assert "too few" in clusters.find(rows[:20]).why
-    friends = clusters.reciprocal(rows, 5)
+    assert np.allclose(target_classes.recluster(rows, shuffled), shuffled, atol=1e-5), (
+        "each in the place of its old one"
+    )
+    noise = target_classes.normalize(rng.normal(size=(100, 300))).astype(np.float32)
+    assert (
+        target_classes.find_clusters(noise).centers is None
+        and "do not fall into groups" in target_classes.find_clusters(noise).why
+    )
+    assert "too few" in target_classes.find_clusters(rows[:20]).why
+    friends = target_classes.reciprocal(rows, 5)
     place = np.repeat(np.arange(8), 20)
     assert all(place[j] == place[i] for i, row in enumerate(friends) for j in row if j >= 0)

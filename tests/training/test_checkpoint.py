@@ -49,7 +49,7 @@ def test_only_what_moves_is_kept():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2))
     model[0].bias.requires_grad_(False)
     model[2].eval()
-    found = checkpoint.moving_state(model)
+    found = checkpoint.trainable_state(model)
     assert set(found) == {
         "0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
         "2.weight", "2.bias",
@@ -57,7 +57,7 @@ def test_only_what_moves_is_kept():
     before = model[0].weight.detach().clone()
     with torch.no_grad():
         model[0].weight.add_(1)
-    checkpoint.put_back(model, found)
+    checkpoint.load_trainable_state(model, found)
     assert torch.equal(model[0].weight, before)
     with pytest.raises(LookalikeError, match="does not fit"):
-        checkpoint.put_back(model, {"9.weight": before})
+        checkpoint.load_trainable_state(model, {"9.weight": before})

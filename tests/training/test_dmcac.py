@@ -85,12 +85,12 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
 
 
 def loop_of(run: Run) -> Any:
-    from lookalike.training.job import load_table
     from lookalike.training.loop import Loop
-    from lookalike.training.setup import assemble
+    from lookalike.training.runner import load_table
+    from lookalike.training.setup import build_setup
 
     settings = resolve(run.config)
-    return Loop(settings, assemble(settings, *load_table(run), run), run)
+    return Loop(settings, build_setup(settings, *load_table(run), run), run)
 
 
 def rows_of(folders: list[str]) -> list[list[str]]:
@@ -100,7 +100,7 @@ def rows_of(folders: list[str]) -> list[list[str]]:
     for folder in folders:
         loop = loop_of(Run(folder))
         loop.go()
-        tensors = [*loop.method.state_dict().values(), *checkpoint.moving_state(loop.model).values()]
+        tensors = [*loop.method.state_dict().values(), *checkpoint.trainable_state(loop.model).values()]
         out.append([hash_bytes(str(t.dtype), t.detach().numpy().tobytes()) for t in tensors])
     return out
 
@@ -120,7 +120,7 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
     first, second = distributed.launch(rows_of, 2, folders=[str(place / "two") for place in places])
     assert first == second
     for place in places:
-        start = checkpoint.moving_state(loop_of(Run(place / "one")).model)
+        start = checkpoint.trainable_state(loop_of(Run(place / "one")).model)
         ours, theirs = (checkpoint.read(place / name / "checkpoints" / "last.pt") for name in ("one", "two"))
         assert torch.equal(ours["method"]["database"], theirs["method"]["database"])
         moved = {name: (ours["model"][name] - value).abs().max().item() for name, value in start.items()}
@@ -308,12 +308,12 @@ def test_lengths_without_a_gradient_are_refused_where_the_database_learns():
 
 
 def test_queries_are_drawn_from_their_part_only(shown):
-    from lookalike.training.job import load_table
-    from lookalike.training.setup import assemble
+    from lookalike.training.runner import load_table
+    from lookalike.training.setup import build_setup
 
     run = shown
     settings = resolve(run.config)
-    parts = assemble(settings, *load_table(run), run)
+    parts = build_setup(settings, *load_table(run), run)
     drawn = np.unique(np.concatenate([parts.sampler.batch(step) for step in range(1, 30)]))
     database = checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].numpy()
     assert not np.isin(drawn, database).any() and len(drawn) + len(database) == len(parts.train)
@@ -346,7 +346,7 @@ def test_the_report_shows_maps_and_what_the_views_found(shown):
 
 def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     run = shown
-    from lookalike.training.job import load_table
+    from lookalike.training.runner import load_table
 
     table, division = load_table(run)
     paths = table.take(division.train).column("path")

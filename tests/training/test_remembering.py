@@ -11,8 +11,8 @@ import pytest
 import torch
 from tests import helpers
 from tests.training.conftest import SMALL
-from tests.training.test_job import same
 from tests.training.test_resume import assert_same
+from tests.training.test_train_command import same
 
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
@@ -79,13 +79,13 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
 
 def memory_of(folder: str) -> list[str]:
     """What each process remembers after the run's steps: a name for its bits."""
-    from lookalike.training.job import load_table
     from lookalike.training.loop import Loop
-    from lookalike.training.setup import assemble
+    from lookalike.training.runner import load_table
+    from lookalike.training.setup import build_setup
 
     run = Run(folder)
     settings = resolve(run.config)
-    loop = Loop(settings, assemble(settings, *load_table(run), run), run)
+    loop = Loop(settings, build_setup(settings, *load_table(run), run), run)
     loop.go()
     state = loop.method.memory.state_dict()
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]

@@ -13,14 +13,14 @@ import pytest
 from tests import helpers
 from tests.training.conftest import SMALL
 from tests.training.methods import Remembering
-from tests.training.test_job import same
+from tests.training.test_train_command import same
 
 from lookalike import methods
 from lookalike.core import distributed
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training import checkpoint, job, train
+from lookalike.training import checkpoint, runner, train
 from lookalike.training.loop import Loop
 
 MODES = {
@@ -196,7 +196,7 @@ def waiting(folder: str) -> dict:
         return own(self, step)
 
     Loop._step = step_of
-    return job.fit_in_process(folder)
+    return runner.fit_in_process(folder)
 
 
 def together(folder: Path, model: Path, out: Path) -> None:

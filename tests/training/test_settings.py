@@ -9,8 +9,8 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.methods import find
 from lookalike.training import recipes
+from lookalike.training.optim import lr_factor
 from lookalike.training.recipe import load, names
-from lookalike.training.schedule import factor
 from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
 
 
@@ -83,11 +83,11 @@ def test_every_setting_has_words_for_the_docs():
 
 def test_schedules():
     cosine = ScheduleSettings(kind="cosine", warmup_steps=4)
-    values = [factor(s, 20, cosine) for s in range(1, 21)]
+    values = [lr_factor(s, 20, cosine) for s in range(1, 21)]
     assert values[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert all(a > b for a, b in itertools.pairwise(values[4:]))
     assert 0 < values[-1] < 0.02
-    assert {factor(s, 9, ScheduleSettings(kind="constant")) for s in range(1, 10)} == {1.0}
+    assert {lr_factor(s, 9, ScheduleSettings(kind="constant")) for s in range(1, 10)} == {1.0}
     fall = ScheduleSettings(kind="step", step_size=3, gamma=0.5)
-    assert [factor(s, 9, fall) for s in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
-    assert factor(20, 20, ScheduleSettings(kind="cosine", min_lr_ratio=0.1)) == pytest.approx(0.1, abs=0.01)
+    assert [lr_factor(s, 9, fall) for s in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+    assert lr_factor(20, 20, ScheduleSettings(kind="cosine", min_lr_ratio=0.1)) == pytest.approx(0.1, abs=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.training.conftest import SMALL
-from tests.training.test_job import same
+from tests.training.test_train_command import same
 
 from lookalike.core.settings import merge
 from lookalike.data import read_table

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from lookalike.adaptation.forgetting import forget
-    from lookalike.adaptation.job import adapt
+    from lookalike.adaptation.adapt_command import adapt, forget, rollback
     from lookalike.adaptation.settings import AdaptSettings
-    from lookalike.adaptation.versions import rollback
 
 __all__ = ["AdaptSettings", "adapt", "forget", "rollback"]
 

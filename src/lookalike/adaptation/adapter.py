@@ -1,4 +1,4 @@
-"""The loop: views, loss, step, and then, and only then, the bank. Every draw belongs to an image."""
+"""The adaptation loop, the method by name, and on-target distillation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lookalike.adaptation import objectives
-from lookalike.adaptation.network import Network
-from lookalike.adaptation.receipts import Receipts
+from lookalike.adaptation.network import PIXELS, Network
+from lookalike.adaptation.objectives import AdaContrast, FineTune, Mcc, Objective, Shot, Tent
+from lookalike.adaptation.pool import Receipts
 from lookalike.adaptation.settings import AdaptSettings
-from lookalike.adaptation.supply import Supply
+from lookalike.adaptation.t3ar import T3AR
+from lookalike.adaptation.view_provider import ViewProvider, make_views
 from lookalike.core import distributed
-from lookalike.core.seeds import derive
+from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import derive, seed_everything
+from lookalike.data import Table
+from lookalike.models import Embedder
 from lookalike.training.batchnorm import gather_statistics
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "t3ar": T3AR,
+    "finetune": FineTune,
+    "tent": Tent,
+    "shot": Shot,
+    "mcc": Mcc,
+    "adacontrast": AdaContrast,
+}
 
 
 class Adapter:
@@ -27,7 +41,7 @@ class Adapter:
     def __init__(
         self,
         network: Network,
-        supply: Supply,
+        supply: ViewProvider,
         ids: Sequence[str],
         settings: AdaptSettings,
         *,
@@ -36,7 +50,7 @@ class Adapter:
         scores: np.ndarray | None = None,
         pool_ids: Sequence[str] = (),
         friends: np.ndarray | None = None,
-        source: tuple[Supply, np.ndarray] | None = None,
+        source: tuple[ViewProvider, np.ndarray] | None = None,
         recluster: bool = False,
         seed: int = 0,
     ) -> None:
@@ -59,7 +73,7 @@ class Adapter:
         self.seen_labels = torch.zeros(max(network.classes, 1), dtype=torch.int64)
         if distributed.world() > 1:
             gather_statistics(network.model)
-        self.objective = objectives.make(self)
+        self.objective = make_objective(self)
         groups = network.groups(settings.lr, settings.head_lr_factor, only=self.objective.learns)
         self.optimizer = _optimizer(groups, settings)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -200,3 +214,61 @@ def predict(network: Network, inputs: Any, *, batch: int = 256) -> tuple[np.ndar
             rows.append(features.numpy())
             found.append(logits.double().softmax(1).numpy())
     return np.concatenate(rows), np.concatenate(found)
+
+
+def make_objective(adapter: Adapter) -> Objective:
+    method = adapter.settings.method
+    if method not in OBJECTIVES:
+        raise LookalikeError(f"`{method}` does not learn.")
+    if method != "t3ar" and not adapter.network.classes:
+        raise LookalikeError(f"`{method}` needs classes: a model with a classifier, --gallery, or clusters.")
+    return OBJECTIVES[method](adapter)
+
+
+def on_target(teacher: Network, learn: Table, settings: AdaptSettings, *, seed: int = 0) -> Embedder:
+    """The last student. The first teacher is adapted by SHOT, in its own layer."""
+    if teacher.model.classifier is None:
+        raise LookalikeError("`on_target` needs a model with a classifier: its student learns from hard labels.")
+    ids = [str(id_) for id_ in learn.column("content_id")]
+    views = make_views(teacher.model, teacher.layer, learn, None, views=settings.num_views, seed=seed)
+    first = Adapter(teacher, views, ids, settings.model_copy(update={"method": "shot"}), seed=seed)
+    first.run()
+    labels = _labels(first.objective)
+    student = teacher.model
+    for turn in range(settings.rounds):
+        student = _fresh(settings.student, teacher.model, seed + turn)
+        labels = _taught(student, learn, ids, labels, settings, seed + turn)
+    student.card["classes"] = teacher.model.card.get("classes", [])
+    return student
+
+
+def _labels(objective: Objective) -> np.ndarray:
+    """What the network predicts for every target image."""
+    out: np.ndarray = objective.all_centers()[1].argmax(1).numpy()
+    return out
+
+
+def _fresh(name: str, like: Embedder, seed: int) -> Embedder:
+    """An untrained network with a head and classes like the teacher's."""
+    assert like.classifier is not None
+    seed_everything(seed)
+    model = Embedder.from_pretrained(name, weights="random", size=like.preprocess.size, device=CPU)
+    model.set_random_head(min(like.dim, model.feature_dim), seed)
+    model.classifier = nn.Linear(model.dim, like.classifier.out_features)
+    return model
+
+
+def _taught(
+    student: Embedder, learn: Table, ids: list[str], labels: np.ndarray, settings: AdaptSettings, seed: int
+) -> np.ndarray:
+    """Contrast on the target alone, then the teacher's labels; what the student then predicts."""
+    views = make_views(student, PIXELS, learn, None, seed=seed)
+    plain = settings.model_copy(update={"method": "t3ar", "batch_norm": "target-train"})
+    classifier, student.classifier = student.classifier, None  # nothing to vote on: every other image is a negative
+    Adapter(Network(student, PIXELS), views, ids, plain, seed=seed).run()
+    student.classifier = classifier
+    network = Network(student, PIXELS)
+    tuned = Adapter(network, views, ids, plain.model_copy(update={"method": "finetune"}), labels=labels, seed=seed)
+    tuned.run()
+    with torch.no_grad():
+        return _labels(tuned.objective)

@@ -34,7 +34,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Asking:
+class ContrastQueries:
     """What a batch knows of itself: ids, classes, retrieved ids (−1: none) and which of those may not be negatives.
 
     `friends` are ids of target images that are no negatives either, for a model without classes.
@@ -103,7 +103,7 @@ class Single:
 
 
 def negatives(
-    asking: Asking, columns: Columns, *, pool_set: PoolSet, by_class: bool, pseudo: bool
+    asking: ContrastQueries, columns: Columns, *, pool_set: PoolSet, by_class: bool, pseudo: bool
 ) -> tuple[Dense | None, Single | None]:
     """Which columns stand in the denominator beside the key; with `positive` the single ones are the positives."""
     if not columns.pool:
@@ -171,7 +171,7 @@ class _Fused(torch.autograd.Function):
 def contrastive(
     q: Tensor,
     key: Tensor,
-    asking: Asking,
+    asking: ContrastQueries,
     parts: list[Columns],
     *,
     tau: float = 0.07,

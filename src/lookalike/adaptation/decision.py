@@ -8,26 +8,26 @@ import numpy as np
 import torch
 
 from lookalike.adaptation import gate, gate_retrieval, signals
-from lookalike.adaptation.classes import Classes, codes_of, names_of
 from lookalike.adaptation.gate import Decision
 from lookalike.adaptation.gate_retrieval import Seen
 from lookalike.adaptation.network import TEMPERATURE
-from lookalike.adaptation.retrieving import embedded
-from lookalike.adaptation.supply import strong_view
+from lookalike.adaptation.pool_vectors import embedded
+from lookalike.adaptation.target_classes import Classes, codes_of, names_of
+from lookalike.adaptation.view_provider import strong_view
 from lookalike.data import Table, audit, read_table
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder
 from lookalike.models.inference.graph import evaluating
 
 if TYPE_CHECKING:
-    from lookalike.adaptation.request import Asked
+    from lookalike.adaptation.request import AdaptRequest
 
 
 def decide(
     models: tuple[Embedder, Embedder, Embedder],
     learn: Table,
     aside: Table,
-    asked: Asked,
+    asked: AdaptRequest,
     classes: Classes,
     *,
     expert: Embedder,

@@ -1,29 +1,85 @@
-"""The methods by name: T3AR and its baselines."""
+"""Objectives of adaptation: the base class, and the baselines TENT, SHOT, MCC, AdaContrast and fine-tuning."""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
-from lookalike.adaptation.adacontrast import AdaContrast
-from lookalike.adaptation.objective import Objective, Parts
-from lookalike.adaptation.t3ar import T3AR
+from lookalike.adaptation.contrast import Columns, ContrastQueries, contrastive
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
-from lookalike.core.seeds import numpy_rng
+from lookalike.core.seeds import numpy_rng, torch_rng
 from lookalike.losses import adaptation
 
 if TYPE_CHECKING:
     from lookalike.adaptation.adapter import Adapter
+    from lookalike.adaptation.network import Network
+
+LossTerms = tuple[Tensor, dict[str, float]]
+View = Callable[[np.ndarray], Tensor]
+
+
+class Objective(ABC):
+    """`loss` of the target images in `rows`; `after` is called when the step is done."""
+
+    learns = "all"
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.a = adapter
+
+    def begin(self) -> None:  # noqa: B027 - most have nothing to do
+        """Before the first step of this process; must do nothing where a state was set."""
+
+    @abstractmethod
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms: ...
+
+    def after(self, rows: np.ndarray, epoch: int) -> None:  # noqa: B027 - most have nothing to do
+        """The step is done."""
+
+    def end_of_epoch(self) -> None:  # noqa: B027 - most have nothing to do
+        """Every image was seen once more."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to do
+        """Go on from what `state` gave."""
+
+    def passed(self, view: View, rows: np.ndarray, network: Network | None = None) -> tuple[Tensor, Tensor]:
+        """Features and logits of these images under a view. Of several processes each computes its share, and all
+        have all of them: what is made of them is then the same everywhere, and the same as with one process."""
+        shared = len(rows) >= distributed.world()
+        mine = rows[distributed.share(len(rows))] if shared else rows
+        features, logits = (network or self.a.network)(view(mine))
+        if not shared:
+            return features, logits
+        return distributed.all_gather(features, gradient=True), distributed.all_gather(logits, gradient=True)
+
+    def forward(self, view: View, rows: np.ndarray) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+        """With gradient, and with the statistics the settings ask for."""
+        with self.a.network.learning_statistics(self.a.settings.batch_norm) as seen:
+            features, logits = self.passed(view, rows)
+        return features, logits, seen
+
+    def all_centers(self) -> tuple[Tensor, Tensor]:
+        """Features and logits of every target image as the finished model would see it."""
+        count = np.arange(len(self.a.ids))
+        with torch.no_grad():
+            parts = [self.passed(self.a.supply.center, part) for part in np.split(count, count[256::256])]
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
 class FineTune(Objective):
     """Cross entropy of true labels, as a baseline of the labeled case; with mixup, of two images at once."""
 
-    def loss(self, rows: np.ndarray, epoch: int) -> Parts:
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         a = self.a
         if a.labels is None:
             raise LookalikeError("`finetune` needs labels: give --labeled, or take a method that needs none.")
@@ -52,7 +108,7 @@ class Tent(Objective):
 
     learns = "norms"
 
-    def loss(self, rows: np.ndarray, epoch: int) -> Parts:
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         _, z, _ = self.forward(self.a.supply.center, rows)
         return adaptation.entropy(z), {}
 
@@ -63,7 +119,7 @@ class Shot(Objective):
     learns = "features"
     found: Tensor | None = None
 
-    def loss(self, rows: np.ndarray, epoch: int) -> Parts:
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         each = max(1, self.a.total // 15)
         if self.found is None or self.a.step % each == 0:
             self.found = adaptation.shot_labels(*self.all_centers())
@@ -82,7 +138,7 @@ class Shot(Objective):
 class Mcc(Objective):
     """Minimum class confusion beside the source's own labels: it needs the source images, the others do not."""
 
-    def loss(self, rows: np.ndarray, epoch: int) -> Parts:
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         if self.a.source is None:
             raise LookalikeError("`mcc` needs the labeled images the model was trained on: give them with --source.")
         supply, labels = self.a.source
@@ -94,20 +150,87 @@ class Mcc(Objective):
         return loss + adaptation.confusion(target, self.a.settings.confusion_temperature), {}
 
 
-KINDS: dict[str, type[Objective]] = {
-    "t3ar": T3AR,
-    "finetune": FineTune,
-    "tent": Tent,
-    "shot": Shot,
-    "mcc": Mcc,
-    "adacontrast": AdaContrast,
-}
+class AdaContrast(Objective):
+    """Refined labels from a bank of all target images; contrast against a queue of strong keys."""
 
+    def __init__(self, adapter: Adapter) -> None:
+        super().__init__(adapter)
+        net, size = adapter.network, adapter.settings.bank.size
+        self.slow = copy.deepcopy(net)
+        self.queue = torch.zeros(size, net.dim)
+        self.queue_labels, self.queue_ids = torch.zeros(size, dtype=torch.int64), torch.full((size,), -1)
+        self.place, self.filled = 0, 0
+        if adapter.settings.compat:
+            generator = torch_rng(adapter.seed, "queue")
+            self.queue = normalize(torch.randn(size, net.dim, generator=generator), dim=1)
+            self.queue_labels = torch.randint(0, max(net.classes, 1), (size,), generator=generator)
+            self.filled = size
+        self.rows, self.probabilities = torch.zeros(0), torch.zeros(0)
+        self.bank_place = 0
+        self.kept: tuple[Tensor, Tensor] | None = None
 
-def make(adapter: Adapter) -> Objective:
-    method = adapter.settings.method
-    if method not in KINDS:
-        raise LookalikeError(f"`{method}` does not learn.")
-    if method != "t3ar" and not adapter.network.classes:
-        raise LookalikeError(f"`{method}` needs classes: a model with a classifier, --gallery, or clusters.")
-    return KINDS[method](adapter)
+    def begin(self) -> None:
+        if not len(self.rows):
+            features, logits = self.all_centers()
+            count = np.arange(len(self.a.ids))
+            order = torch.from_numpy((self.a.order(-1) if self.a.settings.compat else count).copy())
+            self.rows, self.probabilities = features[order], logits[order].softmax(1)
+
+    def refined(self, weak: Tensor) -> Tensor:
+        near = (weak @ self.rows.T).topk(min(self.a.settings.labels.k, len(self.rows)), dim=1).indices
+        return self.probabilities[near].mean(1).argmax(1)
+
+    def _turn(self, count: int) -> Tensor:
+        return (self.place + torch.arange(count)) % len(self.queue)
+
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
+        a = self.a
+        with torch.no_grad():
+            labels = self.refined(self.passed(lambda r: a.supply.weak(r, epoch), rows)[0])
+            for slow, fast in zip(self.slow.parameters(), a.network.parameters(), strict=True):
+                slow.lerp_(fast, 1 - a.settings.key_momentum)
+            key = self.passed(lambda r: a.supply.strong(r, epoch, second=True), rows, self.slow)[0]
+        a.seen_labels += torch.bincount(labels, minlength=len(a.seen_labels))
+        q, z, _ = self.forward(lambda r: a.supply.strong(r, epoch), rows)
+        known = self.queue_labels
+        if a.settings.compat:
+            known = known.clone()
+            known[self._turn(len(rows))[-len(known) :]] = labels[-len(known) :]
+        own, none = torch.from_numpy(rows), torch.full((len(rows), 1), -1)
+        there = slice(0, self.filled)
+        columns = Columns(self.queue[there], self.queue_ids[there], known[there], pool=False)
+        con, _ = contrastive(
+            q, key, ContrastQueries(own, labels, none, none < 0), [columns], tau=a.settings.contrast.temperature
+        )
+        self.kept = (key, labels)
+        ce, div = cross_entropy(z, labels), adaptation.diversity(z)
+        weights = a.settings.weights
+        total = weights.labels * ce + weights.contrast * con.mean() + weights.diversity * div
+        return total, {"contrast": float(con.detach().mean()), "labels": float(ce.detach())}
+
+    def after(self, rows: np.ndarray, epoch: int) -> None:
+        assert self.kept is not None
+        size, own = len(self.queue), torch.from_numpy(rows)
+        key, labels = (values[-size:] for values in self.kept)
+        place = self._turn(len(key))
+        self.queue[place], self.queue_labels[place] = key, labels
+        if not self.a.settings.compat:
+            self.queue_ids[place] = own[-size:]
+        self.place, self.filled = (self.place + len(key)) % size, min(size, self.filled + len(key))
+        with torch.no_grad():
+            features, logits = self.passed(lambda r: self.a.supply.weak(r, epoch), rows, self.slow)
+        by_turn = (self.bank_place + torch.arange(len(rows))) % len(self.rows)
+        turn = by_turn if self.a.settings.compat else own
+        self.rows[turn], self.probabilities[turn] = features, logits.softmax(1)
+        self.bank_place = (self.bank_place + len(rows)) % len(self.rows)
+        self.kept = None
+
+    def state(self) -> dict[str, Any]:
+        names = ("queue", "queue_labels", "queue_ids", "place", "filled", "rows", "probabilities", "bank_place")
+        return {"slow": self.slow.state_dict(), **{name: getattr(self, name) for name in names}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.slow.load_state_dict(state["slow"])
+        for name, value in state.items():
+            if name != "slow":
+                setattr(self, name, value)

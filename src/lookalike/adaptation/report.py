@@ -1,4 +1,4 @@
-"""Parts of the report of an adaptation: the decision, what it rests on, and the receipts."""
+"""LossTerms of the report of an adaptation: the decision, what it rests on, and the receipts."""
 
 from __future__ import annotations
 

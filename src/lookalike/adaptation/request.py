@@ -17,7 +17,7 @@ from lookalike.training import checkpoint
 
 
 @dataclass(frozen=True)
-class Asked:
+class AdaptRequest:
     """What an adaptation was asked for, so that it can be done again."""
 
     settings: AdaptSettings
@@ -36,7 +36,7 @@ class Asked:
         return {**asdict(self), "settings": self.settings.model_dump(mode="json")}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Asked:
+    def from_json(cls, document: Mapping[str, Any]) -> AdaptRequest:
         return cls(**{**document, "settings": AdaptSettings.parse(document["settings"])})
 
 
@@ -48,13 +48,13 @@ class Pending:
         self.file, self.table = run.path / "pending.json", run.path / "pending.parquet"
         self.checkpoint = run.checkpoints / checkpoint.LAST
 
-    def begin(self, asked: Asked, target: Table, pool_ids: list[str] | None = None) -> None:
+    def begin(self, asked: AdaptRequest, target: Table, pool_ids: list[str] | None = None) -> None:
         """Write down what is needed to do it again; the checkpoint of another one goes. None: not known yet."""
         self.end()
         target.save(self.table)
         write_json(self.file, {"asked": asked.to_json(), "pool": pool_ids})
 
-    def read(self) -> tuple[Asked, Table, set[str] | None]:
+    def read(self) -> tuple[AdaptRequest, Table, set[str] | None]:
         """What was asked for, the target, and the ids of the pool; refuses where images have changed since."""
         if not self.file.is_file():
             raise LookalikeError(f"Nothing was left unfinished in `{self.run.path}`; there is nothing to resume.")
@@ -66,7 +66,7 @@ class Pending:
                 raise LookalikeError(
                     f"`{file}` has changed since the adaptation in `{self.run.path}` began; it cannot be resumed."
                 )
-        return Asked.from_json(found["asked"]), table, None if found["pool"] is None else set(found["pool"])
+        return AdaptRequest.from_json(found["asked"]), table, None if found["pool"] is None else set(found["pool"])
 
     def owes(self, ids: set[str]) -> bool:
         """Whether one is under way that may have used these pool images."""

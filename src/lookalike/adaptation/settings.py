@@ -141,7 +141,7 @@ class AdaptSettings(Settings):
     student: str = "resnet18"
     """`on_target`: the untrained student network."""
     rounds: int = Field(default=2, ge=1)
-    """`on_target`: number of students, each taught by the one before."""
+    """`on_target`: number of students, each training_images by the one before."""
     confusion_temperature: float = 2.5
     """`mcc`: temperature."""
     held_out_fraction: float = Field(default=0.3, gt=0, lt=1)

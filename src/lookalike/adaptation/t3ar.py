@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lookalike.adaptation import clusters
-from lookalike.adaptation.bank import Bank
-from lookalike.adaptation.contrast import Asking, Columns, contrastive
-from lookalike.adaptation.objective import Objective, Parts
-from lookalike.adaptation.refining import votes
+from lookalike.adaptation import target_classes
+from lookalike.adaptation.bank import Bank, votes
+from lookalike.adaptation.contrast import Columns, ContrastQueries, contrastive
+from lookalike.adaptation.objectives import LossTerms, Objective
 from lookalike.losses import adaptation
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class T3AR(Objective):
         numbers = torch.from_numpy(self.a.pool_numbers[used])
         return used, Columns(features, numbers, logits.argmax(1), pool=True)
 
-    def asking(self, rows: np.ndarray, labels: Tensor) -> Asking:
+    def asking(self, rows: np.ndarray, labels: Tensor) -> ContrastQueries:
         lists, chosen = self.a.lists[rows], self.a.settings.contrast
         numbers = np.where(lists >= 0, self.a.pool_numbers[lists] if len(self.a.pool_numbers) else -1, -1)
         barred = np.zeros(lists.shape, bool)
@@ -64,9 +63,11 @@ class T3AR(Objective):
         elif chosen.exclusion == "rank":
             barred[:, : chosen.exclusion_rank] = True
         friends = None if self.a.friends is None else self.a.friends[rows]
-        return Asking(torch.from_numpy(rows), labels, torch.from_numpy(numbers), torch.from_numpy(barred), friends)
+        return ContrastQueries(
+            torch.from_numpy(rows), labels, torch.from_numpy(numbers), torch.from_numpy(barred), friends
+        )
 
-    def loss(self, rows: np.ndarray, epoch: int) -> Parts:
+    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         a, chosen = self.a, self.a.settings
         own = torch.from_numpy(rows)
         q, z, seen = self.forward(lambda r: a.supply.strong(r, epoch), rows)
@@ -112,7 +113,9 @@ class T3AR(Objective):
         self.kept = (features.detach(), logits.detach(), labels, pool)
         return total, parts
 
-    def _contrast(self, q: Tensor, key: Tensor, asking: Asking, pool: tuple[np.ndarray, Columns] | None) -> Tensor:
+    def _contrast(
+        self, q: Tensor, key: Tensor, asking: ContrastQueries, pool: tuple[np.ndarray, Columns] | None
+    ) -> Tensor:
         chosen = self.a.settings.contrast
         columns = self.bank.columns(self.a.labels, enqueued=self.a.settings.bank.label == "enqueued")
         if pool is not None and chosen.pool_current:
@@ -154,7 +157,7 @@ class T3AR(Objective):
                 0, self.bank.target.read("ids"), self.bank.target.read("rows")
             )
             net.prototypes.copy_(
-                torch.from_numpy(clusters.again(rows[held].numpy(), net.prototypes.numpy(), self.a.seed))
+                torch.from_numpy(target_classes.recluster(rows[held].numpy(), net.prototypes.numpy(), self.a.seed))
             )
 
     def state(self) -> dict[str, Any]:

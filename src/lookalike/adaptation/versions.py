@@ -1,7 +1,7 @@
-"""Versions of an adapted model: what was promoted, what can be gone back to, and what must be forgotten.
+"""Versions of an adapted model.
 
-RUN/model              the model in use, as any run has it
-RUN/versions.json      the list
+RUN/model              the model in use, as in any run
+RUN/versions.json      the list of versions
 RUN/versions/0         the base model; every version starts from it, never from another version
 RUN/versions/N         a version: `model`, `receipts.json`, `target.parquet`, `pool.json`
 """
@@ -168,24 +168,6 @@ class Versions:
         while (row := self.row(number))["status"] not in ("promoted", "base"):
             number = int(row["before"])
         return number
-
-
-def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
-    """Go back to the version before the one in use, or to version `to`; 0 is the base model."""
-    found = Versions.need(model)
-    with found.locked():
-        now = found.row(found.current)
-        if to is None and found.current == 0:
-            raise LookalikeError(f"`{model}` already uses its base model: there is nothing to go back to.")
-        number = found.usable(int(now["before"])) if to is None else to
-        row = found.row(number)
-        if row["status"] == "forgotten":
-            raise LookalikeError(f"Version {number} used images that were forgotten; it is gone for good.")
-        if row["status"] not in ("promoted", "base"):
-            raise LookalikeError(f"Version {number} was never in use: the gate kept the old model.")
-        before = found.current
-        found.use(number)
-    return {"model": found.run.path, "from": before, "to": number, "fingerprint": row["fingerprint"]}
 
 
 def _now() -> str:

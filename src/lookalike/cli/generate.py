@@ -75,7 +75,7 @@ class Command:
     """A command: the Python function behind it, and how its result is printed.
 
     Args:
-        function: Where the function is, as `lookalike.training.job:train`.
+        function: Where the function is, as `lookalike.training.train_command:train`.
         arguments: Positional parameters with the name shown in the usage line.
         show: Makes the printed answer from the result and the given options; without it nothing is printed and
             there is no `--json`.
@@ -130,7 +130,7 @@ def read_signature(function: str) -> Signature:
     """Read the parameters and the docstring of a function from its source.
 
     Args:
-        function: Module and name, as `lookalike.training.job:train`.
+        function: Module and name, as `lookalike.training.train_command:train`.
 
     Returns:
         The signature; parameters without an entry under `Args:` have an empty help.

@@ -260,7 +260,9 @@ def fewshot_trial(
     with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
         found = shared_features.load(table, chosen)
         run = Run.create(method, {}, path=Path(folder) / "run")
-        parts = shared_features.assemble(found, chosen, divide(found, chosen, train, test, validation=validation), run)
+        parts = shared_features.build_setup(
+            found, chosen, divide(found, chosen, train, test, validation=validation), run
+        )
         if method != FROZEN:
             fit(parts, run)
         top = shared_features.copy_head(found.model)
@@ -280,7 +282,7 @@ def fewshot_trial(
                 none = queries[:0]
                 division = Division(sets[k], none, queries, "few-shot")
                 run = Run.create("few-shot", {}, path=Path(folder) / f"{number}-{k}")
-                encode, _ = fit(shared_features.assemble(found, own, division, run, top), run)
+                encode, _ = fit(shared_features.build_setup(found, own, division, run, top), run)
                 few = _measured(found, queries, encode(queries))
                 out.append({"episode": number, "shots": int(k), "zero": zero, "few": few, "queries": len(queries)})
     return {"episodes": out}

@@ -30,10 +30,10 @@ from lookalike.models.pooling import unit
 from lookalike.shift.graded_folders import FEWEST, Images, Model, SplitPoint, class_halves, far_limit, grade_folders
 from lookalike.shift.make_splits import split_features
 from lookalike.shift.recall_estimate import GradedFolder
-from lookalike.shift.shared_features import HeadAndNorm, SharedFeatures, assemble, copy_head
+from lookalike.shift.shared_features import HeadAndNorm, SharedFeatures, build_setup, copy_head
 from lookalike.shift.shift_curve import CURVE, Placement, ShiftCurve
 from lookalike.shift.trials import divide, fit, quiet, recall_at_1
-from lookalike.training.outcome import head_rows
+from lookalike.training.selection import embed_features
 from lookalike.training.settings import TrainSettings, resolve
 
 Halves = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -145,7 +145,7 @@ def _identity(table: Table) -> str:
 
 def encoder(top: HeadAndNorm) -> Any:
     """Unit features → unit embeddings."""
-    return lambda rows: head_rows(top[0], rows, top[1])
+    return lambda rows: embed_features(top[0], rows, top[1])
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
@@ -282,7 +282,7 @@ def retrained(images: Images, table: Table, embedder: Embedder, settings: TrainS
         division = divide(found, chosen, [names[code] for code in np.unique(labels[train])], [])
         with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-place-") as folder:
             run = Run.create("place", {}, path=Path(folder) / "run")
-            fit(assemble(found, chosen, division, run), run)
+            fit(build_setup(found, chosen, division, run), run)
         return encoder(copy_head(embedder))
     finally:
         embedder.head, embedder.norm = own

@@ -22,9 +22,9 @@ from lookalike.data.table import Table
 from lookalike.data.views import CenterView, RandomView
 from lookalike.methods.base import Method
 from lookalike.models import Embedder, features_for
-from lookalike.training.outcome import head_rows
+from lookalike.training.selection import embed_features
 from lookalike.training.settings import TrainSettings
-from lookalike.training.setup import VIEW_SEED, Assembly, freeze, start_head, starting_model, taught_of
+from lookalike.training.setup import VIEW_SEED, TrainingSetup, freeze, start_head, starting_model, training_images_of
 from lookalike.training.source import CachedSource, Rows, Source
 from lookalike.training.split import Division
 
@@ -62,7 +62,7 @@ class SharedFeatures:
     def vectors(self, rows: np.ndarray, top: HeadAndNorm | None = None) -> np.ndarray:
         """Unit embeddings that a top, by default the starting model's own, makes of the features."""
         head, norm = self.top if top is None else top
-        return head_rows(head, self.features[rows], norm)
+        return embed_features(head, self.features[rows], norm)
 
 
 def copy_head(model: Embedder) -> HeadAndNorm:
@@ -97,7 +97,7 @@ def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) ->
     return SharedFeatures(table, labels, names, model, cached([CenterView(pre)])[0], views)
 
 
-class _SharedAssembly(Assembly):
+class _SharedSetup(TrainingSetup):
     """An assembly over shared material: nothing is computed again for a split."""
 
     views: np.ndarray | None = None
@@ -109,9 +109,9 @@ class _SharedAssembly(Assembly):
         return CachedSource("pooled", Rows(self.features), random, views=count, distinct=distinct, seed=seed)
 
 
-def assemble(
+def build_setup(
     material: SharedFeatures, settings: TrainSettings, division: Division, run: Run, top: HeadAndNorm | None = None
-) -> Assembly:
+) -> TrainingSetup:
     """Everything the loop needs for one run on cached features; `top` is another start than that of the settings.
 
     The model is the material's own, with this run's head in it: one run at a time.
@@ -122,12 +122,12 @@ def assemble(
         start_head(model, settings, material.features, material.labels, division.train, run)
     model.head.requires_grad_(True)
     frozen = freeze(model, settings)
-    parts = _SharedAssembly(
+    parts = _SharedSetup(
         settings=settings,
         table=material.table,
         division=division,
         labels=material.labels,
-        taught=taught_of(settings, material.table, material.labels, division),
+        training_images=training_images_of(settings, material.table, material.labels, division),
         model=model,
         device=model.device,
         parent="",

@@ -28,10 +28,10 @@ from lookalike.shift.embedding_structure import structure
 from lookalike.shift.shared_features import SharedFeatures
 from lookalike.training import checkpoint
 from lookalike.training.loop import Loop, TrainingProgress
-from lookalike.training.outcome import protocol
+from lookalike.training.selection import query_gallery_masks
 from lookalike.training.settings import TrainSettings
-from lookalike.training.setup import Assembly
-from lookalike.training.setup import assemble as assemble_whole
+from lookalike.training.setup import TrainingSetup
+from lookalike.training.setup import build_setup as assemble_whole
 from lookalike.training.split import Division
 
 FROZEN = "frozen"  # the starting model itself, beside the methods
@@ -111,19 +111,19 @@ def _train(found: SharedFeatures, settings: TrainSettings, division: Division) -
     """(encode(rows), how the training went)."""
     with tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
-        parts: Assembly
+        parts: TrainingSetup
         if settings.views.mode == "cached" and settings.views.layer == "pooled":
-            parts = shared_features.assemble(found, settings, division, run)
+            parts = shared_features.build_setup(found, settings, division, run)
         else:
             parts = assemble_whole(settings, found.table, division, run)
         return fit(parts, run)
 
 
-def fit(parts: Assembly, run: Run) -> tuple[Any, TrainingProgress]:
+def fit(parts: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
     """Take the steps, go back to the best one, and give what embeds any rows of the table."""
     loop = Loop(parts.settings, parts, run)
     done = loop.go()
-    checkpoint.put_back(parts.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
+    checkpoint.load_trainable_state(parts.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
 
     def encode(rows: np.ndarray) -> np.ndarray:
         return loop.embed(rows).cpu().numpy()
@@ -132,7 +132,7 @@ def fit(parts: Assembly, run: Run) -> tuple[Any, TrainingProgress]:
 
 
 def retrieval_scores(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
-    """Recall@1 and mAP@1000, corrected and as the authors have it, by the protocol of the table."""
+    """Recall@1 and mAP@1000, corrected and as the authors have it, with the query and gallery sets of the table."""
     table = found.table.take(rows)
     how = query_gallery(table, found.labels[rows])
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
@@ -143,7 +143,7 @@ def retrieval_scores(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarra
 
 
 def _recall_among(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
-    """Recall@1 among the rows of some of the classes, by the same protocol."""
+    """Recall@1 among the rows of some of the classes, with the same query and gallery sets."""
     kept = np.isin(rows, found.rows_of(classes))
     labels = found.labels[rows[kept]]
     how = query_gallery(found.table.take(rows[kept]), labels)
@@ -153,7 +153,7 @@ def _recall_among(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray, 
 def query_gallery(table: Table, labels: np.ndarray) -> dict[str, Any]:
     """Query and gallery where the table has them for every class; else none, and each image asks all others. After
     swapping, classes that were for training are tested, and some data sets part only the others."""
-    how = protocol(table)
+    how = query_gallery_masks(table)
     marked = np.unique(labels[how["query"] | how["gallery"]]) if how else labels[:0]
     return how if np.isin(labels, marked).all() else {}
 

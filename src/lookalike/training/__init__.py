@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from lookalike.training.job import Plan, train
-    from lookalike.training.pretraining import pretrain
     from lookalike.training.recipe import recipes
     from lookalike.training.settings import TrainSettings, resolve
+    from lookalike.training.train_command import Plan, pretrain, train
 
 __all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]
 

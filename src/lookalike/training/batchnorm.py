@@ -107,7 +107,7 @@ class _Joint:
 
 
 @contextlib.contextmanager
-def statistics_paused(*modules: nn.Module) -> Iterator[None]:
+def preserve_statistics(*modules: nn.Module) -> Iterator[None]:
     """Running statistics stay as they are inside: for a forward pass that will be repeated."""
     kept = [
         (buffer, buffer.clone())

@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
     return check_format("checkpoint", document, path)
 
 
-def moving_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, Tensor]:
+def trainable_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, Tensor]:
     """Copies of what training can change in a model: trained parameters, and statistics of unfrozen batch-norm.
 
     Those of a `twin`, a copy that follows the model, if one is given."""
@@ -54,8 +54,8 @@ def moving_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, T
     return {name: state[name].detach().clone() for name in state if name in moving}
 
 
-def put_back(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load what `moving_state` gave; the rest of the model stays."""
+def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load what `trainable_state` gave; the rest of the model stays."""
     missing = set(state) - set(model.state_dict())
     if missing:
         raise LookalikeError(f"The checkpoint does not fit the model: it holds `{sorted(missing)[0]}`.")

@@ -29,12 +29,12 @@ from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
 from lookalike.models.inference.runtimes import graph_for
 from lookalike.models.norms import MomentumBatchNorm
-from lookalike.training import checkpoint, meter, schedule
+from lookalike.training import checkpoint, drift
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
 from lookalike.training.logs import Logs
-from lookalike.training.optim import make_optimizer, rates_of
+from lookalike.training.optim import learning_rates, lr_factor, make_optimizer
 from lookalike.training.settings import TrainSettings
-from lookalike.training.setup import Assembly
+from lookalike.training.setup import TrainingSetup
 from lookalike.training.step import joint_gradient
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
@@ -69,7 +69,7 @@ class TrainingProgress:
 
 
 class Loop:
-    def __init__(self, settings: TrainSettings, parts: Assembly, run: Run) -> None:
+    def __init__(self, settings: TrainSettings, parts: TrainingSetup, run: Run) -> None:
         self.settings, self.parts, self.run_folder = settings, parts, run
         self.model = parts.model
         self.device = parts.device
@@ -101,7 +101,7 @@ class Loop:
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.method)
         self.source = parts.make_source(self.method)
-        rates = rates_of(settings.optimizer)
+        rates = learning_rates(settings.optimizer)
         self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, rates, settings))
         self.done = TrainingProgress()
         self.readings: dict[str, float] = {}
@@ -158,7 +158,7 @@ class Loop:
         context.epoch, place = divmod(step - 1, self.sampler.steps_per_epoch)
         if place == 0:
             self.method.on_epoch()
-        factor = schedule.factor(step, settings.steps, settings.schedule)
+        factor = lr_factor(step, settings.steps, settings.schedule)
         for group in self.optimizer.param_groups:
             still = group.get("name") == "backbone" and step <= settings.schedule.freeze_backbone_steps
             group["lr"] = 0.0 if still else group["initial"] * factor
@@ -206,11 +206,11 @@ class Loop:
 
     def _read_meter(self, before: Tensor, mine: Batch, joint: Batch) -> None:
         after = self._look(mine)
-        self.readings = {**meter.feature_drift(before, after), "drift/cosine": mean_cosine(after)}
-        stored = self.method.memory_rows(meter.ROWS)
+        self.readings = {**drift.feature_drift(before, after), "drift/cosine": mean_cosine(after)}
+        stored = self.method.memory_rows(drift.NUM_ROWS)
         if stored is not None:
             now, centers = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))
-            self.readings |= meter.staleness(stored, now, after, centers)
+            self.readings |= drift.staleness(stored, now, after, centers)
 
     def _batches(self, step: int) -> tuple[Batch, Batch]:
         rows = self.sampler.batch(step)
@@ -296,9 +296,9 @@ class Loop:
             logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
         if best and distributed.is_main():
             beside = {
-                name: checkpoint.moving_state(self.model, twin) for name, twin in self.method.extra_models().items()
+                name: checkpoint.trainable_state(self.model, twin) for name, twin in self.method.extra_models().items()
             }
-            kept = checkpoint.moving_state(self.model, self.method.export_model())
+            kept = checkpoint.trainable_state(self.model, self.method.export_model())
             state = {"step": step, "model": kept, "beside": beside, "keepsakes": self.method.export_tensors()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
 
@@ -327,7 +327,7 @@ class Loop:
             "step": self.done.step,
             "progress": asdict(self.done),
             "parent": self.parts.parent,
-            "model": checkpoint.moving_state(self.model),
+            "model": checkpoint.trainable_state(self.model),
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
@@ -343,7 +343,7 @@ class Loop:
                 "is now; it cannot be resumed."
             )
         self.done = TrainingProgress(**state["progress"])
-        checkpoint.put_back(self.model, state["model"])
+        checkpoint.load_trainable_state(self.model, state["model"])
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])

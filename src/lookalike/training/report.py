@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,25 +18,29 @@ from lookalike.evaluation import report as measured
 from lookalike.evaluation import training_overlap
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.query_images import Measured, Subject
+from lookalike.evaluation.report import p_text
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import ReportContext
+from lookalike.methods.collapse import HEALTHY, STATES
 from lookalike.training import checkpoint
-from lookalike.training.drift_section import drift_section
-from lookalike.training.guard_section import guard_section
+from lookalike.training.drift import drift_section
 from lookalike.training.loop import TrainingProgress
-from lookalike.training.outcome import FROZEN, START, TRAINED, Outcome, head_rows
-from lookalike.training.prototypes import Facet, prototypes_section
-from lookalike.training.setup import Assembly
-from lookalike.training.verdicts import neighbors_section, unmeasured_section
+from lookalike.training.selection import FROZEN, START, TRAINED, KNNComparison, Outcome, PrototypeFacet, embed_features
+from lookalike.training.setup import TrainingSetup
+
+GUARD_ORDER = s.CURVES + 6
+GUARD_PREFIX = "guard/"
+PROTOTYPES_ORDER = s.CURVES + 7
+LARGEST, NEAREST = 12, 6
 
 
 def write_sections(
     run: Run,
-    parts: Assembly,
+    parts: TrainingSetup,
     done: TrainingProgress,
     outcome: Outcome,
     audit: dict[str, Any],
-    shown: Facet | None = None,
+    shown: PrototypeFacet | None = None,
 ) -> None:
     """Everything the report draws, as JSON and thumbnails in the run."""
     run.write_section("curves", curves_section(run, parts, done))
@@ -69,7 +74,7 @@ def write_sections(
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
     verdict = measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line)
     if outcome.neighbors is not None:
-        verdict = neighbors_section(outcome.neighbors, outcome.sentence, line)
+        verdict = knn_section(outcome.neighbors, outcome.sentence, line)
     written = {
         "verdict": verdict,
         "table": table_section(outcome),
@@ -83,14 +88,14 @@ def write_sections(
         run.write_section(name, section)
 
 
-def method_sections(run: Run, parts: Assembly) -> dict[str, s.Section]:
+def method_sections(run: Run, parts: TrainingSetup) -> dict[str, s.Section]:
     """What the method itself has to show, as it was after the last step."""
     kind = methods.find(parts.settings.method.name)
     if not kind.has_report:
         return {}
     last = checkpoint.read(run.checkpoints / checkpoint.LAST)
     model = copy.deepcopy(parts.model)
-    checkpoint.put_back(model, last["model"])
+    checkpoint.load_trainable_state(model, last["model"])
     names = parts.table.labels()[1]
     context = ReportContext(
         run=run,
@@ -122,7 +127,7 @@ def table_section(outcome: Outcome) -> s.Section:
     return section
 
 
-def curves_section(run: Run, parts: Assembly, done: TrainingProgress) -> s.Section:
+def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.Section:
     """Loss and validation measure over the steps; the starting model and step 0 dashed."""
     log = run.read_log()
     loss = [(row["step"], row["loss"]) for row in log if "loss" in row]
@@ -134,7 +139,7 @@ def curves_section(run: Run, parts: Assembly, done: TrainingProgress) -> s.Secti
         x, y = zip(*score, strict=True)
         series = [s.Series(name=TRAINED, x=list(x), y=list(y))]
         rows = parts.validation
-        start = head_rows(parts.first_head, parts.features[rows], parts.first_norm)
+        start = embed_features(parts.first_head, parts.features[rows], parts.first_norm)
         frozen = retrieval(start, parts.labels[rows], recall_at=(1,))
         series.append(s.Series(name=FROZEN, x=[0], y=[frozen.mean()[key.removeprefix("validation/")]], dashed=True))
         series.append(s.Series(name=START, x=[0], y=[y[0]], dashed=True))
@@ -158,7 +163,7 @@ def curves_section(run: Run, parts: Assembly, done: TrainingProgress) -> s.Secti
     return s.Section(title="Curves", order=s.CURVES, blocks=blocks)
 
 
-def audit_section(audit: dict[str, Any], parts: Assembly) -> s.Section:
+def audit_section(audit: dict[str, Any], parts: TrainingSetup) -> s.Section:
     rows: list[tuple[str, s.Cell]] = [("images", len(parts.table))]
     for name in ("train", "validation", "test"):
         chosen = getattr(parts, name)
@@ -172,7 +177,7 @@ def audit_section(audit: dict[str, Any], parts: Assembly) -> s.Section:
     return s.Section(title="Data", order=s.AUDIT, blocks=blocks)
 
 
-def settings_section(run: Run, parts: Assembly) -> s.Section:
+def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     verb = methods.find(parts.settings.method.name).command
     command = shlex.join(["lookalike", verb, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
@@ -185,3 +190,132 @@ def settings_section(run: Run, parts: Assembly) -> s.Section:
             s.Facts(title="Versions", rows=[*package_versions().items()], folded=True),
         ],
     )
+
+
+def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Section:
+    """The verdict where there was nothing to measure on: what the guard read stands in for it."""
+    found = last_guard_readings(run.read_log())
+    figures = [
+        s.Figure(label=name.replace("_", " "), value=round(found[name], 3))
+        for name in ("clusters", "in_use", "consistency", "balance", "spread")
+        if name in found
+    ]
+    state = guard_state(run.read_log())
+    sentence = outcome.sentence + (f" The guard says: {state}." if state else "")
+    line = f"{parts.table.name}, {len(parts.train):,} images, seed {parts.settings.seed}"
+    return s.Section(
+        title="Verdict", order=s.VERDICT, blocks=[s.Verdict(sentence=sentence, figures=figures, line=line)]
+    )
+
+
+def knn_section(found: KNNComparison, sentence: str, line: str) -> s.Section:
+    """The verdict on what was learned without labels, and every model's k-NN accuracy."""
+    change = found.difference
+    gain = {name: 100 * getattr(change, name) for name in ("low", "high")}
+    figures = [
+        s.Figure(label=f"k-NN accuracy, {name}", value=s.Value.of(band)) for name, band in found.intervals.items()
+    ]
+    points = s.Value(value=100 * change.difference, **gain, digits=1, signed=True, unit="points")
+    figures.append(s.Figure(label="difference", value=points, note=p_text(change.p)))
+    tone = "better" if change.better else "worse" if change.worse else "same"
+    counts = list(next(iter(found.accuracy.values())))
+    rows: list[list[s.Cell]] = [[name, *(round(by[k], 4) for k in counts)] for name, by in found.accuracy.items()]
+    blocks: list[s.Block] = [
+        s.Verdict(sentence=sentence, figures=figures, line=line, tone=tone),  # type: ignore[arg-type]
+        s.Grid(title="k-NN accuracy", columns=["model", *(f"{k} neighbors" for k in counts)], rows=rows),
+    ]
+    return s.Section(title="Verdict", order=s.VERDICT, blocks=blocks)
+
+
+def last_guard_readings(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The latest value of every reading; empty where no guard stood."""
+    return {name.removeprefix(GUARD_PREFIX): row[name] for row in log for name in row if name.startswith(GUARD_PREFIX)}
+
+
+def guard_state(log: Sequence[Mapping[str, Any]]) -> str:
+    """How the run ended, in words; empty where no guard stood."""
+    found = last_guard_readings(log)
+    return STATES[int(found["state"])] if "state" in found else ""
+
+
+def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
+    """From the rows of `log.jsonl`; None where no guard stood."""
+    found = last_guard_readings(log)
+    if "state" not in found:
+        return None
+    alarms = [row["step"] for row in log if row.get("guard/state", HEALTHY) != HEALTHY]
+    state = STATES[int(found["state"])]
+    told = f"At the end the run is {state}."
+    if alarms:
+        told += f" The guard first spoke at step {alarms[0]:,}."
+    blocks: list[s.Block] = [
+        s.Text(text=told),
+        _guard_lines(
+            log,
+            "clusters",
+            {"clusters": "told apart by the prototypes"},
+            title="What the prototypes say about an image",
+            note="exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the "
+            "image, at most the smaller of block and batch.",
+        ),
+        _guard_lines(
+            log,
+            "share of log M",
+            {"consistency": "disagreement of views", "balance": "imbalance of prototypes"},
+            title="The two terms against their extremes",
+        ),
+        _guard_lines(
+            log,
+            "prototypes",
+            {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"},
+            title="Prototypes of the last images",
+            dashed=("in_use_at_random",),
+        ),
+        _guard_lines(
+            log,
+            "spread",
+            {"spread": "of the features"},
+            title="Features",
+            note="About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
+        ),
+    ]
+    rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(found.items())]
+    blocks.append(s.Facts(title="Last readings", rows=rows, folded=True))
+    return s.Section(title="Collapse guard", order=GUARD_ORDER, blocks=blocks)
+
+
+def _guard_lines(
+    log: Sequence[Mapping[str, Any]],
+    label: str,
+    names: Mapping[str, str],
+    *,
+    title: str,
+    note: str = "",
+    dashed: Sequence[str] = (),
+) -> s.Lines:
+    series = []
+    for key, name in names.items():
+        points = [(row["step"], row[GUARD_PREFIX + key]) for row in log if GUARD_PREFIX + key in row]
+        x, y = zip(*points, strict=True)
+        series.append(s.Series(name=name, x=list(x), y=list(y), dashed=key in dashed))
+    return s.Lines(title=title, x_label="step", y_label=label, series=series, note=note)
+
+
+def prototypes_section(run: Run, parts: TrainingSetup, found: PrototypeFacet) -> s.Section:
+    """The largest prototypes with the images nearest to them."""
+    subject = Subject(parts.table, run, parts.labels, parts.table.labels()[1], np.arange(len(parts.table)))
+    number, score, _ = found.assigned
+    counts = np.bincount(number, minlength=len(found.prototypes))
+    shown = []
+    for prototype in np.argsort(-counts, kind="stable")[:LARGEST]:
+        own = np.flatnonzero(number == prototype)
+        best = own[np.argsort(-score[own], kind="stable")][: NEAREST + 1]
+        images = [subject.image(int(found.rows[i])) for i in best]
+        hits = [s.Hit(image=p, score=float(score[i])) for p, i in zip(images[1:], best[1:], strict=True)]
+        name = f"prototype {prototype}: {counts[prototype]:,} images"
+        shown.append(s.HitRow(query=images[0], lists=[s.HitList(name=name, hits=hits)]))
+    note = (
+        f"{len(found.prototypes):,} prototypes have two or more of {len(found.rows):,} images; the rest is dropped. "
+        "`lookalike index` tags every image with its prototype, to filter and browse by."
+    )
+    return s.Section(title="Prototypes", order=PROTOTYPES_ORDER, blocks=[s.Hits(rows=shown, note=note)])

@@ -1,6 +1,6 @@
-"""From settings and a table to everything the loop needs: the model with its head, sources, sampler, method.
+"""Build everything the training loop needs from settings and a table: model with head, sources, sampler, method.
 
-Made the same way in every process of a run and in every resumed one; what is costly comes from caches.
+Built the same way in every process of a run and in every resumed one; costly parts come from caches.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from lookalike import methods
 from lookalike.core import distributed
 from lookalike.core.device import CPU, resolve, threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.progress import say
+from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
-from lookalike.core.seeds import numpy_rng, seed_everything
+from lookalike.core.seeds import derive, numpy_rng, seed_everything
 from lookalike.data.samplers import Among, PKSampler, Sampler, ShuffleSampler
 from lookalike.data.table import Table
 from lookalike.data.views import CenterView, CropView, RandomView
+from lookalike.losses.supcon import SupCon
 from lookalike.methods.base import Context, Method
 from lookalike.models import Embedder, features_for
 from lookalike.models.norms import make_norm
+from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
-from lookalike.training.prewarm import prewarm
 from lookalike.training.settings import TrainSettings
 from lookalike.training.source import CachedSource, PixelSource, Rows, Source
 from lookalike.training.split import Division
 
 VIEW_SEED = 0  # of the cached views: runs with different seeds share them
 PCA_ROWS = 50_000  # more do not move the directions, and need memory
-KNOWN_ROWS = 10_000
+MAX_KNOWN_ROWS = 10_000
 
 
 @dataclass(frozen=True)
-class Taught:
+class TrainingImages:
     """The training images."""
 
     table: Table
@@ -49,14 +50,14 @@ class Taught:
 
 
 @dataclass
-class Assembly:
+class TrainingSetup:
     settings: TrainSettings
     table: Table
     """Every readable image; row numbers below are into it."""
     division: Division
     labels: np.ndarray
     """A class number for every row, −1 where there is none."""
-    taught: Taught
+    training_images: TrainingImages
     model: Embedder
     device: torch.device
     parent: str
@@ -86,12 +87,12 @@ class Assembly:
     def known(self) -> np.ndarray:
         """Training images with a label that held-out ones are compared with; a sample of very many."""
         rows = self.train[self.labels[self.train] >= 0]
-        if len(rows) <= KNOWN_ROWS:
+        if len(rows) <= MAX_KNOWN_ROWS:
             return rows
-        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, KNOWN_ROWS, replace=False))
+        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, MAX_KNOWN_ROWS, replace=False))
 
     def __post_init__(self) -> None:
-        chosen, seed, drawn = self.settings.sampler, self.settings.seed, self.taught.drawn
+        chosen, seed, drawn = self.settings.sampler, self.settings.seed, self.training_images.drawn
         labels = self.train_labels if drawn is None else self.train_labels[drawn]
         self.sampler: Sampler
         if chosen.kind == "pk":
@@ -109,11 +110,11 @@ class Assembly:
 
     @property
     def train_table(self) -> Table:
-        return self.taught.table
+        return self.training_images.table
 
     @property
     def train_labels(self) -> np.ndarray:
-        return self.taught.labels
+        return self.training_images.labels
 
     @property
     def classes(self) -> int:
@@ -177,14 +178,14 @@ def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
     return model
 
 
-def assemble(settings: TrainSettings, table: Table, division: Division, run: Run) -> Assembly:
+def build_setup(settings: TrainSettings, table: Table, division: Division, run: Run) -> TrainingSetup:
     """Load the model, give it its head, freeze what stays; the head's start is kept in the run."""
     torch.set_num_threads(threads())
     device = resolve(settings.device)
     if device.type != CPU and distributed.world() > 1:
         device = torch.device(device.type, distributed.rank())
     labels = table.labels()[0]
-    taught = taught_of(settings, table, labels, division)  # a mistake is told before the costly part
+    training_images = training_images_of(settings, table, labels, division)  # a mistake is told before the costly part
     model = starting_model(settings, device)
     parent = model.fingerprint()
     features = np.empty((0, model.feature_dim), np.float32)
@@ -200,14 +201,16 @@ def assemble(settings: TrainSettings, table: Table, division: Division, run: Run
     if settings.views.mode == "end_to_end" or settings.views.layer != "pooled":  # convolutions are trained: faster so
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     starts = (first_head, first_norm, start_norm)
-    return Assembly(settings, table, division, labels, taught, model, device, parent, features, *starts, frozen)
+    return TrainingSetup(
+        settings, table, division, labels, training_images, model, device, parent, features, *starts, frozen
+    )
 
 
-def taught_of(settings: TrainSettings, table: Table, labels: np.ndarray, division: Division) -> Taught:
+def training_images_of(settings: TrainSettings, table: Table, labels: np.ndarray, division: Division) -> TrainingImages:
     names, codes = np.unique(labels[division.train], return_inverse=True)
     codes = codes.astype(np.int64) - int((names < 0).any())
     some, kind = table.take(division.train), methods.find(settings.method.name)
-    return Taught(some, codes, kind.sampled_rows(kind.Settings.parse(settings.method.own()), some, codes))
+    return TrainingImages(some, codes, kind.sampled_rows(kind.Settings.parse(settings.method.own()), some, codes))
 
 
 def start_head(
@@ -236,7 +239,7 @@ def start_head(
     path = run.checkpoints / checkpoint.START
     if path.exists():
         model.set_random_head(dim)
-        checkpoint.put_back(model.head, checkpoint.read(path)["head"])
+        checkpoint.load_trainable_state(model.head, checkpoint.read(path)["head"])
         return
     if settings.head.kind == "pca":
         some = rows
@@ -272,3 +275,25 @@ def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
     for parameter in parameters:
         parameter.requires_grad_(False)
     return parts
+
+
+def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings: TrainSettings) -> None:
+    """Train the head on pooled features (rows, d) of labeled images."""
+    chosen = settings.sampler
+    seed = derive(settings.seed, "prewarm")
+    sampler = PKSampler(labels, classes=chosen.classes_per_batch, images=chosen.images_per_class, seed=seed)
+    steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
+    device = next(head.parameters()).device
+    criterion = SupCon()
+    optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_lr)
+    with Progress("Warming the head", steps, shown=True) as bar:
+        for step in range(1, steps + 1):
+            rows = sampler.batch(step)
+            x = unit(torch.from_numpy(np.array(features[rows], np.float32)).to(device))
+            loss = criterion(unit(head(x)), torch.from_numpy(labels[rows]).to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            bar.advance()
+    for parameter in head.parameters():
+        parameter.grad = None

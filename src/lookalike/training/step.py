@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lookalike.core import distributed
 from lookalike.core.device import CPU
 from lookalike.methods.base import Batch, Method
-from lookalike.training.batchnorm import statistics_paused
+from lookalike.training.batchnorm import preserve_statistics
 
 
 def joint_gradient(
@@ -47,7 +47,7 @@ def joint_gradient(
     if len(parts) == 1:
         outputs = [_embed(method, parts[0], autocast)]
     else:
-        with torch.no_grad(), statistics_paused(method, method.context.model):
+        with torch.no_grad(), preserve_statistics(method, method.context.model):
             for part in parts:
                 states.append(_random_state(device))
                 outputs.append(_embed(method, part, autocast))

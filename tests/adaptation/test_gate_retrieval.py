@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lookalike.adaptation import gate_retrieval, signals
-from lookalike.adaptation.clusters import unit
 from lookalike.adaptation.gate_retrieval import FindingThresholds, Seen
+from lookalike.adaptation.target_classes import normalize
 
 CLASSES, COUNT = 6, 520
 
@@ -16,12 +16,12 @@ def model(spread: float, seed: int = 0, shake: float = 0.3) -> tuple[Seen, np.nd
     """Images around the directions of their classes, a view of each, and the probabilities of the classes."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, CLASSES, COUNT)
-    centers = unit(rng.normal(size=(CLASSES, 12)))
+    centers = normalize(rng.normal(size=(CLASSES, 12)))
     own, more = rng.normal(size=(COUNT, 12)), np.random.default_rng(seed + 1).normal(size=(2, COUNT, 12))
-    rows = unit(centers[truth] + spread * own + 0.02 * more[0])
+    rows = normalize(centers[truth] + spread * own + 0.02 * more[0])
     logits = rows @ centers.T / 0.07
     p = np.exp(logits - logits.max(1, keepdims=True))
-    seen = Seen(rows.astype(np.float32), unit(rows + shake * spread * more[1]).astype(np.float32))
+    seen = Seen(rows.astype(np.float32), normalize(rows + shake * spread * more[1]).astype(np.float32))
     return seen, p / p.sum(1, keepdims=True)
 
 
@@ -58,10 +58,10 @@ def test_what_finds_better_passes_and_worse_does_not() -> None:
     same = gate_retrieval.without_labels(before, before, told)
     assert not same.promoted and "finds too few more" in same.sentence and "MAP@R +0.0" in same.sentence
     rng = np.random.default_rng(3)
-    noise = unit(rng.normal(size=before.rows.shape)).astype(np.float32)
+    noise = normalize(rng.normal(size=before.rows.shape)).astype(np.float32)
     ruined = gate_retrieval.without_labels(before, Seen(noise, noise), told)
     assert not ruined.promoted and "of the ten nearest images" in ruined.sentence and "surest" in ruined.sentence
-    point = unit(np.ones_like(before.rows) + 0.05 * noise).astype(np.float32)  # all on one point, in no order
+    point = normalize(np.ones_like(before.rows) + 0.05 * noise).astype(np.float32)  # all on one point, in no order
     assert not gate_retrieval.without_labels(before, Seen(point, point[::-1].copy()), told).promoted
     shaky = Seen(better.rows, model(0.3, shake=2.0)[0].again)
     assert "another view" in gate_retrieval.without_labels(before, shaky, told).sentence

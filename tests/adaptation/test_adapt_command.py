@@ -16,9 +16,9 @@ from tests import helpers
 from tests.adaptation.conftest import small
 
 import lookalike as la
-from lookalike.adaptation import forgetting, gate, gate_retrieval, request, trial
+from lookalike.adaptation import adapt_command, gate, gate_retrieval, request, trial
 from lookalike.adaptation.network import mixed_parts, recalibrated
-from lookalike.adaptation.setup import squares
+from lookalike.adaptation.trial import squares
 from lookalike.adaptation.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
@@ -197,7 +197,7 @@ def test_a_forgetting_that_is_killed_leaves_nothing_to_go_back_to(
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
     used = receipts(run, 1)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(forgetting, "purge", lambda ids: 1 / 0)
+        patch.setattr(adapt_command, "purge", lambda ids: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             la.forget(model=run.path, images=[used["path"]])
     patched = Versions._mend

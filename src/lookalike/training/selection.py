@@ -1,35 +1,35 @@
-"""What a run was worth: the starting model, step 0 and the trained model on images none of them trained on.
-
-"Better" means better than both: a head that only rotates or cuts the features must not pass for training,
-and a trained head must not pass for better than the features it was made from (docs/decisions/0053).
-"""
+"""Which model a run ends with: measure the candidates on held-out images, select one, save it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lookalike import methods
 from lookalike.core.report_blocks import number
 from lookalike.core.run import Run
+from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
-from lookalike.evaluation.bootstrap import Paired, paired
+from lookalike.evaluation.bootstrap import Interval, Paired, interval, paired
+from lookalike.evaluation.classifying import COUNTS, NEIGHBORS, TEMPERATURE
+from lookalike.evaluation.knn import weighted_knn
 from lookalike.evaluation.query_images import Measured
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models.heads import BlockLinear
 from lookalike.models.pooling import unit
+from lookalike.models.prototypes import Assigned, Prototypes
 from lookalike.training import checkpoint
-from lookalike.training.knn_eval import Neighbors, compare_neighbors, put_beside
 from lookalike.training.loop import TrainingProgress
-from lookalike.training.setup import Assembly
+from lookalike.training.setup import MAX_KNOWN_ROWS, TrainingSetup, starting_model
 
 FROZEN, START, TRAINED, UNDECIDED = "starting model", "step 0", "trained", "undecided"
 MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
+CARD_METRICS = ("recall@1", "map@r")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Outcome:
     kept: str
     """Whose model the run ends with; `undecided`: the starting one, with the trained one beside it."""
     sentence: str
-    neighbors: Neighbors | None = None
+    neighbors: KNNComparison | None = None
     """What decided about a model that was trained without labels."""
 
     @property
@@ -72,14 +72,14 @@ class Outcome:
         return out
 
 
-def judge(parts: Assembly, done: TrainingProgress, run: Run) -> Outcome:
+def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outcome:
     """Measure the three, decide which is kept; the model in `parts` holds the best step's weights afterwards."""
     best = checkpoint.read(run.checkpoints / checkpoint.BEST)
     start_head = _start_head(parts, run)
-    checkpoint.put_back(parts.model, best["model"])
+    checkpoint.load_trainable_state(parts.model, best["model"])
     parts.model.eval()
     side, rows = ("test", parts.test) if len(parts.test) else ("validation", parts.validation)
-    how = protocol(parts.table.take(rows))
+    how = query_gallery_masks(parts.table.take(rows))
     pretrained = not methods.find(parts.settings.method.name).needs_labels
     if len(rows) and pretrained:
         # What was learned without labels may search among what it was learned from.
@@ -89,8 +89,8 @@ def judge(parts: Assembly, done: TrainingProgress, run: Run) -> Outcome:
     measured: dict[str, Measured] = {}
     if len(rows) and _pairs(parts.labels[rows]):
         vectors = {
-            FROZEN: head_rows(parts.first_head, parts.features[rows], parts.first_norm),
-            START: head_rows(start_head, parts.features[rows], parts.start_norm),
+            FROZEN: embed_features(parts.first_head, parts.features[rows], parts.first_norm),
+            START: embed_features(start_head, parts.features[rows], parts.start_norm),
             TRAINED: _trained(parts, rows),
         }
         labels = parts.labels[rows]
@@ -98,13 +98,15 @@ def judge(parts: Assembly, done: TrainingProgress, run: Run) -> Outcome:
             measured[name] = Measured(name, found, retrieval(found, labels, **how))
     outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
     if pretrained:
-        return decided(outcome, parts, best, how)
+        return _select_pretrained(outcome, parts, best, how)
     if parts.settings.keep == "better" and (done.best_step == 0 or not outcome.better) and measured:
         outcome = replace(outcome, kept=FROZEN)
     return replace(outcome, sentence=_sentence(outcome, done, parts.settings.steps))
 
 
-def decided(outcome: Outcome, parts: Assembly, best: Mapping[str, Any], how: Mapping[str, Any]) -> Outcome:
+def _select_pretrained(
+    outcome: Outcome, parts: TrainingSetup, best: Mapping[str, Any], how: Mapping[str, Any]
+) -> Outcome:
     """k-NN on the held-out images decides about what was learned without labels; without any nothing does."""
     if not outcome.measured:
         kept = TRAINED if parts.settings.keep == "trained" else UNDECIDED
@@ -116,10 +118,10 @@ def decided(outcome: Outcome, parts: Assembly, best: Mapping[str, Any], how: Map
         )
         return replace(outcome, kept=kept, sentence=told)
     vectors = {name: found.rows for name, found in outcome.measured.items() if name != START}
-    for name in put_beside(parts, best):
+    for name in iterate_extra_models(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
     labels = parts.labels[outcome.rows]
-    found = compare_neighbors(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
+    found = compare_knn(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
     kept = TRAINED if found.difference.better or parts.settings.keep == "trained" else FROZEN
     return replace(outcome, neighbors=found, kept=kept, sentence=found.sentence(kept == TRAINED))
 
@@ -161,7 +163,7 @@ def _pairs(labels: np.ndarray) -> bool:
     return bool((np.unique(labels[labels >= 0], return_counts=True)[1] >= 2).any())
 
 
-def protocol(table: Table) -> dict[str, Any]:
+def query_gallery_masks(table: Table) -> dict[str, Any]:
     """Query and gallery, where the table parts them."""
     if table.has("is_query") and table.has("is_gallery"):
         query, gallery = (table.column(name).astype(bool) for name in ("is_query", "is_gallery"))
@@ -170,7 +172,7 @@ def protocol(table: Table) -> dict[str, Any]:
     return {}
 
 
-def _start_head(parts: Assembly, run: Run) -> nn.Module:
+def _start_head(parts: TrainingSetup, run: Run) -> nn.Module:
     if parts.settings.head.kind == "none":
         return nn.Identity()
     path = run.checkpoints / checkpoint.START
@@ -184,7 +186,9 @@ def _start_head(parts: Assembly, run: Run) -> nn.Module:
 
 
 @torch.no_grad()
-def head_rows(head: nn.Module, features: np.ndarray, norm: nn.Module | None = None, size: int = 8192) -> np.ndarray:
+def embed_features(
+    head: nn.Module, features: np.ndarray, norm: nn.Module | None = None, size: int = 8192
+) -> np.ndarray:
     """Unit embeddings that a head, and a norm layer behind it, make of pooled features."""
     norm = None if norm is None or isinstance(norm, nn.Identity) else norm.eval()
     device = next((p.device for p in head.parameters()), None)
@@ -196,9 +200,130 @@ def head_rows(head: nn.Module, features: np.ndarray, norm: nn.Module | None = No
     return np.concatenate(out)
 
 
-def _trained(parts: Assembly, rows: np.ndarray) -> np.ndarray:
+def _trained(parts: TrainingSetup, rows: np.ndarray) -> np.ndarray:
     views = parts.settings.views
     if views.mode == "cached" and views.layer == "pooled":
-        return head_rows(parts.model.head, parts.features[rows], parts.model.norm)
+        return embed_features(parts.model.head, parts.features[rows], parts.model.norm)
     found: np.ndarray = parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
     return found
+
+
+@dataclass(frozen=True)
+class KNNComparison:
+    """Accuracy on the held-out images by model and number of neighbors; trained − start, paired by image."""
+
+    accuracy: dict[str, dict[int, float]]
+    intervals: dict[str, Interval]
+    """Those of 20 neighbors, whole classes drawn."""
+    difference: Paired
+    images: int
+
+    def to_json(self) -> dict[str, Any]:
+        by_name = {name: {str(k): v for k, v in found.items()} for name, found in self.accuracy.items()}
+        return {**asdict(self), "accuracy": by_name}
+
+    def sentence(self, kept: bool) -> str:
+        change = self.difference
+        low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
+        where = f"on {self.images:,} held-out images"
+        told = f"k-NN accuracy {value} points ({low} to {high}) over the starting model, {where}"
+        if change.better:
+            return f"Pretraining helped: {told}."
+        return f"Pretraining was not shown to help: {told}. " + (
+            "The trained model is kept, as was asked for." if kept else "The starting model is kept."
+        )
+
+
+def compare_knn(
+    vectors: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    known: np.ndarray,
+    asked: np.ndarray,
+    *,
+    before: str,
+    after: str,
+) -> KNNComparison:
+    """Name the asked rows after the known ones (masks), by each model."""
+    accuracy, right = {}, {}
+    for name, rows in vectors.items():
+        found = weighted_knn(rows[known], labels[known], rows[asked], labels[asked], k=COUNTS, temperature=TEMPERATURE)
+        accuracy[name] = found.accuracy
+        right[name] = (found.predicted[NEIGHBORS] == labels[asked]).astype(float)
+    groups = labels[asked]
+    bands = {name: interval(values, groups=groups) for name, values in right.items()}
+    change = paired(right[before], right[after], groups=groups)
+    return KNNComparison(accuracy, bands, change, int(asked.sum()))
+
+
+def iterate_extra_models(parts: TrainingSetup, best: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the networks beside the kept one, with the model holding each one's weights in turn."""
+    for name, state in best.get("beside", {}).items():
+        checkpoint.load_trainable_state(parts.model, state)
+        yield name
+    checkpoint.load_trainable_state(parts.model, best["model"])
+
+
+@dataclass(frozen=True)
+class PrototypeFacet:
+    """The prototypes of a run and which of the images lie nearest to which."""
+
+    rows: np.ndarray
+    """The rows of the table that were looked at: training images, a sample of very many."""
+    prototypes: Prototypes
+    assigned: Assigned
+
+
+def prototype_facet(parts: TrainingSetup, keepsakes: Mapping[str, Tensor]) -> PrototypeFacet | None:
+    """Assign training images by the model as it is now; only prototypes with two images or more are kept."""
+    if not keepsakes:
+        return None
+    rows = parts.train
+    if len(rows) > MAX_KNOWN_ROWS:
+        rows = np.sort(numpy_rng(parts.settings.data.split_seed, "facet").choice(rows, MAX_KNOWN_ROWS, replace=False))
+    features = parts.model.features(parts.table.take(rows), runtime="torch", progress=True)
+    found = Prototypes(keepsakes).in_use(features)
+    return PrototypeFacet(rows, found, found.assign(features)) if len(found) else None
+
+
+def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: TrainingProgress) -> PrototypeFacet | None:
+    """`model` is the kept one, its measured results in its card. What was trained without labels stands beside it when
+    it is not the one (`trained`), and so does a student whose teacher is kept (`student`).
+
+    The answer is what the report shows of the trained model's prototypes, if it has any.
+    """
+    settings = parts.settings
+    best = checkpoint.read(run.checkpoints / checkpoint.BEST)
+    model = parts.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    model.requires_grad_(True)
+    model.name, model.parent = run.path.name, parts.parent
+    how = f"{settings.method.name}, step {done.best_step} of {settings.steps}, seed {settings.seed}"
+    card = _card(parts, outcome)
+    for name in iterate_extra_models(parts, best):
+        model.save_pretrained(run.path / name, card={**card, "method": f"{how}, {name}"})
+    found = prototype_facet(parts, best.get("keepsakes", {}))
+    if found is not None:
+        model.prototypes = found.prototypes
+    if outcome.kept == TRAINED:
+        model.save_pretrained(run.model, card={**card, "method": how})
+        return found
+    if not methods.find(settings.method.name).needs_labels:
+        model.save_pretrained(run.path / TRAINED, card={**card, "method": how})
+    starting_model(settings, parts.device).save_pretrained(run.model, card=card)
+    return found
+
+
+def _card(parts: TrainingSetup, outcome: Outcome) -> dict[str, Any]:
+    results = [
+        {
+            "model": name + (" (this one)" if name == outcome.kept else ""),
+            **{k: m.intervals[k].to_json() for k in CARD_METRICS},
+        }
+        for name, m in outcome.measured.items()
+    ]
+    where = f"{len(outcome.rows):,} {outcome.side} images of the same collection"
+    return {
+        "data": f"{parts.table.name}: {len(parts.train):,} images"
+        + (f" of {parts.classes:,} classes" if parts.classes else ""),
+        "results": results,
+        "limits": f"Measured on {where}. {outcome.sentence}",
+    }

@@ -154,7 +154,7 @@ def test_single_images_are_named(tmp_path, tiny, capsys):
     for number in (1, 2, 3):
         (folder / "class-03" / f"{number}.jpg").unlink()
     train(data=folder, model=tiny, dry_run=True)
-    assert "1 class has one image only and can only be found by mistake: `class-03`" in capsys.readouterr().err
+    assert "1 class has only one image and cannot be retrieved correctly: `class-03`" in capsys.readouterr().err
 
 
 def test_few_classes_train_with_smaller_batches(tmp_path, tiny, capsys):

@@ -13,16 +13,16 @@ import pytest
 import torch
 from tests import helpers
 from tests.adaptation.conftest import small
-from tests.adaptation.test_verbs import QUICK, always, ledger, receipts
+from tests.adaptation.test_adapt_command import QUICK, always, ledger, receipts
 from torch import nn
 
 import lookalike as la
 from lookalike.adaptation import decision, gate, gate_retrieval
 from lookalike.adaptation.gate_retrieval import FindingThresholds
 from lookalike.adaptation.pool import read_pool
-from lookalike.adaptation.request import Asked
+from lookalike.adaptation.request import AdaptRequest
 from lookalike.adaptation.settings import resolve
-from lookalike.adaptation.setup import set_up
+from lookalike.adaptation.trial import set_up
 from lookalike.adaptation.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.data import audit, read_table
@@ -136,7 +136,7 @@ def test_what_diverged_is_not_promoted(how: str, target: Path, embedder: Path, t
 @pytest.mark.parametrize("mode", ["keep", "frozen", "target-train"])
 def test_the_anchor_has_the_statistics_that_the_candidate_has(mode: str, target: Path) -> None:
     base = small(4).eval()
-    asked = Asked(
+    asked = AdaptRequest(
         settings=resolve(None, {"method": "shot", "batch_size": 16, "num_views": 1, "batch_norm": mode, "epochs": 1})
     )
     made = set_up(base, table_of(target), read_pool([]), asked)

@@ -1,14 +1,39 @@
-"""The report's section on drift: what the meter read, and what the memory's filter did."""
+"""Feature drift and the staleness of a memory: measured during training, shown in the report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lookalike.core import report_blocks as s
+import torch
+from torch import Tensor
 
-ORDER = s.CURVES + 5
+from lookalike.core import report_blocks as s
+from lookalike.methods.base import MemoryRows
+
+NUM_ROWS = 64  # stored rows that are looked at in one reading
+DRIFT_ORDER = s.CURVES + 5
 COLLAPSED = 0.95  # mean cosine of a batch's embeddings
+
+
+def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
+    """Mean and largest movement over the batch."""
+    moved = torch.linalg.vector_norm(after - before, dim=1)
+    return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
+
+
+def staleness(stored: MemoryRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
+    """`now`: the stored images embedded now; `views` and `centers`: a batch's random views and center crops."""
+    normalize = torch.nn.functional.normalize
+
+    def distance(a: Tensor, b: Tensor) -> float:
+        return torch.linalg.vector_norm(normalize(a.float(), dim=1) - b, dim=1).mean().item()
+
+    return {
+        "memory/stale": distance(stored.adapted, now),
+        "memory/stale_original": distance(stored.original, now),
+        "memory/floor": distance(views, centers),
+    }
 
 
 def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | None:
@@ -38,13 +63,13 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
         f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
     )
     blocks.append(cosine)
-    told = filter_sentence(log)
+    told = describe_filter(log)
     if told:
         blocks.append(s.Text(title="The filter", text=told))
-    return s.Section(title="Drift", order=ORDER, blocks=blocks)
+    return s.Section(title="Drift", order=DRIFT_ORDER, blocks=blocks)
 
 
-def filter_sentence(log: Sequence[Mapping[str, Any]]) -> str:
+def describe_filter(log: Sequence[Mapping[str, Any]]) -> str:
     """What the filter of the memory's target moments did, from the logged gains; empty without one."""
     rows = [row for row in log if "memory/gain" in row]
     if not rows:

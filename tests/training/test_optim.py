@@ -8,7 +8,7 @@ import math
 import torch
 
 from lookalike.core.seeds import torch_rng
-from lookalike.training.lars import LARS
+from lookalike.training.optim import LARS
 
 
 def draw(*shape: int, name: str) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Pool images are embedded once by a frozen retriever, and searched once.
+"""Vectors of pool images: embedded once by a frozen retriever, cached, and purged on request.
 
-Nothing here depends on where in the pool an image lies or on how many there are: pool images stand in the order of
-their content ids, each is embedded by itself, and random draws are keyed by ids.
+Nothing depends on where in the pool an image is or on how many there are: pool images are ordered by content id,
+each is embedded by itself, and random draws are keyed by ids.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lookalike.adaptation.nearest import Retrieved, at_random, nearest, nobody
 from lookalike.adaptation.pool import POOL, Pool
+from lookalike.adaptation.pool_search import Retrieved, nearest, no_retrievals, random_retrievals
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import folders
 from lookalike.core.device import CPU
@@ -114,7 +114,7 @@ def _merged(path: Path, ids: list[str], more: np.ndarray) -> tuple[list[str], np
     return known, rows
 
 
-def by_cells(pool: Pool, chosen: AdaptSettings) -> bool:
+def uses_ivf(pool: Pool, chosen: AdaptSettings) -> bool:
     """Whether the pool is so large that something is fitted to it before it is searched."""
     return chosen.retrieval == "nearest" and len(pool) > chosen.exact_search_limit
 
@@ -132,8 +132,8 @@ def retrieve(
     """Who is retrieved for whom, found once: the same images, pool and retriever are never searched again."""
     k = chosen.num_neighbors if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
     if not k or not len(pool):
-        return nobody(len(ids), k)
-    how = {"random": [seed, chosen.copy_threshold], "nearest": [chosen.copy_threshold, by_cells(pool, chosen)]}[
+        return no_retrievals(len(ids), k)
+    how = {"random": [seed, chosen.copy_threshold], "nearest": [chosen.copy_threshold, uses_ivf(pool, chosen)]}[
         chosen.retrieval
     ]
     asked = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
@@ -142,7 +142,7 @@ def retrieve(
         mine = embedded(expert, ids, images, progress=progress)
         theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
         if chosen.retrieval == "random":
-            found = at_random(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
+            found = random_retrievals(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
         else:
             found = nearest(
                 mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, exact=chosen.exact_search_limit

@@ -1,4 +1,4 @@
-"""Who is retrieved for whom. A pool image that is taken away changes only the lists it was in."""
+"""Retrieve pool images for target images: exact, by an IVF index for very large pools, or at random."""
 
 from __future__ import annotations
 
@@ -8,11 +8,58 @@ from functools import partial
 
 import numpy as np
 
-from lookalike.adaptation.ivf import Cells
-from lookalike.core.seeds import derive
+from lookalike.adaptation.target_classes import spherical
+from lookalike.core.seeds import derive, numpy_rng
 from lookalike.evaluation.neighbors import top_k
 
+IVF_RECALL, IVF_SAMPLE, IVF_DEPTH = 0.97, 200, 10
+ROWS_PER_CELL = 32  # rows a centroid is fitted on
+IVF_BLOCK = 65_536
 Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+
+class IVFIndex:
+    """`cells(queries, k)` is what `top_k` would give, nearly: scores and rows of the pool, ties to the lower row."""
+
+    def __init__(self, pool: np.ndarray, queries: np.ndarray) -> None:
+        self.pool = pool
+        count = max(1, round(len(pool) ** 0.5))
+        rows = numpy_rng(0, "cells").permutation(len(pool))[: ROWS_PER_CELL * count]
+        self.centers = spherical(pool[np.sort(rows)], count, restarts=1, steps=8)
+        blocks = range(0, len(pool), IVF_BLOCK)
+        place = np.concatenate([(pool[start : start + IVF_BLOCK] @ self.centers.T).argmax(1) for start in blocks])
+        self.order = np.argsort(place, kind="stable")
+        self.ends = np.searchsorted(place[self.order], np.arange(count + 1))
+        self.probes = self._enough(queries)
+
+    def _enough(self, queries: np.ndarray) -> int:
+        some = queries[np.sort(numpy_rng(0, "probes").permutation(len(queries))[:IVF_SAMPLE])]
+        depth = min(IVF_DEPTH, len(self.pool))
+        truth = top_k(some, self.pool, depth)[1]
+        probes = 1
+        while probes < len(self.centers):
+            found = self._search(some, depth, probes)[1]
+            if np.mean([len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)]) >= IVF_RECALL * depth:
+                return probes
+            probes *= 2
+        return len(self.centers)
+
+    def __call__(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._search(queries, k, self.probes)
+
+    def _search(self, queries: np.ndarray, k: int, probes: int) -> tuple[np.ndarray, np.ndarray]:
+        scores, index = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int64)
+        chosen = np.argsort(-(queries @ self.centers.T), axis=1, kind="stable")[:, :probes]
+        asks, cells = np.repeat(np.arange(len(queries)), probes), chosen.ravel()
+        turn = np.argsort(cells, kind="stable")
+        for part in np.split(turn, np.flatnonzero(np.diff(cells[turn])) + 1):
+            cell, who = int(cells[part[0]]), asks[part]
+            rows = self.order[self.ends[cell] : self.ends[cell + 1]]
+            both = np.concatenate([scores[who], queries[who] @ self.pool[rows].T], 1)
+            names = np.concatenate([index[who], np.broadcast_to(rows, (len(who), len(rows)))], 1)
+            best = np.lexsort((names, -both), axis=-1)[:, :k]
+            scores[who], index[who] = np.take_along_axis(both, best, 1), np.take_along_axis(names, best, 1)
+        return scores, index
 
 
 @dataclass(frozen=True)
@@ -33,7 +80,7 @@ class Retrieved:
         return np.where(self.index >= 0, np.searchsorted(self.used, self.index), -1)
 
 
-def nobody(count: int, k: int) -> Retrieved:
+def no_retrievals(count: int, k: int) -> Retrieved:
     """Nothing is retrieved for anybody."""
     shape = (count, max(k, 1))
     return Retrieved(np.full(shape, -1, np.int64), np.full(shape, -np.inf, np.float32))
@@ -53,11 +100,11 @@ def nearest(
 
     Pools of more than `exact` images are searched by cells.
     """
-    out = nobody(len(target), k)
+    out = no_retrievals(len(target), k)
     if not k or not len(pool) or not len(target):
         return out
     index, scores = out.index, out.scores
-    search: Search = Cells(pool, target) if len(pool) > exact else partial(_exactly, pool)
+    search: Search = IVFIndex(pool, target) if len(pool) > exact else partial(_exact, pool)
     names = np.asarray(pool_ids)
     asked, wide, copies = np.arange(len(target)), min(len(pool), k + 4), 0
     while len(asked):
@@ -75,11 +122,11 @@ def nearest(
     return Retrieved(index, scores, copies)
 
 
-def _exactly(pool: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _exact(pool: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     return top_k(rows, pool, k)
 
 
-def at_random(
+def random_retrievals(
     target: np.ndarray,
     pool: np.ndarray,
     target_ids: Sequence[str],
@@ -91,7 +138,7 @@ def at_random(
 ) -> Retrieved:
     """k pool images of each target image drawn by the ids of both: fixed, and the same without any other one.
     Copies of it are left out here too."""
-    out = nobody(len(target), k)
+    out = no_retrievals(len(target), k)
     index, scores, copies = out.index, out.scores, 0
     numbers = np.array([derive(seed, "pool", id_) for id_ in pool_ids], np.uint64)
     names = np.asarray(pool_ids)

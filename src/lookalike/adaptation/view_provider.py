@@ -1,4 +1,4 @@
-"""Views of target and pool images for a step. What is drawn belongs to the image: seed, epoch and content id."""
+"""Views of target and pool images for a step. Random draws depend on seed, epoch and content id of the image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def strong_view(pre: Preprocess) -> RandomView:
     return RandomView(pre, scale=(0.2, 1.0), jitter=0.5, jitter_chance=0.8, gray=0.2, blur=0.5)
 
 
-class Supply(Protocol):
+class ViewProvider(Protocol):
     """What a step is fed with; rows are numbers of target (or pool) images."""
 
     def weak(self, rows: np.ndarray, epoch: int) -> Tensor: ...
@@ -37,7 +37,7 @@ class Supply(Protocol):
     def pool(self, rows: np.ndarray) -> Tensor: ...
 
 
-class Arrays:
+class CachedViews:
     """Cached activations: weak and strong are V×N×…, center N×…, pool U×…."""
 
     def __init__(
@@ -53,11 +53,11 @@ class Arrays:
         self.ids, self.seed = list(ids), seed
         self._weak, self._strong, self._center, self._pool = weak, strong, center, pool
 
-    def part(self, rows: np.ndarray, pool: np.ndarray, seed: int) -> Arrays:
+    def part(self, rows: np.ndarray, pool: np.ndarray, seed: int) -> CachedViews:
         """Some images and some of the pool, drawn from by another seed."""
         ids = [self.ids[row] for row in rows]
         outside = None if self._pool is None else self._pool[pool]
-        return Arrays(ids, self._weak[:, rows], self._strong[:, rows], self._center[rows], outside, seed=seed)
+        return CachedViews(ids, self._weak[:, rows], self._strong[:, rows], self._center[rows], outside, seed=seed)
 
     def _pick(self, views: np.ndarray, rows: np.ndarray, epoch: int, what: str) -> Tensor:
         turn = [derive(self.seed, what, epoch, self.ids[row]) % len(views) for row in rows]
@@ -81,7 +81,7 @@ def _tensor(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values.astype(np.float32)) if values.dtype != np.uint8 else torch.from_numpy(values)
 
 
-class Pixels:
+class PixelViews:
     """Every view drawn anew from decoded images: for training from the pixels up."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Pixels:
         return torch.from_numpy(np.stack([CenterView(self.pre)(self._pool.get(row)) for row in rows]))
 
 
-def make(
+def make_views(
     model: Embedder,
     layer: str,
     target: Table,
@@ -121,12 +121,12 @@ def make(
     views: int = 4,
     seed: int = 0,
     progress: bool = False,
-) -> Supply:
+) -> ViewProvider:
     """Views for a model cut at `layer`. The activations below it are computed once and kept."""
     ids = [str(name) for name in target.column("content_id")]
     pre = model.preprocess
     if layer == PIXELS:
-        return Pixels(pre, ids, target, pool, seed=seed)
+        return PixelViews(pre, ids, target, pool, seed=seed)
 
     def cached(table: Table, chosen: list[CenterView | RandomView]) -> np.ndarray:
         return features_for(model, table, layer=layer, views=chosen, seed=seed, progress=progress)
@@ -135,7 +135,7 @@ def make(
     strong = cached(target, [strong_view(pre)] * views)
     center = cached(target, [CenterView(pre)])[0]
     others = pool_activations(model, layer, pool, progress=progress) if pool is not None and len(pool) else None
-    return Arrays(ids, weak, strong, center, others, seed=seed)
+    return CachedViews(ids, weak, strong, center, others, seed=seed)
 
 
 def pool_activations(model: Embedder, layer: str, pool: Table, *, progress: bool = False) -> np.ndarray:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.adaptation.conftest import small
 
-from lookalike.adaptation import nearest, receipts, retrieving
-from lookalike.adaptation.ivf import Cells
-from lookalike.adaptation.pool import read_pool
+from lookalike.adaptation import pool_search, pool_vectors
+from lookalike.adaptation.pool import Receipts, read_pool, receipt_rows
+from lookalike.adaptation.pool_search import IVFIndex
 from lookalike.adaptation.settings import resolve
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
@@ -34,7 +34,7 @@ def test_nearest_equals_the_twin_and_leaves_copies_out() -> None:
     pool[8] /= np.linalg.norm(pool[8])
     outside = names(40, "a")
     outside[9] = "t005"  # the same image, seen otherwise by the retriever
-    found = nearest.nearest(target, pool, names(12, "t"), outside, 3)
+    found = pool_search.nearest(target, pool, names(12, "t"), outside, 3)
     for i in range(12):
         order = sorted(range(40), key=lambda j: (-float(np.dot(pool[j].astype(float), target[i].astype(float))), j))
         wanted = [j for j in order if pool[j] @ target[i] < 0.98 and outside[j] != f"t{i:03d}"][:3]
@@ -49,7 +49,7 @@ def test_a_image_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
 
     def lists(keep: list[int]) -> list[list[str]]:
         ids = [outside[i] for i in keep]
-        draw = nearest.nearest if kind == "nearest" else nearest.at_random
+        draw = pool_search.nearest if kind == "nearest" else pool_search.random_retrievals
         return [[ids[j] for j in row] for row in draw(target, pool[keep], names(30, "t"), ids, 2).index]
 
     before, after = lists(list(range(25))), lists([i for i in range(25) if i != 11])
@@ -59,27 +59,27 @@ def test_a_image_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
 
 def test_random_draws_leave_copies_out_too() -> None:
     target, pool = rows(4, 0), rows(12, 1)
-    plain = nearest.at_random(target, pool, names(4, "t"), names(12, "a"), 2)
+    plain = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
     first = int(plain.index[1, 0])
     pool[first] = target[1]
-    found = nearest.at_random(target, pool, names(4, "t"), names(12, "a"), 2)
+    found = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
     assert first not in found.index[1] and found.copies == 1 and plain.copies == 0
     assert found.index[1, 0] == plain.index[1, 1], "the rest of the draw stays"
     pool[:] = target[1]
-    assert (nearest.at_random(target, pool, names(4, "t"), names(12, "a"), 2).index[1] == -1).all()
+    assert (pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2).index[1] == -1).all()
 
 
 def test_random_draws_are_spread_and_keyed() -> None:
-    found = nearest.at_random(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
+    found = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
     assert np.bincount(found.index.ravel(), minlength=50).max() < 25
-    again = nearest.at_random(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2, seed=1)
+    again = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2, seed=1)
     assert (found.index != again.index).any()
 
 
 def test_a_pool_smaller_than_k_and_no_pool() -> None:
-    found = nearest.nearest(rows(3, 0), rows(2, 1), names(3, "t"), names(2, "a"), 4)
+    found = pool_search.nearest(rows(3, 0), rows(2, 1), names(3, "t"), names(2, "a"), 4)
     assert (found.index[:, 2:] == -1).all() and set(found.used) == {0, 1}
-    assert len(nearest.nearest(rows(3, 0), rows(0, 1), names(3, "t"), [], 2).used) == 0
+    assert len(pool_search.nearest(rows(3, 0), rows(0, 1), names(3, "t"), [], 2).used) == 0
 
 
 def test_the_pool_is_read_once_and_lists_hold(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +90,13 @@ def test_the_pool_is_read_once_and_lists_hold(pool: Path, monkeypatch: pytest.Mo
     assert found.ids == sorted(found.ids)
     expert = small(None)
     table = found.table(np.arange(10))
-    first = retrieving.embedded(expert, found.ids, table)
+    first = pool_vectors.embedded(expert, found.ids, table)
     monkeypatch.setattr(type(expert), "encode", None)  # nothing is embedded again
-    assert np.array_equal(retrieving.embedded(expert, found.ids[::-1], table), first[::-1])
+    assert np.array_equal(pool_vectors.embedded(expert, found.ids[::-1], table), first[::-1])
     monkeypatch.undo()
-    assert retrieving.purge(found.ids[:3]) >= 3, "of every retriever's vectors"
-    assert retrieving.purge(found.ids[:3]) == 0
-    alone = retrieving.embedded(expert, found.ids[:1], table.take([0]))
+    assert pool_vectors.purge(found.ids[:3]) >= 3, "of every retriever's vectors"
+    assert pool_vectors.purge(found.ids[:3]) == 0
+    alone = pool_vectors.embedded(expert, found.ids[:1], table.take([0]))
     assert np.array_equal(alone[0], first[0]), "a vector does not depend on its company"
 
 
@@ -104,12 +104,12 @@ def test_an_unchanged_pool_is_never_searched_again(pool: Path, target: Path, mon
     expert, outside, new = small(None), read_pool([pool]), audit(read_table(target), near=False).table
     ids = [str(id_) for id_ in new.column("content_id")]
     chosen = resolve(None, {"copy_threshold": 2.0})
-    first = retrieving.retrieve(expert, ids, new, outside, chosen)
+    first = pool_vectors.retrieve(expert, ids, new, outside, chosen)
     assert (first.index >= 0).all()
     with monkeypatch.context() as patch:  # nothing is embedded, nothing searched
-        patch.setattr(retrieving, "embedded", None)
-        patch.setattr(retrieving, "nearest", None)
-        again = retrieving.retrieve(expert, ids, new, outside, chosen)
+        patch.setattr(pool_vectors, "embedded", None)
+        patch.setattr(pool_vectors, "nearest", None)
+        again = pool_vectors.retrieve(expert, ids, new, outside, chosen)
         assert np.array_equal(first.index, again.index) and np.array_equal(first.scores, again.scores)
         for other in (
             {"num_neighbors": 3},
@@ -118,11 +118,11 @@ def test_an_unchanged_pool_is_never_searched_again(pool: Path, target: Path, mon
             {"exact_search_limit": 2},
         ):
             with pytest.raises(TypeError, match="not callable"):
-                retrieving.retrieve(expert, ids, new, outside, resolve(None, {"copy_threshold": 2.0, **other}))
+                pool_vectors.retrieve(expert, ids, new, outside, resolve(None, {"copy_threshold": 2.0, **other}))
         with pytest.raises(TypeError, match="not callable"):
-            retrieving.retrieve(expert, ids, new, outside.only(set(outside.ids[1:])), chosen)
+            pool_vectors.retrieve(expert, ids, new, outside.only(set(outside.ids[1:])), chosen)
     assert len(list(folders.cache("searches").iterdir())) >= 1
-    retrieving.purge(outside.ids[:1])
+    pool_vectors.purge(outside.ids[:1])
     assert list(folders.cache("searches").iterdir()) == [], "a search may name forgotten images"
 
 
@@ -135,18 +135,18 @@ def clustered(count: int, seed: int, groups: int = 30) -> np.ndarray:
 
 def test_two_that_embed_at_once_keep_each_others_rows(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, read = small(None, dim=5), read_pool([pool])  # one that nobody has embedded with
-    table, usual = read.table(np.arange(len(read))), retrieving.embedded_anew
+    table, usual = read.table(np.arange(len(read))), pool_vectors.embedded_anew
     counts: list[int] = []
 
     def anew(expert: Any, images: Any, *rest: Any, **more: Any) -> np.ndarray:
         counts.append(len(images))
         if len(counts) == 1:  # another process comes and goes meanwhile
-            retrieving.embedded(expert, read.ids[3:8], table.take(np.arange(3, 8)))
+            pool_vectors.embedded(expert, read.ids[3:8], table.take(np.arange(3, 8)))
         return usual(expert, images, *rest, **more)
 
-    monkeypatch.setattr(retrieving, "embedded_anew", anew)
-    retrieving.embedded(model, read.ids[:5], table.take(np.arange(5)))
-    again = retrieving.embedded(model, read.ids[:8], table.take(np.arange(8)))
+    monkeypatch.setattr(pool_vectors, "embedded_anew", anew)
+    pool_vectors.embedded(model, read.ids[:5], table.take(np.arange(5)))
+    again = pool_vectors.embedded(model, read.ids[:8], table.take(np.arange(8)))
     assert counts == [5, 5] and again.shape == (8, model.dim)
 
 
@@ -160,28 +160,28 @@ def test_a_folder_without_files_is_an_empty_pool(tmp_path: Path) -> None:
 
 def test_a_large_pool_is_searched_by_cells() -> None:
     pool, target = clustered(4000, 0), clustered(60, 1)
-    cells = Cells(pool, target)
+    cells = IVFIndex(pool, target)
     assert 1 <= cells.probes < len(cells.centers), "not all cells are looked into"
     scores, index = cells(target, 10)
     truth = top_k(target, pool, 10)
     assert np.mean([len(set(a) & set(b)) for a, b in zip(index, truth[1], strict=True)]) >= 9.5
     assert np.allclose(np.take_along_axis(target @ pool.T, index, 1), scores, atol=1e-6)
     assert (np.diff(scores, axis=1) <= 0).all()
-    whole = Cells(pool, target)
+    whole = IVFIndex(pool, target)
     whole.probes = len(whole.centers)
     assert np.array_equal(whole(target, 10)[1], truth[1]), "all cells are the whole pool"
-    few = nearest.nearest(target, pool, names(60, "t"), [f"a{i:04d}" for i in range(4000)], 2, exact=1000)
+    few = pool_search.nearest(target, pool, names(60, "t"), [f"a{i:04d}" for i in range(4000)], 2, exact=1000)
     assert (few.index >= 0).all() and np.array_equal(
         few.index,
-        nearest.nearest(target, pool, names(60, "t"), [f"a{i:04d}" for i in range(4000)], 2, exact=1000).index,
+        pool_search.nearest(target, pool, names(60, "t"), [f"a{i:04d}" for i in range(4000)], 2, exact=1000).index,
     )
 
 
 def test_receipts_name_whom_a_image_served() -> None:
     index = np.array([[1, 0], [-1, -1], [1, -1]])
     scores = np.array([[0.9, 0.8], [-np.inf, -np.inf], [0.7, -np.inf]])
-    slips = receipts.written(
-        receipts.Receipts(3), nearest.Retrieved(index, scores), ["x", "y", "z"], ["p/x", "p/y", "p/z"], names(3, "t")
+    slips = receipt_rows(
+        Receipts(3), pool_search.Retrieved(index, scores), ["x", "y", "z"], ["p/x", "p/y", "p/z"], names(3, "t")
     )
     assert [slip["served"] for slip in slips] == [
         [{"target": "t000", "score": 0.8, "rank": 2}],

@@ -1,0 +1,181 @@
+"""Classes of an adaptation: from the model, labels, a gallery, clusters of the target, or none."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookalike.adaptation.network import TEMPERATURE
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.data import Table, audit, read_table
+from lookalike.evaluation.clustering import kmeans
+from lookalike.evaluation.neighbors import top_k
+from lookalike.models import Embedder
+
+if TYPE_CHECKING:
+    from lookalike.adaptation.request import AdaptRequest
+
+MIN_SILHOUETTE = 0.05  # silhouette below which clusters say nothing
+SILHOUETTE_SAMPLE = 2000
+
+
+def normalize(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def prototypes(rows: np.ndarray, codes: np.ndarray, classes: int) -> np.ndarray:
+    """The normalized mean of each class; a class without images gets a row of zeros."""
+    sums = np.zeros((classes, rows.shape[1]), np.float64)
+    np.add.at(sums, codes[codes >= 0], rows[codes >= 0].astype(np.float64))
+    return normalize(sums).astype(np.float32)
+
+
+def spherical(rows: np.ndarray, count: int, *, restarts: int = 10, steps: int = 30, seed: int = 0) -> np.ndarray:
+    """Centroids of spherical k-means: the best of several starts."""
+    best, most = rows[:count], -np.inf
+    for start in range(restarts):
+        rng = numpy_rng(seed, "spherical k-means", count, start)
+        centers = rows[np.sort(rng.choice(len(rows), count, replace=False))]
+        result = kmeans(rows, centers, iterations=steps, spherical=True)
+        total = float(result.scores.sum())
+        if total > most:
+            best, most = result.centers, total
+    return np.asarray(best, np.float32)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    centers: np.ndarray | None
+    silhouette: float
+    why: str
+    """How they were made, or why there are none."""
+
+
+def silhouette(rows: np.ndarray, centers: np.ndarray, seed: int = 0) -> float:
+    from sklearn.metrics import silhouette_score
+
+    some = (
+        rows
+        if len(rows) <= SILHOUETTE_SAMPLE
+        else rows[numpy_rng(seed, "silhouette").choice(len(rows), SILHOUETTE_SAMPLE, replace=False)]
+    )
+    place = (some @ centers.T).argmax(1)
+    if not 1 < len(np.unique(place)) < len(some):
+        return -1.0
+    return float(silhouette_score(some, place, metric="cosine"))
+
+
+def find_clusters(rows: np.ndarray, wanted: int | None = None, *, seed: int = 0) -> Clusters:
+    """As many clusters as are wanted, else as many as fit best among 8, 16, 32 … up to a quarter of the images."""
+    if wanted is not None and len(rows) < 4 * wanted:
+        return Clusters(None, -1.0, f"{len(rows)} images are too few for {wanted} clusters")
+    counts = [wanted] if wanted else []
+    while not wanted and 8 * 2 ** len(counts) <= len(rows) // 4:
+        counts.append(8 * 2 ** len(counts))
+    if not counts:
+        return Clusters(None, -1.0, f"{len(rows)} images are too few to cluster")
+    tried = [(spherical(rows, count, seed=seed), count) for count in counts]
+    scores = [silhouette(rows, centers, seed) for centers, _ in tried]
+    place = int(np.argmax(scores))
+    (centers, count), score = tried[place], scores[place]
+    if score < MIN_SILHOUETTE:
+        return Clusters(None, score, f"the images do not fall into groups (silhouette {score:.2f} at {count})")
+    return Clusters(centers, score, f"{count} clusters of the target (silhouette {score:.2f})")
+
+
+def recluster(rows: np.ndarray, old: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Clusters of the present features, each in the place of the old one it is nearest to, so that logits compare."""
+    from scipy.optimize import linear_sum_assignment
+
+    rows = normalize(rows)
+    if len(rows) < len(old) or not np.isfinite(rows).all():  # what diverged is told when it is judged
+        return old
+    new = spherical(rows, len(old), seed=seed)
+    mine, theirs = linear_sum_assignment(-(old @ new.T))
+    out = np.empty_like(old)
+    out[mine] = new[theirs]
+    return out
+
+
+def reciprocal(rows: np.ndarray, k: int = 5) -> np.ndarray:
+    """For each row those of its k nearest that have it among their k nearest; −1 elsewhere."""
+    k = min(k, len(rows) - 1)
+    if k < 1:
+        return np.full((len(rows), 1), -1)
+    near = top_k(rows, rows, k, exclude=np.arange(len(rows)))[1]
+    both = np.array([[i in near[j] for j in row] for i, row in enumerate(near)])
+    return np.where(both, near, -1)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Names (where known), prototypes (where the model has no classifier), and how they came about."""
+
+    names: list[str]
+    prototypes: np.ndarray | None
+    how: str
+    moving: bool = False
+    table: Table | None = None
+    codes: np.ndarray | None = None
+    """The images the prototypes are means of, and their classes."""
+
+    def of(self, model: Embedder) -> np.ndarray | None:
+        """The prototypes as this model sees them."""
+        if self.prototypes is None or self.table is None or self.codes is None:
+            return None
+        return prototypes(model.encode(self.table, runtime="torch"), self.codes, len(self.prototypes))
+
+
+def find_classes(model: Embedder, learn: Table, asked: AdaptRequest) -> Classes:
+    """The classifier's own classes, those of labels or of a gallery, or clusters; or none, with the reason."""
+    if model.classifier is not None:
+        return Classes(names_of(model), None, "the model's classifier")
+    if asked.labeled or asked.gallery is not None:
+        table = learn if asked.gallery is None else audit(read_table(asked.gallery), near=False).table
+        codes, names = table.labels()
+        if len(names) < 2:
+            raise LookalikeError(f"`{table.name}` has {len(names)} classes; at least 2 are needed.")
+        rows = model.encode(table, runtime="torch")
+        how = "labels of the target" if asked.gallery is None else f"prototypes of {len(names)} classes of the gallery"
+        return Classes(names, prototypes(rows, codes, len(names)), how, table=table, codes=codes)
+    rows = normalize(model.encode(learn, runtime="torch"))
+    found = find_clusters(rows, asked.clusters, seed=asked.seed)
+    if found.centers is None:
+        return Classes([], None, found.why)
+    groups = (rows @ found.centers.T).argmax(1)
+    return Classes([], found.centers, found.why, moving=True, table=learn, codes=groups)
+
+
+def with_classifier(model: Embedder, classes: Classes) -> Embedder:
+    """A copy with a classifier that starts as the prototypes; a model with one of its own keeps it."""
+    out = copy.deepcopy(model)
+    own = classes.of(out) if out.classifier is None else None
+    if own is not None:
+        out.classifier = nn.Linear(out.dim, len(own))
+        with torch.no_grad():
+            out.classifier.weight.copy_(torch.from_numpy(own / TEMPERATURE))
+            out.classifier.bias.zero_()
+        out.card["classes"] = list(classes.names)
+    return out
+
+
+def names_of(model: Embedder) -> list[str]:
+    """The classes of its classifier."""
+    return [str(name) for name in model.card.get("classes", [])]
+
+
+def codes_of(table: Table, names: list[str]) -> np.ndarray:
+    """Labels as places in `names`."""
+    codes, own = table.labels()
+    place = {name: i for i, name in enumerate(names)}
+    missing = [name for name in own if name not in place]
+    if (codes < 0).any() or missing:
+        what = f"the class `{missing[0]}`, which the model does not know" if missing else "images without a label"
+        raise LookalikeError(f"`{table.name}` has {what}; its labels cannot be learned from.")
+    return np.array([place[own[code]] for code in codes], np.int64)

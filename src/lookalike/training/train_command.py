@@ -1,0 +1,318 @@
+"""The commands `train` and `pretrain`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lookalike import methods
+from lookalike.core.device import threads
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import human_bytes
+from lookalike.core.run import Run, find_run
+from lookalike.core.settings import merge
+from lookalike.training import recipe as recipe_files
+from lookalike.training import runner
+from lookalike.training.settings import TrainSettings, expand_shorthand, resolve
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lookalike.data.table import Table
+    from lookalike.training.split import Division
+
+DEFAULT_RECIPES = {"train": recipe_files.DEFAULT, "pretrain": "pretrain"}
+FROM_SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}}  # random weights have no statistics to keep
+
+# EfficientNet-Lite0 on one thread of a recent processor; other networks and machines differ by several times.
+_PIXELS_A_SECOND = 165 * 160 * 160
+_TRAINED_PIXELS_A_SECOND = 75 * 96 * 96
+
+
+def train(
+    *,
+    data: str | Path | Table | None = None,
+    method: str | None = None,
+    model: str | Path | None = None,
+    recipe: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    dry_run: bool = False,
+    report: bool = True,
+) -> Run | Plan:
+    """Train a model on labeled images and keep it if it is better.
+
+    The trained model is measured on held-out classes next to the starting model. Settings are merged: those of
+    `recipe` first, then `settings`, then the other arguments.
+
+    Args:
+        data: Images with classes: a folder, a table or a list file.
+        method: Training method, as `ms`, `supcon` or `xbm`; the recipe's by default.
+        model: Model to start from: a model or run folder, or a timm name.
+        recipe: Recipe to use: a name or a YAML file. `default` if none is given.
+        out: Folder of the run; a new one under the runs folder by default.
+        resume: Run to continue after it was stopped. It ends with the same bits as an uninterrupted run.
+        seed: Random seed.
+        device: Device to train on, as `cpu` or `cuda`; the best one by default.
+        steps: Number of optimizer steps.
+        learning_rate: Learning rate of the backbone.
+        settings: Any setting, as `optimizer.lr=1e-4`. In Python a nested mapping, as `{"optimizer": {"lr": 1e-4}}`.
+        processes: Number of processes that train together.
+        dry_run: Only print the settings and what the run would cost.
+        report: Write the images and maps of the report.
+
+    Returns:
+        The finished run; with `dry_run` a `Plan`.
+
+    Raises:
+        LookalikeError: If the images or settings cannot be used, or the resumed run was started with others.
+
+    Example:
+        >>> run = la.train(data="photos", model="test_efficientnet", steps=2, report=False,
+        ...                settings={"model": {"weights": "random", "size": 32}, "log": {"tensorboard": False}})
+        ... # doctest: +SKIP
+        >>> run.result["steps"]  # doctest: +SKIP
+        2
+    """
+    overrides = _overrides(settings, data, method, model, seed, device, steps, learning_rate, processes)
+    return start("train", data, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
+
+
+def pretrain(
+    *,
+    data: str | Path | Table | None = None,
+    method: str | None = None,
+    model: str | Path | None = None,
+    recipe: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    from_scratch: bool = False,
+    dry_run: bool = False,
+    report: bool = True,
+) -> Run | Plan:
+    """Train a backbone on images without labels.
+
+    The result can be used by `train` and `index` like any other model. If there are labels, a fifth of the images is
+    held out; k-NN accuracy on them is logged and decides whether the trained or the starting model is kept. Without
+    labels both are saved, and the starting model remains the default.
+
+    Args:
+        data: Images, with or without labels: a folder, a table or a list file.
+        method: Pretraining method: `carp`, `moco`, `dino` or `simsiam`; the recipe's by default.
+        model: Model to start from: a model or run folder, or a timm name.
+        recipe: Recipe to use: a name or a YAML file. `pretrain` if none is given.
+        out: Folder of the run; a new one under the runs folder by default.
+        resume: Run to continue after it was stopped. It ends with the same bits as an uninterrupted run.
+        seed: Random seed.
+        device: Device to train on, as `cpu` or `cuda`; the best one by default.
+        steps: Number of optimizer steps.
+        learning_rate: Learning rate of the backbone.
+        settings: Any setting, as `optimizer.lr=1e-4`. In Python a nested mapping, as `{"optimizer": {"lr": 1e-4}}`.
+        processes: Number of processes that train together.
+        from_scratch: Start from random weights, with settings that suit them.
+        dry_run: Only print the settings and what the run would cost.
+        report: Write the images and maps of the report.
+
+    Returns:
+        The finished run; with `dry_run` a `Plan`.
+
+    Raises:
+        LookalikeError: If the images or settings cannot be used, or the resumed run was started with others.
+
+    Example:
+        >>> plan = la.pretrain(data="photos", steps=4, dry_run=True)
+        >>> plan.settings.method.name
+        'carp'
+    """
+    overrides = _overrides(settings, data, method, model, seed, device, steps, learning_rate, processes)
+    if from_scratch:
+        name = overrides.get("method", {}).get("name")
+        if name is None:
+            name = expand_shorthand(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))["method"]["name"]
+        overrides = merge(FROM_SCRATCH, methods.find(name).from_scratch_overrides, overrides)
+    return start("pretrain", data, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
+
+
+def start(
+    command: str,
+    data: str | Path | Table | None,
+    recipe: str | Path | None,
+    overrides: dict[str, Any],
+    *,
+    out: str | Path | None,
+    resume: str | Path | None,
+    dry_run: bool,
+    report: bool,
+) -> Run | Plan:
+    """Start, resume or plan a run of `train` or `pretrain`; `overrides` are merged over the recipe."""
+    if resume is not None:
+        run = find_run(resume)
+        settings = _resumed_settings(run, recipe, overrides)
+    else:
+        settings = resolve(recipe_files.load(recipe or DEFAULT_RECIPES[command]), overrides)
+        _check_command(settings.method.name, command)
+        if not settings.data.source:
+            raise LookalikeError("There is nothing to train on: give a folder of images.")
+        table, division = runner.split_images(data if data is not None else settings.data.source, settings)
+        if dry_run:
+            return Plan(settings, estimate(settings, table, division))
+        run = Run.create(settings.method.name, settings.model_dump(mode="json"), path=out)
+    with contextlib.nullcontext() if resume is not None else run.or_nothing(), run.locked():
+        if resume is not None:
+            table, division = runner.resumed_images(run, settings)
+        return runner.run_training(run, settings, table, division, report=report)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do; the result of a dry run.
+
+    Args:
+        settings: The complete settings.
+        facts: Sizes of the splits and the estimated cost, by name.
+
+    Example:
+        >>> plan = la.train(data="photos", steps=4, dry_run=True)
+        >>> plan.settings.steps, plan.facts["method"]
+        (4, 'ms')
+    """
+
+    settings: TrainSettings
+    facts: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Facts and settings as plain values."""
+        return {"facts": self.facts, "settings": self.settings.model_dump(mode="json")}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.facts)) + 3
+        lines = [f"{name:<{width}}{value}" for name, value in self.facts.items()]
+        return "\n".join([*lines, "", yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False).rstrip()])
+
+
+def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[str, Any]:
+    """Estimate the cost of a run from counts alone; no image is decoded and no model loaded.
+
+    Returns:
+        Names and values to print. Counts are exact, times and sizes rough.
+    """
+    import numpy as np
+
+    codes = table.labels()[0]
+
+    def describe(rows: np.ndarray) -> str:
+        return f"{len(rows):,} images, {len(np.unique(codes[rows])):,} classes"
+
+    size = settings.model.size or 224
+    views = len(table) + settings.views.num_cached * len(division.train)
+    cache_seconds = views * size**2 / _PIXELS_A_SECOND / threads()
+    sampler = settings.sampler
+    batch = sampler.classes_per_batch * sampler.images_per_class if sampler.kind == "pk" else sampler.batch_size
+    method, own = methods.find(settings.method.name), settings.method.own()
+    views_per_image = method.views_per_image(own)
+    if settings.views.mode == "cached" and settings.views.layer == "pooled":
+        step_seconds = 0.015
+        disk = views * 1280 * 4
+    else:
+        passes = 1 + (settings.accumulation_steps > 1)
+        step_seconds = batch * views_per_image * size**2 * passes / _TRAINED_PIXELS_A_SECOND / threads()
+        disk = len(table) * round(size / 0.875) ** 2 * 4
+    in_views = f" in {views_per_image} views" if views_per_image > 1 else ""
+    total = _duration(cache_seconds + settings.steps * step_seconds)
+    return {
+        "training": describe(division.train),
+        "validation": describe(division.validation),
+        "test": describe(division.test),
+        "split by": division.rule,
+        "method": settings.method.name,
+        **method.describe_plan(own, len(division.train), min(batch, len(division.train))),
+        "model": settings.model.name,
+        "steps": f"{settings.steps:,} of {batch:,} images{in_views}",
+        "time": f"roughly {total} the first time ({_duration(cache_seconds)} to fill the cache)",
+        "disk": f"about {human_bytes(disk)} of cache",
+    }
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _overrides(
+    settings: Mapping[str, Any] | None,
+    data: Any,
+    method: str | None,
+    model: Any,
+    seed: int | None,
+    device: str | None,
+    steps: int | None,
+    learning_rate: float | None,
+    processes: int | None,
+) -> dict[str, Any]:
+    """The arguments of a command as settings, over `settings`; what is None is left out."""
+    out: dict[str, Any] = {"seed": seed, "device": device, "steps": steps, "processes": processes, "method": method}
+    out = {name: value for name, value in out.items() if value is not None}
+    if data is not None:
+        out["data"] = {"source": str(data) if isinstance(data, (str, Path)) else data.name}
+    if model is not None:
+        # A folder must still be found when the run is resumed from elsewhere; a name stays a name.
+        path = Path(model)
+        is_folder = len(path.parts) > 1 or isinstance(model, Path)
+        out["model"] = {"name": str(path.absolute() if is_folder else model)}
+    if learning_rate is not None:
+        out["optimizer"] = {"lr": learning_rate}
+    return merge(expand_shorthand(settings or {}), expand_shorthand(out))
+
+
+def _check_command(method: str, command: str) -> None:
+    right = methods.find(method).command
+    if right != command:
+        available = ", ".join(name for name in methods.names() if methods.find(name).command == command)
+        raise LookalikeError(f"`{method}` is a method of `lookalike {right}`; `lookalike {command}` has {available}.")
+
+
+def _resumed_settings(run: Run, recipe: str | Path | None, overrides: Mapping[str, Any]) -> TrainSettings:
+    """The run's own settings; raise if the recipe or the overrides differ from them."""
+    config = run.config
+    settings = resolve(config)
+    if run.result.get("finished"):
+        raise LookalikeError(
+            f"The run `{run.path}` is finished; there is nothing to resume. Start a new one, or view it with: "
+            f"lookalike report {run.path}"
+        )
+    requested = resolve(config, *([recipe_files.load(recipe)] if recipe is not None else []), overrides)
+    different = _differing_names(settings.model_dump(mode="json"), requested.model_dump(mode="json"))
+    different = [name for name in different if name not in ("data.source", "device")]
+    if different:
+        raise LookalikeError(
+            f"The run `{run.path}` was started with another `{different[0]}`, and a run cannot be resumed with other "
+            "settings: leave the setting out, or start a new run with --out."
+        )
+    return settings
+
+
+def _differing_names(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    out = []
+    for name in a.keys() | b.keys():
+        left, right = a.get(name), b.get(name)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            out += _differing_names(left, right, f"{prefix}{name}.")
+        elif left != right:
+            out.append(f"{prefix}{name}")
+    return sorted(out)
