@@ -165,7 +165,7 @@ def test_purge_finds_what_left_the_index_before(
         service = Service(Index.open(where), [])
         contents = [r.payload["content_id"] for part in service.index.store.scan() for r in part]
         for content in contents:
-            service.live.thumbs.get(content, 96)
+            service.live.thumbnails.get(content, 96)
         service.live.queries.keep(np.zeros(48), "hash", 1.0, b"small")
         service.close()
     duplicates(source=images, progress=False)
@@ -184,7 +184,7 @@ def test_purge_finds_what_left_the_index_before(
     mine = helpers.make_images(tmp_path / "mine", classes=1, images=2)
     other = update(mine, seed=0, store="exact").path
     service = Service(Index.open(other), [])
-    service.live.thumbs.get(service.index.table.column("content_id")[0], 96)
+    service.live.thumbnails.get(service.index.table.column("content_id")[0], 96)
     service.close()
     duplicates(source=mine, progress=False)
     before = [file for file in left(home) if not file.is_relative_to(place)]

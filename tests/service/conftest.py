@@ -80,7 +80,7 @@ class Live:
         listener = _listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
         app = create_app(self.make(), hosts=LOOPBACK)
-        self.server = Server(app, ending=1)
+        self.server = Server(app, shutdown_seconds=1)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
         self.thread.start()
         while not self.server.started:

@@ -129,15 +129,15 @@ def test_items_and_thumbnails(client: Any, home: Path) -> None:
 
 
 def test_the_thumbnail_cache_is_bounded(client: Any, service: Any) -> None:
-    service.live.thumbs.limit = 6_000
+    service.live.thumbnails.limit = 6_000
     for item in client.get(f"{API}/items?sample=40").json()["items"]:
         assert client.get(f"/thumb/{item['thumb']}/96.jpg").status_code == 200
-    assert sum(p.stat().st_size for p in service.live.thumbs.folder.rglob("*.jpg")) <= 6_000
+    assert sum(p.stat().st_size for p in service.live.thumbnails.folder.rglob("*.jpg")) <= 6_000
 
 
 def test_thumbnails_carry_no_metadata(tmp_path: Path, model: Path, home: Path) -> None:
     from lookalike.searching import Index, index
-    from lookalike.service.image_files import Thumbs
+    from lookalike.service.image_files import Thumbnails
 
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -151,7 +151,7 @@ def test_thumbnails_carry_no_metadata(tmp_path: Path, model: Path, home: Path) -
     with Index.open(tmp_path / "index") as opened:
         for part in opened.store.scan():
             for record in part:
-                jpeg = Thumbs(opened).get(record.payload["content_id"], 256)
+                jpeg = Thumbnails(opened).get(record.payload["content_id"], 256)
                 assert b"Secret" not in jpeg and b"Exif" not in jpeg and b"http" not in jpeg
 
 

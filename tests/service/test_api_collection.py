@@ -94,11 +94,11 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
     assert client.get(f"{API}/duplicates").json()["counts"]["identical"]["groups"] == 0
     history = client.get(f"{API}/duplicates/history").json()["batches"]
     assert [batch["id"] for batch in history] == [moved["id"]]
-    back = post(client, f"/duplicates/history/{moved['id']}/back").json()
+    back = post(client, f"/duplicates/history/{moved['id']}/undo").json()
     assert back == {"moved": 2, "left": []} and len(list(images.rglob("*.jpg"))) == 62
     wait(client, service.jobs.list()[0].to_json())
     assert client.get(f"{API}/info").json()["index"]["images"] == 63
-    assert post(client, "/duplicates/history/none/back").status_code == 404
+    assert post(client, "/duplicates/history/none/undo").status_code == 404
 
     name = same[0]["id"]
     assert post(client, "/duplicates/dismiss", group=name).json() == {"group": name, "dismissed": True}
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypat
     wait(client, post(client, "/duplicates/find").json())
     monkeypatch.setattr(os, "access", lambda *_: False)
     found = client.get(f"{API}/duplicates").json()
-    assert not found["can_move"] and found["why"].endswith("duplicates are listed, moving is off.")
+    assert not found["can_move"] and found["reason"].endswith("duplicates are listed, moving is off.")
     refused = post(client, "/duplicates/move", kind="identical")
     assert refused.status_code == 409 and "moving is off" in error_message(refused)
 
@@ -209,7 +209,7 @@ def test_what_lies_beyond_the_first_values_can_be_found(client: Any, monkeypatch
 
     assert folders(limit=2) == (5, ["class-00/", "class-01/"]) and folders(find="-04") == (1, ["class-04/"])
     assert folders(limit=5, f="label:class-04") == (1, ["class-04/"])
-    monkeypatch.setattr("lookalike.service.api.facets.FOLDERS", 3)
+    monkeypatch.setattr("lookalike.service.api.facets.MAX_FOLDERS", 3)
     assert folders()[0] == 5 and len(folders()[1]) == 3
     assert client.get(f"{API}/facets", params={"limit": 9}).json()["folders_total"] == 5
 
@@ -222,9 +222,9 @@ def test_folders_and_what_is_in_the_middle_of_a_value(client: Any) -> None:
     all_ = folders()
     assert set(all_) == {f"class-0{n}/" for n in range(len(all_))} and all_["class-01/"] == 13
     assert folders(f="label:class-01") == {"class-01/": 13} and folders(under="class-01/") == {}
-    middle = client.get(f"{API}/facets/label/middle", params={"value": "class-01"}).json()["items"]
+    middle = client.get(f"{API}/facets/label/typical", params={"value": "class-01"}).json()["items"]
     assert len(middle) == 4 and {item["columns"]["label"] for item in middle} == {"class-01"}
-    assert client.get(f"{API}/facets/label/middle", params={"value": "none"}).status_code == 404
+    assert client.get(f"{API}/facets/label/typical", params={"value": "none"}).status_code == 404
 
 
 def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:

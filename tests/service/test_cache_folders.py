@@ -12,7 +12,7 @@ import pytest
 
 from lookalike.service import uploads
 from lookalike.service.http_errors import Problem
-from lookalike.service.image_files import Thumbs
+from lookalike.service.image_files import Thumbnails
 from lookalike.service.uploads import SavedQueries
 
 
@@ -97,14 +97,14 @@ def test_half_of_a_kept_upload_goes_too(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def thumbs(made: Any, home: Path) -> Iterator[Thumbs]:
+def thumbs(made: Any, home: Path) -> Iterator[Thumbnails]:
     from lookalike.searching import Index
 
     with Index.open(made[1]) as index:
-        yield Thumbs(index, limit=4_000)
+        yield Thumbnails(index, limit=4_000)
 
 
-def test_small_images_that_others_trimmed_are_no_error(thumbs: Thumbs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_images_that_others_trimmed_are_no_error(thumbs: Thumbnails, monkeypatch: pytest.MonkeyPatch) -> None:
     with_ghosts(monkeypatch, thumbs.folder / "00" / "gone-96.jpg")
     contents = [r.payload["content_id"] for part in thumbs.index.store.scan() for r in part]
     for content in contents[:12]:

@@ -135,7 +135,7 @@ def goes_through(place: Path, root: Path) -> None:
             assert opened.store.count() == 6
         batches = client.get(f"{API}/duplicates/history").json()["batches"]
         assert [batch["id"] for batch in batches] == [moved["id"]]
-        back = client.post(f"{API}/duplicates/history/{moved['id']}/back", headers=OURS).json()
+        back = client.post(f"{API}/duplicates/history/{moved['id']}/undo", headers=OURS).json()
         assert back["moved"] == 1 and there(root) == 7
         job = next(job for job in client.get(f"{API}/state").json()["jobs"] if job["kind"] == "index")
         assert wait(client, job)["state"] == "finished" and Index.open(place).store.count() == 7

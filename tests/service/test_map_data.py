@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from lookalike.searching import Index, image_map
 from lookalike.service import create_app
 from lookalike.service.http_errors import Problem
-from lookalike.service.map_data import within
+from lookalike.service.map_data import points_inside
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service
 from tests.service.conftest import error_message
@@ -78,7 +78,7 @@ def test_the_first_answer_finds_the_map_read(
             live = Live(index, 0)
             monkeypatch.setattr(live.encoder, "warm", lambda: warmed.append("model"))
             live.warm()
-            assert (live._plane is not None and "records" in vars(live._plane)) != damaged
+            assert (live._map is not None and "records" in vars(live._map)) != damaged
             live.encoder.close()
     assert warmed == ["model", "model"], "a damaged map keeps nothing else from answering"
     assert [record.message for record in caplog.records] == ["the map could not be read"]
@@ -95,7 +95,7 @@ def test_points_masks_and_places_agree(client: Any, ready: Any) -> None:
     card = client.get(f"{base}/point/{i}").json()
     assert card["columns"]["label"] == wanted
     assert client.get(f"{base}/points", params={"i": [i, 0]}).json()["points"][0]["id"] == card["id"]
-    where = client.get(f"{base}/where", params={"id": card["id"]}).json()["points"][0]
+    where = client.get(f"{base}/locate", params={"id": card["id"]}).json()["points"][0]
     assert where["i"] == i and where["x"] == pytest.approx(rows["x"][i] / 65535, abs=1e-6)
     codes = np.frombuffer(client.get(f"{base}/codes/label.bin").content, "<u2")
     assert (codes == rows["label"]).all() and client.get(f"{base}/codes/label").json()["names"] == ready["labels"]
@@ -119,7 +119,7 @@ def test_a_tile_with_a_hole_is_not_kept(client: Any, ready: Any, service: Any, m
     address = f"{API}/map/{ready['gen']}/tile/0/0/0.jpg"
     whole = client.get(address)
     assert "immutable" in whole.headers["cache-control"]
-    get, calls = service.live.thumbs.get, []
+    get, calls = service.live.thumbnails.get, []
 
     def busy(content: str, side: int) -> bytes:
         calls.append(content)
@@ -127,7 +127,7 @@ def test_a_tile_with_a_hole_is_not_kept(client: Any, ready: Any, service: Any, m
             raise Problem(503, "Busy with large images.", retry_after=2)
         return bytes(get(content, side))
 
-    monkeypatch.setattr(service.live.thumbs, "get", busy)
+    monkeypatch.setattr(service.live.thumbnails, "get", busy)
     holed = client.get(address)
     assert holed.status_code == 200 and holed.headers["cache-control"] == "no-store"
     again = client.get(address)
@@ -169,10 +169,10 @@ def test_the_number_is_of_one_index_and_one_state_of_it(made: Any, tmp_path: Pat
                 index.generation.writes += writes
                 image_map.draw_map(index, progress=False)
                 live = Live(index, 0)
-                numbers.append(live.plane.number)
+                numbers.append(live.map_data.number)
                 with Index.open(tmp_path / place) as again:
                     again.generation.writes += writes
-                    assert Live(again, 0).plane.number == numbers[-1], "the same after a restart"
+                    assert Live(again, 0).map_data.number == numbers[-1], "the same after a restart"
                 live.encoder.close()
     assert len(set(numbers)) == 4 and all(0 < number < 2**31 for number in numbers)
 
@@ -192,7 +192,7 @@ def test_drawing_again_keeps_the_shape(client: Any, ready: Any) -> None:
         if facts["gen"] != ready["gen"]:
             break
         time.sleep(0.05)
-    assert facts["gen"] != ready["gen"] and facts["before"] == ready["gen"] and facts["n"] == 61
+    assert facts["gen"] != ready["gen"] and facts["previous"] == ready["gen"] and facts["n"] == 61
     after = columns(client.get(f"{API}/map/{facts['gen']}.bin").content)
     assert sorted(before["label"]) == sorted(after["label"])
 
@@ -202,4 +202,4 @@ def test_inside_a_polygon() -> None:
     corners = np.array([[2, 2], [8, 2], [8, 8], [5, 4], [2, 8]], float)
     edge = [8 - (x - 2) * 4 / 3 if x < 5 else 4 + (x - 5) * 4 / 3 for x, _ in points]
     expected = [2 < x < 8 and 2 < y < limit for (x, y), limit in zip(points, edge, strict=True)]
-    np.testing.assert_array_equal(within(points, corners), expected)
+    np.testing.assert_array_equal(points_inside(points, corners), expected)

@@ -127,10 +127,10 @@ def test_the_command_line_switches_a_running_service(client: Any, service: Any, 
     from lookalike.searching.indexing import update_index
 
     update_index(images.resolve(), where, model=models / "second", store="exact", progress=False)
-    assert service.follower.look() and client.get(f"{API}/info").json()["index"]["generation"] == 2
-    assert switch(index=where).live == 1 and service.follower.follow()
+    assert service.follower.refresh() and client.get(f"{API}/info").json()["index"]["generation"] == 2
+    assert switch(index=where).live == 1 and service.follower.wait_until_live()
     assert client.get(f"{API}/info").json()["index"]["generation"] == 1
-    assert not service.follower.look()
+    assert not service.follower.refresh()
     assert switch(index=where, to="second").live == 2
     with pytest.raises(LookalikeError, match=r"no complete generation `third`; there are: 1 \(first\), 2 \(second\)"):
         switch(index=where, to="third")
@@ -148,13 +148,13 @@ def test_each_model_has_a_map_of_its_own(client: Any, place: Any) -> None:
     facts = client.get(f"{API}/map").json()
     assert facts.get("gen") != first["gen"]
     second = drawn()
-    assert second["gen"] != first["gen"] and second["before"] is not None
+    assert second["gen"] != first["gen"] and second["previous"] is not None
     for old in (f"{API}/map/{first['gen']}.bin", f"{API}/map/{first['gen']}/point/0", f"{API}/items?f={area['f']}"):
         refused = client.get(old)
-        assert refused.status_code == 410 and "drawn anew" in error_message(refused)
+        assert refused.status_code == 410 and "redrawn" in error_message(refused)
     client.post(f"{API}/switch", json={"generation": 1}, headers=OURS)
     back = client.get(f"{API}/map").json()
-    assert back["gen"] == first["gen"] and back["before"] == second["gen"], "the old one as it was, and where from"
+    assert back["gen"] == first["gen"] and back["previous"] == second["gen"], "the old one as it was, and where from"
     was = client.get(f"{API}/map/{back['gen']}/from/{back['before']}.bin").content
     assert len(was) == 4 * 12 and set(np.frombuffer(was, "<i4")) == set(range(12))
 
@@ -174,12 +174,12 @@ def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: A
     hits = client.get(f"{API}/search", params={"like": "images/class-00/new.jpg"}).json()
     assert hits["query"]["columns"]["path"] == "class-00/new.jpg"
     # Two looks that agree, and differ from what was acted on, start a run by themselves.
-    service.watch, service.follower._looked = 0.001, -1e9
-    service.follower._watch()
+    service.watch, service.follower._next_scan = 0.001, -1e9
+    service.follower._scan_folder()
     Image.fromarray(helpers.make_image(98)).save(images / "class-00" / "newer.jpg")
     for _ in range(2):
-        service.follower._looked = -1e9
-        service.follower._watch()
+        service.follower._next_scan = -1e9
+        service.follower._scan_folder()
     job = service.jobs.running() or service.jobs.list()[0]
     assert wait(client, job.to_json())["result"]["new"] == 1
 
@@ -188,8 +188,8 @@ def test_a_watched_folder_is_tried_again_until_its_run_succeeds(
     client: Any, service: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look() -> list[str]:
-        service.follower._looked = -1e9
-        service.follower._watch()
+        service.follower._next_scan = -1e9
+        service.follower._scan_folder()
         helpers.until(lambda: not service.jobs.running())
         return [job.state for job in reversed(service.jobs.list())]
 
@@ -272,12 +272,12 @@ def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
     def look() -> None:
         trouble = next(looks, KeyboardInterrupt)
         if trouble is KeyboardInterrupt:
-            service.follower._ended.set()
+            service.follower._stopped.set()
         elif trouble is not None:
             raise trouble
 
-    monkeypatch.setattr(open_index, "EVERY", 0.001)
-    monkeypatch.setattr(service.follower, "look", look)
+    monkeypatch.setattr(open_index, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr(service.follower, "refresh", look)
     service.follower._run()
     told = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]
     assert told == [("damaged", False), ("", True), ("damaged", False)]

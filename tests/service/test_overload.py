@@ -220,7 +220,7 @@ def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.Monkey
 
 def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, _service = served
-    monkeypatch.setattr(app, "HEAD", 0.3)
+    monkeypatch.setattr(app, "HEADER_SECONDS", 0.3)
     for before in ("", "HEAD /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
         for text in ("", "GET /hea") if not before else ("GET /hea",):
             with silent(server.port, before) as connection:
@@ -229,8 +229,8 @@ def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.
                 connection.sendall(text.encode())
                 connection.settimeout(10)
                 assert connection.recv(100) == b"", "the end of the connection"
-    monkeypatch.setattr(app, "HEAD", 30.0)
-    monkeypatch.setattr(app, "CONNECTIONS", 5)
+    monkeypatch.setattr(app, "HEADER_SECONDS", 30.0)
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 5)
     held = [silent(server.port, "") for _ in range(5)]
     helpers.until(lambda: len(server.server.server_state.connections) == 5)
     with silent(server.port, "") as one_more:
@@ -282,8 +282,8 @@ def test_switching_with_a_held_request_is_honest(
     assert done["state"] == "finished" and done["message"].startswith("Switched to ")
     assert told(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
     assert Uploads(server.port, 4).join() == {200: 4} and held.answers == []
-    real = service.follower.follow
-    monkeypatch.setattr(service.follower, "follow", lambda: real(patience=0.2))
+    real = service.follower.wait_until_live
+    monkeypatch.setattr(service.follower, "wait_until_live", lambda: real(timeout=0.2))
     code, answer = told(server.port, "POST", f"{API}/switch", {"generation": 1})
     if store == "qdrant":  # only one may open it, and the held request still has it
         assert code == 409 and "still in use" in answer["error"]["message"]
@@ -326,10 +326,10 @@ def test_a_change_that_fails_leaves_nothing_behind(
             switch(index=place, to=2)
         for _ in range(2):
             with pytest.raises(MemoryError):
-                service.follower.look()
+                service.follower.refresh()
     assert service.live is before and Uploads(server.port, 2).join() == {200: 2}
     helpers.until(lambda: threading.active_count() <= begun + service.asking.threads)
-    assert service.follower.look() and service.live is not before
+    assert service.follower.refresh() and service.live is not before
     helpers.until(lambda: before.index._store is None)
     wanted = 12 if change == "model" else 13
     assert told(server.port, "GET", "/health")[1]["images"] == wanted

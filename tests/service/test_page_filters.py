@@ -79,7 +79,7 @@ def test_a_prototype_is_shown_by_its_middle_images(screen: Any, live: Any, made:
     facets["facets"].append({"column": "prototype", "values": [{"value": str(n), "count": 9 - n} for n in range(3)]})
     items = screen.request.get(f"{live.url}/api/v1/items?sample=4").json()
     screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
-    screen.route(re.compile(r"/api/v1/facets/prototype/middle"), lambda route: route.fulfill(json=items))
+    screen.route(re.compile(r"/api/v1/facets/prototype/typical"), lambda route: route.fulfill(json=items))
     choose(screen, made[0] / "class-01" / "0.jpg")
     screen.keyboard.press("f")
     screen.locator(".faces").nth(2).locator("img").nth(3).wait_for()
@@ -125,7 +125,7 @@ def test_many_prototypes_are_asked_for_as_they_are_seen(screen: Any, live: Any, 
         route.fulfill(json=items)
 
     screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
-    screen.route(re.compile(r"/api/v1/facets/prototype/middle"), middle)
+    screen.route(re.compile(r"/api/v1/facets/prototype/typical"), middle)
     choose(screen, made[0] / "class-01" / "0.jpg")
     screen.keyboard.press("f")
     screen.get_by_role("button", name="Show all 200").click()

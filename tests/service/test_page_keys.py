@@ -63,7 +63,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
     server, read, write = locked
     counts = {"identical": {"groups": 1, "files": 2, "bytes": 9}}
     facts = {"state": "ready", "job": None, "when": "2026-11-16", "images": 61, "counts": counts}
-    facts |= {"can_move": True, "why": "", "folder": "_lookalike_moved/x"}
+    facts |= {"can_move": True, "reason": "", "folder": "_lookalike_moved/x"}
     batch = {"id": "b1", "when": "2026-11-16T10:00", "folder": "x", "files": 1, "bytes": 9, "state": "moved"}
     index = {"name": "index", "images": 61, "complete": True, "unreadable": 0, "model": "m", "updated": ""}
     job = {"id": "j1", "kind": "index", "title": "Indexing", "phase": "Embedding", "done": 1, "total": 9}

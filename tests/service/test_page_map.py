@@ -280,10 +280,10 @@ def test_what_the_map_cannot_have_is_told(chart: Any, live: Any) -> None:
     refuse("**/map/draw", 409, "This is at work already.")
     page.get_by_role("button", name="Draw again").click()
     page.locator(".mapview .banner", has_text="This is at work already.").wait_for()
-    refuse("**/codes/**", 410, "The map has been drawn anew since; load it again.")
+    refuse("**/codes/**", 410, "The map has been redrawn since; load it again.")
     with page.expect_request("**/api/v1/map"):  # which is looked for at once
         page.get_by_label("Color by").dispatch_event("change")
-    page.locator(".mapview .banner", has_text="drawn anew").wait_for()
+    page.locator(".mapview .banner", has_text="redrawn").wait_for()
     refuse("**/api/v1/map/*.bin", 503, "Busy.")
     page.reload()
     page.get_by_text("Busy.").wait_for()

@@ -1,4 +1,4 @@
-"""The app: the API, images, the page, and the guards around them."""
+"""The web application: API, images and page behind the middleware, and the HTTP server that runs it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,31 @@ from lookalike.service.middleware import REPORT_POLICY, Metrics, RequestGuard, R
 from lookalike.service.state import Service
 
 STATIC = Path(__file__).parent / "static"
-HEALTH = 3.0  # seconds: whatever watches over the server waits for little longer
-# What each first view is made of is fetched beside the page's own modules, not after them.
+HEALTH_SECONDS = 3.0  # a health check does not wait much longer
+# Modules of the first view, preloaded in parallel with the page's own modules.
 SEARCH = ("components/grid", "components/score", "views/search")
 MAP = ("views/map", "map/points", "map/paint_cpu", "map/canvas", "map/tiles")
-FACTS = ("info", "map", "map/now.bin")  # and what the map's first points are drawn from
+FACTS = ("info", "map", "map/now.bin")  # the data of the map's first paint
 IMMUTABLE = "private, max-age=31536000, immutable"
+HEADER_SECONDS = 30.0  # for the header of a request, from the first byte or the start of the connection
+MAX_CONNECTIONS = 500  # a process has about a thousand files and sockets
+SHUTDOWN_SECONDS = 5  # for requests that are being answered; Docker waits for ten
 
 
 def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> FastAPI:
-    """An app around a service; `hosts` are the names it answers to (None: any)."""
+    """Create the web application of a service.
+
+    Args:
+        service: The service.
+        hosts: Host names that are answered; None answers all.
+
+    Returns:
+        An ASGI application, for uvicorn or a test client.
+
+    Example:
+        >>> from lookalike.service import create_app
+        >>> app = create_app(service)  # doctest: +SKIP
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -47,21 +62,21 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
         yield
         service.close()
 
-    # FastAPI's own documentation pages load scripts from elsewhere; /openapi.json stays.
+    # FastAPI's own documentation pages load scripts from other sites; /openapi.json stays.
     app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     metrics = Metrics(service)
     install_error_handlers(app)
     for router in api.ROUTERS:
         app.include_router(router)
-    _images(app, service)
-    _page(app)
+    _add_images(app, service)
+    _add_page(app)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> dict[str, Any]:
         try:
-            async with asyncio.timeout(HEALTH):
-                return {"status": "ok", "images": await service.health.run(lambda: service.index.store.count())}
+            async with asyncio.timeout(HEALTH_SECONDS):
+                return {"status": "ok", "images": await service.health_pool.run(lambda: service.index.store.count())}
         except TimeoutError:
             raise Problem(503, "The index does not answer. Try again in 5 s.", retry_after=5) from None
 
@@ -79,108 +94,110 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
     return app
 
 
-def _images(app: FastAPI, service: Service) -> None:
+def _add_images(app: FastAPI, service: Service) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
-    async def thumb(request: Request, live: Answering, content: str, side: int) -> Response:
-        mark = f'"{content}-{side}"'
-        headers = {"Cache-Control": IMMUTABLE, "ETag": mark}
-        if request.headers.get("if-none-match") == mark:
+    async def thumbnail(request: Request, live: Answering, content: str, side: int) -> Response:
+        etag = f'"{content}-{side}"'
+        headers = {"Cache-Control": IMMUTABLE, "ETag": etag}
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        jpeg = await run_in_threadpool(live.thumbs.kept, content, side)
+        jpeg = await run_in_threadpool(live.thumbnails.cached, content, side)
         if jpeg is None:
-            jpeg = await service.showing.run(live.thumbs.get, content, side)
+            jpeg = await service.image_pool.run(live.thumbnails.get, content, side)
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     @app.get("/query/{name}.jpg", include_in_schema=False)
-    def query(live: Answering, name: str) -> Response:
+    def query_image(live: Answering, name: str) -> Response:
         headers = {"Cache-Control": "private, max-age=3600"}
         return Response(live.queries.image(name), media_type="image/jpeg", headers=headers)
 
     @app.get("/original/{name:path}", include_in_schema=False)
-    async def whole(request: Request, live: Answering, name: str) -> Response:
+    async def original_image(request: Request, live: Answering, name: str) -> Response:
         if not service.originals and rights_of(request.scope) != "write":
-            raise Problem(403, "Originals are not given out to keys that only read.")
-        return await service.showing.run(original, request, live, name, keep_metadata=service.keep_metadata)
+            raise Problem(403, "Originals are not available to keys that can only read.")
+        return await service.image_pool.run(original, request, live, name, keep_metadata=service.keep_metadata)
 
 
-def _page(app: FastAPI) -> None:
-    for screen in (*SCREENS, *(f"{start}{{rest:path}}" for start in SCREEN_PREFIXES)):
-        app.add_api_route(screen, _index, methods=["GET", "HEAD"], include_in_schema=False)
-    app.mount("/static", _Static(directory=STATIC), name="static")
+def _add_page(app: FastAPI) -> None:
+    for screen in (*SCREENS, *(f"{prefix}{{rest:path}}" for prefix in SCREEN_PREFIXES)):
+        app.add_api_route(screen, _index_page, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/static", _CompressedFiles(directory=STATIC), name="static")
 
 
-def _index(request: Request) -> Response:
-    of_map = request.url.path == "/map"
-    early = [f'<link rel="preload" as="fetch" crossorigin href="/api/v1/{name}">' for name in FACTS if of_map]
-    early += [f'<link rel="modulepreload" href="/static/{name}.js">' for name in (MAP if of_map else SEARCH)]
-    text = (STATIC / "index.html").read_text(encoding="utf-8").replace("<!-- first view -->", "\n".join(early))
+def _index_page(request: Request) -> Response:
+    is_map = request.url.path == "/map"
+    preload = [f'<link rel="preload" as="fetch" crossorigin href="/api/v1/{name}">' for name in FACTS if is_map]
+    preload += [f'<link rel="modulepreload" href="/static/{name}.js">' for name in (MAP if is_map else SEARCH)]
+    text = (STATIC / "index.html").read_text(encoding="utf-8").replace("<!-- first view -->", "\n".join(preload))
     return Response(text, media_type="text/html", headers={"Cache-Control": "no-cache"})
 
 
-class _Static(StaticFiles):
-    """Files of the page: asked for again each time, answered with "not modified" as long as they are the same."""
+class _CompressedFiles(StaticFiles):
+    """The page's files, compressed; browsers revalidate them by ETag."""
 
     def file_response(self, full_path: Any, stat_result: Any, scope: Any, status_code: int = 200) -> Response:
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers["Cache-Control"] = "no-cache"
-        packs = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
-        if not packs or not isinstance(response, FileResponse):
+        accepts_gzip = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
+        if not accepts_gzip or not isinstance(response, FileResponse):
             return response
-        kept = {name: value for name, value in response.headers.items() if name != "content-length"}
-        body = _packed(str(full_path), stat_result.st_mtime_ns)
-        return Response(body, headers={**kept, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
+        headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+        body = _compressed(str(full_path), stat_result.st_mtime_ns)
+        return Response(body, headers={**headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
 
 
 @lru_cache(maxsize=200)
-def _packed(path: str, _changed: int) -> bytes:
+def _compressed(path: str, _changed: int) -> bytes:
     return gzip.compress(Path(path).read_bytes(), mtime=0)
 
 
-HEAD = 30.0  # seconds for the head of a request, from the first byte or the beginning of the connection
-CONNECTIONS = 500  # a process has about a thousand files and sockets in all
-ENDING = 5  # seconds for the requests that are being answered when the server is to end; Docker waits for ten
-
-
 class Connection(H11Protocol):
-    """uvicorn's, but nobody keeps it who does not ask."""
+    """uvicorn's HTTP connection with limits on their number and on silent clients."""
 
-    _waiting: asyncio.TimerHandle | None = None
+    _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
         else:
-            self._wait()
+            self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self._wait()
+            self._start_timeout()
         else:
-            self._heard()
+            self._cancel_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._heard()
+        self._cancel_timeout()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        if self._waiting is None:
-            self._waiting = self.loop.call_later(HEAD, self.timeout_keep_alive_handler)
+    def _start_timeout(self) -> None:
+        if self._timeout is None:
+            self._timeout = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
 
-    def _heard(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, but it does not send itself the signal again that ended it: to whoever counts Ctrl-Cs
-    (core/interrupts.py) that was a second one, and the process ended before anything was tidied up."""
+    """uvicorn's server, except that it does not send itself the signal that ended it.
 
-    struck: int | None = None
+    The command line counts Ctrl-Cs: a repeated signal would end the process before it has cleaned up. The signal is
+    stored in `exit_signal`.
 
-    def __init__(self, app: Any, *, ending: int = ENDING) -> None:
+    Args:
+        app: The ASGI application.
+        shutdown_seconds: Seconds for requests that are being answered when the server ends.
+    """
+
+    exit_signal: int | None = None
+
+    def __init__(self, app: Any, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -189,7 +206,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=15,
-                timeout_graceful_shutdown=ending,
+                timeout_graceful_shutdown=shutdown_seconds,
             )
         )
 
@@ -206,5 +223,5 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        self.struck = sig
+        self.exit_signal = sig
         super().handle_exit(sig, frame)

@@ -1,4 +1,4 @@
-"""Duplicates as the page goes through them: what was found last, what was moved, what is left."""
+"""Review of duplicates: the groups that were found, what was moved or dismissed, and what remains."""
 
 from __future__ import annotations
 
@@ -16,117 +16,160 @@ from lookalike.searching.image_facts import ImageFacts
 from lookalike.service.http_errors import Problem
 
 
-class Desk:
-    """Found groups, held until the next look; safe to ask from several threads."""
+class DuplicateReview:
+    """The duplicates of the last search, held until the next one; safe with several threads."""
 
     def __init__(self) -> None:
-        self._guard = threading.RLock()
-        self.found: Duplicates | None = None
-        self.when = ""
+        self._lock = threading.RLock()
+        self._duplicates: Duplicates | None = None
+        self._time = ""
         self._dismissed: dict[str, Group] = {}
 
-    def look(self, index: Index) -> dict[str, Any]:
-        """The work of a job."""
+    def find(self, index: Index) -> dict[str, Any]:
+        """Search an index for duplicates.
+
+        Args:
+            index: The index.
+
+        Returns:
+            Number of images, and counts by kind.
+        """
         with Progress("Reading vectors", shown=False):
             vectors = all_vectors(index)
-        found = duplicates_in_table(index.table, vectors, progress=False)
-        with self._guard:
-            self.found, self.when, self._dismissed = found, time.strftime("%Y-%m-%dT%H:%M:%S%z"), {}
-        return {"images": found.images, "counts": found.counts}
+        duplicates = duplicates_in_table(index.table, vectors, progress=False)
+        with self._lock:
+            self._duplicates, self._time, self._dismissed = duplicates, time.strftime("%Y-%m-%dT%H:%M:%S%z"), {}
+        return {"images": duplicates.images, "counts": duplicates.counts}
 
-    def _have(self) -> Duplicates:
-        if self.found is None:
-            raise Problem(409, "Nobody has looked for duplicates yet: look for them first.")
-        return self.found
+    @property
+    def duplicates(self) -> Duplicates:
+        """The result of the last search; `Problem` 409 if there was none."""
+        if self._duplicates is None:
+            raise Problem(409, "Duplicates have not been searched for yet: search for them first.")
+        return self._duplicates
 
     def summary(self, root: Path) -> dict[str, Any]:
-        with self._guard:
-            found = self.found
-            why = file_moves.cannot_move(root)
+        """State, counts by kind, and whether files below `root` can be moved."""
+        with self._lock:
+            duplicates = self._duplicates
+            reason = file_moves.cannot_move(root)
             target = file_moves.default_target(root)
             return {
-                "state": "none" if found is None else "ready",
-                "when": self.when or None,
-                "images": found.images if found else None,
-                "counts": found.counts if found else None,
-                "can_move": not why,
-                "why": why,
+                "state": "none" if duplicates is None else "ready",
+                "when": self._time or None,
+                "images": duplicates.images if duplicates else None,
+                "counts": duplicates.counts if duplicates else None,
+                "can_move": not reason,
+                "reason": reason,
                 "folder": "/".join(target.parts[-3:]),
             }
 
     def page(
         self, kind: str, offset: int, limit: int, prefer: str, among: set[str] | None = None
     ) -> tuple[int, list[Group]]:
-        """A part of the groups of a kind; `among` leaves those with at least two of these rows."""
-        with self._guard:
-            groups = self._have().of(kind)
+        """A page of the groups of a kind.
+
+        Args:
+            kind: `identical`, `same` or `near`.
+            offset: Number of the first group.
+            limit: Number of groups.
+            prefer: Folder whose files are suggested to be kept.
+            among: If given, only groups with at least two of these rows.
+
+        Returns:
+            The number of all such groups, and the groups of the page.
+        """
+        with self._lock:
+            groups = self.duplicates.of(kind)
             if among is not None:
-                groups = [one for one in groups if sum(image.id in among for image in one.files) > 1]
-            part = groups[offset : offset + limit]
-            return len(groups), [self._preferred(found, prefer) for found in part]
+                groups = [group for group in groups if sum(image.id in among for image in group.files) > 1]
+            return len(groups), [self._preferred(group, prefer) for group in groups[offset : offset + limit]]
 
-    def _preferred(self, found: Group, prefer: str) -> Group:
+    def _preferred(self, group: Group, prefer: str) -> Group:
         if not prefer:
-            return found
-        keep, reason = suggest_keep(found.files, prefer=prefer)
-        return Group(found.kind, found.files, keep, reason)
+            return group
+        keep, reason = suggest_keep(group.files, prefer=prefer)
+        return Group(group.kind, group.files, keep, reason)
 
-    def suggested(self, kind: str, prefer: str, without: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """(group, rows to move) of every suggestion of a kind."""
-        with self._guard:
-            groups = [self._preferred(found, prefer) for found in self._have().of(kind) if found.id not in without]
-            return [(found.id, [image.id for image in found.moves]) for found in groups]
+    def suggested(self, kind: str, prefer: str, exclude: Sequence[str]) -> list[tuple[str, list[str]]]:
+        """Group ids with the rows to move, for every suggestion of a kind.
+
+        Args:
+            kind: `identical`, `same` or `near`.
+            prefer: Folder whose files are suggested to be kept.
+            exclude: Ids of groups to leave out.
+        """
+        with self._lock:
+            groups = [self._preferred(group, prefer) for group in self.duplicates.of(kind) if group.id not in exclude]
+            return [(group.id, [image.id for image in group.moves]) for group in groups]
 
     def move(self, picked: Sequence[tuple[str, Sequence[str]]]) -> tuple[file_moves.Batch, list[str]]:
-        """Move rows of groups away; the batch, and the rows that are gone. At least one of each group stays."""
-        with self._guard:
-            found = self._have()
-            groups = {one.id: one for one in found.groups}
-            chosen: list[ImageFacts] = []
-            for name, rows in picked:
-                if name not in groups:
-                    raise Problem(404, f"There is no group `{name}` any more.")
-                names = set(rows)
-                mine = [image for image in groups[name].files if image.id in names]
-                if len(mine) != len(names):
+        """Move files of groups away; at least one file of each group must stay.
+
+        Args:
+            picked: Group ids with the rows to move.
+
+        Returns:
+            The batch of moved files, and the rows whose files are gone.
+
+        Raises:
+            Problem: With status 404 or 422 if a group or a row is wrong.
+        """
+        with self._lock:
+            duplicates = self.duplicates
+            groups = {group.id: group for group in duplicates.groups}
+            chosen: dict[str, ImageFacts] = {}
+            for group_id, rows in picked:
+                if group_id not in groups:
+                    raise Problem(404, f"There is no group `{group_id}` any more.")
+                files, names = groups[group_id].files, set(rows)
+                moving = {image.id: image for image in files if image.id in names}
+                if len(moving) != len(names):
                     raise Problem(422, "An image that is to be moved does not belong to its group.")
-                if len(mine) == len(groups[name].files):
-                    raise Problem(422, "At least one image of every group stays.")
-                chosen += mine
-            chosen = list({image.id: image for image in chosen}.values())
-            wanted = found.files_to_move(chosen)
-            batch = file_moves.move(found.root, wanted)
+                if len(moving) == len(files):
+                    raise Problem(422, "At least one image of every group must stay.")
+                chosen |= moving
+            requests = duplicates.files_to_move(list(chosen.values()))
+            batch = file_moves.move(duplicates.root, requests)
             stayed = {line["path"] for line in batch.left}
-            gone = [image.id for image, one in zip(chosen, wanted, strict=True) if one.path not in stayed]
-            solved = {name for name, _ in picked}
-            found.groups = [one for one in found.groups if one.id not in solved]
-            self._without(set(gone))
+            gone = [row for row, request in zip(chosen, requests, strict=True) if request.path not in stayed]
+            solved = {group_id for group_id, _ in picked}
+            duplicates.groups = [group for group in duplicates.groups if group.id not in solved]
+            self._remove_rows(set(gone))
             return batch, gone
 
-    def _without(self, rows: set[str]) -> None:
-        """A file that left one group leaves the others too."""
-        found = self._have()
+    def _remove_rows(self, rows: set[str]) -> None:
+        """Remove moved files from the groups that remain."""
         groups = []
-        for one in found.groups:
-            files = [image for image in one.files if image.id not in rows]
-            if len(files) == len(one.files):
-                groups.append(one)
+        for group in self.duplicates.groups:
+            files = [image for image in group.files if image.id not in rows]
+            if len(files) == len(group.files):
+                groups.append(group)
             elif len(files) > 1:
-                groups.append(Group(one.kind, files, *suggest_keep(files)))
-        found.groups = groups
+                groups.append(Group(group.kind, files, *suggest_keep(files)))
+        self.duplicates.groups = groups
 
-    def dismiss(self, name: str, *, undo: bool) -> None:
-        with self._guard:
-            found = self._have()
+    def dismiss(self, group_id: str, *, undo: bool) -> None:
+        """Mark a group as not being duplicates; remembered for later searches.
+
+        Args:
+            group_id: The group.
+            undo: Take the mark back.
+
+        Raises:
+            Problem: With status 404 if there is no such group.
+        """
+        with self._lock:
+            duplicates = self.duplicates
             if undo:
-                if name not in self._dismissed:
-                    raise Problem(404, f"The group `{name}` was not dismissed.")
-                found.groups.append(self._dismissed.pop(name))
-                found.groups.sort(key=sort_key)
+                if group_id not in self._dismissed:
+                    raise Problem(404, f"The group `{group_id}` was not dismissed.")
+                duplicates.groups.append(self._dismissed.pop(group_id))
+                duplicates.groups.sort(key=sort_key)
             else:
-                one = next((g for g in found.groups if g.id == name), None)
-                if one is None:
-                    raise Problem(404, f"There is no group `{name}` any more.")
-                found.groups.remove(one)
-                self._dismissed[name] = one
-            dismiss(found.root, name, undo=undo)
+                group = next((group for group in duplicates.groups if group.id == group_id), None)
+                if group is None:
+                    raise Problem(404, f"There is no group `{group_id}` any more.")
+                duplicates.groups.remove(group)
+                self._dismissed[group_id] = group
+            dismiss(duplicates.root, group_id, undo=undo)

@@ -1,4 +1,4 @@
-"""Small images, made when first asked for and kept in a bounded cache by the content they show."""
+"""Image files over HTTP: cached thumbnails, and originals with or without their metadata."""
 
 from __future__ import annotations
 
@@ -24,32 +24,52 @@ if TYPE_CHECKING:
     from lookalike.service.open_index import Live
 
 SIDES = (96, 256, 512, 1024)
-HASH = re.compile(r"[0-9a-f]{16,64}")
-LIMIT = 1_000_000_000
+CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
+CACHE_BYTES = 1_000_000_000
+SUFFIXES = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
 
 
-class Thumbs:
-    def __init__(self, index: Index, *, limit: int = LIMIT) -> None:
+class Thumbnails:
+    """Thumbnails by content id, made on first use and kept in a bounded cache.
+
+    Args:
+        index: The index of the images.
+        limit: Bytes that the thumbnails of all indexes may take on disk.
+    """
+
+    def __init__(self, index: Index, *, limit: int = CACHE_BYTES) -> None:
         self.index, self.limit = index, limit
-        self.all = folders.cache("thumbs")
-        self.folder = self.all / path_key(index.path)  # one for each index, so that `purge` finds all of them
-        self._guard = threading.Lock()
+        self.cache = folders.cache("thumbs")
+        self.folder = self.cache / path_key(index.path)  # one for each index, so that `purge` finds all of them
+        self._lock = threading.Lock()
         self._bytes: int | None = None
 
     def get(self, content: str, side: int) -> bytes:
-        """From the cache, or made now."""
+        """A thumbnail from the cache, or made now.
+
+        Args:
+            content: Content id of the image.
+            side: Longer side in pixels, one of `SIDES`.
+
+        Returns:
+            A JPEG.
+
+        Raises:
+            Problem: With status 404 if the image is not in the index or cannot be opened.
+        """
         record, path = self._find(content, side)
         return _read(path) or self._make(record, path, side)
 
-    def kept(self, content: str, side: int) -> bytes | None:
-        """From the cache alone."""
+    def cached(self, content: str, side: int) -> bytes | None:
+        """A thumbnail from the cache, or None."""
         return _read(self._find(content, side)[1])
 
     def _find(self, content: str, side: int) -> tuple[Record, Path]:
-        if side not in SIDES or not HASH.fullmatch(content):
-            raise Problem(404, f"There is no such image; sides are {', '.join(map(str, SIDES))}.")
-        record = next((r for part in self.index.store.scan(where=_shows(content), batch=1) for r in part), None)
-        if record is None:  # also when it is cached: what left the index is not shown any more
+        if side not in SIDES or not CONTENT_ID.fullmatch(content):
+            raise Problem(404, f"There is no such thumbnail; sides are {', '.join(map(str, SIDES))}.")
+        where = [Condition("content_id", (content,))]
+        record = next((r for part in self.index.store.scan(where=where, batch=1) for r in part), None)
+        if record is None:  # even if it is cached: images that left the index are not shown
             raise Problem(404, "This image is not in the index.")
         return record, self.folder / content[:2] / f"{content}-{side}.jpg"
 
@@ -65,21 +85,21 @@ class Thumbs:
             raise Problem(404, str(error)) from error
         write_bytes(path, jpeg, private=True)
         folders.touch(self.folder)
-        self._grow(len(jpeg))
+        self._bound_cache(len(jpeg))
         return jpeg
 
-    def _grow(self, count: int) -> None:
-        """Keep what all indexes have under the limit: over it, the oldest fifth goes."""
-        with self._guard:
+    def _bound_cache(self, added: int) -> None:
+        """Keep the cache of all indexes below the limit: above it, the oldest fifth is deleted."""
+        with self._lock:
             if self._bytes is None:
-                self._bytes = folders.size_of(self.all)
+                self._bytes = folders.size_of(self.cache)
             else:
-                self._bytes += count
+                self._bytes += added
             if self._bytes > self.limit:
-                files: list[Path] = sorted(self.all.glob("**/*.jpg"), key=folders.last_used)
+                files: list[Path] = sorted(self.cache.glob("**/*.jpg"), key=folders.last_used)
                 for path in files[: 1 + len(files) // 5]:
                     path.unlink(missing_ok=True)
-                self._bytes = folders.size_of(self.all)
+                self._bytes = folders.size_of(self.cache)
 
 
 def _read(path: Path) -> bytes | None:
@@ -89,23 +109,30 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _shows(content: str) -> list[Condition]:
-    return [Condition("content_id", (content,))]
-
-
-ENDINGS = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
-
-
 def original(request: Request, live: Live, name: str, *, keep_metadata: bool) -> Response:
+    """Answer a request for an original image.
+
+    Args:
+        request: The request; `If-None-Match` is honored.
+        live: The open index.
+        name: Row id of the image.
+        keep_metadata: Send the file as it is, else without EXIF and other metadata.
+
+    Returns:
+        The image, or an empty 304.
+
+    Raises:
+        Problem: With status 404 or 415 if it cannot be opened or decoded.
+    """
     from lookalike.data import UnreadableImage
     from lookalike.data.strip_metadata import media_type, without_metadata
 
-    record, as_it_is = live.record(name), "whole" if keep_metadata else "bare"
+    record = live.record(name)
     try:
         with opened(live.index, record) as data:
-            mark = f'"{hash_bytes(data)}-{as_it_is}"'
-            headers = {"Cache-Control": "private, no-cache", "ETag": mark}
-            if request.headers.get("if-none-match") == mark:
+            etag = f'"{hash_bytes(data)}-{"whole" if keep_metadata else "bare"}"'
+            headers = {"Cache-Control": "private, no-cache", "ETag": etag}
+            if request.headers.get("if-none-match") == etag:
                 return Response(status_code=304, headers=headers)
             body, media = (data, media_type(data)) if keep_metadata else without_metadata(data)
     except Problem:
@@ -114,12 +141,12 @@ def original(request: Request, live: Live, name: str, *, keep_metadata: bool) ->
         raise Problem(415, str(error)) from error
     except LookalikeError as error:
         raise Problem(404, str(error)) from error
-    headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(_name(record, media), safe='')}"
+    headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(_file_name(record, media), safe='')}"
     return Response(body, media_type=media, headers=headers)
 
 
-def _name(record: Record, media: str) -> str:
-    """The file's own name, with the ending of what it has become."""
+def _file_name(record: Record, media: str) -> str:
+    """The file's own name, with the suffix of the type that is sent."""
     name = PurePosixPath(str(record.payload.get("path", record.id)))
-    endings = ENDINGS.get(media)
-    return name.name if endings is None or name.suffix.lower() in endings else f"{name.stem}{endings[0]}"
+    suffixes = SUFFIXES.get(media)
+    return name.name if suffixes is None or name.suffix.lower() in suffixes else f"{name.stem}{suffixes[0]}"

@@ -1,4 +1,4 @@
-"""The map as the page reads it: binary columns once, then bit masks, points by their place, and tiles of images."""
+"""The map in the page's binary format: points, value codes, filter masks, regions, and tiles of thumbnails."""
 
 from __future__ import annotations
 
@@ -17,125 +17,165 @@ from lookalike.store import Condition
 if TYPE_CHECKING:
     from lookalike.service.open_index import Live
 
-NONE = 65_535
-SIDE, CELLS = 64, 8  # a tile's cells
-DEEPEST = 14
-Before = tuple[int, Map]  # the number and the map that were shown
-MOST = 5_000  # images that a part of the map may hold to be searched in
-CORNERS = 256  # that such parts may have in all: each is a pass over all points
-SQUARE = 4_096  # corners of a part are given on a grid of this many
+NO_VALUE = 65_535
+CELL_SIDE, CELLS = 64, 8  # pixels of a tile's cell, and cells in a row
+MAX_DEPTH = 14
+MAX_AREA_IMAGES = 5_000  # in a region that is searched in
+MAX_CORNERS = 256  # of all regions of a request: each is a pass over all points
+AREA_GRID = 4_096  # corners of a region lie on a grid of this many steps
+PreviousMap = tuple[int, Map]  # number and map that were shown before
 
 
-class Plane:
-    """One state of the map; nothing in it changes."""
+class MapData:
+    """An immutable state of the map.
 
-    def __init__(self, map_: Map, live: Live, before: Before | None = None) -> None:
+    Args:
+        map_: The map with ids and positions.
+        live: The open index.
+        previous: Number and map that pages show now, for the transition.
+    """
+
+    def __init__(self, map_: Map, live: Live, previous: PreviousMap | None = None) -> None:
         self.map, self.live, self.number = map_, live, _number(map_, live)
-        self.before = before[0] if before else None
-        where: dict[str, int] = before[1].where if before else {}
-        self.was = np.array([where.get(name, -1) for name in map_.ids], "<i4")  # the place of each in the map before
+        self.previous = previous[0] if previous else None
+        before: dict[str, int] = previous[1].where if previous else {}
+        self.previous_points = np.array([before.get(name, -1) for name in map_.ids], "<i4")
+        self._codes: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     @cached_property
     def unit(self) -> np.ndarray:
-        """Places from 0 to 1, as exactly as they travel."""
+        """Positions from 0 to 1, rounded as in the binary format."""
         return np.rint(self.map.unit() * 65_535) / 65_535
 
     def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
-        """The value of a column for each point as a number, the most frequent first, and their names."""
+        """Values of a column as codes, the most frequent value first.
+
+        Args:
+            column: Name of the column.
+
+        Returns:
+            One uint16 code per point (65535: no value), and the names of the codes.
+        """
         if column not in self._codes:
-            self._codes[column] = self._coded(column)
+            self._codes[column] = self._encode(column)
         return self._codes[column]
 
-    @cached_property
-    def _codes(self) -> dict[str, tuple[np.ndarray, list[str]]]:
-        return {}
-
-    def _coded(self, column: str) -> tuple[np.ndarray, list[str]]:
+    def _encode(self, column: str) -> tuple[np.ndarray, list[str]]:
         table = self.live.index.table
         if not table.has(column):
-            return np.full(len(self.map), NONE, np.uint16), []
+            return np.full(len(self.map), NO_VALUE, np.uint16), []
         values = dict(zip(table.column("row_id").tolist(), table.column(column).tolist(), strict=True))
         texts = [_first(values.get(name)) for name in self.map.ids]
         counts = Counter(texts)
         del counts[""]
-        names = sorted(counts, key=lambda name: (-counts[name], name))[: NONE - 1]
-        code = {name: place for place, name in enumerate(names)}
-        return np.array([code.get(text, NONE) for text in texts], np.uint16), names
+        names = sorted(counts, key=lambda name: (-counts[name], name))[: NO_VALUE - 1]
+        code = {name: number for number, name in enumerate(names)}
+        return np.array([code.get(text, NO_VALUE) for text in texts], np.uint16), names
 
     @cached_property
     def records(self) -> bytes:
+        """All points in the binary format."""
         return self.map.packed(self.codes("label")[0], self.number)
 
     def mask(self, filters: list[str]) -> bytes:
-        """A bit for each point, least significant first: whether it meets the filters."""
+        """One bit per point, least significant first: whether it matches the filters."""
         bits = np.zeros(len(self.map), bool)
         for batch in self.live.index.store.scan(where=self.live.where(filters)):
-            found = [self.map.where[record.id] for record in batch if record.id in self.map.where]
-            bits[found] = True
+            bits[[self.map.where[record.id] for record in batch if record.id in self.map.where]] = True
         return np.packbits(bits, bitorder="little").tobytes()
 
     def name(self, point: int) -> str:
+        """Row id of a point; `Problem` 404 if there is none."""
         if not 0 <= point < len(self.map):
             raise Problem(404, f"The map has no point {point}.")
         return self.map.ids[point]
 
     def area(self, text: str) -> Condition:
-        """The images inside a part of the map, drawn as corners on a grid: `GEN.xxxyyyxxxyyy…` in hexadecimal."""
+        """The condition for images inside a region of the map.
+
+        Args:
+            text: `NUMBER.xxxyyyxxxyyy…`: the map's number and the corners in hexadecimal on a grid of 4096.
+
+        Raises:
+            Problem: With status 410 if the map was redrawn, 422 if the region is not valid or too large.
+        """
         number, _, digits = text.partition(".")
         if number != str(self.number):
-            raise Problem(410, "The map has been drawn anew since; choose the part again.")
+            raise Problem(410, "The map has been redrawn; select the region again.")
         try:
             numbers = [int(digits[at : at + 3], 16) for at in range(0, len(digits), 3)]
         except ValueError:
             numbers = []
         if len(numbers) < 6 or len(numbers) % 2 or len(digits) % 3:
-            raise Problem(422, "This is no part of the map.")
-        inside = np.flatnonzero(within(self.unit * SQUARE, np.array(numbers, float).reshape(-1, 2)))
-        if len(inside) > MOST:
-            raise Problem(422, f"This part holds {len(inside):,} images; choose one with at most {MOST:,}.")
-        records = self.live.index.store.get([self.map.ids[place] for place in inside])
+            raise Problem(422, "This is not a region of the map.")
+        inside = np.flatnonzero(points_inside(self.unit * AREA_GRID, np.array(numbers, float).reshape(-1, 2)))
+        if len(inside) > MAX_AREA_IMAGES:
+            raise Problem(
+                422, f"This region contains {len(inside):,} images; select one with at most {MAX_AREA_IMAGES:,}."
+            )
+        records = self.live.index.store.get([self.map.ids[point] for point in inside])
         contents = {str(r.payload.get("content_id", "")) for r in records if r is not None}
         return Condition("content_id", tuple(sorted(contents)) or ("-",))
 
     def tile(self, z: int, x: int, y: int) -> tuple[bytes, bool]:
-        """8 × 8 small images, in each cell the first point that lies in it; and whether none is missing."""
+        """A sheet of 8 × 8 thumbnails, each the first point of its cell.
+
+        Args:
+            z: Depth in the quad-tree.
+            x: Column of the tile.
+            y: Row of the tile.
+
+        Returns:
+            A JPEG, and whether all thumbnails were available.
+
+        Raises:
+            Problem: With status 404 if there is no such tile.
+        """
         from PIL import Image, ImageOps
 
-        if not (0 <= z <= DEEPEST and 0 <= x < 2**z and 0 <= y < 2**z):
+        if not (0 <= z <= MAX_DEPTH and 0 <= x < 2**z and 0 <= y < 2**z):
             raise Problem(404, "The map has no such tile.")
         fine = self.unit * (2**z * CELLS)
         cell = np.minimum(fine.astype(np.int64), 2**z * CELLS - 1) - np.array([x, y]) * CELLS
         inside = np.flatnonzero(((cell >= 0) & (cell < CELLS)).all(axis=1))
         _, first = np.unique(cell[inside, 1] * CELLS + cell[inside, 0], return_index=True)
-        chosen = inside[first]
-        sheet = Image.new("RGB", (SIDE * CELLS, SIDE * CELLS), (128, 128, 128))
-        whole = True
-        for point, record in zip(chosen, self.live.index.store.get([self.map.ids[i] for i in chosen]), strict=True):
+        points = inside[first]
+        sheet = Image.new("RGB", (CELL_SIDE * CELLS, CELL_SIDE * CELLS), (128, 128, 128))
+        complete = True
+        for point, record in zip(points, self.live.index.store.get([self.map.ids[i] for i in points]), strict=True):
             if record is None:
                 continue
             try:
-                data = self.live.thumbs.get(str(record.payload.get("content_id", "")), 96)
-            except Problem:  # busy, or the drive is away: another time it may be there
-                whole = False
+                data = self.live.thumbnails.get(str(record.payload.get("content_id", "")), 96)
+            except Problem:  # busy, or the drive is not mounted: it may be available later
+                complete = False
                 continue
             with Image.open(io.BytesIO(data)) as image:
-                small = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
+                small = ImageOps.fit(image.convert("RGB"), (CELL_SIDE, CELL_SIDE))
             column, row = (int(c) for c in cell[point])
-            sheet.paste(small, (column * SIDE, row * SIDE))
+            sheet.paste(small, (column * CELL_SIDE, row * CELL_SIDE))
         out = io.BytesIO()
         sheet.save(out, "JPEG", quality=78)
-        return out.getvalue(), whole
+        return out.getvalue(), complete
 
 
-def _number(map_: Map, live: Live) -> int:
-    """A number of this state alone, over all indexes and generations: browsers keep what they got under it."""
-    index, generation = live.index, live.index.generation
-    state = f"{index.path} {generation.number} {generation.created} {generation.writes} {map_.number}"
-    return int(hash_bytes(state, map_.places.tobytes())[:8], 16) % (2**31 - 1) + 1
+def points_inside(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Which points lie inside a polygon, by the even-odd rule.
 
+    Args:
+        points: The points.
+        corners: Corners of the polygon.
 
-def within(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
-    """Which points lie inside a polygon: an odd number of its sides is crossed on the way to the right."""
+    Shape:
+        - points: `(n, 2)`; corners: `(c, 2)`.
+        - output: `(n,)`, bool.
+
+    Example:
+        >>> from lookalike.service.map_data import points_inside
+        >>> square = np.array([[0, 0], [2, 0], [2, 2], [0, 2]])
+        >>> points_inside(np.array([[1, 1], [3, 1]]), square).tolist()
+        [True, False]
+    """
     inside = np.zeros(len(points), bool)
     x, y = points.T
     for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
@@ -143,6 +183,13 @@ def within(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
             crossed = (y1 > y) != (y2 > y)
             inside ^= crossed & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
     return inside
+
+
+def _number(map_: Map, live: Live) -> int:
+    """A number for this state, unique over all indexes and generations: browsers cache by it."""
+    index, generation = live.index, live.index.generation
+    state = f"{index.path} {generation.number} {generation.created} {generation.writes} {map_.number}"
+    return int(hash_bytes(state, map_.places.tobytes())[:8], 16) % (2**31 - 1) + 1
 
 
 def _first(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`Live`: a generation that answers, and the change from one to the next without a failed request."""
+"""The open index: the generation that answers, and following the index to its next state without failed requests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching.locate import path_key
 from lookalike.service.encoder import Encoder
 from lookalike.service.http_errors import Problem
-from lookalike.service.image_files import Thumbs
-from lookalike.service.map_data import CORNERS, Before, Plane
+from lookalike.service.image_files import Thumbnails
+from lookalike.service.map_data import MAX_CORNERS, MapData, PreviousMap
 from lookalike.service.uploads import SavedQueries
 from lookalike.store import Condition, Record
 
@@ -28,127 +28,152 @@ if TYPE_CHECKING:
     from lookalike.service.tasks import Job
 
 AREA = re.compile(r"area:\d+\.([0-9a-fA-F]{6}){3,}")
+FOLLOW_SECONDS = 1.0
 log = logging.getLogger("lookalike.service")
 
 
 class Live:
-    """An opened generation with what answers need of it."""
+    """An open generation of an index with its encoder, thumbnails, saved queries and map.
 
-    def __init__(self, index: Index, keep_days: float, shown: Before | None = None) -> None:
+    Args:
+        index: The opened index.
+        keep_days: Days for which uploaded queries are kept.
+        shown_map: The map that pages show, of a previous state of the index.
+    """
+
+    def __init__(self, index: Index, keep_days: float, shown_map: PreviousMap | None = None) -> None:
         self.index = index
         self.encoder = Encoder(index)
-        self.thumbs = Thumbs(index)
-        kept = folders.home() / "queries" / path_key(index.path)
-        self.queries = SavedQueries(
-            kept, days=keep_days, model=index.generation.model.fingerprint, encoder=self.encoder
-        )
+        self.thumbnails = Thumbnails(index)
+        folder = folders.home() / "queries" / path_key(index.path)
+        model = index.generation.model.fingerprint
+        self.queries = SavedQueries(folder, days=keep_days, model=model, encoder=self.encoder)
         self.users = 0
-        self.shown = shown  # the last map on people's screens, of another state or model
-        self._plane: Plane | None = None
-        self._mark: tuple[int, ...] | None = None
-        self._drawing = threading.Lock()
+        self.shown_map = shown_map
+        self._map: MapData | None = None
+        self._map_version: tuple[int, ...] | None = None
+        self._map_lock = threading.Lock()
 
     @property
     def side(self) -> float:
-        """The short side that the model needs of an image."""
-        wanted = self.index.generation.preprocess
-        return float(wanted["size"]) / float(wanted["crop"])
+        """The short side in pixels that the model needs of an image."""
+        preprocess = self.index.generation.preprocess
+        return float(preprocess["size"]) / float(preprocess["crop"])
 
     def record(self, name: str) -> Record:
-        found = self.index.store.get([name], vectors=True)[0]
-        if found is None:
+        """The record of a row with its vector; `Problem` 404 if there is none."""
+        record = self.index.store.get([name], vectors=True)[0]
+        if record is None:
             raise Problem(404, f"There is no image `{name}` in the index `{self.index.name}`.")
-        return found
+        return record
 
     def records(self, names: list[str]) -> list[Record]:
-        """Those that are still there, without their vectors."""
+        """The records of rows, without vectors; missing ones are left out."""
         return [record for record in self.index.store.get(names) if record is not None]
 
     def where(self, filters: list[str]) -> list[Condition]:
-        """`label:gull`, `label!:gull`, `path:sea/*` as the page writes them."""
+        """Parse filters of the API.
+
+        Args:
+            filters: `label:gull`, `label!:gull`, `path:sea/*`, or a region of the map, `area:…`.
+
+        Returns:
+            Conditions for the store.
+
+        Raises:
+            Problem: With status 410 or 422 if a region of the map is not valid.
+        """
         from lookalike.searching.filters import parse
 
-        drawn = [self._drawn(text) for text in filters]
-        areas = [text.removeprefix("area:") for text, it in zip(filters, drawn, strict=True) if it]
-        others = [text for text, it in zip(filters, drawn, strict=True) if not it]
-        conditions = parse(others, self.index.columns, sign=":")
+        areas = [text for text in filters if self._is_area(text)]
+        conditions = parse([text for text in filters if text not in areas], self.index.columns, sign=":")
         self.index.check_columns(condition.column for condition in conditions)
         if not areas:
             return conditions
-        plane = self.plane
-        if plane is None:
+        map_data = self.map_data
+        if map_data is None:
             raise Problem(410, "There is no map of this index yet.")
-        if sum(map(len, areas)) > 6 * CORNERS + 11 * len(areas):  # six digits a corner, after the number and a dot
-            raise Problem(422, f"Parts of the map have at most {CORNERS} corners in all; choose a simpler one.")
-        return conditions + [plane.area(text) for text in areas]
+        areas = [text.removeprefix("area:") for text in areas]
+        if sum(map(len, areas)) > 6 * MAX_CORNERS + 11 * len(areas):  # six digits per corner, after number and dot
+            raise Problem(422, f"Regions of the map have at most {MAX_CORNERS} corners in total; draw a simpler one.")
+        return conditions + [map_data.area(text) for text in areas]
 
-    def _drawn(self, text: str) -> bool:
-        """Whether a filter is a part of the map: a column may be called `area`, too."""
+    def _is_area(self, text: str) -> bool:
+        """Whether a filter is a region of the map: a column may be called `area`, too."""
         return text.startswith("area:") and ("area" not in self.index.columns or bool(AREA.fullmatch(text)))
 
     @property
-    def plane(self) -> Plane | None:
-        """The map as it is stored now, or what stands in until it is drawn."""
-        with self._drawing:
-            mark = image_map.file_version(self.index.folder)
-            if mark is not None and mark != self._mark:
+    def map_data(self) -> MapData | None:
+        """The stored map, or a sketch until it is drawn; None if there is neither."""
+        with self._map_lock:
+            version = image_map.file_version(self.index.folder)
+            if version is not None and version != self._map_version:
                 stored = image_map.Map.load(self.index.folder)
-                self._mark = mark
+                self._map_version = version
                 if stored is not None:
                     self._show(stored)
-            return self._plane
+            return self._map
 
     @property
-    def map_is_fresh(self) -> bool:
-        plane = self.plane
-        return image_map.is_current(self.index, plane.map if plane else None)
+    def map_is_current(self) -> bool:
+        """Whether the stored map contains all images of the index."""
+        map_data = self.map_data
+        return image_map.is_current(self.index, map_data.map if map_data else None)
 
     def show_sketch(self, sketch: image_map.Map) -> None:
-        with self._drawing:
+        """Show a rough map while the final one is being drawn."""
+        with self._map_lock:
             self._show(sketch)
 
     def _show(self, map_: image_map.Map) -> None:
-        self._plane = Plane(map_, self, self.shown)
-        self.shown = (self._plane.number, map_)
+        self._map = MapData(map_, self, self.shown_map)
+        self.shown_map = (self._map.number, map_)
 
     def warm(self) -> None:
-        """What the first answers need: the map as it travels, and the model."""
+        """Load what the first requests need: the map and the model."""
         try:
-            plane = self.plane
-            if plane is not None:
-                plane.records  # noqa: B018
-        except Exception:  # the map alone is missing then, and whoever asks for it is told
+            map_data = self.map_data
+            if map_data is not None:
+                map_data.records  # noqa: B018
+        except Exception:  # only the map is missing then, and requests for it fail
             log.exception("the map could not be read")
         self.encoder.warm()
 
     def close(self) -> None:
+        """Close the encoder and the index."""
         self.encoder.close()
         self.index.close()
 
 
-class Changing:
-    """Which generation answers now. A request keeps the one it began with; the last one out closes the door."""
+class IndexSwitcher:
+    """Holds the live index; a request keeps the one it began with, and the last one closes an old index.
+
+    Args:
+        first: The index that answers at first.
+    """
 
     def __init__(self, first: Live) -> None:
         self.now = first
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Live]:
-        with self._guard:
+        """Use the live index until the block ends."""
+        with self._lock:
             live = self.now
             live.users += 1
         try:
             yield live
         finally:
-            with self._guard:
+            with self._lock:
                 live.users -= 1
                 last = live.users == 0 and live is not self.now
             if last:
                 _close(live)
 
     def change(self, new: Live) -> None:
-        with self._guard:
+        """Make another index live; the old one is closed when nothing uses it."""
+        with self._lock:
             old, self.now = self.now, new
             unused = old.users == 0
         if unused:
@@ -156,98 +181,100 @@ class Changing:
 
 
 def _close(live: Live) -> None:
-    """Beside the requests: it waits for the encoder's last batch."""
+    """Close in a thread, since it waits for the encoder's last batch."""
     threading.Thread(target=live.close, name="lookalike-close", daemon=True).start()
 
 
-EVERY = 1.0
-log = logging.getLogger("lookalike.service")
+class IndexFollower:
+    """A thread that follows the index: a new live generation, rows written by others, a watched folder.
 
-
-class Follower:
-    """A thread that looks at the manifest every second; the manifest says which generation answers."""
+    Args:
+        service: The running service.
+    """
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._ended = threading.Event()
-        self._guard = threading.Lock()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._looked = time.monotonic()
-        self._job: Job | None = None  # what the watched folder asked for
+        self._next_scan = time.monotonic()
+        self._job: Job | None = None  # the update that a change of the watched folder started
 
     def start(self) -> None:
+        """Start the thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="lookalike-follower", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        self._ended.set()
+        """Stop the thread."""
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=60)
 
     def _run(self) -> None:
-        told = ""
-        while not self._ended.wait(EVERY):
+        logged = ""
+        while not self._stopped.wait(FOLLOW_SECONDS):
             try:
-                self.look()
-                self._watch()
-                told = ""
-            except (
-                Exception
-            ) as error:  # what answers goes on answering; the same trouble is told once, not every second
-                if repr(error) != told:
-                    ours = isinstance(error, LookalikeError)
-                    facts = {"reason": str(error)}
-                    log.warning("the index could not be looked at", extra=facts, exc_info=None if ours else error)
-                told = repr(error)
+                self.refresh()
+                self._scan_folder()
+                logged = ""
+            except Exception as error:  # requests are still answered; the same error is logged once
+                if repr(error) != logged:
+                    trace = None if isinstance(error, LookalikeError) else error
+                    log.warning("the index could not be read", extra={"reason": str(error)}, exc_info=trace)
+                logged = repr(error)
 
-    def look(self) -> bool:
-        """Change to what the manifest calls live; whether something was changed."""
-        with self._guard:
+    def refresh(self) -> bool:
+        """Change to the state that the manifest names; whether there was a change."""
+        with self._lock:
             index = self.service.index
-            manifest = manifests.read(index.path)
-            wanted, now = manifest.generation(), index.generation
-            if (wanted.number, wanted.writes, wanted.complete) == (now.number, now.writes, now.complete):
+            target, now = manifests.read(index.path).generation(), index.generation
+            if (target.number, target.writes, target.complete) == (now.number, now.writes, now.complete):
                 return False
-            if wanted.number == now.number and not wanted.complete:
-                return False  # it is being written to; what is stored so far can be found already
+            if target.number == now.number and not target.complete:
+                return False  # it is being written; rows stored so far are found already
             try:
                 new = index.reopen()
             except Locked:
-                return False  # whoever made it has not closed it yet
-            live = Live(new, self.service.keep_days, self.service.live.shown)
+                return False  # its writer has not closed it yet
+            live = Live(new, self.service.keep_days, self.service.live.shown_map)
             try:
                 live.warm()
-            except BaseException:  # nothing of it stays: its store could not be opened a second time
+            except BaseException:  # keep nothing of it, else its store could not be opened again
                 index.reclaim_store(new)
                 live.close()
                 raise
             self.service.changing.change(live)
-            log.info("another state of the index answers", extra={"generation": wanted.number})
+            log.info("another state of the index is live", extra={"generation": target.number})
             return True
 
-    def follow(self, patience: float = 10.0) -> bool:
-        """Look until the generation that the manifest names answers; whether it does."""
-        deadline = time.monotonic() + patience
+    def wait_until_live(self, timeout: float = 10.0) -> bool:
+        """Refresh until the generation that the manifest names is live; whether it is.
+
+        Args:
+            timeout: Seconds after which to give up; the thread goes on trying.
+        """
+        deadline = time.monotonic() + timeout
         while True:
-            self.look()
+            self.refresh()
             if self.service.index.generation.number == manifests.read(self.service.index.path).live:
                 return True
             if time.monotonic() > deadline:
-                return False  # whoever holds its store will let go of it; the thread goes on looking
+                return False
             time.sleep(0.05)
 
-    def _watch(self) -> None:
+    def _scan_folder(self) -> None:
         from lookalike.service.tasks import update
 
         service = self.service
-        if not service.watch or service.jobs.running() or time.monotonic() - self._looked < service.watch:
+        if not service.watch or service.jobs.running() or time.monotonic() - self._next_scan < service.watch:
             return
-        begin = time.monotonic()
+        start = time.monotonic()
         if self._job is not None:
             service.watched.end_update(success=self._job.state != "failed")
             self._job = None
         if service.watched.changed():
-            self._job = service.jobs.start("index", "Bringing the index up to date", update(service))
-        # A large folder is not looked through all the time.
-        self._looked = time.monotonic() + 9 * (time.monotonic() - begin)
+            self._job = service.jobs.start("index", "Updating the index", update(service))
+        # Scanning takes at most a tenth of the time, also for a large folder.
+        self._next_scan = time.monotonic() + 9 * (time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""Reports of runs: a list, newest first, and the files themselves."""
+"""Runs and their reports, as the page lists and draws them."""
 
 from __future__ import annotations
 
@@ -11,54 +11,65 @@ from lookalike.core.locks import Locked, hold
 from lookalike.core.run import Run
 from lookalike.service.http_errors import Problem
 
+SPARKLINE_POINTS = 40
+CURVE_POINTS = 1_000
+PREFIX = "validation/"
+
 
 class Reports:
-    """Runs directly under a few folders; nothing else is ever read."""
+    """The runs directly below some folders; nothing else is read.
+
+    Args:
+        folders: Where runs are looked for.
+    """
 
     def __init__(self, folders: list[Path]) -> None:
         self.folders = list(dict.fromkeys(folder.absolute() for folder in folders))
 
-    def _all(self) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+    def _paths(self, *, with_report: bool = False) -> dict[str, Path]:
+        paths: dict[str, Path] = {}
         for folder in self.folders:
             if folder.is_dir():
                 for path in sorted(folder.iterdir()):
                     if Run.is_run(path):
-                        found.setdefault(path.name, path)
-        return found
+                        paths.setdefault(path.name, path)
+        return {n: p for n, p in paths.items() if (p / "report.html").is_file()} if with_report else paths
 
-    def _runs(self) -> dict[str, Path]:
-        return {name: path for name, path in self._all().items() if (path / "report.html").is_file()}
-
-    def runs(self) -> Sequence[Curves]:
+    def runs(self) -> Sequence[RunCurves]:
         """All runs, newest first."""
-        found = [Curves(path) for path in self._all().values()]
-        return sorted(found, key=lambda run: run.changed, reverse=True)
+        runs = [RunCurves(path) for path in self._paths().values()]
+        return sorted(runs, key=lambda run: run.changed, reverse=True)
 
-    def run(self, name: str) -> Curves:
-        path = self._all().get(name)
+    def run(self, name: str) -> RunCurves:
+        """A run by name; `Problem` 404 if there is none."""
+        path = self._paths().get(name)
         if path is None:
             raise Problem(404, f"There is no run `{name}`.")
-        return Curves(path)
+        return RunCurves(path)
 
     def models(self) -> Sequence[dict[str, Any]]:
-        """What an index can be switched to: trained runs, and the models that come along."""
+        """Models that an index can be switched to: trained runs, and the built-in ones."""
         trained = [run.summary() for run in self.runs() if (run.path / "model").is_dir()]
         rows = [{"name": r["name"], "kind": "run", "metric": r["metric"], "best": r["best"]} for r in trained]
-        return rows + [{"name": name, "kind": "default", "metric": None, "best": None} for name in _builtin()]
+        return rows + [{"name": name, "kind": "default", "metric": None, "best": None} for name in _builtin_models()]
 
     def model(self, name: str) -> str:
-        """Where a model of the list is; nothing that is not in it can be named."""
-        if name in _builtin():
+        """The path or name of a listed model; anything else is refused.
+
+        Raises:
+            Problem: With status 404 if it is not listed.
+        """
+        if name in _builtin_models():
             return name
-        path = self._all().get(name)
+        path = self._paths().get(name)
         if path is None or not (path / "model").is_dir():
             raise Problem(404, f"There is no model `{name}` among the runs of this server.")
         return str(path)
 
     def list(self) -> list[dict[str, Any]]:
+        """Name, method, time and verdict of every report, newest first."""
         rows = []
-        for name, path in self._runs().items():
+        for name, path in self._paths(with_report=True).items():
             row: dict[str, Any] = {"name": name, "method": "", "created": "", "verdict": ""}
             try:
                 run = Run(path)
@@ -70,61 +81,40 @@ class Reports:
         return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 
     def html(self, name: str) -> bytes:
-        path = self._runs().get(name)
+        """The HTML file of a report; `Problem` 404 if there is none."""
+        path = self._paths(with_report=True).get(name)
         if path is None:
             raise Problem(404, f"There is no report `{name}`.")
         return (path / "report.html").read_bytes()
 
 
-def _builtin() -> Sequence[str]:
-    from lookalike.models.backbones import BUILTIN
+class RunCurves:
+    """State, best step and logged curves of a run, read from its files while it runs or afterwards.
 
-    return list(BUILTIN)
-
-
-def _verdict(run: Run) -> str:
-    """The sentence of the first verdict block among the run's sections."""
-    for section in sorted(run.read_sections().values(), key=lambda section: section.get("order", 1000)):
-        for block in section.get("blocks", []):
-            if block.get("kind") == "verdict" and block.get("sentence"):
-                return str(block["sentence"])
-    return ""
-
-
-SPARK = 40  # points of a small curve
-MOST = 1_000  # points of a large one
-PREFIX = "validation/"
-
-
-class Curves:
-    """What can be said of a run from its files, while it runs and after."""
+    Args:
+        path: Folder of the run.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
         files = [path / name for name in ("log.jsonl", "result.json", "run.json")]
         self.changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
-    def _read(self) -> tuple[Run, dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        run = Run(self.path)
-        return run, run.config, run.read_log(), run.result
-
     def summary(self) -> dict[str, Any]:
-        """One line of the list; a run that cannot be read says why."""
+        """One row of the list of runs; of a damaged run it contains the reason."""
         row: dict[str, Any] = {"name": self.name, "report": (self.path / "report.html").is_file()}
         try:
-            run, config, log, result = self._read()
+            run = Run(self.path)
+            config, log, result = run.config, run.read_log(), run.result
         except LookalikeError as error:
             empty = ("created", "step", "steps", "metric", "best", "best_step", "last", "first", "frozen", "resume")
-            return (
-                row
-                | dict.fromkeys(empty)
-                | {"method": "", "state": "damaged", "verdict": str(error), "curve": [], "measured": []}
-            )
+            damaged = {"method": "", "state": "damaged", "verdict": str(error), "curve": [], "measured": []}
+            return row | dict.fromkeys(empty) | damaged
         metric = str(config.get("metric") or "recall@1")
         points = _series(log, PREFIX + metric)
         state = "finished" if result.get("finished") else "running" if self._locked() else "stopped"
         best = max(points, key=lambda point: point[1], default=(None, None))
-        if result.get("best_step") is not None and points:  # between equals the run has decided by more than this
+        if result.get("best_step") is not None and points:  # the run breaks ties by more than this metric
             best = min(points, key=lambda point: abs(point[0] - result["best_step"]))
         measured = result.get("measured") or {}
         return row | {
@@ -142,22 +132,22 @@ class Curves:
             "side": str(result.get("side", "")),
             "first": points[0][1] if points and points[0][0] == 0 else None,
             "verdict": str(result.get("verdict", "")),
-            "curve": [value for _, value in _thin(points, SPARK)],
+            "curve": [value for _, value in _thin(points, SPARKLINE_POINTS)],
             "resume": f"lookalike train --resume {self.name}" if state == "stopped" and log else None,
         }
 
     def document(self) -> dict[str, Any]:
-        """Everything for the run's own page."""
+        """The summary with all logged series, for the run's own page."""
         log = Run(self.path).read_log()
         names = dict.fromkeys(name for row in log for name in row if name != "step")
         series = []
         for name in names:
-            points = _thin(_series(log, name), MOST)
+            points = _thin(_series(log, name), CURVE_POINTS)
             series.append({"name": name, "x": [x for x, _ in points], "y": [y for _, y in points]})
         return self.summary() | {"series": series}
 
     def _locked(self) -> bool:
-        """Whether a process works on it: only then its lock is held."""
+        """Whether a process is working on the run: only then its lock is held."""
         if not (self.path / ".lock").exists():
             return False
         try:
@@ -167,12 +157,27 @@ class Curves:
             return True
 
 
+def _builtin_models() -> Sequence[str]:
+    from lookalike.models.backbones import BUILTIN
+
+    return list(BUILTIN)
+
+
+def _verdict(run: Run) -> str:
+    """Text of the first verdict block among the run's sections."""
+    for section in sorted(run.read_sections().values(), key=lambda section: section.get("order", 1000)):
+        for block in section.get("blocks", []):
+            if block.get("kind") == "verdict" and block.get("sentence"):
+                return str(block["sentence"])
+    return ""
+
+
 def _series(log: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
     return [(int(row["step"]), row[name]) for row in log if isinstance(row.get(name), (int, float)) and "step" in row]
 
 
-def _thin(points: list[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most so many points, evenly spread, the first and the last among them."""
-    if len(points) <= most:
+def _thin(points: list[tuple[int, float]], count: int) -> list[tuple[int, float]]:
+    """At most `count` evenly spaced points, including the first and the last."""
+    if len(points) <= count:
         return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+    return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]

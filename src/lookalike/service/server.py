@@ -1,4 +1,4 @@
-"""`serve`: the page and the API on this machine."""
+"""The `serve` command: the page and the API on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lookalike.searching import Index
 from lookalike.searching.folder_watcher import EVERY
 from lookalike.searching.remote import announce
 
-RATE = 50.0
+REMOTE_RATE = 50.0  # default requests per second of a client on another machine
 
 
 def serve(
@@ -38,19 +38,37 @@ def serve(
     watch: bool = False,
     device: str = "auto",
 ) -> None:
-    """Serve an index: a page to search with, and a JSON API. Ends with Ctrl-C.
+    """Serve an index: a search page and a JSON API.
 
-    `index` is a folder, a name, the image folder it was made of, or a run; `run` is a run with an index.
-    `runs` is where reports are looked for (default `./runs`). Uploaded images are kept for `keep_queries` days.
-    Originals are given without EXIF and other metadata, unless `keep_metadata`, and to keys that only read when
-    `originals` is set. `keys` asks everybody for a key (default: when others than this machine can come), `rate` is
-    how many requests a second one client may keep up (default: 50 for others, no limit on this machine). `watch`
-    follows the image folder.
+    Runs until Ctrl-C. On this machine no key is needed; if other machines can connect, every client needs a key of
+    `lookalike keys new NAME`, unless `keys` is false.
+
+    Args:
+        index: Index to serve: a folder, a name, the image folder it was made from, or a run.
+        run: Run whose index is served.
+        host: Address to listen on; `0.0.0.0` lets other machines connect.
+        port: Port to listen on; 0 chooses a free one.
+        runs: Folder with the runs to list; by default those beside the index and in the current folder.
+        keep_queries: Days for which uploaded query images are kept, so that their links work; 0 keeps none.
+        max_upload: Largest upload in bytes.
+        keep_metadata: Send originals with EXIF and other metadata.
+        originals: Send originals also to keys that can only read.
+        keys: Require a key; by default if other machines can connect.
+        rate: Requests per second of one client; by default 50 for other machines, unlimited for this one.
+        watch: Update the index when its image folder changes.
+        device: Device of the model.
+
+    Raises:
+        LookalikeError: If the port is in use, or keys are required and there are none.
+
+    Example:
+        >>> la.serve(index="photos", port=8080)  # doctest: +SKIP
     """
     from lookalike.service.app import Server, create_app
     from lookalike.service.auth import KeyStore
+    from lookalike.service.limits import Limits
     from lookalike.service.middleware import LOOPBACK, install_logging
-    from lookalike.service.state import Limits, Service
+    from lookalike.service.state import Service
 
     if index is not None and run is not None:
         raise LookalikeError("Give either an index or a run to serve, not both.")
@@ -58,13 +76,13 @@ def serve(
     if run is not None:
         run = find_run(run).path
     opened = Index.open(index if run is None else run, device=device)
-    opened.store  # noqa: B018 (told now, not at the first request, when another process has it)
+    opened.store  # noqa: B018 (fail now, not at the first request, if another process holds it)
     local = _is_loopback(host)
-    asked = KeyStore(required=not local if keys is None else keys)
-    if asked.required and not asked.list():
+    key_store = KeyStore(required=not local if keys is None else keys)
+    if key_store.required and not key_store.list():
         raise LookalikeError(
-            f"Whoever reaches {host} would need a key, and there is none: make one with `lookalike keys new NAME`, "
-            "or let everybody in with --no-keys."
+            f"Clients of {host} need a key, and there is none: create one with `lookalike keys new NAME`, "
+            "or allow access without keys with --no-keys."
         )
     listener = _listen(host, port)
     install_logging(logging.DEBUG if level() > 1 else logging.WARNING)
@@ -72,21 +90,21 @@ def serve(
         opened,
         _report_folders(opened, run, runs),
         keep_queries,
-        Limits(upload=max_upload, rate=(0.0 if local else RATE) if rate is None else rate),
-        keys=asked,
+        Limits(upload=max_upload, rate=(0.0 if local else REMOTE_RATE) if rate is None else rate),
+        keys=key_store,
         originals=originals,
         keep_metadata=keep_metadata,
         watch=EVERY if watch else 0.0,
     )
     app = create_app(service, hosts=LOOPBACK | {host.lower()} if local else None)
     shown = f"[{host}]" if ":" in host else host
-    say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (Ctrl-C ends it)")
+    say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (stop with Ctrl-C)")
     say(f"Index     {opened.name}: {opened.store.count():,} images")
     say(f"Model     {opened.generation.model.short}")
-    if asked.required:
-        say(f"Keys      {len(asked.list()):,}: whoever comes needs one")
+    if key_store.required:
+        say(f"Keys      {len(key_store.list()):,}; every client needs one")
     elif not local:
-        warn(f"everybody who reaches {host} can search and change this index; nobody is asked for a key.")
+        warn(f"everybody who can reach {host} can search and change this index; no key is required.")
     # The threads that feed the model must not wait long for those that read requests and write answers.
     sys.setswitchinterval(0.0005)
     server = Server(app)
@@ -95,10 +113,10 @@ def serve(
             server.run(sockets=[listener])
     finally:
         listener.close()
-    if server.struck == signal.SIGINT:
+    if server.exit_signal == signal.SIGINT:
         raise KeyboardInterrupt
-    if server.struck is not None:
-        signal.raise_signal(server.struck)
+    if server.exit_signal is not None:
+        signal.raise_signal(server.exit_signal)
 
 
 def _is_loopback(host: str) -> bool:
@@ -111,7 +129,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the port before anything is loaded, and say in one sentence when it cannot be had."""
+    """Open the port before anything is loaded, with a clear error if it is in use."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -131,7 +149,7 @@ def _report_folders(
 ) -> list[Path]:
     if runs is not None:
         if not Path(runs).is_dir():
-            raise LookalikeError(f"There is no folder `{runs}` to look for reports in.")
+            raise LookalikeError(f"There is no folder `{runs}` with runs.")
         return [Path(runs)]
     own = index.path.parent if run is None else Path(run).absolute()
     # An index inside a run is shown with the run's neighbors.

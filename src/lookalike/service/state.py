@@ -1,4 +1,4 @@
-"""What the service holds while it runs."""
+"""The state of a running service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.payload import public_columns
 from lookalike.searching.removal import remove_rows
 from lookalike.service.auth import KeyStore
-from lookalike.service.duplicate_review import Desk
+from lookalike.service.duplicate_review import DuplicateReview
 from lookalike.service.encoder import Encoder
 from lookalike.service.limits import Limits, WorkerPool
-from lookalike.service.open_index import Changing, Follower, Live
+from lookalike.service.open_index import IndexFollower, IndexSwitcher, Live
 from lookalike.service.reports import Reports
 from lookalike.service.tasks import Jobs
 from lookalike.store import Record
@@ -24,71 +24,97 @@ from lookalike.store import Record
 
 @dataclass
 class Service:
-    """An index with all that answers need; one for each running app."""
+    """Everything that requests use; one for each app.
+
+    Args:
+        first: The index to serve.
+        runs: Folders with runs, for reports and models.
+        keep_days: Days for which uploaded queries are kept.
+        limits: What one client may request.
+        keys: The API keys.
+        originals: Whether keys that can only read get originals.
+        keep_metadata: Whether originals keep their metadata.
+        watch: Seconds between two scans of the image folder; 0 means never.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lookalike.service import create_app
+        >>> from lookalike.service.state import Service
+        >>> service = Service(la.Index.open("photos"), [Path("runs")])  # doctest: +SKIP
+        >>> app = create_app(service)  # doctest: +SKIP
+    """
 
     first: Index
     runs: list[Path]
     keep_days: float = 7.0
     limits: Limits = field(default_factory=Limits)
     keys: KeyStore = field(default_factory=KeyStore)
-    originals: bool = False  # read keys may have originals too
+    originals: bool = False
     keep_metadata: bool = False
-    watch: float = 0.0  # seconds between two looks at the folder; 0: never
+    watch: float = 0.0
 
     def __post_init__(self) -> None:
-        self.changing = Changing(Live(self.first, self.keep_days))
+        self.changing = IndexSwitcher(Live(self.first, self.keep_days))
         self.reports = Reports(self.runs)
         self.jobs = Jobs()
-        self.desk = Desk()
+        self.duplicates = DuplicateReview()
         self.watched = FolderWatcher(self.first.source, self.first.manifest.layout, self.first.manifest.split)
-        self.follower = Follower(self)
+        self.follower = IndexFollower(self)
         # Uploads hold a thread until the model has answered: as many as fill its batches while others are decoded.
         self.asking = WorkerPool(threads=32, capacity=64)
-        self.showing = WorkerPool(threads=4, capacity=64)  # thumbnails, tiles, originals
-        self.health = WorkerPool(threads=1, capacity=16)
+        self.image_pool = WorkerPool(threads=4, capacity=64)  # thumbnails, tiles, originals
+        self.health_pool = WorkerPool(threads=1, capacity=16)
 
     @property
     def live(self) -> Live:
+        """The open index that answers now."""
         return self.changing.now
 
     @property
     def index(self) -> Index:
+        """The live index."""
         return self.live.index
 
     @property
     def encoder(self) -> Encoder:
+        """The encoder of the live index."""
         return self.live.encoder
 
     def start(self) -> None:
-        """Load map and model beside the first requests, so that the first search does not wait; follow the index."""
+        """Load map and model in the background, and start following the index."""
         threading.Thread(target=self.live.warm, name="lookalike-warm", daemon=True).start()
         self.follower.start()
 
-    def leave(self, rows: list[str]) -> None:
-        """Take rows out of the index at once: their files were moved away. The next update finds nothing left to do."""
+    def remove_rows(self, rows: list[str]) -> None:
+        """Remove rows from the index at once, since their files were moved away.
+
+        Args:
+            rows: Ids of the rows.
+        """
         if rows:
             try:
                 remove_rows(self.index, rows)
             except Locked:
-                return  # an update is at work; the next one finds them gone
-            self.follower.look()
+                return  # an update is running; the next one removes them
+            self.follower.refresh()
 
     def close(self) -> None:
+        """Stop all threads and close the index."""
         self.keys.save_usage()
         self.follower.stop()
         self.jobs.close()
-        for pool in (self.asking, self.showing, self.health):
+        for pool in (self.asking, self.image_pool, self.health_pool):
             pool.close()
         self.live.close()
 
 
 def card(record: Record) -> dict[str, Any]:
-    """What the page needs to show an image."""
+    """An image as the API shows it: id, columns, and the fields of its thumbnail."""
     return {"id": record.id, "columns": public_columns(record.payload), **shape(record.payload)}
 
 
 def shape(payload: dict[str, Any]) -> dict[str, Any]:
-    """Where its thumbnail is, and what stands in its place until it is there."""
+    """Thumbnail id of an image, with the aspect ratio and mean color of its placeholder."""
     return {
         "thumb": payload.get("content_id", ""),
         "ratio": payload.get("_ratio", 1.0),

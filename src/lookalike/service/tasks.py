@@ -1,4 +1,4 @@
-"""Work in the background, one piece at a time: whoever asks for it polls, and can stop it."""
+"""Background jobs of the service: the job queue, and what update, switch, map and duplicates do."""
 
 from __future__ import annotations
 
@@ -20,12 +20,28 @@ from lookalike.service.http_errors import Problem
 if TYPE_CHECKING:
     from lookalike.service.state import Service
 
-KEPT = 20
+MAX_JOBS = 20  # remembered
+UPDATED_FIELDS = ("images", "new", "changed", "moved", "deleted", "unchanged", "seconds")
 log = logging.getLogger("lookalike.service")
 
 
 @dataclass
 class Job:
+    """A background job and its progress.
+
+    Args:
+        id: Its id.
+        kind: `index`, `switch`, `map` or `duplicates`.
+        title: What it does, for people.
+        phase: The current step.
+        done: Finished items of the step.
+        total: All items of the step, if known.
+        state: `running`, `finished`, `stopped` or `failed`.
+        message: How it ended, in one sentence.
+        result: Figures of a finished job.
+        stop_requested: Set to stop the job at its next step.
+    """
+
     id: str
     kind: str
     title: str
@@ -35,57 +51,84 @@ class Job:
     state: str = "running"
     message: str = ""
     result: dict[str, Any] | None = None
-    stopping: threading.Event = field(default_factory=threading.Event)
-    _since: float = 0.0
+    stop_requested: threading.Event = field(default_factory=threading.Event)
+    _phase_start: float = 0.0
 
-    def hear(self, bar: Progress) -> None:
-        """A step of the work; the place where a stop takes effect."""
-        if bar.what != self.phase:
-            self.phase, self._since = bar.what, time.monotonic()
-        self.done, self.total = bar.done, bar.total
-        if self.stopping.is_set():
+    def on_progress(self, progress: Progress) -> None:
+        """Record progress; raises `KeyboardInterrupt` once a stop was requested."""
+        if progress.what != self.phase:
+            self.phase, self._phase_start = progress.what, time.monotonic()
+        self.done, self.total = progress.done, progress.total
+        if self.stop_requested.is_set():
             raise KeyboardInterrupt
 
     @property
     def seconds_left(self) -> int | None:
+        """Estimated seconds until the step is finished."""
         if self.state != "running" or not self.total or not self.done:
             return None
-        passed = time.monotonic() - self._since
-        return round(passed * (self.total - self.done) / self.done)
+        elapsed = time.monotonic() - self._phase_start
+        return round(elapsed * (self.total - self.done) / self.done)
 
     def to_json(self) -> dict[str, Any]:
+        """The job as the API shows it."""
         names = ("id", "kind", "title", "phase", "done", "total", "seconds_left", "state", "message", "result")
         return {name: getattr(self, name) for name in names}
 
 
+Task = Callable[[Job], "dict[str, Any] | None"]
+
+
 class Jobs:
-    """Jobs in the order they were asked for; a thread of their own does them."""
+    """A queue of background jobs; one runs at a time in a thread of its own.
+
+    Example:
+        >>> from lookalike.service.tasks import Jobs
+        >>> jobs = Jobs()
+        >>> job = jobs.start("index", "Updating the index", lambda job: {"new": 3})
+        >>> jobs.close(wait=True)
+        >>> job.state, job.result
+        ('finished', {'new': 3})
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lookalike-job")
-        self._guard = threading.Lock()
-        self._kept: deque[Job] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+        self._jobs: deque[Job] = deque(maxlen=MAX_JOBS)
         self._number = 0
 
-    def start(self, kind: str, title: str, work: Callable[[Job], dict[str, Any] | None]) -> Job:
-        with self._guard:
+    def start(self, kind: str, title: str, task: Task) -> Job:
+        """Queue a job.
+
+        Args:
+            kind: Its kind; only one job of a kind may be queued or running.
+            title: What it does, for people.
+            task: The function that does it.
+
+        Returns:
+            The job.
+
+        Raises:
+            Problem: With status 409 if one of this kind is not finished.
+        """
+        with self._lock:
             if self.running(kind):
-                raise Problem(409, f"This is already being done: {title[:1].lower()}{title[1:]}.", retry_after=5)
+                raise Problem(409, f"Already running: {title[:1].lower()}{title[1:]}.", retry_after=5)
             self._number += 1
             job = Job(f"j{self._number}", kind, title)
-            self._kept.appendleft(job)
-        self._pool.submit(self._do, job, work)
+            self._jobs.appendleft(job)
+        self._pool.submit(self._run, job, task)
         return job
 
-    def _do(self, job: Job, work: Callable[[Job], dict[str, Any] | None]) -> None:
+    def _run(self, job: Job, task: Task) -> None:
         try:
-            with listening(job.hear):
-                if job.stopping.is_set():
+            with listening(job.on_progress):
+                if job.stop_requested.is_set():
                     raise KeyboardInterrupt
-                job.result = work(job)
+                job.result = task(job)
             job.state = "finished"
         except KeyboardInterrupt:
-            job.state, job.message = "stopped", "Stopped. What was finished is kept."
+            job.state, job.message = "stopped", "Stopped. Finished work is kept."
         except LookalikeError as error:
             job.state, job.message = "failed", str(error)
         except Exception:
@@ -93,35 +136,43 @@ class Jobs:
             job.state, job.message = "failed", "Something went wrong in the server; its log says more."
 
     def running(self, kind: str | None = None) -> Job | None:
-        """The oldest job (of a kind) that is not done."""
-        return next((j for j in reversed(self._kept) if j.state == "running" and kind in (None, j.kind)), None)
+        """The oldest unfinished job, optionally of a kind."""
+        return next((j for j in reversed(self._jobs) if j.state == "running" and kind in (None, j.kind)), None)
 
     def last(self, kind: str) -> Job | None:
-        return next((job for job in self._kept if job.kind == kind), None)
+        """The newest job of a kind."""
+        return next((job for job in self._jobs if job.kind == kind), None)
 
     def list(self) -> list[Job]:
-        return list(self._kept)
+        """The remembered jobs, newest first."""
+        return list(self._jobs)
 
     def stop(self, name: str) -> Job:
-        job = next((job for job in self._kept if job.id == name), None)
+        """Request a job to stop at its next step.
+
+        Args:
+            name: Its id.
+
+        Raises:
+            Problem: With status 404 if there is no such job.
+        """
+        job = next((job for job in self._jobs if job.id == name), None)
         if job is None:
             raise Problem(404, f"There is no job `{name}`.")
-        job.stopping.set()
+        job.stop_requested.set()
         return job
 
-    def close(self) -> None:
-        for job in self.list():
-            job.stopping.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def close(self, *, wait: bool = False) -> None:
+        """End the queue; running jobs are stopped, or with `wait` finished."""
+        for job in [] if wait else self.list():
+            job.stop_requested.set()
+        self._pool.shutdown(wait=True, cancel_futures=not wait)
 
 
-Work = Callable[[Job], dict[str, Any]]
+def update(service: Service) -> Task:
+    """The task that updates the live generation from its image folder."""
 
-
-def update(service: Service) -> Work:
-    """Bring the live generation up to date with its folder."""
-
-    def work(job: Job) -> dict[str, Any]:
+    def run(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
             index = live.index
             done = update_index(
@@ -134,18 +185,17 @@ def update(service: Service) -> Work:
                 device=index.device,
                 progress=False,
             )
-            service.follower.look()
+            service.follower.refresh()
         job.message = f"{done.counts}."
-        names = ("images", "new", "changed", "moved", "deleted", "unchanged", "seconds")
-        return {name: getattr(done, name) for name in names} | {"unreadable": len(done.unreadable)}
+        return {name: getattr(done, name) for name in UPDATED_FIELDS} | {"unreadable": len(done.unreadable)}
 
-    return work
+    return run
 
 
-def switch(service: Service, model: str) -> Work:
-    """Embed beside the old generation, compare the two, then let the new one answer."""
+def switch(service: Service, model: str) -> Task:
+    """The task that embeds the index with another model, compares the two generations, and makes the new one live."""
 
-    def work(job: Job) -> dict[str, Any]:
+    def run(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
             index = live.index
             done = update_index(
@@ -161,36 +211,36 @@ def switch(service: Service, model: str) -> Work:
                 progress=False,
             )
             if done.generation == index.generation.number:
-                job.message = f"{done.model} answers already."
+                job.message = f"{done.model} is already live."
                 return {"generation": done.generation, "before": done.generation}
             with Index.open(index.path, generation=done.generation) as new:
-                found = generations.compare_generations(index, new)
+                comparison = generations.compare_generations(index, new)
             generations.switch(index=index.path, to=done.generation)
-            answers = service.follower.follow()
+            is_live = service.follower.wait_until_live()
         job.message = f"Switched to {done.model}. The old index is kept."
-        if not answers:
-            job.message = f"{done.model} answers as soon as its index, which is still in use, is free."
-        return {"generation": done.generation, "before": index.generation.number, **found}
+        if not is_live:
+            job.message = f"{done.model} becomes live as soon as its index, which is still in use, is free."
+        return {"generation": done.generation, "before": index.generation.number, **comparison}
 
-    return work
+    return run
 
 
-def draw(service: Service, *, again: bool = False) -> Work:
-    """Draw the map of the live generation, or bring it up to date."""
+def draw_map(service: Service, *, again: bool = False) -> Task:
+    """The task that draws the map of the live generation, or updates it unless `again` is set."""
 
-    def work(job: Job) -> dict[str, Any]:
+    def run(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
-            made = image_map.draw_map(live.index, again=again, progress=False, sketch=live.show_sketch)
-        return {"n": len(made), "kept": list(made.kept), "number": made.number}
+            drawn = image_map.draw_map(live.index, again=again, progress=False, sketch=live.show_sketch)
+        return {"n": len(drawn), "kept": list(drawn.kept), "number": drawn.number}
 
-    return work
+    return run
 
 
-def duplicates(service: Service) -> Work:
-    """Look for duplicates among the images of the live generation."""
+def find_duplicates(service: Service) -> Task:
+    """The task that searches the live generation for duplicates."""
 
-    def work(job: Job) -> dict[str, Any]:
+    def run(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
-            return service.desk.look(live.index)
+            return service.duplicates.find(live.index)
 
-    return work
+    return run

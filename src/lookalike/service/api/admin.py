@@ -1,4 +1,4 @@
-"""The model in use, switching to another, keys, and the session of a browser."""
+"""Endpoints of administration: models and generations, browser sessions, API keys."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ Text = Annotated[str, pydantic.Field(max_length=500)]
 
 
 class Switch(Body):
-    """Either a model to embed with, or a generation that is there already."""
+    """Either a model to embed with, or an existing generation."""
 
     model: Text | None = None
     generation: int | None = None
 
 
 class NewKey(Body):
+    """Name and rights of a new key."""
+
     name: Text
     rights: Literal["read", "write"] = "read"
 
 
 class Session(Body):
+    """The key that a session is opened with."""
+
     key: Text
 
 
 @router.get("/generations")
 def list_generations(request: Request, service: Serving, live: Answering) -> Response:
-    """The generations of the index, which one answers, and the models that one could switch to."""
+    """The generations of the index, which one is live, and the models that it can be switched to."""
     manifest = manifests.read(live.index.path)
     rows = [
         {
@@ -57,41 +61,41 @@ def list_generations(request: Request, service: Serving, live: Answering) -> Res
 
 
 @router.post("/switch", status_code=202)
-def switch(service: Serving, live: Answering, wanted: Switch) -> dict[str, Any]:
+def switch(service: Serving, live: Answering, body: Switch) -> dict[str, Any]:
     """Switch to a generation at once, or embed with another model first (a job); no request fails meanwhile."""
-    if (wanted.model is None) == (wanted.generation is None):
+    if (body.model is None) == (body.generation is None):
         raise Problem(422, "Give either `model` or `generation`.")
-    if wanted.model is not None:
-        path = service.reports.model(wanted.model)
-        return service.jobs.start("switch", f"Switching to {wanted.model}", tasks.switch(service, path)).to_json()
-    generations.switch(index=live.index.path, to=wanted.generation)
-    if not service.follower.follow():
+    if body.model is not None:
+        path = service.reports.model(body.model)
+        return service.jobs.start("switch", f"Switching to {body.model}", tasks.switch(service, path)).to_json()
+    generations.switch(index=live.index.path, to=body.generation)
+    if not service.follower.wait_until_live():
         raise Problem(
-            409, f"Generation {wanted.generation} is still in use; it answers as soon as it is free.", retry_after=5
+            409, f"Generation {body.generation} is still in use; it becomes live as soon as it is free.", retry_after=5
         )
     return {"live": service.index.generation.number}
 
 
 @router.delete("/generations/{number}")
 def drop(live: Answering, number: int) -> dict[str, Any]:
-    """Delete a generation that does not answer."""
+    """Delete a generation that is not live."""
     generations.drop_generation(live.index.path, number)
     return {"deleted": number}
 
 
 @router.get("/session")
 def session(request: Request, service: Serving) -> dict[str, Any]:
-    """What this caller may do: `rights` is none, read or write; `locked` says that a key is needed."""
+    """Rights of the caller (`none`, `read` or `write`); `locked` means that a key is required."""
     rights = rights_of(request.scope)
     return {"rights": rights, "locked": rights == "none", "keys": service.keys.required}
 
 
 @router.post("/session")
-def open_session(request: Request, response: Response, service: Serving, wanted: Session) -> dict[str, Any]:
-    """Trade a key for a cookie that scripts cannot read; it ends with the browser."""
-    key = service.keys.verify(wanted.key)
+def open_session(request: Request, response: Response, service: Serving, body: Session) -> dict[str, Any]:
+    """Exchange a key for a session cookie that scripts cannot read; it ends with the browser."""
+    key = service.keys.verify(body.key)
     if key is None:
-        raise Problem(401, "This key is not known here, or was revoked.")
+        raise Problem(401, "This key is unknown or was revoked.")
     secure = request.url.scheme == "https"
     token = service.keys.open_session(key)
     name = cookie_name(request.headers.get("host", ""))
@@ -110,14 +114,14 @@ def close_session(request: Request, response: Response, service: Serving) -> dic
 
 @router.get("/keys")
 def keys(service: Serving) -> dict[str, Any]:
-    """The keys, without their secrets; needs the right to write."""
+    """The keys without their secrets; requires write access."""
     return {"keys": [key.public() for key in service.keys.list()], "required": service.keys.required}
 
 
 @router.post("/keys", status_code=201)
-def new_key(service: Serving, wanted: NewKey) -> dict[str, Any]:
-    """Make a key; `key` is shown this once."""
-    key, secret = service.keys.create(wanted.name, wanted.rights)
+def new_key(service: Serving, body: NewKey) -> dict[str, Any]:
+    """Create a key; its secret `key` is returned only this once."""
+    key, secret = service.keys.create(body.name, body.rights)
     return key.public() | {"key": secret}
 
 

@@ -1,4 +1,4 @@
-"""What the parts of the API share."""
+"""Parameters, dependencies and responses that the endpoints share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lookalike.service.state import Service
 
 
 def nothing() -> list[Any]:
-    """`list` itself would have its signature parsed from text at every request."""
+    """An empty list; FastAPI would inspect the signature of `list` at every request."""
     return []
 
 
@@ -28,19 +28,20 @@ Names = Annotated[list[str], Query(default_factory=nothing, max_length=20)]
 
 
 class Body(pydantic.BaseModel):
-    """What a request may carry; a name that is not known is told."""
+    """A JSON request body; unknown fields are refused."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
 
-# Both are coroutines only so that FastAPI calls them at once: a plain function would go through a thread each time.
+# Coroutines, because FastAPI would run plain functions in a thread each time.
 async def service_of(request: Request) -> Service:
+    """The service of the app."""
     service: Service = request.app.state.service
     return service
 
 
 async def live_of(request: Request) -> Live:
-    """The generation that answers this request to its end: taken when the body is there, not while a client sends."""
+    """The index that answers this request to its end; taken once the body has arrived."""
     service: Service = request.app.state.service
     live: Live = request.scope["ending"].enter_context(service.changing.lease())
     return live
@@ -51,17 +52,23 @@ Answering = Annotated[Live, Depends(live_of)]
 
 
 def tagged(request: Request, document: Any) -> Response:
-    """A document with an ETag; nothing but 304 if the caller has it already."""
+    """A JSON response with an ETag, or 304 if the client has it already."""
     body = printable(json.dumps(plain(document), ensure_ascii=False)).encode()
-    mark = f'"{hash_bytes(body)}"'
-    headers = {"ETag": mark, "Cache-Control": "no-cache"}
-    if request.headers.get("if-none-match") == mark:
+    etag = f'"{hash_bytes(body)}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)
 
 
 def parse_box(text: str | None) -> tuple[float, float, float, float] | None:
-    """`x1,y1,x2,y2` as shares of width and height."""
+    """Parse `x1,y1,x2,y2`, fractions of width and height.
+
+    Example:
+        >>> from lookalike.service.api.common import parse_box
+        >>> parse_box("0,0,0.5,1")
+        (0.0, 0.0, 0.5, 1.0)
+    """
     if not text:
         return None
     try:
@@ -69,5 +76,5 @@ def parse_box(text: str | None) -> tuple[float, float, float, float] | None:
     except ValueError:
         x1 = y1 = x2 = y2 = -1.0
     if not (0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1):
-        raise Problem(422, "`box` must be x1,y1,x2,y2 with numbers from 0 to 1, the corner first.")
+        raise Problem(422, "`box` must be x1,y1,x2,y2 with numbers from 0 to 1, the upper left corner first.")
     return x1, y1, x2, y2

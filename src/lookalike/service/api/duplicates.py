@@ -1,4 +1,4 @@
-"""Duplicates: look for them, go through them, move copies away and back."""
+"""Endpoints of duplicates: search, review, move files away and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from lookalike.searching.find_duplicates import file_json
 from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Body, Filters, Serving, tagged
 from lookalike.service.http_errors import Problem
-from lookalike.service.open_index import Live
 from lookalike.service.state import card
 from lookalike.store import Record
 
@@ -25,39 +24,42 @@ Name = Annotated[str, pydantic.Field(max_length=4_000)]
 Prefer = Annotated[str, pydantic.Field(max_length=1_000)]
 
 
-class Picked(Body):
+class PickedFiles(Body):
+    """Files of a group to move."""
+
     id: Name
     move: Annotated[list[Name], pydantic.Field(min_length=1, max_length=10_000)]
 
 
 class Move(Body):
-    """Either picked files of groups, or every suggestion of a kind."""
+    """Either picked files of groups, or every suggestion of a kind except some groups."""
 
-    groups: Annotated[list[Picked], pydantic.Field(max_length=10_000)] | None = None
+    groups: Annotated[list[PickedFiles], pydantic.Field(max_length=10_000)] | None = None
     kind: Kind | None = None
     prefer: Prefer = ""
-    without: list[Name] = pydantic.Field(default_factory=list, max_length=100_000)
+    exclude: list[Name] = pydantic.Field(default_factory=list, max_length=100_000)
 
 
 class Dismiss(Body):
+    """A group that is not a group of duplicates."""
+
     group: Name
     undo: bool = False
 
 
 @router.get("/duplicates")
 def duplicates(request: Request, service: Serving, live: Answering) -> Response:
-    """What was found last, by kind; `can_move` and `why` say whether files can be moved."""
-    document = service.desk.summary(live.index.root)
+    """Result of the last search by kind; `can_move` and `reason` say whether files can be moved."""
+    document = service.duplicates.summary(live.index.root)
     job = service.jobs.running("duplicates")
-    return tagged(
-        request, document | {"job": job.to_json()} | {"state": "running"} if job else document | {"job": None}
-    )
+    running = {"job": job.to_json(), "state": "running"} if job else {"job": None}
+    return tagged(request, document | running)
 
 
 @router.post("/duplicates/find", status_code=202)
 def find(service: Serving) -> dict[str, Any]:
-    """Look for duplicates in the background; what was looked at before is not read again."""
-    return service.jobs.start("duplicates", "Looking for duplicates", tasks.duplicates(service)).to_json()
+    """Search for duplicates in the background; unchanged files are not read again."""
+    return service.jobs.start("duplicates", "Searching for duplicates", tasks.find_duplicates(service)).to_json()
 
 
 @router.get("/duplicates/groups")
@@ -70,51 +72,51 @@ def groups(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     prefer: Annotated[str, Query(max_length=1_000)] = "",
 ) -> dict[str, Any]:
-    """Groups of a kind, the largest gain first, each with the file that is suggested to stay and the reason."""
+    """Groups of a kind, the largest gain first, each with the file suggested to be kept and the reason."""
     where = live.where(f)
     among = {record.id for part in live.index.store.scan(where=where) for record in part} if where else None
-    total, found = service.desk.page(kind, offset, limit, prefer, among)
-    names = [image.id for one in found for image in one.files]
+    total, page = service.duplicates.page(kind, offset, limit, prefer, among)
+    names = [image.id for group in page for image in group.files]
     records = {record.id: record for record in live.records(names)}
-    return {"kind": kind, "total": total, "groups": [_group(live, one, records) for one in found]}
+    return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
 
 
-def _group(live: Live, one: Group, records: dict[str, Record]) -> dict[str, Any]:
+def _group(group: Group, records: dict[str, Record]) -> dict[str, Any]:
     files: list[dict[str, Any]] = []
-    for place, image in enumerate(one.files):
+    for place, image in enumerate(group.files):
         record = records.get(image.id) or Record(image.id, {"path": image.path})
-        files.append(card(record) | file_json(image) | {"keep": place == one.keep})
+        files.append(card(record) | file_json(image) | {"keep": place == group.keep})
     return {
-        "id": one.id,
-        "kind": one.kind,
-        "keep": one.files[one.keep].id,
-        "reason": one.reason,
-        "bytes": one.bytes,
+        "id": group.id,
+        "kind": group.kind,
+        "keep": group.files[group.keep].id,
+        "reason": group.reason,
+        "bytes": group.bytes,
         "files": files,
     }
 
 
 @router.post("/duplicates/move")
-def move(service: Serving, live: Answering, wanted: Move) -> dict[str, Any]:
-    """Move files away: picked ones, or all suggested of a kind. Nothing is deleted; the answer is a batch."""
-    if (wanted.groups is None) == (wanted.kind is None):
+def move(service: Serving, live: Answering, body: Move) -> dict[str, Any]:
+    """Move files away: picked ones, or all suggestions of a kind. Nothing is deleted; returns a batch."""
+    if (body.groups is None) == (body.kind is None):
         raise Problem(422, "Give either `groups` or `kind`.")
-    if why := file_moves.cannot_move(live.index.root):
-        raise Problem(409, why)
-    if wanted.kind is not None:
-        picked = service.desk.suggested(wanted.kind, wanted.prefer, wanted.without)
+    if reason := file_moves.cannot_move(live.index.root):
+        raise Problem(409, reason)
+    if body.kind is not None:
+        picked = service.duplicates.suggested(body.kind, body.prefer, body.exclude)
     else:
-        picked = [(one.id, one.move) for one in wanted.groups or []]
-    batch, gone = service.desk.move(picked)
-    service.leave(gone)
+        picked = [(one.id, one.move) for one in body.groups or []]
+    batch, gone = service.duplicates.move(picked)
+    service.remove_rows(gone)
     return _batch(batch)
 
 
 @router.post("/duplicates/dismiss")
-def dismiss(service: Serving, wanted: Dismiss) -> dict[str, Any]:
-    """These are no duplicates: remembered, and not shown again."""
-    service.desk.dismiss(wanted.group, undo=wanted.undo)
-    return {"group": wanted.group, "dismissed": not wanted.undo}
+def dismiss(service: Serving, body: Dismiss) -> dict[str, Any]:
+    """Mark a group as not being duplicates: remembered, and not shown again."""
+    service.duplicates.dismiss(body.group, undo=body.undo)
+    return {"group": body.group, "dismissed": not body.undo}
 
 
 @router.get("/duplicates/history")
@@ -123,21 +125,21 @@ def history(live: Answering) -> dict[str, Any]:
     return {"batches": [_batch(batch) for batch in file_moves.history(live.index.root)]}
 
 
-@router.post("/duplicates/history/{name}/back")
-def back(service: Serving, live: Answering, name: str) -> dict[str, Any]:
-    """Move a batch back to where it came from; the index follows in the background."""
+@router.post("/duplicates/history/{name}/undo")
+def undo(service: Serving, live: Answering, name: str) -> dict[str, Any]:
+    """Move a batch back to where it came from; the index is updated in the background."""
     try:
         batch = file_moves.back(live.index.root, name)
     except LookalikeError as error:
         raise Problem(404, str(error)) from None
     if not service.jobs.running("index"):
-        service.jobs.start("index", "Bringing the index up to date", tasks.update(service))
+        service.jobs.start("index", "Updating the index", tasks.update(service))
     return {"moved": batch.files, "left": _left(batch)}
 
 
 def _batch(batch: file_moves.Batch) -> dict[str, Any]:
     document = batch.to_json()
-    del document["root"]  # a path of this machine; so is the folder, of which its end says enough
+    del document["root"]  # absolute paths are not disclosed; the end of the folder says enough
     document["folder"] = printable("/".join(batch.folder.replace("\\", "/").rsplit("/", 3)[-3:]))
     return document | {"left": _left(batch)}
 

@@ -1,4 +1,4 @@
-"""What can be filtered by: values with counts that follow the other filters and the question."""
+"""Endpoints of filters: values of columns with counts that follow the other filters and the query."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from lookalike.store import Condition
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Under = Annotated[str, Query(max_length=1000, description="A folder with its slash, `sea/`; empty: the uppermost")]
-Find = Annotated[str, Query(max_length=200, description="Only what is called so, or in part")]
+Under = Annotated[str, Query(max_length=1000, description="A folder with its slash, `sea/`; empty for the top")]
+Find = Annotated[str, Query(max_length=200, description="Only names that contain this")]
 Payloads = Sequence[dict[str, Any]]
-EVERY, FOLDERS = 100_000, 500  # values of a column and folders that are counted
-MIDDLE, SAMPLE = 4, 1000  # images that stand for a value, and of how many they are the middle
+MAX_VALUES, MAX_FOLDERS = 100_000, 500  # values of a column, and folders, that are counted
+TYPICAL, SAMPLE = 4, 1000  # typical images of a value, chosen among so many
 
 
 @router.get("/facets")
 async def all_facets(
     service: Serving, live: Answering, reference: Asking, f: Filters, limit: Limit = 12, under: Under = ""
 ) -> dict[str, Any]:
-    """Every column with its first values, each under the filters of the other columns, and the folders below `under`.
+    """The first values of every column under the other columns' filters, and the folders below `under`.
 
-    `total` is how many values there are. With a question (`like`, `q`, … as of a search) values also say how many of
-    the nearest images have them (`near`, of `nearest` in all), and those of most come first.
+    `total` is the number of values. With a query (`like`, `q`, … as in a search) each value also has the number of
+    nearest images with it (`near`, of `nearest` in total), and values with most come first.
     """
     return await reference.run(service, _all_facets, service, live, reference, f, limit, under)
 
@@ -41,14 +41,14 @@ def _all_facets(
     service: Service, live: Live, reference: Reference, f: list[str], limit: int, under: str
 ) -> dict[str, Any]:
     where, asked = live.where(f), reference.asked(live)
-    found: dict[tuple[Condition, ...], Payloads | None] = {}
+    cache: dict[tuple[Condition, ...], Payloads | None] = {}
 
     def nearest(conditions: Sequence[Condition]) -> Payloads | None:
-        """Columns without a filter of their own share them."""
+        """Cached, since columns without a filter of their own share the conditions."""
         key = tuple(conditions)
-        if key not in found:
-            found[key] = _nearest(service, live, asked, key)
-        return found[key]
+        if key not in cache:
+            cache[key] = _nearest(service, live, asked, key)
+        return cache[key]
 
     names = [name for name in live.index.columns if name != "path"]
     columns = [_facet(live, name, where, limit, nearest(_without(name, where))) for name in names]
@@ -67,7 +67,7 @@ def _all_facets(
 async def facets(
     service: Serving, live: Answering, reference: Asking, column: str, f: Filters, limit: Limit = 200, find: Find = ""
 ) -> dict[str, Any]:
-    """The values of a column, as `/facets` has them; with `find` those that are called so, of all there are."""
+    """The values of a column, as in `/facets`; with `find` only those that contain it, of all values."""
     return await reference.run(service, _facets, service, live, reference, column, f, limit, find)
 
 
@@ -82,14 +82,14 @@ def _facets(
 
 @router.get("/folders")
 def folders(live: Answering, f: Filters, limit: Limit = 200, under: Under = "", find: Find = "") -> dict[str, Any]:
-    """The folders one step below `under` with how many images each holds; with `find` those that are called so."""
+    """Folders one level below `under` with their numbers of images; with `find` only those that contain it."""
     rows, total = _folders(live, under, live.where(f), limit, find)
     return {"folders": rows, "total": total}
 
 
-@router.get("/facets/{column}/middle")
-def middle(live: Answering, column: str, value: str) -> dict[str, Any]:
-    """The four images nearest to the middle of those that have a value."""
+@router.get("/facets/{column}/typical")
+def typical(live: Answering, column: str, value: str) -> dict[str, Any]:
+    """The four images closest to the mean of those with a value."""
     live.index.check_columns([column])
     records = []
     for batch in live.index.store.scan(where=[Condition(column, (value,))], vectors=True, batch=SAMPLE):
@@ -99,7 +99,7 @@ def middle(live: Answering, column: str, value: str) -> dict[str, Any]:
         raise Problem(404, f"No image has {column}: {value}.")
     vectors = np.stack([record.vector for record in records if record.vector is not None])
     order = np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")
-    return {"items": [card(records[place]) for place in order[:MIDDLE]]}
+    return {"items": [card(records[place]) for place in order[:TYPICAL]]}
 
 
 def _without(column: str, where: Sequence[Condition]) -> list[Condition]:
@@ -107,7 +107,7 @@ def _without(column: str, where: Sequence[Condition]) -> list[Condition]:
 
 
 def _nearest(service: Service, live: Live, asked: Asked, where: Sequence[Condition]) -> Payloads | None:
-    """Payloads of the best hits, where something is asked."""
+    """Payloads of the best hits; None without a query."""
     if not asked.vectors:
         return None
     return [hit.payload for hit in asked.answer(service, live, service.limits.hits, list(where))]
@@ -116,12 +116,12 @@ def _nearest(service: Service, live: Live, asked: Asked, where: Sequence[Conditi
 def _facet(
     live: Live, column: str, where: Sequence[Condition], limit: int, nearest: Payloads | None, find: str = ""
 ) -> dict[str, Any]:
-    """Values with their counts: those of most of the nearest first, then the most frequent, then what is chosen."""
-    counts = dict(live.index.store.facets(column, where=_without(column, where), limit=EVERY))
+    """Values with counts: those of most nearest images first, then the most frequent, then selected ones."""
+    counts = dict(live.index.store.facets(column, where=_without(column, where), limit=MAX_VALUES))
     near = Counter(value for row in nearest or () for value in _texts(row.get(column)))
     named = [value for value in counts if _has(value, find)]
     values = sorted(named, key=lambda value: -near[value])[:limit]
-    if not find:  # what is chosen can be taken back, however rare it is
+    if not find:  # a selected value can be deselected, however rare it is
         own = [c for c in where if c.column == column and not c.prefix and not c.negate]
         values += dict.fromkeys(value for c in own for value in c.values if value not in values)
     rows = [{"value": v, "count": counts.get(v, 0)} | ({} if nearest is None else {"near": near[v]}) for v in values]
@@ -129,7 +129,7 @@ def _facet(
 
 
 def _has(text: str, find: str) -> bool:
-    """Names of folders are often written with underscores, and seldom looked for with them."""
+    """Whether a text contains another, ignoring case; underscores also match spaces."""
     return find.casefold() in text.casefold() or find.casefold() in text.casefold().replace("_", " ")
 
 
@@ -140,17 +140,14 @@ def _texts(value: Any) -> list[str]:
 def _folders(
     live: Live, under: str, where: Sequence[Condition], limit: int, find: str = ""
 ) -> tuple[list[dict[str, Any]], int]:
-    """The folders one step below `under` (which ends with a slash, or is empty) with how many images each holds.
-
-    And how many folders there are, where these are only the first by name.
-    """
+    """Folders one level below `under` with their numbers of images, and the number of all such folders."""
     if "path" not in live.index.columns:
         return [], 0
     start, others = len(under), _without("path", where)
     paths = live.index.table.column("path").tolist()
     below = {path[start : path.find("/", start) + 1] for path in paths if path.startswith(under)} - {""}
     names = sorted(name for name in below if _has(name, find))
-    first = names[: min(limit, FOLDERS)]
+    first = names[: min(limit, MAX_FOLDERS)]
     counts = [live.index.store.count([*others, Condition("path", (under + name,), prefix=True)]) for name in first]
     rows = [{"folder": under + name, "count": count} for name, count in zip(first, counts, strict=True) if count]
     return rows, len(names) if len(names) > len(first) else len(rows)

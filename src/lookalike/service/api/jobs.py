@@ -1,4 +1,4 @@
-"""What moves: the index, the jobs, the map."""
+"""Endpoints of the index's state, background jobs, and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/api/v1", tags=["state"])
 
 @router.get("/state")
 def state(request: Request, service: Serving, live: Answering) -> Response:
-    """What a page polls: the index, the job at work, the map. Answered by 304 as long as nothing moves."""
+    """The index and its jobs, for polling; 304 as long as nothing has changed."""
     index = live.index
     running = service.jobs.running()
     document = {
@@ -35,8 +35,8 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
 
 @router.post("/index/update", status_code=202)
 def update(service: Serving) -> dict[str, Any]:
-    """Bring the index up to date with its folder, in the background."""
-    return service.jobs.start("index", "Bringing the index up to date", tasks.update(service)).to_json()
+    """Update the index from its image folder, in the background."""
+    return service.jobs.start("index", "Updating the index", tasks.update(service)).to_json()
 
 
 @router.get("/index/unreadable")
@@ -47,19 +47,21 @@ def unreadable(live: Answering) -> dict[str, Any]:
 
 @router.post("/jobs/{name}/stop")
 def stop(service: Serving, name: str) -> dict[str, Any]:
-    """Stop a job at its next step; what it has finished is kept."""
+    """Stop a job at its next step; finished work is kept."""
     return service.jobs.stop(name).to_json()
 
 
 @router.get("/runs", tags=["runs"])
 def runs(request: Request, service: Serving) -> Response:
-    """Runs, newest first: `{name, method, created, state, step, steps, metric, first, best, best_step, last, frozen,
-    measured, side, curve, report, verdict, resume}`. `first` is the metric at step 0, `curve` a small list of it for a
-    sparkline; `measured` are the starting model, step 0 and the trained one with intervals, once it has ended."""
+    """Runs, newest first, each with a small curve.
+
+    `first` is the metric at step 0, `curve` a short list of its values; `measured` contains the starting model, step 0
+    and the trained model with intervals, once the run has ended.
+    """
     return tagged(request, {"runs": [run.summary() for run in service.reports.runs()]})
 
 
 @router.get("/runs/{name}", tags=["runs"])
 def run(request: Request, service: Serving, name: str) -> Response:
-    """One run with all that it logged: `series: [{name, x, y}]`."""
+    """One run with all logged series: `series: [{name, x, y}]`."""
     return tagged(request, service.reports.run(name).document())

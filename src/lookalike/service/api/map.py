@@ -1,4 +1,4 @@
-"""The map of the whole collection."""
+"""Endpoints of the map of all images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from lookalike.service import tasks
 from lookalike.service.api.common import Answering, Filters, Names, Serving, nothing, tagged
 from lookalike.service.http_errors import Problem
-from lookalike.service.map_data import Plane
+from lookalike.service.map_data import MapData
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card
 
@@ -20,25 +20,23 @@ Points = Annotated[list[int], Query(default_factory=nothing, max_length=100)]
 
 @router.get("/map")
 def state(request: Request, service: Serving, live: Answering) -> Response:
-    """What the map shows; where there is none yet, or images came, it is drawn in the background."""
-    plane, job = live.plane, service.jobs.running("map")
-    if job is None and not live.map_is_fresh:
+    """State and legend of the map; if it is missing or images were added, it is drawn in the background."""
+    shown, job = live.map_data, service.jobs.running("map")
+    if job is None and not live.map_is_current:
         last = service.jobs.last("map")
-        if last is None or last.state == "finished" or plane is not None:  # what failed is not tried again and again
+        if last is None or last.state == "finished" or shown is not None:  # do not retry a failure forever
             job = _draw(service, again=False)
-    job = job or (service.jobs.last("map") if plane is None else None)
+    job = job or (service.jobs.last("map") if shown is None else None)
     document: dict[str, Any] = {"state": "drawing" if job else "none", "job": job.to_json() if job else None}
-    if plane is not None:
-        shown = plane.map
-        names = plane.codes("label")[1]
+    if shown is not None:
         document |= {
-            "state": "ready" if shown.method == "t-SNE" else "drawing",
-            "gen": plane.number,
-            "before": plane.before,
-            "n": len(shown),
-            "method": shown.method,
-            "kept": list(shown.kept),
-            "labels": names,
+            "state": "ready" if shown.map.method == "t-SNE" else "drawing",
+            "gen": shown.number,
+            "previous": shown.previous,
+            "n": len(shown.map),
+            "method": shown.map.method,
+            "neighbors_kept": list(shown.map.kept),
+            "labels": shown.codes("label")[1],
             "columns": [name for name in live.index.columns if name != "path"],
         }
     return tagged(request, document)
@@ -46,101 +44,102 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
 
 @router.post("/map/draw", status_code=202)
 def draw(service: Serving) -> dict[str, Any]:
-    """Draw the whole map again, from where the images are now."""
+    """Redraw the whole map, starting from the current positions."""
     return _draw(service, again=True).to_json()
 
 
 def _draw(service: Service, *, again: bool) -> Any:
-    return service.jobs.start("map", "Drawing the map", tasks.draw(service, again=again))
+    return service.jobs.start("map", "Drawing the map", tasks.draw_map(service, again=again))
 
 
-def plane_of(live: Live, gen: int) -> Plane:
-    plane = live.plane
-    if plane is None or plane.number != gen:
-        raise Problem(410, "The map has been drawn anew since; load it again.")
-    return plane
+def map_of(live: Live, gen: int) -> MapData:
+    """The map with a number; `Problem` 410 if another one is shown now."""
+    shown = live.map_data
+    if shown is None or shown.number != gen:
+        raise Problem(410, "The map has been redrawn; load it again.")
+    return shown
 
 
 @router.get("/map/now.bin")
 def now(request: Request, live: Answering) -> Response:
-    """The points of the map that is shown now, whatever its number; 204 where there is none."""
-    plane = live.plane
-    if plane is None:
+    """Points of the current map, whatever its number; 204 if there is none."""
+    shown = live.map_data
+    if shown is None:
         return Response(status_code=204, headers={"Cache-Control": "no-store"})
-    headers = {"ETag": f'"{plane.number}"', "Cache-Control": "no-cache"}
+    headers = {"ETag": f'"{shown.number}"', "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    return Response(plane.records, media_type="application/octet-stream", headers=headers)
+    return Response(shown.records, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/map/{gen}.bin")
 def binary(live: Answering, gen: int) -> Response:
-    """A 64-byte header `LKMP`, then a record of 8 bytes an image: u16 x, u16 y, u8 color, u8 flags, u16 label."""
-    return Response(plane_of(live, gen).records, media_type="application/octet-stream", headers=IMMUTABLE)
+    """A 64-byte header `LKMP`, then 8 bytes per image: u16 x, u16 y, u8 color, u8 flags, u16 label."""
+    return Response(map_of(live, gen).records, media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 @router.get("/map/{gen}/from/{old}.bin")
 def moved(live: Answering, gen: int, old: int) -> Response:
-    """One i32 a point: which point of the map before it was, -1 where it was not there."""
-    plane = plane_of(live, gen)
-    if old != plane.before:
-        raise Problem(410, "That map is no longer known; load the new one.")
-    return Response(plane.was.tobytes(), media_type="application/octet-stream", headers=IMMUTABLE)
+    """One i32 per point: its index in the previous map, -1 if it was not there."""
+    shown = map_of(live, gen)
+    if old != shown.previous:
+        raise Problem(410, "The previous map is no longer available; load the new one.")
+    return Response(shown.previous_points.tobytes(), media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 @router.get("/map/{gen}/codes/{column}.bin")
 def codes(live: Answering, gen: int, column: str) -> Response:
-    """A column as one u16 an image, numbers into the names of `/map/{gen}/codes/{column}`; 65535 is none."""
+    """Values of a column as one u16 per point, indices into `/map/{gen}/codes/{column}`; 65535: no value."""
     live.index.check_columns([column])
-    body = plane_of(live, gen).codes(column)[0].astype("<u2").tobytes()
+    body = map_of(live, gen).codes(column)[0].astype("<u2").tobytes()
     return Response(body, media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 @router.get("/map/{gen}/codes/{column}")
 def names(live: Answering, gen: int, column: str) -> dict[str, Any]:
-    """The values of a column, the most frequent first."""
+    """Names of a column's values, the most frequent first."""
     live.index.check_columns([column])
-    return {"column": column, "names": plane_of(live, gen).codes(column)[1]}
+    return {"column": column, "names": map_of(live, gen).codes(column)[1]}
 
 
 @router.get("/map/{gen}/mask")
 def mask(live: Answering, gen: int, f: Filters) -> Response:
-    """A bit for each point, least significant first: whether it meets the filters."""
-    return Response(plane_of(live, gen).mask(f), media_type="application/octet-stream")
+    """One bit per point, least significant first: whether it matches the filters."""
+    return Response(map_of(live, gen).mask(f), media_type="application/octet-stream")
 
 
 @router.get("/map/{gen}/point/{i}")
 def point(live: Answering, gen: int, i: int) -> dict[str, Any]:
     """The card of a point."""
-    return card(live.record(plane_of(live, gen).name(i)))
+    return card(live.record(map_of(live, gen).name(i)))
 
 
 @router.get("/map/{gen}/points")
 def points(live: Answering, gen: int, i: Points) -> dict[str, Any]:
-    """The cards of several points, in the order asked for; those that are gone are left out."""
-    plane = plane_of(live, gen)
-    asked = [plane.name(number) for number in i]
-    found = {record.id: card(record) for record in live.records(asked)}
-    rows = zip(i, asked, strict=True)
-    return {"points": [{"i": number, **found[name]} for number, name in rows if name in found]}
+    """The cards of several points, in the requested order; missing images are left out."""
+    shown = map_of(live, gen)
+    names = [shown.name(number) for number in i]
+    cards = {record.id: card(record) for record in live.records(names)}
+    rows = zip(i, names, strict=True)
+    return {"points": [{"i": number, **cards[name]} for number, name in rows if name in cards]}
 
 
-@router.get("/map/{gen}/where")
-def where(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002 (the name in the address)
-    """Where images lie: their points, x and y from 0 to 1."""
-    plane = plane_of(live, gen)
-    rows = [(name, plane.map.where[name]) for name in id if name in plane.map.where]
+@router.get("/map/{gen}/locate")
+def locate(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002 (name of the parameter)
+    """Positions of images: their points, x and y from 0 to 1."""
+    shown = map_of(live, gen)
+    rows = [(name, shown.map.where[name]) for name in id if name in shown.map.where]
     return {
-        "points": [{"id": name, "i": i, "x": float(plane.unit[i, 0]), "y": float(plane.unit[i, 1])} for name, i in rows]
+        "points": [{"id": name, "i": i, "x": float(shown.unit[i, 0]), "y": float(shown.unit[i, 1])} for name, i in rows]
     }
 
 
 @router.get("/map/{gen}/tile/{z}/{x}/{y}.jpg")
 async def tile(service: Serving, live: Answering, gen: int, z: int, x: int, y: int) -> Response:
-    """8 × 8 small images of a part of the map."""
-    return await service.showing.run(_tile, live, gen, z, x, y)
+    """A sheet of 8 × 8 thumbnails of a quad-tree tile."""
+    return await service.image_pool.run(_tile, live, gen, z, x, y)
 
 
 def _tile(live: Live, gen: int, z: int, x: int, y: int) -> Response:
-    data, whole = plane_of(live, gen).tile(z, x, y)
-    return Response(data, media_type="image/jpeg", headers=IMMUTABLE if whole else {"Cache-Control": "no-store"})
+    data, complete = map_of(live, gen).tile(z, x, y)
+    return Response(data, media_type="image/jpeg", headers=IMMUTABLE if complete else {"Cache-Control": "no-store"})

@@ -48,7 +48,7 @@ export function chips(filters, change) {
 export function openFilters(state, change) {
   let chosen = [...state.f];
   let round = 0;
-  const note = h("p.kept");
+  const note = h("p.hint");
   const body = h("div.facets");
   const done = actionButton("Show results", () => sheet.close(), ".main");
   const clear = actionButton("Clear", () => set([]));
@@ -217,7 +217,7 @@ function valueOption(column, v, most, on, flip) {
 function typicalImages(column, value) {
   const place = h("span.faces");
   const ask = () =>
-    get(`facets/${encodeURIComponent(column)}/middle?${new URLSearchParams({ value })}`)
+    get(`facets/${encodeURIComponent(column)}/typical?${new URLSearchParams({ value })}`)
       .then(({ items }) =>
         fill(
           place,

@@ -188,7 +188,7 @@ function retentionNote(query) {
     navigate("/");
   };
   return h(
-    "p.kept",
+    "p.hint",
     `Kept on this server for up to ${days} days so that the link works. `,
     actionButton("Forget now", forget, ".quiet"),
   );
@@ -250,7 +250,7 @@ export function moreButton(answer, k, act) {
   const row = h(
     "div.row.center",
     button,
-    h("small.kept", `${plural(answer.hits.length, "hit")} of all ${formatNumber(answer.images)}`),
+    h("small.hint", `${plural(answer.hits.length, "hit")} of all ${formatNumber(answer.images)}`),
   );
   addEventListener("scroll", () => row.isConnected && watch.observe(button), { once: true, passive: true });
   return row;

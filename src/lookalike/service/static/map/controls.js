@@ -288,7 +288,7 @@ export function createControls(node, canvas, info, facts, stop) {
     if (hasQuery(now)) {
       const answer = await api.get(searchPath({ ...now, f: [] }, 20));
       const ids = [now.like, ...answer.hits.map((hit) => hit.id)].filter(Boolean).slice(0, 20);
-      const { points } = await api.get(mapPath(`where?${new URLSearchParams(ids.map((id) => ["id", id]))}`));
+      const { points } = await api.get(mapPath(`locate?${new URLSearchParams(ids.map((id) => ["id", id]))}`));
       hits = points.map((p) => ({ x: p.x, y: p.y, kind: p.id === now.like ? "query" : "hit" })).reverse();
       const last = hits.at(-1);
       if (last?.kind === "query" && !now.at) flyTo(last.x, last.y, 3);
@@ -297,7 +297,7 @@ export function createControls(node, canvas, info, facts, stop) {
   }
 
   function showStatus(now) {
-    const kept = Math.round(100 * now.kept[1]);
+    const kept = Math.round(100 * now.neighbors_kept[1]);
     const busy = now.job?.state === "running";
     const words =
       now.method === "t-SNE" ? `near neighbors kept ${kept} %` : `A rough sketch (${kept} % of near neighbors kept).`;
@@ -311,14 +311,14 @@ export function createControls(node, canvas, info, facts, stop) {
       `${plural(now.n, "image")} · ${words}`,
       busy ? ` ${drawingMessage(now)}` : info.rights === "write" ? [" ", redraw] : null,
     );
-    const nearest = `${Math.round(100 * now.kept[0])} % are among its 10 nearest here`;
+    const nearest = `${Math.round(100 * now.neighbors_kept[0])} % are among its 10 nearest here`;
     footer.title = `Of each image's 10 nearest, ${nearest} and ${kept} % among its 50.`;
   }
 
   /** The map was redrawn: move points to their new positions. */
   async function change(next, now) {
-    const known = now.before === canvas.cloud.gen && !prefersReducedMotion();
-    const was = known ? new Int32Array(await api.getBytes(`map/${now.gen}/from/${now.before}.bin`)) : null;
+    const known = now.previous === canvas.cloud.gen && !prefersReducedMotion();
+    const was = known ? new Int32Array(await api.getBytes(`map/${now.gen}/from/${now.previous}.bin`)) : null;
     index = buildGrid(next);
     names = now.labels;
     made.gen = now.gen;

@@ -134,7 +134,7 @@ function receipt(batch, after) {
 }
 
 async function undoMove(id) {
-  const answer = await api.send(`duplicates/history/${encodeURIComponent(id)}/back`);
+  const answer = await api.send(`duplicates/history/${encodeURIComponent(id)}/undo`);
   toast(`Moved back ${plural(answer.moved, "file")}${notMoved(answer)}.`);
 }
 

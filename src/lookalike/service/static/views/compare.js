@@ -37,7 +37,7 @@ export function compareDialog(answer, state, act) {
       h(
         "div.head",
         button("left", "Previous (←)", () => step(-1), place === 0),
-        h("span.kept", `${place + 1} of ${answer.hits.length}`),
+        h("span.hint", `${place + 1} of ${answer.hits.length}`),
         button("right", "Next (→)", () => step(1), place === answer.hits.length - 1),
         h("span.grow"),
         asked && button("swap", "Swap the two (Space)", () => dialog.classList.toggle("swapped")),

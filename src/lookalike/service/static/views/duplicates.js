@@ -155,7 +155,7 @@ async function drawScreen() {
             "div.banner",
             !canWrite()
               ? "This key may only read: duplicates are listed, moving is off."
-              : facts.why || "This folder cannot be written to: duplicates are listed, moving is off.",
+              : facts.reason || "This folder cannot be written to: duplicates are listed, moving is off.",
           ),
       place,
     ),
@@ -312,7 +312,7 @@ const undo = withErrorToast(async () => {
     answer =
       last.kind === "apart"
         ? await api.send("duplicates/dismiss", { group: last.group, undo: true })
-        : await api.send(`duplicates/history/${encodeURIComponent(last.batch)}/back`);
+        : await api.send(`duplicates/history/${encodeURIComponent(last.batch)}/undo`);
   } catch (error) {
     view.undo.push(last);
     throw error;
