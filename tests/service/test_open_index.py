@@ -155,7 +155,7 @@ def test_each_model_has_a_map_of_its_own(client: Any, place: Any) -> None:
     client.post(f"{API}/switch", json={"generation": 1}, headers=OURS)
     back = client.get(f"{API}/map").json()
     assert back["gen"] == first["gen"] and back["previous"] == second["gen"], "the old one as it was, and where from"
-    was = client.get(f"{API}/map/{back['gen']}/from/{back['before']}.bin").content
+    was = client.get(f"{API}/map/{back['gen']}/from/{back['previous']}.bin").content
     assert len(was) == 4 * 12 and set(np.frombuffer(was, "<i4")) == set(range(12))
 
 

@@ -170,7 +170,7 @@ def test_a_link_shows_the_same_to_somebody_else(screen: Any, made: Any, browser:
 def test_forget_now(screen: Any, made: Any) -> None:
     choose(screen, made[0] / "class-04" / "2.jpg")
     link = screen.url
-    screen.get_by_role("button", name="Forget now").click()
+    screen.get_by_role("button", name="Delete now").click()
     screen.locator("button.ask").wait_for()
     # The refusal is what is tested here; the browser also notes it on its console.
     answer = screen.request.get(link.replace("/?", "/api/v1/search?"))

@@ -39,7 +39,7 @@ def desk(copies: Any, page: Any) -> Any:
     page.add_init_script(VIOLATIONS)
     page.set_default_timeout(60_000)
     page.goto(f"{copies[1].url}/duplicates")
-    page.get_by_role("button", name="Look for duplicates").click()
+    page.get_by_role("button", name="Find duplicates").click()
     page.locator(".images figure").first.wait_for(timeout=60_000)
     return page
 

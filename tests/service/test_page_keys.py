@@ -78,11 +78,11 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
     def offered(*others: str) -> set[str]:
         loose.goto(f"{server.url}/duplicates")
         loose.locator(".images figure").first.wait_for()
-        read_only = loose.get_by_text("This key may only read: duplicates are listed, moving is off.").count()
+        read_only = loose.get_by_text("This key can only read: duplicates are listed, but cannot be moved.").count()
         loose.keyboard.press("x")
         loose.keyboard.press("Enter")
         names = loose.locator("main button:enabled").all_inner_texts()
-        assert read_only != ("Look again" in names)
+        assert read_only != ("Search again" in names)
         loose.get_by_role("button", name="History").click()
         loose.locator("dialog li").wait_for()
         names += loose.locator("dialog button").all_inner_texts()
@@ -102,7 +102,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(loose: Any, locked: An
     enter(read)
     assert offered("runs", "settings") == {"History"} and writing == []
     enter(write)
-    more = {"Keep 1, move 1 Enter", "Not duplicates x", "Look again", "Move back", "Stop"}
+    more = {"Keep 1, move 1 Enter", "Not duplicates x", "Search again", "Move back", "Stop"}
     assert more <= offered("runs")
 
 
@@ -112,5 +112,5 @@ def test_a_refused_button_says_so(loose: Any, locked: Any) -> None:  # noqa: F81
     unlock(loose, write)
     refusal = {"error": {"status": 409, "message": "The index is being brought up to date already."}}
     play(loose, refusal, status=409, where="index/update")
-    loose.get_by_role("button", name="Bring up to date").click()
+    loose.get_by_role("button", name="Update").click()
     loose.locator(".toast", has_text="The index is being brought up to date already.").wait_for()

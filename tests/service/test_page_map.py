@@ -25,7 +25,7 @@ def chart(screen: Any, live: Any) -> Any:  # noqa: F811
     """The map, drawn before it is looked at: nothing moves by itself."""
     until(lambda: screen.request.get(f"{live.url}/api/v1/map").json()["state"] == "ready")
     screen.goto(f"{live.url}/map")
-    screen.locator(".map-foot", has_text="· near neighbors kept").wait_for()
+    screen.locator(".map-foot", has_text="· neighbors preserved").wait_for()
     screen.locator(".place").first.wait_for()
     return screen
 
@@ -51,7 +51,7 @@ def colored(page: Any) -> int:
 
 def test_the_map_shows_every_image_and_names_places(chart: Any) -> None:
     assert 61 * 4 < colored(chart) < 61 * 80
-    assert re.match(r"61 images · near neighbors kept \d+ %", chart.locator(".map-foot").inner_text())
+    assert re.match(r"61 images · neighbors preserved: \d+ %", chart.locator(".map-foot").inner_text())
     names = " ".join(chart.locator(".place").all_inner_texts())
     assert "class-0" in names and "%" in names
     assert chart.locator(".place").first.get_attribute("aria-label").endswith("of them")
@@ -183,12 +183,12 @@ def test_near_the_ground_points_become_images(chart: Any, width: int) -> None:
 
 def test_a_map_that_is_drawn_again_glides_to_its_new_places(chart: Any) -> None:
     with chart.expect_response(re.compile(r"/map/\d+/from/\d+\.bin")) as was:
-        chart.get_by_role("button", name="Draw again").click()
+        chart.get_by_role("button", name="Redraw").click()
     points = np.frombuffer(was.value.body(), "<i4")
     assert sorted(points) == list(range(61)), "every image knows where it was"
-    chart.get_by_text("The map has been brought up to date.").wait_for()
+    chart.get_by_text("The map has been updated.").wait_for()
     assert 61 * 4 < colored(chart) < 61 * 80
-    chart.get_by_role("button", name="Draw again").wait_for()
+    chart.get_by_role("button", name="Redraw").wait_for()
 
 
 def test_the_graphics_card_paints_what_the_other_painter_does(chart: Any) -> None:
@@ -278,7 +278,7 @@ def test_what_the_map_cannot_have_is_told(chart: Any, live: Any) -> None:
     page.locator(".mapview .banner", has_text="There is no image `a`").wait_for()
     assert page.locator(".card").count() == 0
     refuse("**/map/draw", 409, "This is at work already.")
-    page.get_by_role("button", name="Draw again").click()
+    page.get_by_role("button", name="Redraw").click()
     page.locator(".mapview .banner", has_text="This is at work already.").wait_for()
     refuse("**/codes/**", 410, "The map has been redrawn since; load it again.")
     with page.expect_request("**/api/v1/map"):  # which is looked for at once

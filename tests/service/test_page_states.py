@@ -129,7 +129,7 @@ def test_a_busy_server(loose: Any, live: Any) -> None:
 def test_a_locked_server(loose: Any, live: Any) -> None:
     play(loose, {"error": {"status": 401, "message": "A key is needed."}}, status=401, where="info")
     loose.goto(live.url)
-    loose.get_by_text("This server asks for a key. It is kept until you close the browser.").wait_for()
+    loose.get_by_text("This server requires a key. It is remembered until you close the browser.").wait_for()
     assert loose.get_by_label("Key", exact=True).get_attribute("type") == "password"
     keep(loose, "state-locked")
 
@@ -161,7 +161,7 @@ def test_while_images_arrive(loose: Any, live: Any) -> None:
     job |= {"seconds_left": 40, "state": "running", "message": ""}
     play(loose, {"index": index, "job": job, "jobs": [job]}, where="state")
     loose.goto(f"{live.url}/?{LIKE}")
-    loose.get_by_text("Searching 11,240 of 11,788 images; the rest arrive in about 40 s.").wait_for()
+    loose.get_by_text("Searching 11,240 of 11,788 images; the rest follows in about 40 s.").wait_for()
     assert "Embedding 0 %" in loose.locator("#status").inner_text()
 
 

@@ -155,7 +155,7 @@ def test_a_small_part_of_a_large_image(screen: Any, live: Any, photo: Path) -> N
     assert answer.value.request.method == "POST" and answer.value.ok, "its own pixels, 64 × 48 of them"
     screen.locator("h1", has_text="for the cropped part").wait_for()
     assert screen.locator(".crop").get_by_text("under 1 %").count() == 1
-    assert "q=u." in href(screen) and screen.get_by_role("button", name="Forget now").count() == 1
+    assert "q=u." in href(screen) and screen.get_by_role("button", name="Delete now").count() == 1
     keep(screen, "crop-small")
     # A link to it shows what can be seen of the part in what was kept.
     assert screen.request.get(href(screen).replace("/?", "/api/v1/search?")).ok

@@ -48,7 +48,7 @@ export function lineChart({ title, series, levels = [] }) {
   const [width, height, left, bottom] = [640, 240, 48, 28];
   const xs = series.flatMap((one) => one.x);
   const ys = [...series.flatMap((one) => one.y), ...levels.map((level) => level.value)].filter(Number.isFinite);
-  if (!ys.length) return h("p.empty", "Nothing was logged yet.");
+  if (!ys.length) return h("p.empty", "Nothing has been logged yet.");
   const [x0, x1] = [Math.min(...xs, 0), Math.max(...xs, 1)];
   const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || Math.abs(ys[0]) * 0.05 || 0.05;
   const [y0, y1] = [Math.min(...ys) - pad, Math.max(...ys) + pad];

@@ -52,7 +52,7 @@ async function boot() {
   } catch (error) {
     const { status } = error;
     const locked = status === 401;
-    showStatus("off", locked ? "Locked" : "No answer");
+    showStatus("off", locked ? "Locked" : "Offline");
     fill(
       main,
       h(
@@ -87,7 +87,7 @@ function pollStatus() {
       showStatus(job ? "busy" : "on", job ? `${job.phase || job.title}${share}` : plural(status.index.images, "image"));
     },
     (status) => (status.job ? 1000 : 5000),
-    () => showStatus("off", "No answer"),
+    () => showStatus("off", "Offline"),
   );
 }
 

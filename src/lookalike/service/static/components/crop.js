@@ -47,7 +47,7 @@ export function crop({ src, alt, ratio, box: text, change, close }) {
   const frame = h("div.crop-frame", {
     tabindex: 0,
     role: "group",
-    "aria-label": "The part that is searched by. Arrows move it, Shift and arrows change its size, r shows the whole.",
+    "aria-label": "The part to search by. Arrow keys move it, Shift and arrow keys resize it, r resets it.",
   });
   const area = h("div.crop-area", { "--ar": ratio }, image, frame);
   const words = h("span", { role: "status", "aria-live": "polite" });
@@ -75,7 +75,7 @@ export function crop({ src, alt, ratio, box: text, change, close }) {
     for (const [name, value] of Object.entries(styles)) area.style.setProperty(name, value);
     words.textContent =
       image.complete && small(box)
-        ? "Too small to search by; at least 32 pixels."
+        ? "Too small; at least 32 pixels are needed."
         : formatBox(box)
           ? `${areaPercent(box) || "under 1"} %`
           : isTouch()

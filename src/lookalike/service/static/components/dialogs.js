@@ -28,7 +28,7 @@ export function dialog(title, ...content) {
 const GLOBAL_KEYS = [
   ["g s m d r", "search, map, duplicates, reports"],
   ["Ctrl V", "search by the image on the clipboard"],
-  ["/", "go to the words, or choose an image"],
+  ["/", "focus the text field, or choose an image"],
   ["y", "copy the link to what you see"],
   ["u Ctrl Z", "undo"],
   ["Esc", "close"],
@@ -47,11 +47,11 @@ const SCREEN_KEYS = {
   ],
   map: [
     ["Arrows", "move"],
-    ["+ −", "nearer, further"],
+    ["+ −", "zoom in, zoom out"],
     ["0", "show all"],
     ["m", "search by the image of the card"],
     ["f", "filters"],
-    ["Shift drag", "draw round images"],
+    ["Shift drag", "select a region"],
     ["Tab", "places, then images near the middle"],
   ],
   duplicates: [
@@ -142,7 +142,7 @@ export function askForKey() {
   );
   const node = dialog(
     "Locked",
-    h("p", "This server asks for a key. It is kept until you close the browser."),
+    h("p", "This server requires a key. It is remembered until you close the browser."),
     form,
     refused,
   );

@@ -75,7 +75,7 @@ export function openFilters(state, change) {
     if (now !== round || !answer) return;
     done.textContent = `Show ${plural(answer.images, "result")}`;
     note.textContent =
-      answer.nearest === null ? "" : `Counts: among the ${formatNumber(answer.nearest)} nearest, and of all.`;
+      answer.nearest === null ? "" : `Counts: among the ${formatNumber(answer.nearest)} nearest, and in total.`;
     for (const { column, values, total } of answer.facets) {
       const own = (v) => chosen.includes(exactFilter(column, v.value));
       if (!lists.has(column)) {
@@ -184,7 +184,7 @@ function valueList(name, ask, line, own) {
           ? `These are ${range}.`
           : hits.length || !wanted
             ? null
-            : "Nothing is called that.",
+            : "No matches.",
     );
   }
 

@@ -68,11 +68,11 @@ export function howToCalibrate() {
     h("p", "Percentages need pairs of images that are known to show the same thing: at least 200 of them."),
     h(
       "p",
-      "Put images of one thing into one subfolder (its name becomes the label), or give a table with a column ",
+      "Put images of the same thing into one subfolder (its name becomes the label), or give a table with a column ",
       h("code", "label"),
       ", then run ",
       h("code", "lookalike index FOLDER"),
-      " again: the scores are checked on them by themselves.",
+      " again: the scores are calibrated automatically.",
     ),
   );
 }

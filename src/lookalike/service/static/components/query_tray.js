@@ -19,7 +19,7 @@ export function queryTray(answer, state) {
       items.map((item) =>
         h(
           "button",
-          { title: "Take away", "aria-label": `Take away ${title(item)}`, onclick: () => drop(item.id) },
+          { title: "Remove", "aria-label": `Remove ${title(item)}`, onclick: () => drop(item.id) },
           h("img", { src: thumbUrl(item.thumb, 96), alt: "" }),
           h("span", icon("close")),
         ),
@@ -41,7 +41,7 @@ export function breadcrumbs() {
   if (steps.length < 2) return null;
   return h(
     "nav.way",
-    { "aria-label": "The way here" },
+    { "aria-label": "Previous queries" },
     h("a", { href: "/" }, "start"),
     steps
       .slice(-6)

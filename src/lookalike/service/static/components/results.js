@@ -140,7 +140,7 @@ function verdict(answer, state, act) {
   const { kind, sentence, detail, note } = answer.verdict;
   const time = h("small", ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
   const words = state.box ? sentence.replace(/ in [\d,]+ images?$/, " for the cropped part") : sentence;
-  if (!answer.hits.length) return h("h1", { tabindex: -1 }, "Nothing is left", time);
+  if (!answer.hits.length) return h("h1", { tabindex: -1 }, "No results", time);
   if (kind === "uncalibrated") {
     return [
       h("h1", { tabindex: -1 }, "Sorted by similarity.", time),
@@ -167,7 +167,7 @@ function indexingNote() {
   const line = h("p.arriving");
   const tell = (status) => {
     const job = status?.job?.kind === "index" && status.job.total ? status.job : null;
-    const left = job?.seconds_left ? `; the rest arrive in about ${job.seconds_left} s.` : "; the rest arrive soon.";
+    const left = job?.seconds_left ? `; the rest follows in about ${job.seconds_left} s.` : "; the rest follows soon.";
     const all = job ? status.index.images + Math.max(job.total - job.done, 0) : 0;
     const count = `${formatNumber(status?.index.images ?? 0)} of ${formatNumber(all)}`;
     line.textContent = job ? `Searching ${count} images${left}` : "";
@@ -184,13 +184,13 @@ function retentionNote(query) {
   const forget = async () => {
     await api.send(`queries/${query.id}`, null, "DELETE");
     api.clearCache();
-    toast("Forgotten. The link no longer works.");
+    toast("Deleted. The link no longer works.");
     navigate("/");
   };
   return h(
     "p.hint",
-    `Kept on this server for up to ${days} days so that the link works. `,
-    actionButton("Forget now", forget, ".quiet"),
+    `Stored on this server for up to ${days} days so that the link works. `,
+    actionButton("Delete now", forget, ".quiet"),
   );
 }
 
@@ -229,7 +229,7 @@ function sortHits(hits, sort) {
       : sort === "date"
         ? String(hit.columns.date ?? "")
         : (hit.columns.path ?? hit.id);
-  const order = [...hits].sort((a, b) => key(a).localeCompare(key(b), "en-GB", { numeric: true }));
+  const order = [...hits].sort((a, b) => key(a).localeCompare(key(b), "en-US", { numeric: true }));
   return sort === "date" ? order.reverse() : order;
 }
 

@@ -27,13 +27,13 @@ export function watchDropAndPaste(take) {
     depth = 0;
     show(false);
     event.preventDefault();
-    if (!first(event.dataTransfer)) toast("Drop an image file; addresses are not fetched.");
+    if (!first(event.dataTransfer)) toast("Drop an image file; links are not supported.");
   });
   addEventListener("paste", (event) => {
     if (event.target instanceof HTMLInputElement) return;
     if (first(event.clipboardData)) event.preventDefault();
     else if (event.clipboardData?.getData("text"))
-      toast("There is no image on the clipboard; addresses are not fetched.");
+      toast("There is no image on the clipboard; links are not supported.");
   });
 }
 

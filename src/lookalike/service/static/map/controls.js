@@ -40,7 +40,7 @@ export function createControls(node, canvas, info, facts, stop) {
     lassoing = on;
     draw.setAttribute("aria-pressed", String(on));
   };
-  const draw = iconButton("lasso", "Draw round images (Shift and drag)", () => lasso(!lassoing), {
+  const draw = iconButton("lasso", "Select a region (Shift and drag)", () => lasso(!lassoing), {
     "aria-pressed": "false",
   });
   const bar = h(
@@ -52,8 +52,8 @@ export function createControls(node, canvas, info, facts, stop) {
       icon("filter"),
       h("span.wide", "Filter"),
     ),
-    iconButton("plus", "Nearer (+)", () => canvas.zoom(1.6)),
-    iconButton("minus", "Further (−)", () => canvas.zoom(1 / 1.6)),
+    iconButton("plus", "Zoom in (+)", () => canvas.zoom(1.6)),
+    iconButton("minus", "Zoom out (−)", () => canvas.zoom(1 / 1.6)),
     iconButton("fit", "Show all (0)", () => fitAll()),
     draw,
   );
@@ -300,11 +300,13 @@ export function createControls(node, canvas, info, facts, stop) {
     const kept = Math.round(100 * now.neighbors_kept[1]);
     const busy = now.job?.state === "running";
     const words =
-      now.method === "t-SNE" ? `near neighbors kept ${kept} %` : `A rough sketch (${kept} % of near neighbors kept).`;
+      now.method === "t-SNE"
+        ? `neighbors preserved: ${kept} %`
+        : `A preliminary layout (neighbors preserved: ${kept} %).`;
     const redraw = h(
       "button.linkish",
       { onclick: () => api.send("map/draw").then(stop.again).catch(showError) },
-      "Draw again",
+      "Redraw",
     );
     fill(
       footer,
@@ -330,7 +332,7 @@ export function createControls(node, canvas, info, facts, stop) {
     await follow(readUrl());
     onIdle();
     if (column !== "label") recolor(column);
-    toast("The map has been brought up to date.");
+    toast("The map has been updated.");
   }
 
   const made = {

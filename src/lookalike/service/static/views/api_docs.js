@@ -15,11 +15,11 @@ export async function render(main) {
       h("h1", "API"),
       h(
         "p",
-        "For programs: described at ",
+        "The API is described in ",
         h("a", { href: "/openapi.json", target: "_self" }, "/openapi.json"),
         ". A key goes into the header ",
         h("code", "Authorization: Bearer KEY"),
-        "; what changes something needs ",
+        "; requests that change something need ",
         h("code", "X-Lookalike: 1"),
         ".",
       ),

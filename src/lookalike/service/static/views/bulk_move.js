@@ -83,10 +83,10 @@ export async function bulkMove(kind, prefer, facts, after) {
     ),
   );
   const node = dialog(
-    "What stays and what goes",
+    "Files to keep and to move",
     h(
       "p",
-      "Bright images stay, crossed ones go. A click turns one over.",
+      "Bright images are kept, crossed-out ones are moved. Click an image to change it.",
       total > groups.length ? ` The first ${groups.length} of ${total} groups.` : "",
     ),
     h("ul.overview", rows),
@@ -166,6 +166,6 @@ export async function moveHistory(after) {
                 : null,
           ),
         )
-      : h("li", "Nothing was moved yet."),
+      : h("li", "Nothing has been moved yet."),
   );
 }

@@ -18,7 +18,7 @@ export function compareDialog(answer, state, act) {
   const stage = h("div.stage");
   const asked = querySource(answer.query, state);
   const frames = [
-    asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Looked for" : "Your image"),
+    asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Query" : "Your image"),
     frame(thumbUrl(hit.thumb, 1024), title(hit), isTouch() && asked ? "This hit (hold to see yours)" : "This hit"),
   ];
   fill(stage, frames);

@@ -50,7 +50,7 @@ export async function render(main, _info, state) {
   const kind = KINDS.some(([name]) => name === state.rest) ? state.rest : "identical";
   if (!view.stop) {
     view.facts = null;
-    fill(main, h("div.screen", h("h1", "Duplicates"), h("p.empty", "Looking…")));
+    fill(main, h("div.screen", h("h1", "Duplicates"), h("p.empty", "Searching…")));
     view.stop = api.poll(
       "duplicates",
       (facts) => {
@@ -81,7 +81,7 @@ async function drawScreen() {
   if (state.screen !== "duplicates") return;
   const find = canWrite()
     ? actionButton(
-        facts.when ? "Look again" : "Look for duplicates",
+        facts.when ? "Search again" : "Find duplicates",
         async () => {
           await api.send("duplicates/find");
           view.stop?.();
@@ -92,7 +92,7 @@ async function drawScreen() {
       )
     : facts.when
       ? null
-      : "Nobody has looked yet, and this key may only read.";
+      : "Duplicates have not been searched for yet, and this key can only read.";
   const title = h("h1", "Duplicates");
   if (facts.state === "running") {
     const job = facts.job;
@@ -102,7 +102,7 @@ async function drawScreen() {
       h(
         "div.screen",
         title,
-        h("p.empty", { role: "status" }, `${job?.phase || "Looking for duplicates"}${left}`),
+        h("p.empty", { role: "status" }, `${job?.phase || "Searching for duplicates"}${left}`),
         job?.total ? h("progress", { max: job.total, value: job.done, "aria-label": "Progress" }) : null,
       ),
     );
@@ -117,7 +117,7 @@ async function drawScreen() {
           "div.empty",
           h("p", "Finds identical files, the same image in several sizes, and images taken right after each other."),
           h("p.row.center", find),
-          h("p", "Nothing is moved by looking."),
+          h("p", "Searching does not move anything."),
         ),
       ),
     );
@@ -154,7 +154,7 @@ async function drawScreen() {
         : h(
             "div.banner",
             !canWrite()
-              ? "This key may only read: duplicates are listed, moving is off."
+              ? "This key can only read: duplicates are listed, but cannot be moved."
               : facts.reason || "This folder cannot be written to: duplicates are listed, moving is off.",
           ),
       place,
@@ -187,7 +187,7 @@ async function goToGroup(number) {
       number = number > view.total ? 1 : view.total;
       one = await fetchGroup(number);
     }
-    if (!one) return fill(view.place, h("p.empty", "All groups of this kind are solved."));
+    if (!one) return fill(view.place, h("p.empty", "All groups of this kind are done."));
     view.number = Math.max(1, number);
     replaceUrl(urlFor({ ...readUrl(), rest: view.kind, g: view.number }));
     view.one = one;
@@ -317,7 +317,7 @@ const undo = withErrorToast(async () => {
     view.undo.push(last);
     throw error;
   }
-  toast(last.kind === "apart" ? "Taken back." : `Moved back${notMoved(answer)}.`);
+  toast(last.kind === "apart" ? "Undone." : `Moved back${notMoved(answer)}.`);
   await refresh();
 });
 

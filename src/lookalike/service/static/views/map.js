@@ -24,7 +24,7 @@ export async function render(main, info, state) {
   if (view && main.contains(view.node)) return view.follow(state);
   leave();
   const title = h("h1.unseen", "Map of all images");
-  const words = h("p.empty", { role: "status" }, "Fetching the map…");
+  const words = h("p.empty", { role: "status" }, "Loading the map…");
   const node = h("div.screen", title, words);
   fill(main, node);
   // Fetched in parallel with the facts; if refused, it is requested again below.

@@ -19,9 +19,9 @@ export function render(main) {
           ? reports.map(card)
           : h(
               "p.empty",
-              "No reports here yet. ",
+              "No reports yet. ",
               h("code", "lookalike train FOLDER"),
-              " makes one; it appears by itself.",
+              " creates one; it then appears here.",
             ),
       ),
     () => 10000,

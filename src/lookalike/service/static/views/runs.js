@@ -47,12 +47,7 @@ export async function render(main, _info, state) {
           rows,
           answer.runs.length
             ? answer.runs.map(runRow)
-            : h(
-                "p.empty",
-                "No runs here yet. ",
-                h("code", "lookalike train FOLDER"),
-                " makes one; it appears by itself.",
-              ),
+            : h("p.empty", "No runs yet. ", h("code", "lookalike train FOLDER"), " creates one; it then appears here."),
         ),
       (answer) => (running(answer) ? 2000 : 10000),
     ),
@@ -105,9 +100,7 @@ function drawIndex(place, status) {
       bad,
       h("span.grow"),
       canWrite()
-        ? actionButton(mine ? "Stop" : "Bring up to date", () =>
-            api.send(mine ? `jobs/${mine.id}/stop` : "index/update"),
-          )
+        ? actionButton(mine ? "Stop" : "Update", () => api.send(mine ? `jobs/${mine.id}/stop` : "index/update"))
         : null,
     ),
     h("small", `Model ${index.model} · updated ${formatTime(index.updated)}`),
@@ -185,7 +178,7 @@ function draw(body, run) {
     body,
     h("p", h("a", { href: "/runs" }, icon("left"), "All runs")),
     h("h1", h("bdi", run.name)),
-    h("p.lead-line", { role: "status" }, run.verdict || best || "Nothing was measured yet."),
+    h("p.lead-line", { role: "status" }, run.verdict || best || "Nothing has been measured yet."),
     run.verdict && best ? h("p", best) : null,
     whole ? h("p", `${run.metric} on the ${run.side || "held-out"} images: ${whole}`) : null,
     stopped,

@@ -146,9 +146,9 @@ async function load(state, fetching, again = () => render(view.main, getState("i
     fill(
       head.question,
       resultsView.imageFrame(localImages.get("pending").preview, "Your image"),
-      h("div.words", h("h1", "Looking…")),
+      h("div.words", h("h1", "Searching…")),
     );
-  else if (!view.answer) fill(head.question, h("div.words", h("h1", "Looking…")));
+  else if (!view.answer) fill(head.question, h("div.words", h("h1", "Searching…")));
   const say = (words) => {
     const h1 = head.question.querySelector("h1");
     if (h1 && mine === view.sequence) h1.textContent = words;
@@ -215,7 +215,7 @@ async function drawStart(main, info, state) {
   const words = info.words ? textSearchForm(state) : null;
   const heading = h(
     "h1.lead",
-    state.f.length ? "or start from one of those that were chosen" : "or start from one of these",
+    state.f.length ? "or start from one of the filtered images" : "or start from one of these",
   );
   fill(main, h("div.screen", drop, words, state.f.length ? resultsView.filterChips(state) : null, heading, images));
   const query = new URLSearchParams([["sample", "24"], ...state.f.map((f) => ["f", f])]);
@@ -230,7 +230,7 @@ async function drawStart(main, info, state) {
           ),
           { label: "Images to start from", weak: true },
         )
-      : h("p.empty", state.f.length ? "No image is left by these filters." : "There are no images here yet."),
+      : h("p.empty", state.f.length ? "No image matches these filters." : "There are no images here yet."),
   );
   rovingFocus(images);
   loadResultModules().catch(api.messageOf);

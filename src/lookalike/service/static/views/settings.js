@@ -40,7 +40,7 @@ export async function render(main) {
     fill(
       keys,
       h("h2", { id: "s-keys" }, "Keys"),
-      h("p", "This key may only read; keys are made by those who may write."),
+      h("p", "This key can only read; creating keys requires write access."),
     );
 }
 
@@ -67,7 +67,7 @@ function drawModel(place, facts) {
   );
   const start = async () => {
     await api.send("switch", { model: select.value });
-    toast("Embedding beside the old index; searches go on meanwhile.");
+    toast("Embedding in the background; search keeps working.");
   };
   const old = facts.generations.filter((g) => !g.live);
   const back = (generation) =>
@@ -194,12 +194,7 @@ async function drawKeys(place) {
   fill(
     place,
     h("h2", { id: "s-keys" }, "Keys"),
-    h(
-      "p",
-      required
-        ? "Everybody needs a key here."
-        : "Nobody needs a key on this machine; one is needed from elsewhere once a key exists.",
-    ),
+    h("p", required ? "Every client needs a key." : "No key is needed on this machine; other machines need one."),
     h(
       "ul.rows",
       keys.map((key) =>
@@ -209,7 +204,9 @@ async function drawKeys(place) {
           h("small", `${key.rights} · ${key.used ? `used ${formatTime(key.used)}` : "never used"}`),
           h("span.grow"),
           actionButton("Revoke", async () => {
-            if (await confirm("Revoke a key", `Revoke ${key.name}? Whoever uses it is locked out at once.`, "Revoke")) {
+            if (
+              await confirm("Revoke a key", `Revoke ${key.name}? Clients that use it lose access at once.`, "Revoke")
+            ) {
               await api.send(`keys/${encodeURIComponent(key.id)}`, null, "DELETE");
               drawKeys(place);
             }
