@@ -235,7 +235,7 @@ def test_filters_dim_and_a_question_is_ringed(chart: Any, live: Any) -> None:
     until(lambda: 0 < colored(chart) < 0.7 * everything)  # the others are dim
     left = colored(chart)
     keep(chart, "map-filter")
-    with chart.expect_response(re.compile(r"/where\?id=")):
+    with chart.expect_response(re.compile(r"/locate\?id=")):
         chart.goto(f"{live.url}/map?f=label:class-02&like=images/class-02/1.jpg")
     until(lambda: colored(chart) > left + 500)  # rings round the question and its hits
 
