@@ -267,6 +267,6 @@ def test_columns_with_a_colon_or_called_area_can_be_filtered_by() -> None:
     wanted = [Condition("area", ("12.5",)), Condition("a:b", ("5*",)), Condition("a", ("x",), negate=True)]
     assert live.where(["area:12.5", r"a:b:5\*", "a!:x"]) == wanted
     drawn = "area:3.000000fff000ffffff"
-    assert live._drawn(drawn) and not live._drawn("area:12.5")
+    assert live._is_area(drawn) and not live._is_area("area:12.5")
     live.index.columns = ["a"]
-    assert live._drawn(drawn) and live._drawn("area:12.5"), "which is no part of the map, and told so"
+    assert live._is_area(drawn) and live._is_area("area:12.5"), "which is no part of the map, and told so"
