@@ -38,7 +38,7 @@ def test_a_wrong_key_and_the_right_one(loose: Any, locked: Any) -> None:  # noqa
     server, read, _ = locked
     loose.goto(server.url)
     unlock(loose, "lk_wrong")
-    loose.get_by_text("This key is not known here, or was revoked.").wait_for()
+    loose.get_by_text("This key is unknown or was revoked.").wait_for()
     keep(loose, "key-wrong")
     loose.keyboard.press("Escape")
     loose.locator("dialog").wait_for(state="detached")

@@ -67,7 +67,7 @@ def test_a_crop_that_is_too_small(screen: Any, made: Any) -> None:  # noqa: F811
     screen.locator("#crop").click()
     for _ in range(60):
         screen.keyboard.press("Shift+ArrowUp")
-    screen.get_by_text("This part is too small to search by; it needs at least 32 pixels.").wait_for()
+    screen.get_by_text("Too small; at least 32 pixels are needed.").wait_for()
 
 
 def test_runs_index_and_a_run(screen: Any, live: Any, runs: Path) -> None:  # noqa: F811
