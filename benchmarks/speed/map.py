@@ -158,7 +158,7 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     from lookalike.data.decoding import DECODER
     from lookalike.models import Embedder
     from lookalike.searching.image_map import Map, index_state, ordered
-    from lookalike.searching.index_folder import generation_folder, store_place
+    from lookalike.searching.index_folder import generation_folder, store_folder
     from lookalike.searching.manifest import Generation, Manifest, ModelInfo, now
     from lookalike.store import store_class
 
@@ -185,7 +185,7 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     (folder / "images").mkdir()
     Manifest(name="map", source=str(folder / "images"), generations=[generation]).write(index)
     Table.from_columns({"row_id": ids, "path": ids, "label": labels}, name="map").save(place / "table.parquet")
-    with closing(store_class("exact").create(str(store_place(index, 1)), WIDTH)) as store:
+    with closing(store_class("exact").create(str(store_folder(index, 1)), WIDTH)) as store:
         store.upsert(ids, rows, [{"path": name, "label": label} for name, label in zip(ids, labels, strict=True)])
     ordered(Map(ids, places, drawn=count, updated=index_state(generation))).save(place)
     return index

@@ -73,9 +73,9 @@ def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
         for hit in found:
             record = opened.store.get([hit.id], vectors=True)[0]
             assert record is not None and abs(float(record.vector @ wanted) - hit.score) < 1e-4  # type: ignore[operator]
-    with pytest.raises(LookalikeError, match="not both"):
+    with pytest.raises(LookalikeError, match="Give either"):
         search(text="a", query=folder / "class-00" / "0.jpg", index=tmp_path / "index")
-    with pytest.raises(LookalikeError, match="not both"):
+    with pytest.raises(LookalikeError, match="Give either"):
         search(index=tmp_path / "index")
 
 
@@ -90,7 +90,7 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
     found = search(text="a red bird", more=[first], less=[other], index=place, k=5)
     assert isinstance(found, Hits) and found.kind == "uncalibrated" and found.best is not None
     assert found.best.probability is None and found.best.closer_than is None
-    assert found.detail == found.note and "checked for images" in found.detail
+    assert found.detail == found.note and "calibrated for images" in found.detail
     with Index.open(place) as opened:
         images = tiny.encode([first, other])
         wanted = direction(np.stack([opened.embed_text("a red bird"), images[0]]), images[1:])
@@ -98,7 +98,7 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
         assert record is not None and record.vector is not None
         assert found.best.score == pytest.approx(float(record.vector @ wanted), abs=1e-4), "images count too"
     assert search(query=first, index=place)[1].probability is not None  # type: ignore[union-attr]
-    with pytest.raises(LookalikeError, match="words have none"):
+    with pytest.raises(LookalikeError, match="part of an image"):
         search(text="a red bird", box=(0, 0, 9, 9), index=place)
 
 

@@ -202,11 +202,11 @@ def test_purge_finds_what_left_the_index_before(
 
 def test_purge_deletes_generations_that_the_manifest_does_not_name(images: Path, any_store: str) -> None:
     from lookalike.searching import purge
-    from lookalike.searching.index_folder import store_place
+    from lookalike.searching.index_folder import store_folder
     from lookalike.store import create_store, store_class
 
     place = update(images, seed=0, store=any_store).path
-    forgotten = store_place(place, 7)
+    forgotten = store_folder(place, 7)
     create_store(any_store, forgotten, 48).close()
     kept = shutil.copytree(forgotten, images.parent / "kept")
     purge(index=place)

@@ -185,7 +185,7 @@ def test_json_and_html_say_the_same(made: Any) -> None:
     assert document["hits"][0]["columns"]["label"] == "class-01" and document["images"] == 61
     assert not any(name.startswith("_") for name in document["hits"][0]["columns"])
     page = hits._repr_html_()
-    assert page.count("data:image/jpeg;base64,") == len(hits.shown) and hits.sentence in page
+    assert page.count("data:image/jpeg;base64,") == len(hits.shown) and hits.message in page
 
 
 def hit(number: int, probability: float | None, spread: float = 0.01) -> Hit:
@@ -290,5 +290,5 @@ def test_a_image_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_words_need_a_model_that_reads_them(made: Any) -> None:
-    with pytest.raises(LookalikeError, match="reads no words"):
+    with pytest.raises(LookalikeError, match="does not support text"):
         search(text="a gull", index=made[1])

@@ -37,7 +37,7 @@ def test_an_upload_finds_its_kind_and_can_be_asked_again(client: Any, made: Any)
     answer = upload(client, data, params={"k": 5}).json()
     assert len(answer["hits"]) == 5 and answer["hits"][0]["identical"]
     assert answer["hits"][0]["columns"]["path"] == "class-01/0.jpg"
-    assert answer["images"] == 61 and answer["verdict"]["sentence"]
+    assert answer["images"] == 61 and answer["verdict"]["message"]
     assert "index" not in answer, "no path of this machine leaves it"
     again = client.get(f"{API}/search", params={"q": answer["query"]["id"], "k": 5}).json()
     assert [h["id"] for h in again["hits"]] == [h["id"] for h in answer["hits"]]
@@ -94,7 +94,7 @@ def test_more_like_a_image_of_the_index(client: Any) -> None:
     without = client.get(f"{API}/search", params={"like": name, "less": [answer["hits"][0]["id"]], "k": 20}).json()
     assert without["less"][0]["id"] == answer["hits"][0]["id"] not in [hit["id"] for hit in without["hits"]]
     only = client.get(f"{API}/search", params={"less": [name]})
-    assert only.status_code == 400 and error_message(only) == "Add one image to look for first."
+    assert only.status_code == 400 and error_message(only) == "Add an image to search for first."
 
 
 def test_filters_and_facets(client: Any) -> None:

@@ -252,8 +252,8 @@ def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:
 
 def test_words_need_a_model_that_reads(client: Any) -> None:
     answer = client.get(f"{API}/search", params={"text": "a gull"})
-    assert answer.status_code == 400 and "reads no words" in error_message(answer)
-    assert client.get(f"{API}/info").json()["words"] is False
+    assert answer.status_code == 400 and "does not support text" in error_message(answer)
+    assert client.get(f"{API}/info").json()["text"] is False
 
 
 def test_columns_with_a_colon_or_called_area_can_be_filtered_by() -> None:

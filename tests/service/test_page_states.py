@@ -48,7 +48,7 @@ def none(real: Any) -> Any:
         hit["identical"] = False
     answer["verdict"] = {
         "kind": "none",
-        "sentence": "No good match in 11,788 images",
+        "message": "No good match in 11,788 images",
         "detail": "The nearest one is 12 % likely to show the same thing.",
         "note": "",
     }
@@ -70,7 +70,7 @@ def test_no_good_match(loose: Any, live: Any, real: Any) -> None:
 def test_no_percentages(loose: Any, live: Any, real: Any) -> None:
     for hit in real["hits"]:
         hit |= {"probability": None, "low": None, "high": None, "group": None, "sureness": "0.812"}
-    real["verdict"] |= {"kind": "uncalibrated", "sentence": "Sorted by similarity, in 61 images"}
+    real["verdict"] |= {"kind": "uncalibrated", "message": "Sorted by similarity, in 61 images"}
     play(loose, real)
     loose.goto(f"{live.url}/?{LIKE}")
     loose.locator("h1", has_text="Sorted by similarity.").wait_for()
@@ -167,7 +167,7 @@ def test_while_images_arrive(loose: Any, live: Any) -> None:
 
 def test_filters_that_leave_nothing_say_what_each_would(loose: Any, live: Any, real: Any) -> None:
     empty = copy.deepcopy(real) | {"hits": [], "images": 0}
-    empty["verdict"] = {"kind": "none", "sentence": "No good match in 0 images", "detail": "", "note": ""}
+    empty["verdict"] = {"kind": "none", "message": "No good match in 0 images", "detail": "", "note": ""}
     play(loose, empty)
     loose.goto(f"{live.url}/?{LIKE}&f=label:class-01&f=path:class-02*")
     loose.get_by_text("No image has label: class-01 and path: class-02*.").wait_for()
@@ -196,7 +196,7 @@ def test_less_alone_asks_for_a_image_first(loose: Any, live: Any) -> None:
     loose.goto(live.url)
     loose.locator("a.shot").first.focus()
     loose.keyboard.press("-")
-    loose.get_by_text("Add one image to look for first.").wait_for()
+    loose.get_by_text("Add an image to search for first.").wait_for()
 
 
 def test_memory_of_many_searches(loose: Any, live: Any) -> None:

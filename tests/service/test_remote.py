@@ -164,7 +164,7 @@ def test_an_index_that_cannot_be_written_to_is_served_all_the_same(
 def test_vectors_are_checked(client: Any) -> None:
     ours = {"headers": {"X-Lookalike": "1"}}
     wrong = client.post("/api/v1/nearest", json={"positive": [[1.0, 2.0]]}, **ours)
-    assert wrong.status_code == 400 and "have 1280 numbers" in wrong.json()["error"]["message"]
+    assert wrong.status_code == 400 and "have dimension 1280" in wrong.json()["error"]["message"]
     assert client.post("/api/v1/nearest", json={"positive": []}, **ours).status_code == 422
     assert client.post("/api/v1/nearest", content=b'{"positive": [[NaN]]}', **ours).status_code == 422
 

@@ -26,7 +26,7 @@ from lookalike.core.files import atomic_file, atomic_folder, check_format, left_
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
-from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations, store_place
+from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations, store_folder
 from lookalike.searching.locate import find_index, is_index, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.store import Record, Store, create_store, row_bytes, store_name
@@ -209,7 +209,7 @@ def _write(
 def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[str, str], bar: Progress) -> None:
     start = f"generations/{generation.number}/"
     folder = generation_folder(part, generation.number)
-    made = create_store(generation.store, store_place(part, generation.number), generation.dim)
+    made = create_store(generation.store, store_folder(part, generation.number), generation.dim)
     with contextlib.closing(made):
         for name in (name for name in sums if name.startswith(start)):
             data = _read(tar, name)

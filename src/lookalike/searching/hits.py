@@ -1,27 +1,43 @@
-"""`Hits`: the answer to one question, for a terminal, a notebook, a page or a program."""
+"""``Hits``: the answer to one query, for a terminal, a notebook, the web page or a program."""
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, overload
 
+from lookalike.core.errors import LookalikeError
 from lookalike.core.files import printable
 from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word, per_cent
-from lookalike.searching.payload import public_columns
+from lookalike.searching.payload import open_image, payload_box, public_columns
 
-# The groups of hits and the kinds of verdict, as programs know them, beside the words people read.
+# Groups of hits and kinds of verdicts in JSON, by the words that people read.
 GROUPS = dict(zip(HIT_WORDS, ("likely", "possibly", "similar"), strict=True))
 KINDS = dict(zip(QUERY_WORDS, ("found", "possible", "none"), strict=True))
 NO_PERCENTAGES = "This index has no labeled pairs, so there are no percentages."
-WORDS = "Percentages are checked for images; what words find is only sorted by how well it fits them."
-UNLIKE = "This image is unlike those the percentages were checked on. Take them as rough."
+TEXT_NOTE = "Probabilities are calibrated for images; hits for a text are only ranked."
+UNLIKE_NOTE = "This image is unlike those that the percentages were calibrated on: they are rough."
+_CELL_STYLE = "display:inline-block;margin:4px;vertical-align:top;font:12px system-ui,sans-serif;max-width:160px"
 
 
 @dataclass
 class Hit:
-    """One image, with its copies folded into it."""
+    """One image that answers a query; files with the same pixels are listed as its copies.
+
+    Args:
+        id: Row id.
+        score: Cosine similarity to the query.
+        payload: Columns of the row.
+        probability: Probability that it shows the same thing, where the index is calibrated.
+        low: Lower end of the probability's 95 % interval.
+        high: Upper end of the interval.
+        closer_than: Fraction of random pairs that are less similar.
+        identical: Whether the file has the same bytes as the query.
+        copies: Paths of other files that show the same pixels.
+    """
 
     id: str
     score: float
@@ -29,35 +45,40 @@ class Hit:
     probability: float | None = None
     low: float = 0.0
     high: float = 1.0
-    closer_than: float | None = None  # share of random pairs that are less alike
-    identical: bool = False  # the same bytes as the query
-    copies: list[str] = field(default_factory=list)  # paths of other files that show the same pixels
+    closer_than: float | None = None
+    identical: bool = False
+    copies: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> str:
+        """Path of the file relative to the image folder."""
         return str(self.payload.get("path", self.id))
 
     @property
     def label(self) -> str:
+        """Label, or several of them separated by commas."""
         label = self.payload.get("label")
         return ", ".join(label) if isinstance(label, list) else str(label or "")
 
     @property
     def word(self) -> str | None:
+        """Heading of its group as people read it."""
         return None if self.probability is None else hit_word(self.probability)
 
     @property
     def group(self) -> str | None:
+        """``"likely"``, ``"possibly"`` or ``"similar"``; ``None`` without a calibration."""
         return GROUPS.get(self.word or "")
 
     @property
     def sureness(self) -> str:
-        """What stands beside the image."""
+        """Probability (or score) as it is shown beside the image."""
         if self.identical:
             return "identical"
         return f"{self.score:.3f}" if self.probability is None else per_cent(self.probability, self.low, self.high)
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON document."""
         numbers = {"probability": self.probability, "low": self.low, "high": self.high}
         return {
             "id": self.id,
@@ -74,11 +95,27 @@ class Hit:
 
 @dataclass
 class Hits:
-    """Hits, best first, with a verdict; iterate over it, or print it."""
+    """The answer to a query: hits, best first, and a verdict. Iterate over it, index it, or print it.
+
+    Args:
+        query: Name of the query.
+        hits: The hits, best first.
+        images: Number of images that were searched.
+        milliseconds: Time that the search took.
+        index: Folder of the index.
+        filters: Description of the filters.
+        note: A caveat about the probabilities.
+        show_all: Whether to print weak hits too.
+
+    Example:
+        >>> hits = la.searching.Hits("query.jpg", [], images=24, milliseconds=3.0)
+        >>> print(hits)
+        No good match in 24 images (3 ms)
+    """
 
     query: str
     hits: list[Hit]
-    images: int  # how many were searched
+    images: int
     milliseconds: float
     index: str = ""
     filters: str = ""
@@ -100,10 +137,12 @@ class Hits:
 
     @property
     def best(self) -> Hit | None:
+        """The first hit."""
         return self.hits[0] if self.hits else None
 
     @property
     def kind(self) -> str:
+        """Kind of verdict: ``"found"``, ``"possible"``, ``"none"`` or ``"uncalibrated"``."""
         if self.best is None:
             return "none"
         if self.best.probability is None:
@@ -111,7 +150,8 @@ class Hits:
         return KINDS[found_word(self.best.probability, self.best.low)]
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
+        """The verdict without the time."""
         searched = f"in {count(self.images, 'image')}"
         if self.kind == "uncalibrated":
             return f"Sorted by similarity, {searched}"
@@ -124,11 +164,12 @@ class Hits:
 
     @property
     def verdict(self) -> str:
-        return f"{self.sentence} ({self.milliseconds:.0f} ms)"
+        """The first line of the answer."""
+        return f"{self.message} ({self.milliseconds:.0f} ms)"
 
     @property
     def detail(self) -> str:
-        """The second line, where the first does not say it all."""
+        """The second line of the answer, where there is more to say."""
         if self.kind == "uncalibrated":
             return self.note or NO_PERCENTAGES
         if self.kind == "none" and self.best is not None and self.best.probability is not None:
@@ -138,15 +179,16 @@ class Hits:
 
     @property
     def shown(self) -> list[Hit]:
-        """Above the line; below it only when asked for, or when there is nothing above."""
+        """The hits to print: weak ones only on request, or if there are no others."""
         strong = [hit for hit in self.hits if hit.group != "similar"]
         return self.hits if self.show_all or not strong else strong
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON document."""
         return {
             "query": self.query,
             "index": self.index,
-            "verdict": {"kind": self.kind, "sentence": self.sentence, "detail": self.detail, "note": self.note},
+            "verdict": {"kind": self.kind, "message": self.message, "detail": self.detail, "note": self.note},
             "images": self.images,
             "milliseconds": round(self.milliseconds, 1),
             "filters": self.filters,
@@ -154,15 +196,15 @@ class Hits:
         }
 
     @classmethod
-    def from_json(cls, document: dict[str, Any], *, name: str, index: str, show_all: bool = False) -> Hits:
-        """What `to_json` wrote, under the asker's own names."""
+    def from_json(cls, document: dict[str, Any]) -> Hits:
+        """Read what ``to_json`` returned."""
         fields = ("id", "score", "probability", "closer_than", "identical", "copies")
         hits = [Hit(payload=line["columns"], **{field: line[field] for field in fields}) for line in document["hits"]]
         for hit, line in zip(hits, document["hits"], strict=True):
             if hit.probability is not None:
                 hit.low, hit.high = line["low"], line["high"]
-        facts = {field: document[field] for field in ("images", "milliseconds", "filters")}
-        return cls(name, hits, index=index, note=document["verdict"]["note"], show_all=show_all, **facts)
+        facts = {field: document[field] for field in ("query", "images", "milliseconds", "filters")}
+        return cls(hits=hits, note=document["verdict"]["note"], **facts)
 
     def __str__(self) -> str:
         lines = [self.verdict, *([self.detail] if self.detail else [])]
@@ -181,11 +223,42 @@ class Hits:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """For notebooks; images come along where they can still be opened."""
-        from lookalike.searching.hits_html import cells
+        """For notebooks: with thumbnails inside the page, where images can still be opened."""
+        from lookalike.searching.index_folder import Index
+        from lookalike.searching.locate import find_index
 
-        return f"<p><b>{html.escape(self.verdict)}</b> {html.escape(self.detail)}</p>{cells(self)}"
+        try:
+            root = Index(find_index(self.index)).root if self.index else None
+        except LookalikeError:
+            root = None  # the index is gone; the text still says what was found
+        cells = "".join(_html_cell(hit, root) for hit in self.shown)
+        return f"<p><b>{html.escape(self.verdict)}</b> {html.escape(self.detail)}</p>{cells}"
+
+
+def _html_cell(hit: Hit, root: Path | None) -> str:
+    from lookalike.data import thumbnail
+
+    image = ""
+    if root is not None:
+        try:
+            jpeg = thumbnail(open_image(root, hit.payload), 160, box=payload_box(hit.payload))
+            text = base64.b64encode(jpeg).decode()
+            image = f'<img src="data:image/jpeg;base64,{text}" alt="{html.escape(hit.label or hit.path)}"><br>'
+        except LookalikeError:
+            image = "<i>file not found</i><br>"
+    caption = f"<b>{html.escape(hit.sureness)}</b> {html.escape(hit.label)}<br>{html.escape(hit.path)}"
+    return f'<div style="{_CELL_STYLE}">{image}{caption}</div>'
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun.
+
+    Args:
+        number: The number.
+        one: The noun for one.
+        many: The noun for several (default: with an s).
+
+    Returns:
+        For instance ``"1 match"`` or ``"2 matches"``.
+    """
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,4 +1,7 @@
-"""`Index`: a folder with a manifest, and for each generation its model, store, table and calibration."""
+"""``Index``: a folder with a manifest and, for each generation, a model, a store, a table and a calibration.
+
+This module reads; an index is written by :mod:`lookalike.searching.writer`, which is not imported here.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ import numpy as np
 from lookalike.core.errors import LookalikeError, nearest
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
+from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
 from lookalike.searching import score_calibration
 from lookalike.searching.locate import find_index, index_for
-from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.manifest import Generation, Manifest, ModelInfo
 from lookalike.searching.payload import open_image
 from lookalike.searching.score_calibration import Scores
 from lookalike.store import Record, Store, remove_store, store_class
@@ -29,14 +33,26 @@ if TYPE_CHECKING:
     from lookalike.models import Embedder
 
 
+DEFAULT_MODEL = "efficientnet_lite0"
 UNREADABLE = "unreadable.txt"
 TABLE = "table.parquet"
 
 
 class Index:
-    """An index opened for asking; `with Index.open(...) as index`. Safe to ask from several threads.
+    """An index that is open for searching. Safe to use from several threads.
 
-    The model, the store and the calibration are opened when first needed.
+    The model, the store and the calibration are loaded when first needed.
+
+    Args:
+        path: Folder of the index.
+        generation: Number of the generation (default: the live one).
+        device: Device to run the model on.
+
+    Example:
+        >>> done = la.index(folder="photos", store="exact", progress=False)  # doctest: +SKIP
+        >>> with la.Index.open("photos") as index:  # doctest: +SKIP
+        ...     print(index.store.count(), index.columns)
+        24 ['label', 'path']
     """
 
     def __init__(self, path: Path, generation: int | None = None, *, device: str = "auto") -> None:
@@ -47,13 +63,25 @@ class Index:
         self._store: Store | None = None
         self._embedder: Embedder | None = None
         self._scores: Scores | None = None
-        self._lent = False  # the store is another's to close
+        self._lent = False  # another index closes the store
 
     @classmethod
     def open(
         cls, where: str | os.PathLike[str] | None = None, *, generation: int | None = None, device: str = "auto"
     ) -> Self:
-        """By its folder, its name, the image folder it was made of, or a run; else the one last updated."""
+        """Open an index for searching.
+
+        Args:
+            where: Folder or name of the index, image folder, or run (default: the index updated last).
+            generation: Number of the generation (default: the live one).
+            device: Device to run the model on.
+
+        Returns:
+            The index; use it in a ``with`` block or close it.
+
+        Raises:
+            LookalikeError: If there is no such index, or it was made with an incompatible image decoder.
+        """
         opened = cls(find_index(where), generation, device=device)
         opened._check_decoder()
         return opened
@@ -69,70 +97,70 @@ class Index:
 
     @property
     def name(self) -> str:
+        """Name of the index."""
         return self.manifest.name
 
     @property
     def source(self) -> Path:
+        """The image folder, or the table file."""
         return Path(self.manifest.source)
 
     @cached_property
     def root(self) -> Path:
-        """The folder that all paths are relative to: not always the source (a table may name files elsewhere)."""
+        """The folder that paths are relative to; not always the source, as a table may name files elsewhere."""
         if self.generation.root is not None:
             return Path(self.generation.root)
-        if (self.folder / TABLE).exists():  # made by an earlier version
-            kept = self._kept_table()
-            if kept.root is not None and kept.notes.get("source") == self.manifest.source:
-                return kept.root
         return self.source if self.source.is_dir() else self.source.parent
 
     @property
     def folder(self) -> Path:
+        """Folder of the open generation."""
         return generation_folder(self.path, self.generation.number)
 
     @property
     def store(self) -> Store:
+        """The vectors and payloads."""
         with self._guard:
             if self._store is None:
-                self._store = self._whole(open_store(self.path, self.generation))
+                self._store = self._check_count(open_store(self.path, self.generation))
             return self._store
 
-    def _whole(self, store: Store, *, ours: bool = True) -> Store:
-        """A store that lost rows behind our back is told, not asked."""
-        have, wanted = store.count(), self.generation.images
-        if self.generation.complete and have != wanted:
-            if ours:
+    def _check_count(self, store: Store, *, close: bool = True) -> Store:
+        """Raise if rows are missing."""
+        count, expected = store.count(), self.generation.images
+        if self.generation.complete and count != expected:
+            if close:
                 store.close()
             raise LookalikeError(
-                f"The index `{self.name}` is damaged: it holds {have:,} of {wanted:,} images. "
-                f"{self._command} repairs it."
+                f"The index `{self.name}` is damaged: it holds {count:,} of {expected:,} images. "
+                f"{self._update_command} repairs it."
             )
         return store
 
     @property
-    def _command(self) -> str:
-        """What a user types to bring this index up to date."""
+    def _update_command(self) -> str:
+        """The command that updates this index."""
         named = "" if index_for(self.source) == self.path else f" --index {self.path}"
         return f"`lookalike index {self.source}{named}`"
 
     def _check_decoder(self) -> None:
-        """Queries are decoded by what is installed now: it must see what the images' decoder saw."""
+        """Queries are decoded by the installed decoder, which must give the same pixels as that of the images."""
         from lookalike.data.decoding import DECODER
 
-        made = self.generation.decoder
-        if made in ("", DECODER):
+        decoder = self.generation.decoder
+        if decoder in ("", DECODER):
             return
-        anew = f"{self._command} embeds its images anew."
-        if made.partition("/")[0] != DECODER.partition("/")[0]:
+        remedy = f"{self._update_command} embeds its images again."
+        if decoder.partition("/")[0] != DECODER.partition("/")[0]:
             raise LookalikeError(
-                f"The images of the index `{self.name}` were decoded in another way ({made}) than queries are now "
-                f"({DECODER}): {anew}"
+                f"The images of the index `{self.name}` were decoded differently ({decoder}) than queries are now "
+                f"({DECODER}): {remedy}"
             )
-        warn(f"the index `{self.name}` was made with {made}, here is {DECODER}: scores may differ a little. {anew}")
+        warn(f"the index `{self.name}` was made with {decoder}, not {DECODER}: scores may differ a little. {remedy}")
 
     @property
     def embedder(self) -> Embedder:
-        """The model that made the vectors, from the copy the index keeps."""
+        """The model that made the vectors, loaded from the index's own copy."""
         with self._guard:
             if self._embedder is None:
                 self._embedder = load_model(self.folder / "model", self.device)
@@ -140,21 +168,31 @@ class Index:
 
     @property
     def supports_text(self) -> bool:
-        """Whether the model has a text side, so that words can ask."""
-        return bool(self.generation.words)
+        """Whether the model embeds texts too, so that they can be used as queries."""
+        return bool(self.generation.supports_text)
 
     def embed_text(self, text: str) -> np.ndarray:
-        """The unit vector of some words; `LookalikeError` where the model reads none."""
+        """Return the unit vector of a text.
+
+        Args:
+            text: The text.
+
+        Returns:
+            A vector of the index's dimension.
+
+        Raises:
+            LookalikeError: If the model does not support texts.
+        """
         if not self.supports_text:
             raise LookalikeError(
-                f"The model {self.generation.model.name} reads no words: make an index with an open_clip model "
+                f"The model {self.generation.model.name} does not support text: make an index with an open_clip model "
                 "(`lookalike index FOLDER --model open_clip:NAME`), or search by an image."
             )
         return np.asarray(self.embedder.encode_text([text])[0])
 
     @property
     def scores(self) -> Scores:
-        """What scores mean here."""
+        """The calibration of scores."""
         with self._guard:
             if self._scores is None:
                 self._scores = score_calibration.read(self.folder)
@@ -162,38 +200,43 @@ class Index:
 
     @property
     def table(self) -> Table:
-        """What was indexed, as of the end of the last run, and where it lies now."""
-        return dataclasses.replace(self._kept_table(), root=self.root)
-
-    def _kept_table(self) -> Table:
+        """The indexed images as of the last run, with their current root."""
         from lookalike.data import Table
 
-        return Table.load(self.folder / TABLE)
+        return dataclasses.replace(Table.load(self.folder / TABLE), root=self.root)
 
     @property
     def columns(self) -> list[str]:
-        """What can be filtered by."""
+        """Columns that can be filtered by."""
         return self.generation.columns
 
     def check_columns(self, names: Iterable[str]) -> None:
+        """Raise if a name is not a column that can be filtered by."""
         for name in names:
             if name not in self.columns:
-                hint = nearest(name, self.columns) or f": there are {', '.join(self.columns) or 'none'}."
+                hint = nearest(name, self.columns) or f": its columns are {', '.join(self.columns) or 'none'}."
                 raise LookalikeError(f"`{name}` is not a column of the index `{self.name}`{hint}")
 
+    def check_model(self, model: str | os.PathLike[str] | Embedder | None) -> None:
+        """Raise if the index was made with another model; ``None`` stands for any."""
+        if model is not None:
+            fingerprint = as_embedder(model).fingerprint()
+            if fingerprint != self.generation.model.fingerprint:
+                raise wrong_model(self.generation.model, ModelInfo(name=model_name(model), fingerprint=fingerprint))
+
     def open_bytes(self, record: Record | dict[str, Any]) -> bytes:
-        """The file behind a row, if it lies inside the indexed folder, whatever its path says."""
+        """Return the encoded image of a row; files outside the indexed folder are refused, whatever the path says."""
         payload = record.payload if isinstance(record, Record) else record
         return open_image(self.root, payload)
 
     def unreadable(self) -> list[tuple[str, str]]:
-        """Files that the last run could not read, with the reason."""
+        """Return the files that the last run could not read, with the reasons."""
         path = self.path / UNREADABLE
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [(name, reason) for name, _, reason in (line.partition("\t") for line in lines)]
 
     def reopen(self) -> Index:
-        """The index as the manifest says it is now, opened beside this one; the model is shared if it is the same.
+        """Return the index in its current state, opened beside this one; a model that stayed the same is shared.
 
         A store that cannot be opened twice is handed over: closing this index then leaves it open.
         """
@@ -203,20 +246,21 @@ class Index:
             if same:
                 new._embedder = self._embedder
             try:
-                new._store = new._whole(open_store(self.path, new.generation))
+                new._store = new._check_count(open_store(self.path, new.generation))
             except Locked:
                 if not same or self._store is None:
                     raise
-                new._store, self._lent = new._whole(self._store, ours=False), True
+                new._store, self._lent = new._check_count(self._store, close=False), True
         return new
 
     def reclaim_store(self, new: Index) -> None:
-        """A store that `again` handed over is this index's to close again."""
+        """Take back the store that ``reopen`` handed over, so that this index closes it."""
         with self._guard:
             if new._store is self._store:
                 self._lent, new._lent = False, True
 
     def close(self) -> None:
+        """Close the store."""
         with self._guard:
             if self._store is not None and not self._lent:
                 self._store.close()
@@ -224,29 +268,43 @@ class Index:
 
 
 def generation_folder(path: Path, number: int) -> Path:
+    """Return the folder of a generation."""
     return path / "generations" / str(number)
 
 
-def store_place(path: Path, number: int) -> Path:
-    """Where the store of a generation is, or on which server."""
+def store_folder(path: Path, number: int) -> Path:
+    """Return the folder of a generation's store, or of the address of its server."""
     return generation_folder(path, number) / "store"
 
 
 def remove_generation(path: Path, number: int) -> None:
-    """Everything a generation has, on a server too."""
-    remove_store(store_place(path, number))
+    """Delete a generation, including its vectors on a server."""
+    remove_store(store_folder(path, number))
     shutil.rmtree(generation_folder(path, number), ignore_errors=True)
 
 
 def remove_generations(path: Path) -> None:
-    """All that lie there: a kill, or a server that was away, may have left some that the manifest does not name."""
+    """Delete all generations, including those that a kill left and the manifest does not name."""
     for folder in path.glob("generations/[0-9]*"):
         remove_generation(path, int(folder.name))
 
 
 def open_store(path: Path, generation: Generation, *, write: bool = False) -> Store:
+    """Open the store of a generation.
+
+    Args:
+        path: Folder of the index.
+        generation: The generation.
+        write: Whether to open it for writing.
+
+    Returns:
+        The store.
+
+    Raises:
+        Locked: If another process has it open and it can be opened only once.
+    """
     try:
-        return store_class(generation.store).open(str(store_place(path, generation.number)), write=write)
+        return store_class(generation.store).open(str(store_folder(path, generation.number)), write=write)
     except Locked as error:
         raise Locked(
             f"Another process has the index `{path.name}` open (`lookalike serve`?): wait for it to end, or stop it."
@@ -254,7 +312,34 @@ def open_store(path: Path, generation: Generation, *, write: bool = False) -> St
 
 
 def load_model(name: str | os.PathLike[str], device: str = "auto") -> Embedder:
-    """The one door through which models come in."""
+    """Load a model by name or folder."""
     from lookalike.models import Embedder
 
     return Embedder.from_pretrained(name if isinstance(name, str) else Path(name), device=device)
+
+
+def as_embedder(model: str | os.PathLike[str] | Embedder | None, device: str = "auto") -> Embedder:
+    """Return a loaded model: the given one, the named one, or the default."""
+    if model is None or isinstance(model, (str, os.PathLike)):
+        return load_model(model or DEFAULT_MODEL, device)
+    return model
+
+
+def model_name(model: str | os.PathLike[str] | Embedder | None) -> str:
+    """Return what people call a model: the name of the run, of the model folder, or the name they gave."""
+    if model is None:
+        return DEFAULT_MODEL
+    if not isinstance(model, (str, os.PathLike)):
+        return str(model.name)
+    path = Path(model)
+    if path.name == "model" and Run.is_run(path.absolute().parent):
+        path = path.absolute().parent
+    return path.name or str(model)
+
+
+def wrong_model(index_model: ModelInfo, model: ModelInfo) -> LookalikeError:
+    """Return the error for an index that was made with another model."""
+    return LookalikeError(
+        f"This index was made with model {index_model.short}, not {model.short}: run `lookalike index FOLDER --model "
+        f"{model.name}` to embed with it too, or leave out `--model`."
+    )

@@ -42,7 +42,7 @@ class Generation(pydantic.BaseModel):
     root: str | None = None  # the folder that its paths are relative to; None in indexes of earlier versions
     columns: list[str] = []  # what can be filtered by
     writes: int = 0  # finished runs: what tells two states of it apart
-    words: bool = False  # the model has a text side
+    supports_text: bool = False  # the model embeds texts too
     built: dict[str, Any] = {}  # what the store says of its graph
 
 

@@ -1,4 +1,4 @@
-"""`search`: images in, hits with a verdict out."""
+"""The ``search`` command and ``Query``, the one model of a search for Python, the command line and the HTTP API."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,173 +17,322 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
-from lookalike.searching.filters import Filters, describe, parse
-from lookalike.searching.hits import UNLIKE, WORDS, Hit, Hits
+from lookalike.searching.filters import describe, parse
+from lookalike.searching.hits import TEXT_NOTE, UNLIKE_NOTE, Hit, Hits
 from lookalike.searching.index_folder import Index
 from lookalike.searching.remote import RemoteIndex
-from lookalike.searching.writer import check_model
 from lookalike.store import Condition
 
 if TYPE_CHECKING:
-    from lookalike.models import Embedder
     from lookalike.store import Hit as StoreHit
 
-MOST = 1000  # hits of one answer
-NEIGHBORS = 52  # how many more are fetched, for the edge of the query's neighborhood (the calibration's 50th hit)
-COPIES = 8  # how many where there is no calibration: some may be copies of others
-SEVERAL = 0.05  # added to each side of the interval when several images ask: they were not checked for that
+MAX_HITS = 1000
+NEIGHBORS = 52  # further hits that are fetched to measure the query's neighborhood (calibration uses the 50th)
+EXTRA_HITS = 8  # further hits without a calibration: some may be copies of others
+SEVERAL_MARGIN = 0.05  # widens the interval on each side for several examples, on which calibration was not checked
+
+
+@dataclass(frozen=True)
+class Query:
+    """A search: example vectors, filters, and how to answer. Every way to search ends in one.
+
+    Args:
+        positive: Unit vectors of the examples to look like, by the index's model.
+        negative: Unit vectors of the examples to look unlike.
+        k: Number of hits.
+        where: Conditions that hits must meet.
+        name: What to call the query in the answer.
+        is_text: Whether the first vector is that of a text. Probabilities are not calibrated for texts, so hits are
+            only ranked.
+        identical: Hashes of files that count as identical to the query.
+        exclude: Content ids that are not hits.
+        exact: Compare with every vector instead of searching the store's graph.
+
+    Shape:
+        - positive: ``(P, D)`` or ``(D,)``; negative: ``(N, D)``.
+
+    Raises:
+        LookalikeError: If there is no positive example or ``k`` is out of range.
+
+    Example:
+        >>> Query(np.ones((1, 4)), k=3).examples
+        1
+        >>> Query(np.empty((0, 4)))
+        Traceback (most recent call last):
+        ...
+        lookalike.core.errors.LookalikeError: Add an image to search for first.
+    """
+
+    positive: np.ndarray
+    negative: np.ndarray | None = None
+    k: int = 10
+    where: Sequence[Condition] = ()
+    name: str = "image"
+    is_text: bool = False
+    identical: Collection[str] = ()
+    exclude: Sequence[str] = ()
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        check_k(self.k)
+        object.__setattr__(self, "positive", np.atleast_2d(self.positive))
+        if self.negative is not None and not len(self.negative):
+            object.__setattr__(self, "negative", None)
+        if not len(self.positive):
+            raise LookalikeError("Add an image to search for first.")
+
+    @property
+    def examples(self) -> int:
+        """Number of examples, positive and negative."""
+        return len(self.positive) + (0 if self.negative is None else len(self.negative))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of ``POST /api/v1/nearest``."""
+        return {
+            "positive": self.positive.tolist(),
+            "negative": [] if self.negative is None else self.negative.tolist(),
+            "k": self.k,
+            "where": [asdict(condition) for condition in self.where],
+            "identical": sorted(self.identical),
+            "exact": self.exact,
+            "is_text": self.is_text,
+        }
+
+    def run(self, index: Index, *, start: float | None = None, show_all: bool = False) -> Hits:
+        """Search an index.
+
+        Args:
+            index: The index.
+            start: When the request came in (``time.monotonic()``), for the time that is shown.
+            show_all: Whether to print weak hits too.
+
+        Returns:
+            The hits with their probabilities and a verdict.
+        """
+        start = time.monotonic() if start is None else start
+        excluded = [Condition("content_id", tuple(self.exclude), negate=True)] if self.exclude else []
+        hits = self._nearest(index, self.k, [*self.where, *excluded])
+        # The neighborhood is that of the whole index: a filter must not make the remaining images look near.
+        neighborhood = self._nearest(index, 1, excluded) if self.where else hits
+        for hit in (*hits, *neighborhood):
+            hit.identical = hit.payload.get("_hash") in self.identical
+        return Hits(
+            query=self.name,
+            hits=hits[: self.k],
+            note=TEXT_NOTE if self.is_text else self._add_probabilities(index, hits, neighborhood),
+            images=index.store.count(self.where),
+            milliseconds=1000 * (time.monotonic() - start),
+            index=str(index.path),
+            filters=describe(self.where),
+            show_all=show_all,
+        )
+
+    def _nearest(self, index: Index, k: int, where: Sequence[Condition]) -> list[Hit]:
+        """At least the k best images, with files of equal pixels folded into the first of them."""
+        limit = k + (EXTRA_HITS if index.scores.calibration is None else NEIGHBORS)
+        while True:
+            rows = index.store.query(self.positive, limit, negative=self.negative, where=where, exact=self.exact)
+            hits = _fold_copies(rows)
+            if len(hits) >= k or len(rows) < limit:
+                return hits
+            limit *= 3
+
+    def _add_probabilities(self, index: Index, hits: list[Hit], neighborhood: list[Hit]) -> str:
+        """Set the probabilities of hits where the index is calibrated; returns a caveat if they are only rough."""
+        scores = np.array([hit.score for hit in hits])
+        if index.scores.background is not None:
+            for hit, fraction in zip(hits, index.scores.background.share_below(scores), strict=True):
+                hit.closer_than = float(fraction)
+        calibration = index.scores.calibration
+        if calibration is None or not hits:
+            return ""
+        # The query itself, if it is in the index, says nothing about its neighborhood.
+        near = [hit.score for hit in neighborhood if not hit.identical] or [hit.score for hit in neighborhood]
+        level = calibration.level(np.array(near))
+        margin = 0.0 if self.examples == 1 else SEVERAL_MARGIN
+        for hit, p, low, high in zip(hits, *calibration.probability(scores, level), strict=True):
+            hit.probability, hit.low, hit.high = float(p), max(float(low) - margin, 0.0), min(float(high) + margin, 1.0)
+            if hit.identical:
+                hit.probability = hit.low = hit.high = 1.0
+        return " ".join(filter(None, [index.scores.note, "" if bool(calibration.within(level)) else UNLIKE_NOTE]))
+
+
+def check_k(k: int) -> None:
+    """Raise if a number of hits is out of range."""
+    if not 1 <= k <= MAX_HITS:
+        raise LookalikeError(f"`k` is {k}; it must be between 1 and {MAX_HITS:,}.")
+
+
+def _fold_copies(rows: Sequence[StoreHit]) -> list[Hit]:
+    hits: dict[str, Hit] = {}
+    for row in rows:
+        content = str(row.payload.get("content_id") or row.id)
+        if content in hits:
+            hits[content].copies.append(str(row.payload.get("path", row.id)))
+        else:
+            hits[content] = Hit(row.id, row.score, row.payload)
+    return list(hits.values())
 
 
 def search(
     *,
     query: Any = None,
     text: str | None = None,
-    index: str | os.PathLike[str] | Index | None = None,
+    index: str | Path | Index | None = None,
     k: int = 10,
-    filters: Filters = None,
+    filters: str | Sequence[str] | None = None,
     all: bool = False,  # noqa: A002 (the command line's --all)
     more: Sequence[Any] = (),
     less: Sequence[Any] = (),
     box: Sequence[float] | None = None,
-    model: str | os.PathLike[str] | Embedder | None = None,
+    model: str | Path | None = None,
     exact: bool = False,
     device: str = "auto",
 ) -> Hits | list[Hits]:
-    """What an index holds that looks like an image, or that words describe.
+    """Search an index by an image or a text.
 
-    `query` is a path, bytes, a PIL image or an array, or `-` for an image on standard input; a folder asks for
-    each of its images in turn and gives a list; those that cannot be read are told at the end. `text` asks by words,
-    where the index's model reads them. `more` and `less` are further images to look like and unlike; `box` is the
-    part of the query that counts (x1, y1, x2, y2 in pixels). `filters`: `label=gull`, `path=sea/*`, `domain!=sketch`.
-    `all` shows weak hits too.
+    The answer says how likely each hit shows the same thing, where the index has labeled images to calibrate on.
+    A folder is searched image by image; images that cannot be read are reported at the end.
+
+    Args:
+        query: An image, a folder of images, or - for standard input. In Python also bytes, a PIL image or an array.
+        text: A text to search by (open_clip models).
+        index: An index, a run or an image folder (default: the index updated last).
+        k: Number of hits.
+        filters: Conditions such as label=gull, path=sea/* or domain!=sketch (repeatable). In Python also a mapping
+            of columns to values.
+        all: Show weak hits too.
+        more: Further images to look like (repeatable).
+        less: Images to look unlike (repeatable).
+        box: The part of the image to search by: x1 y1 x2 y2 in pixels.
+        model: Require that the index was made with this model.
+        exact: Compare with every image instead of using the graph.
+        device: Device to run the model on: auto, cpu, cuda or mps.
+
+    Returns:
+        The hits, best first; one answer per image for a folder.
+
+    Raises:
+        LookalikeError: If there is no such image or index, or if options do not fit together.
+
+    Example:
+        >>> hits = la.search(query="photos/class-00/0.jpg", index="photos", k=3)  # doctest: +SKIP
+        >>> print(hits)  # doctest: +SKIP
+        Found: 3 matches in 24 images (12 ms)
     """
-    if not 1 <= k <= MOST:
-        raise LookalikeError(f"`k` is {k}; it must lie between 1 and {MOST:,}.")
+    check_k(k)
     with ExitStack() as stack:
         opened = index if isinstance(index, Index) else stack.enter_context(Index.open(index, device=device))
-        check_model(opened.generation.model, model)
+        opened.check_model(model)
         where = parse(filters, opened.columns)
         opened.check_columns(condition.column for condition in where)
-        service = _held(opened)
         if (query is None) == (text is None):
-            raise LookalikeError("Give an image to search by, or words (`--text`), not both.")
-        options: dict[str, Any] = {"show_all": all, "more": more, "less": less, "exact": exact, "service": service}
+            raise LookalikeError("Give either an image or a text (`--text`) to search by.")
+        builder = _QueryBuilder(opened, k, where, more, less, exact, all, _remote_index(opened))
         if text is not None:
             if box is not None:
-                raise LookalikeError("`--box` is a part of the image that asks; words have none: leave it out.")
-            return ask(opened, None, k, where, words=text, **options)
+                raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
+            return builder.search_text(text)
         if isinstance(query, str) and query == "-":
-            query = _standard_input()
+            query = _read_standard_input()
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no image `{query}`.")
         if path is None or not path.is_dir():
-            return ask(opened, query, k, where, box=box, **options)
+            return builder.search_image(query, box)
         if box is not None:
-            raise LookalikeError("`--box` is a part of one image; leave it out to ask by a folder.")
+            raise LookalikeError("`--box` is a part of one image: leave it out to search by a folder.")
         from lookalike.data import read_table
 
         table = read_table(path, layout="folder")
         if not len(table):
-            raise LookalikeError(f"`{query}` holds no images.")
+            raise LookalikeError(f"`{query}` contains no images.")
         files = [table.file(row) for row in range(len(table))]
-        return _ask_each(opened, [file for file in files if file], k, where, **options)
+        return builder.search_files([file for file in files if file])
 
 
-def _ask_each(index: Index, files: Sequence[Path], k: int, where: Sequence[Condition], **options: Any) -> list[Hits]:
-    """One answer for each image that can be read; what cannot is told at the end, not instead."""
-    from lookalike.data import UnreadableImage
+@dataclass(frozen=True)
+class _QueryBuilder:
+    """Embed images or a text, make a `Query` of them, and run it here or on the service that has the index open."""
 
-    vectors_of(index, [*options["more"], *options["less"]])  # one that cannot be read would spoil every answer
-    found: list[Hits] = []
-    failed: list[UnreadableImage] = []
-    for file in files:
-        try:
-            found.append(ask(index, file, k, where, **options))
-        except UnreadableImage as error:
-            failed.append(error)
-    if not found:
-        raise failed[0]
-    if failed:
-        named = " ".join(str(error) for error in failed[:3]) + (" …" if len(failed) > 3 else "")
-        warn(f"{len(failed):,} of {len(files):,} images could not be asked by. {named}")
-    return found
+    index: Index
+    k: int
+    where: Sequence[Condition]
+    more: Sequence[Any]
+    less: Sequence[Any]
+    exact: bool
+    show_all: bool
+    remote: RemoteIndex | None
+
+    def search_text(self, text: str) -> Hits:
+        start = time.monotonic()
+        return self._run(self.index.embed_text(text)[None], start, name=text, is_text=True)
+
+    def search_image(self, image: Any, box: Sequence[float] | None = None) -> Hits:
+        start = time.monotonic()
+        name, data = _name_of(image), _read(image)
+        identical = {hash_bytes(data)} if isinstance(data, bytes) and box is None else set()
+        vectors = embed_images(self.index, [data], box, [name])
+        return self._run(vectors, start, name=name or "image", identical=identical)
+
+    def search_files(self, files: Sequence[Path]) -> list[Hits]:
+        """One answer per readable image; unreadable ones are reported at the end."""
+        from lookalike.data import UnreadableImage
+
+        self._embed([*self.more, *self.less])  # an unreadable example would spoil every answer: fail now
+        answers: list[Hits] = []
+        failures: list[UnreadableImage] = []
+        for file in files:
+            try:
+                answers.append(self.search_image(file))
+            except UnreadableImage as error:
+                failures.append(error)
+        if not answers:
+            raise failures[0]
+        if failures:
+            first = " ".join(str(error) for error in failures[:3]) + (" …" if len(failures) > 3 else "")
+            warn(f"{len(failures):,} of {len(files):,} images could not be searched by. {first}")
+        return answers
+
+    def _run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
+        positive = np.concatenate([vectors, self._embed(self.more)])
+        query = Query(positive, self._embed(self.less), self.k, self.where, exact=self.exact, **fields)
+        if self.remote is None:
+            return query.run(self.index, start=start, show_all=self.show_all)
+        hits = Hits.from_json(self.remote.search(query.to_json()))
+        return replace(hits, query=query.name, index=str(self.index.path), show_all=self.show_all)
+
+    def _embed(self, images: Sequence[Any]) -> np.ndarray:
+        if not images:
+            return np.empty((0, self.index.generation.dim), np.float32)
+        return embed_images(self.index, [_read(image) for image in images], None, [_name_of(i) for i in images])
 
 
-def _held(index: Index) -> RemoteIndex | None:
-    """The service that has the store to itself, if there is one; any other holder is an error."""
+def _remote_index(index: Index) -> RemoteIndex | None:
+    """The service that has the store open, if there is one; any other process that has it open is an error."""
     try:
-        index.store  # noqa: B018 (opened here, told here)
+        index.store  # noqa: B018 (open it now, so that errors come before the query is embedded)
     except Locked:
-        service = RemoteIndex.of(index)
-        if service is None:
+        remote = RemoteIndex.of(index)
+        if remote is None:
             raise
-        return service
+        return remote
     return None
-
-
-def ask(
-    index: Index,
-    query: Any,
-    k: int,
-    where: Sequence[Condition] = (),
-    *,
-    show_all: bool = False,
-    more: Sequence[Any] = (),
-    less: Sequence[Any] = (),
-    box: Sequence[float] | None = None,
-    exact: bool = False,
-    service: RemoteIndex | None = None,
-    words: str | None = None,
-) -> Hits:
-    """Search by images, the first of which may be `words`: embed them, then `answer`, or let a running service."""
-    start = time.monotonic()
-    same: set[str] = set()
-    if words is None:
-        name, image = _name_of(query), _loaded(query)
-        same = {hash_bytes(image)} if isinstance(image, bytes) and box is None else same
-        first, name = embed(index, [image], box, [name]), name or "image"
-    else:
-        name, first = words, index.embed_text(words)[None]
-    positive, negative = np.concatenate([first, vectors_of(index, more)]), vectors_of(index, less)
-    if service is not None:
-        found = service.answer(positive, negative, k, where, same=same, exact=exact, words=words is not None)
-        return Hits.from_json(found, name=name, index=str(index.path), show_all=show_all)
-    return answer(
-        index,
-        positive,
-        k,
-        where,
-        negative=negative,
-        name=name,
-        same=same,
-        start=start,
-        show_all=show_all,
-        exact=exact,
-        words=words is not None,
-    )
-
-
-def vectors_of(index: Index, images: Sequence[Any]) -> np.ndarray:
-    """Unit vectors of examples."""
-    if not images:
-        return np.empty((0, index.generation.dim), np.float32)
-    return embed(index, [_loaded(image) for image in images], None, [_name_of(image) for image in images])
 
 
 def _name_of(image: Any) -> str:
     return str(image) if isinstance(image, (str, os.PathLike)) else ""
 
 
-def _standard_input() -> bytes:
+def _read_standard_input() -> bytes:
     data = sys.stdin.buffer.read()
     if not data:
         raise LookalikeError("There is no image on standard input: `lookalike search - < IMAGE`.")
     return data
 
 
-def _loaded(image: Any) -> Any:
-    """The bytes of a file, so that it is read once: for its vector and for telling an identical file."""
+def _read(image: Any) -> Any:
+    """The bytes of a file, which is read once: for its vector and to recognize an identical file."""
     if not isinstance(image, (str, os.PathLike)):
         return image
     from lookalike.data import UnreadableImage
@@ -193,107 +343,26 @@ def _loaded(image: Any) -> Any:
         raise UnreadableImage(str(error.strerror), image) from error
 
 
-def embed(index: Index, images: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
-    """Unit vectors of query images; `box` belongs to the first."""
-    from lookalike.data import UnreadableImage
+def embed_images(index: Index, images: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
+    """Embed query images by an index's model.
+
+    Args:
+        index: The index.
+        images: Images: paths, bytes, PIL images or arrays.
+        box: The part of the first image that counts, in pixels.
+        names: What to call the images in error messages.
+
+    Returns:
+        Unit vectors.
+
+    Shape:
+        - output: ``(len(images), D)``.
+    """
+    from lookalike.data import UnreadableImage, decode
 
     if box is not None:
-        from lookalike.data import decode
-
         images = [decode(images[0], box=tuple(box)), *images[1:]]
-    rows, failures = index.embedder.encode(list(images), on_error="skip")
+    vectors, failures = index.embedder.encode(list(images), on_error="skip")
     for failure in failures:
         raise UnreadableImage(failure.reason, names[failure.index] or failure.name)
-    return np.asarray(rows)
-
-
-def answer(
-    index: Index,
-    positive: np.ndarray,
-    k: int,
-    where: Sequence[Condition] = (),
-    *,
-    negative: np.ndarray | None = None,
-    name: str = "image",
-    same: Collection[str] = (),
-    without: Sequence[str] = (),
-    start: float | None = None,
-    show_all: bool = False,
-    exact: bool = False,
-    words: bool = False,
-) -> Hits:
-    """Search by vectors. `same` are hashes of files that count as identical, `without` contents to leave out.
-
-    `words`: one of the vectors is that of words; nobody has checked how such scores read, so only the order is shown.
-    """
-    begin = time.monotonic() if start is None else start
-    examples = np.atleast_2d(positive)
-    negatives = negative if negative is not None and len(negative) else None
-    others = [Condition("content_id", tuple(without), negate=True)] if without else []
-    found = _folded(index, examples, negatives, k, [*where, *others], exact)
-    # The neighborhood is that of the whole index: a filter must not make what is left look near.
-    around = _folded(index, examples, negatives, 1, others, exact) if where else found
-    for hit in (*found, *around):
-        hit.identical = hit.payload.get("_hash") in same
-    note = WORDS if words else _weigh(index, found, around, alone=len(examples) == 1 and negatives is None)
-    return Hits(
-        query=name,
-        hits=found[:k],
-        images=index.store.count(where),
-        milliseconds=1000 * (time.monotonic() - begin),
-        index=str(index.path),
-        filters=describe(where),
-        note=note,
-        show_all=show_all,
-    )
-
-
-def _folded(
-    index: Index,
-    positive: np.ndarray,
-    negative: np.ndarray | None,
-    k: int,
-    where: Sequence[Condition],
-    exact: bool,
-) -> list[Hit]:
-    """At least the k best images, copies of the same pixels folded into the first of them."""
-    wanted = k + (COPIES if index.scores.calibration is None else NEIGHBORS)
-    while True:
-        rows = index.store.query(positive, wanted, negative=negative, where=where, exact=exact)
-        found = _fold(rows)
-        if len(found) >= k or len(rows) < wanted:
-            return found
-        wanted *= 3
-
-
-def _fold(rows: Sequence[StoreHit]) -> list[Hit]:
-    found: dict[str, Hit] = {}
-    for row in rows:
-        content = str(row.payload.get("content_id") or row.id)
-        if content in found:
-            found[content].copies.append(str(row.payload.get("path", row.id)))
-        else:
-            found[content] = Hit(row.id, row.score, row.payload)
-    return list(found.values())
-
-
-def _weigh(index: Index, hits: list[Hit], around: list[Hit], *, alone: bool) -> str:
-    """Give hits their probabilities, where the index has what it takes; what must be said if they are only rough.
-
-    The query itself, found again, says nothing about its neighborhood and is left out of it.
-    """
-    scores = np.array([hit.score for hit in hits])
-    if index.scores.background is not None:
-        for hit, share in zip(hits, index.scores.background.share_below(scores), strict=True):
-            hit.closer_than = float(share)
-    calibration = index.scores.calibration
-    if calibration is None or not hits:
-        return ""
-    near = [hit.score for hit in around if not hit.identical] or [hit.score for hit in around]
-    level = calibration.level(np.array(near))
-    spread = 0.0 if alone else SEVERAL
-    for hit, p, low, high in zip(hits, *calibration.probability(scores, level), strict=True):
-        hit.probability, hit.low, hit.high = float(p), max(float(low) - spread, 0.0), min(float(high) + spread, 1.0)
-        if hit.identical:
-            hit.probability = hit.low = hit.high = 1.0
-    return " ".join(filter(None, [index.scores.note, "" if bool(calibration.within(level)) else UNLIKE]))
+    return np.asarray(vectors)

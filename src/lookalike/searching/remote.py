@@ -1,7 +1,7 @@
-"""An index that a running `lookalike serve` has to itself can still be asked: through that service.
+"""Search an index that a running ``lookalike serve`` has open, through that service.
 
-Some stores let only one process open them (docs/decisions/0071). The service leaves its address in the index's
-folder while it runs; nothing but this machine is ever talked to.
+Some stores can be opened by one process only (docs/design/index.md). The service leaves its address in the index's
+folder while it runs; only services on this machine are contacted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import http.client
 import ipaddress
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lookalike.searching.index_folder import Index
-    from lookalike.store import Condition
 
 NAME = "serving.json"
 SECONDS = 60.0
@@ -31,23 +28,29 @@ SECONDS = 60.0
 
 @contextlib.contextmanager
 def announce(index: Path, host: str, port: int, key: str) -> Iterator[None]:
-    """Leave word of a service in the index's folder while the block runs; a kill leaves a word nobody answers to.
+    """Leave the address of a service in the index's folder while the block runs.
 
-    `key` lets whoever may read this file, the owner, search where others need a key of their own.
+    A kill leaves the file behind; nothing answers at that address then, or something without the right key.
+
+    Args:
+        index: Folder of the index.
+        host: Host that the service listens on.
+        port: Its port.
+        key: A key that lets the owner, who alone may read the file, search a service that requires keys.
     """
-    place = index / NAME
-    with contextlib.suppress(LookalikeError):  # an index that cannot be written to is served all the same
-        write_json(place, {"host": _own(host), "port": port, "key": key, "process": os.getpid()}, private=True)
+    path = index / NAME
+    with contextlib.suppress(LookalikeError):  # an index on a read-only disk is served all the same
+        write_json(path, {"host": _loopback(host), "port": port, "key": key, "process": os.getpid()}, private=True)
     try:
         yield
     finally:
         with contextlib.suppress(LookalikeError):
-            if read_json(place, "address")["process"] == os.getpid():
-                place.unlink(missing_ok=True)
+            if read_json(path, "address")["process"] == os.getpid():
+                path.unlink(missing_ok=True)
 
 
-def _own(host: str) -> str:
-    """A service that listens everywhere is asked at home."""
+def _loopback(host: str) -> str:
+    """The loopback address for a service that listens on all interfaces."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -57,13 +60,21 @@ def _own(host: str) -> str:
 
 @dataclass(frozen=True)
 class RemoteIndex:
+    """A running service that has an index open.
+
+    Args:
+        host: Host of the service.
+        port: Its port.
+        key: A key to search with.
+    """
+
     host: str
     port: int
     key: str
 
     @classmethod
     def of(cls, index: Index) -> RemoteIndex | None:
-        """The service of an index, if one answers; a port may since have become somebody else's."""
+        """Return the service of an index if it answers and serves the same model; its port may be in other use."""
         try:
             document = read_json(index.path / NAME, "address")
             service = cls(str(document["host"]), int(document["port"]), str(document["key"]))
@@ -72,28 +83,9 @@ class RemoteIndex:
             return None
         return service if model == index.generation.model.fingerprint else None
 
-    def answer(
-        self,
-        positive: np.ndarray,
-        negative: np.ndarray,
-        k: int,
-        where: Sequence[Condition],
-        *,
-        same: Collection[str],
-        exact: bool,
-        words: bool = False,
-    ) -> dict[str, Any]:
-        """The hits of a question in vectors, as the service's JSON."""
-        question = {
-            "positive": positive.tolist(),
-            "negative": negative.tolist(),
-            "k": k,
-            "where": [asdict(condition) for condition in where],
-            "same": sorted(same),
-            "exact": exact,
-            "words": words,
-        }
-        return self._call("POST", "/api/v1/nearest", json.dumps(question))
+    def search(self, query: dict[str, Any]) -> dict[str, Any]:
+        """Run a query (``Query.to_json``) and return the hits as JSON (``Hits.to_json``)."""
+        return self._call("POST", "/api/v1/nearest", json.dumps(query))
 
     def _call(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)

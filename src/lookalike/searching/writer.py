@@ -16,16 +16,18 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import write_json
 from lookalike.core.locks import Locked
 from lookalike.core.progress import say
-from lookalike.core.run import Run
 from lookalike.evaluation import training_overlap
 from lookalike.searching import manifest as manifests
 from lookalike.searching.changes import Known, known_row
 from lookalike.searching.index_folder import (
+    as_embedder,
     generation_folder,
     load_model,
+    model_name,
     open_store,
     remove_generation,
-    store_place,
+    store_folder,
+    wrong_model,
 )
 from lookalike.searching.locate import is_index
 from lookalike.searching.manifest import Generation, Manifest, ModelInfo
@@ -35,7 +37,6 @@ from lookalike.store import Record, Store, create_store, store_name
 if TYPE_CHECKING:
     from lookalike.models import Embedder
 
-DEFAULT_MODEL = "efficientnet_lite0"
 DEFAULT_STORE = "qdrant"
 
 
@@ -135,16 +136,16 @@ def open_writer(
             given = load_model(generation_folder(path, live.number) / "model", device)
             generation = manifest.of_model(live.model.fingerprint, DECODER)
     else:
-        given = _embedder(model, device)
+        given = as_embedder(model, device)
         generation = manifest.of_model(given.fingerprint(), DECODER)
     if generation is None:
-        embedder = given or _embedder(model, device)
+        embedder = given or as_embedder(model, device)
         before = manifest.of_model(embedder.fingerprint())
-        name = before.model.name if before else _name(model)
+        name = before.model.name if before else model_name(model)
         if before is not None:
             say(f"The decoder is another than the index was made with ({before.decoder}): all images are read anew.")
         elif live is not None and explicit:
-            raise foreign(live.model, ModelInfo(name=name, fingerprint=embedder.fingerprint()))
+            raise wrong_model(live.model, ModelInfo(name=name, fingerprint=embedder.fingerprint()))
         beside = before or live
         generation = _new_generation(manifest, embedder, name, store or (beside.store if beside else DEFAULT_STORE))
         if dry_run:
@@ -169,21 +170,6 @@ def open_writer(
         own.close()
 
 
-def foreign(have: ModelInfo, wanted: ModelInfo) -> LookalikeError:
-    return LookalikeError(
-        f"This index was made with model {have.short}, not {wanted.short}: run `lookalike index FOLDER --model "
-        f"{wanted.name}` to embed beside it, or leave out `--model`."
-    )
-
-
-def check_model(index_model: ModelInfo, model: str | os.PathLike[str] | Embedder | None) -> None:
-    """Refuse to ask an index by another model than the one that made it."""
-    if model is not None:
-        fingerprint = _embedder(model).fingerprint()
-        if fingerprint != index_model.fingerprint:
-            raise foreign(index_model, ModelInfo(name=_name(model), fingerprint=fingerprint))
-
-
 def _manifest(path: Path, source: Path) -> Manifest:
     if not is_index(path):
         return Manifest(name=path.name, source=str(source))
@@ -198,24 +184,6 @@ def _manifest(path: Path, source: Path) -> Manifest:
     return manifest
 
 
-def _embedder(model: str | os.PathLike[str] | Embedder | None, device: str = "auto") -> Embedder:
-    if model is None or isinstance(model, (str, os.PathLike)):
-        return load_model(model or DEFAULT_MODEL, device)
-    return model
-
-
-def _name(model: str | os.PathLike[str] | Embedder | None) -> str:
-    """What people call the model: the run's folder, the model's folder, or the name they gave."""
-    if model is None:
-        return DEFAULT_MODEL
-    if not isinstance(model, (str, os.PathLike)):
-        return str(model.name)
-    path = Path(model)
-    if path.name == "model" and Run.is_run(path.absolute().parent):
-        path = path.absolute().parent
-    return path.name or str(model)
-
-
 def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
     from lookalike.data.decoding import DECODER
 
@@ -226,7 +194,7 @@ def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: st
         preprocess=embedder.preprocess.to_json(),
         decoder=DECODER,
         dim=embedder.dim,
-        words=bool(getattr(embedder, "reads_words", False)),
+        supports_text=bool(getattr(embedder, "reads_words", False)),
         store=store,
         created=manifests.now(),
         updated=manifests.now(),
@@ -239,7 +207,7 @@ def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Em
     folder = generation_folder(path, generation.number)
     remove_generation(path, generation.number)  # what a kill before the manifest's writing left
     embedder.save_pretrained(folder / "model")
-    create_store(generation.store, store_place(path, generation.number), generation.dim).close()
+    create_store(generation.store, store_folder(path, generation.number), generation.dim).close()
     manifest.generations.append(generation)
     if len(manifest.generations) == 1:
         manifest.live = generation.number

@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 
 from lookalike.service.api.common import Answering, Filters, Serving
-from lookalike.service.api.references import Asked, Asking, Reference
+from lookalike.service.api.references import ByReference, Examples, Reference
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service, card
@@ -27,7 +27,7 @@ TYPICAL, SAMPLE = 4, 1000  # typical images of a value, chosen among so many
 
 @router.get("/facets")
 async def all_facets(
-    service: Serving, live: Answering, reference: Asking, f: Filters, limit: Limit = 12, under: Under = ""
+    service: Serving, live: Answering, reference: ByReference, f: Filters, limit: Limit = 12, under: Under = ""
 ) -> dict[str, Any]:
     """The first values of every column under the other columns' filters, and the folders below `under`.
 
@@ -40,14 +40,14 @@ async def all_facets(
 def _all_facets(
     service: Service, live: Live, reference: Reference, f: list[str], limit: int, under: str
 ) -> dict[str, Any]:
-    where, asked = live.where(f), reference.asked(live)
+    where, examples = live.where(f), reference.resolve(live)
     cache: dict[tuple[Condition, ...], Payloads | None] = {}
 
     def nearest(conditions: Sequence[Condition]) -> Payloads | None:
         """Cached, since columns without a filter of their own share the conditions."""
         key = tuple(conditions)
         if key not in cache:
-            cache[key] = _nearest(service, live, asked, key)
+            cache[key] = _nearest(service, live, examples, key)
         return cache[key]
 
     names = [name for name in live.index.columns if name != "path"]
@@ -65,7 +65,13 @@ def _all_facets(
 
 @router.get("/facets/{column}")
 async def facets(
-    service: Serving, live: Answering, reference: Asking, column: str, f: Filters, limit: Limit = 200, find: Find = ""
+    service: Serving,
+    live: Answering,
+    reference: ByReference,
+    column: str,
+    f: Filters,
+    limit: Limit = 200,
+    find: Find = "",
 ) -> dict[str, Any]:
     """The values of a column, as in `/facets`; with `find` only those that contain it, of all values."""
     return await reference.run(service, _facets, service, live, reference, column, f, limit, find)
@@ -76,7 +82,7 @@ def _facets(
 ) -> dict[str, Any]:
     live.index.check_columns([column])
     where = live.where(f)
-    near = _nearest(service, live, reference.asked(live), _without(column, where))
+    near = _nearest(service, live, reference.resolve(live), _without(column, where))
     return _facet(live, column, where, limit, near, find)
 
 
@@ -106,11 +112,11 @@ def _without(column: str, where: Sequence[Condition]) -> list[Condition]:
     return [condition for condition in where if condition.column != column]
 
 
-def _nearest(service: Service, live: Live, asked: Asked, where: Sequence[Condition]) -> Payloads | None:
+def _nearest(service: Service, live: Live, examples: Examples, where: Sequence[Condition]) -> Payloads | None:
     """Payloads of the best hits; None without a query."""
-    if not asked.vectors:
+    if not examples.vectors:
         return None
-    return [hit.payload for hit in asked.answer(service, live, service.limits.hits, list(where))]
+    return [hit.payload for hit in examples.search(service, live, service.limits.hits, where)]
 
 
 def _facet(

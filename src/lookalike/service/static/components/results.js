@@ -97,7 +97,7 @@ export function drawHeader(place, answer, state, act) {
     breadcrumbs(),
     verdict(answer, state, act),
     query.kind === "item" ? h("p", `Like ${title(query)} · `, h("bdi", query.columns.path)) : null,
-    query.kind === "words" || (info.words && query.kind === "none") ? act.describe(state) : null,
+    query.kind === "text" || (info.text && query.kind === "none") ? act.describe(state) : null,
     queryTray(answer, state),
     h(
       "div.row.tools",
@@ -137,9 +137,9 @@ function croppedPreview(from, state) {
 
 /** The verdict, the search time and notes. */
 function verdict(answer, state, act) {
-  const { kind, sentence, detail, note } = answer.verdict;
+  const { kind, message, detail, note } = answer.verdict;
   const time = h("small", ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
-  const words = state.box ? sentence.replace(/ in [\d,]+ images?$/, " for the cropped part") : sentence;
+  const words = state.box ? message.replace(/ in [\d,]+ images?$/, " for the cropped part") : message;
   if (!answer.hits.length) return h("h1", { tabindex: -1 }, "No results", time);
   if (kind === "uncalibrated") {
     return [

@@ -212,7 +212,7 @@ async function drawStart(main, info, state) {
       h("span", `to find its lookalikes among ${plural(info.index.images, "image")}`),
     ),
   );
-  const words = info.words ? textSearchForm(state) : null;
+  const words = info.text ? textSearchForm(state) : null;
   const heading = h(
     "h1.lead",
     state.f.length ? "or start from one of the filtered images" : "or start from one of these",
@@ -295,13 +295,13 @@ function announce() {
     .filter(([number]) => number)
     .map(([number, words]) => `${number} ${String(words).toLowerCase()}`);
   const place = document.getElementById("announce");
-  if (place) place.textContent = `${verdict.sentence}. ${counts.join(", ")}`;
+  if (place) place.textContent = `${verdict.message}. ${counts.join(", ")}`;
 }
 
 /** Actions on a hit. */
 export function actions(state) {
   const add = (name) => (id) => {
-    if (name === "less" && !hasQuery(state)) return toast("Add one image to look for first.");
+    if (name === "less" && !hasQuery(state)) return toast("Add an image to search for first.");
     if (!state[name].includes(id))
       navigate(urlFor({ ...state, screen: "search", rest: "", at: "", open: "", [name]: [...state[name], id] }));
   };
