@@ -8,9 +8,7 @@ import pytest
 
 from lookalike.core.errors import LookalikeError
 from lookalike.methods import find
-from lookalike.training import recipes
 from lookalike.training.optim import lr_factor
-from lookalike.training.recipe import load, names
 from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
 
 
@@ -49,23 +47,6 @@ def test_another_method_drops_the_settings_of_the_old_one_and_brings_what_suits_
 def test_resolved_settings_are_a_fixed_point():
     first = resolve({"method": "triplet"})
     assert resolve(first.model_dump(mode="json")) == first
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_recipe_is_valid_and_says_what_it_is(name):
-    resolve(load(name))
-    assert next(row["about"] for row in recipes() if row["name"] == name)
-
-
-def test_recipes_are_listed_shown_and_copied(tmp_path):
-    assert recipes()[0]["name"] == "default"
-    assert recipes(show="default").startswith("#")
-    path = recipes(copy="default", to=tmp_path / "mine.yaml")
-    assert load(path) == load("default")
-    with pytest.raises(LookalikeError, match="already there"):
-        recipes(copy="default", to=path)
-    with pytest.raises(LookalikeError, match="did you mean `default`"):
-        recipes(show="defualt")
 
 
 def test_every_setting_has_words_for_the_docs():

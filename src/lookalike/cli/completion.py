@@ -19,8 +19,8 @@ WORDS = {
     "store": "lookalike.store:stores",
     "adapt.config": "lookalike.training.recipe:names_for_adapt",
     "adapt.method": "lookalike.adaptation.settings:METHODS",
-    "recipes show.name": "lookalike.training.recipe:every",
-    "recipes copy.name": "lookalike.training.recipe:every",
+    "recipes show.name": "lookalike.training.recipe:all_recipes",
+    "recipes copy.name": "lookalike.training.recipe:all_recipes",
 }
 
 

@@ -253,8 +253,8 @@ def resolve(*layers: Mapping[str, Any], where: str = "training settings") -> Tra
 
     merged: dict[str, Any] = {}
     for layer in layers:
-        name = _method_name(layer)
-        if name is not None and name != _method_name(merged):
+        name = method_name(layer)
+        if name is not None and name != method_name(merged):
             merged = {**merged, "method": {}}
             merged = merge(merged, methods.find(name).default_overrides)
         merged = merge(merged, expand_shorthand(layer))
@@ -271,6 +271,7 @@ def expand_shorthand(layer: Mapping[str, Any]) -> dict[str, Any]:
     return merge(out, {"method": {"memory": layer["memory"]}}) if "memory" in layer else out
 
 
-def _method_name(layer: Mapping[str, Any]) -> str | None:
+def method_name(layer: Mapping[str, Any]) -> str | None:
+    """The method that a layer of settings names, as `method: NAME` or `method: {name: NAME}`; None if it names none."""
     method = layer.get("method")
     return method if isinstance(method, str) else method.get("name") if isinstance(method, Mapping) else None
