@@ -86,13 +86,13 @@ def _unseen(z: Any, labels: Any, state: Mapping[str, Any]) -> Any:
     """The maps where part of the unseen images is searched by the rest."""
     import torch
 
-    from lookalike.losses.dmcac import Database, Heads
+    from lookalike.losses.dmcac import AttentionHeads, Database
     from lookalike.methods.dmcac_maps import class_maps
     from lookalike.methods.dmcac_split import part
 
     parted = part(labels, share=0.5, seed=0, tell=False)
     codes = torch.from_numpy(labels)
-    heads = Heads(*state["heads.classes"].shape)
+    heads = AttentionHeads(*state["heads.classifier"].shape)
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
     queries, searched = (torch.from_numpy(rows) for rows in parted)
     classes = int(codes.max()) + 1

@@ -59,7 +59,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def compared(name: str) -> tuple[dict[str, Any], list[Bar]]:
-    whole = in_turns({who: job(who) for who in ("pseudocode", "fused", "fused, with readings", "products")}, ROUNDS)
+    whole = in_turns({who: job(who) for who in ("pseudocode", "fused", "fused, with diagnostics", "products")}, ROUNDS)
     logits = in_turns({who: job(who) for who in ("pseudocode on logits", "logits")}, ROUNDS)
     times = {**whole, **logits}
     gain = ratio(whole["pseudocode"], whole["fused"])
@@ -108,7 +108,7 @@ def job(who: str, *, prototypes: int = PROTOTYPES, block: int = BLOCK) -> Callab
 
     def fused() -> object:
         order = draw_partition("random", prototypes, 0, next(steps))
-        found = fused_carp(z, w, c, t, order, block, readings="readings" in who)
+        found = fused_carp(z, w, c, t, order, block, diagnostics="diagnostics" in who)
         return torch.autograd.grad(found.loss, (z, c))
 
     return fused

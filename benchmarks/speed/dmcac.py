@@ -76,7 +76,7 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
 
     flat = z.flatten(0, 1)
     found = torch_top_k(flat, rows, K)[1].view(*z.shape[:2], K)
-    heads = dmcac.Heads(CLASSES, DIM, seeds.torch_rng(0, "bench", "heads"))
+    heads = dmcac.AttentionHeads(CLASSES, DIM, seeds.torch_rng(0, "bench", "heads"))
     database = dmcac.Database(rows, there)
     searches: dict[str, Callable[[], object]] = {
         "retrieval": lambda: torch_top_k(flat, rows, K),
@@ -91,7 +91,7 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
     faster = ratio(times["loop over queries"], times["terms"])
     figures = {
         "milliseconds": {name: round(1000 * statistics.median(values), 2) for name, values in times.items()},
-        "union, mean and most": [round(float(v), 1) for v in _sizes(dmcac.union(found))],
+        "union, mean and most": [round(float(v), 1) for v in _sizes(dmcac.retrieval_union(found))],
     }
     return figures, [
         Bar("retrieval / bare product and top-k", round(bare, 3), BARE, "lower"),
@@ -115,8 +115,8 @@ def _step(form: Callable[..., Any], z: Any, labels: Any, database: Any, found: A
 def ours(z: Any, labels: Any, database: Any, found: Any, heads: Any) -> Any:
     from lookalike.losses import dmcac
 
-    terms = dmcac.over_union(z, z, labels, database, dmcac.union(found), heads, TEMPERATURE)
-    return (terms.divergence + dmcac.class_loss(z @ heads.classes.t(), labels) + terms.attention).mean()
+    terms = dmcac.union_terms(z, z, labels, database, dmcac.retrieval_union(found), heads, TEMPERATURE)
+    return (terms.divergence + dmcac.classification_loss(z @ heads.classifier.t(), labels) + terms.attention).mean()
 
 
 def loop(z: Any, labels: Any, database: Any, found: Any, heads: Any) -> Any:
@@ -126,12 +126,12 @@ def loop(z: Any, labels: Any, database: Any, found: Any, heads: Any) -> Any:
 
     total = torch.zeros(())
     for views, label, lists in zip(z, labels, found, strict=True):
-        near = database.rows[torch.unique(lists)]
+        near = database.vectors[torch.unique(lists)]
         target = label.expand(len(views))
         keys, values = near @ heads.key.t(), near @ heads.value.t()
         weights = torch.softmax(views @ heads.query.t() @ keys.t() / math.sqrt(DIM), dim=1)
-        by_attention = cross_entropy(weights @ values @ heads.mixture.t(), target, reduction="sum")
-        by_class = cross_entropy(views @ heads.classes.t(), target, reduction="sum")
+        by_attention = cross_entropy(weights @ values @ heads.attention_classifier.t(), target, reduction="sum")
+        by_class = cross_entropy(views @ heads.classifier.t(), target, reduction="sum")
         total = total + plain_divergence(views[None], near)[0] + by_class + by_attention
     return total / len(z)
 
@@ -169,12 +169,12 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
     """Peak of a forward and backward over the whole database, less what was held before."""
     import time
 
-    from lookalike.losses.whole import whole
+    from lookalike.losses.dmcac import full_pass
 
     def work(z: Any, labels: Any, near: Any, there: Any) -> float:
         leaf = z.clone().requires_grad_()
         if who == "blocks":
-            value = whole(leaf, leaf, near, labels, there, temperature=TEMPERATURE).divergence.mean()
+            value = full_pass(leaf, leaf, near, labels, there, temperature=TEMPERATURE).divergence.mean()
         else:
             value = plain_divergence(leaf, near).mean()
         value.backward()

@@ -63,13 +63,13 @@ def _bare_step(threads: int, steps: int = 60) -> dict[str, float]:
     import torch
 
     from lookalike.core.seeds import torch_rng
-    from lookalike.losses.multi_similarity import MultiSimilarity
+    from lookalike.losses.pml import MultiSimilarityLoss
     from lookalike.models.pooling import unit
 
     torch.set_num_threads(threads)
     rows = torch.randn(128, 1280, generator=torch_rng(0, "bench"))
     labels = torch.arange(32).repeat_interleave(4)
-    head, criterion = torch.nn.Linear(1280, 512), MultiSimilarity()
+    head, criterion = torch.nn.Linear(1280, 512), MultiSimilarityLoss()
     optimizer = torch.optim.AdamW(head.parameters(), lr=3e-4, fused=True)
     times = []
     for _ in range(steps):

@@ -416,7 +416,7 @@ def test_shot_may_wait_for_its_second_labels() -> None:
     objective: Any = late.objective
     loss, _ = objective.loss(np.arange(6), 0)
     with torch.no_grad():
-        plain = adaptation.information(late.network(late.supply.weak(np.arange(6), 0))[1])
+        plain = adaptation.information_maximization_loss(late.network(late.supply.weak(np.arange(6), 0))[1])
     assert float(loss.detach()) == pytest.approx(float(plain), abs=1e-6)
     late.step = 4
     assert float(objective.loss(np.arange(6), 0)[0].detach()) != pytest.approx(float(plain), abs=1e-6)

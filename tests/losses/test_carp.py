@@ -10,8 +10,15 @@ from tests.naive import carp as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.losses.carp import CARPLoss, check_blocks, draw_partition, fused_carp
-from lookalike.losses.carp_blocks import Rule, pairs_of
+from lookalike.losses.carp import (
+    CARPLoss,
+    CARPOptions,
+    carp_reference,
+    check_blocks,
+    draw_partition,
+    fused_carp,
+    view_pairs,
+)
 
 LN3 = math.log(3)
 A = (
@@ -96,15 +103,24 @@ def test_the_terms_are_those_of_a_loop_over_numbers(size, views, pairs, over):
     assert found.loss.item() == pytest.approx(consistency + 0.7 * balance, rel=1e-9)
 
 
+@pytest.mark.parametrize("options", [CARPOptions(), CARPOptions("sum", "student", 0.5)])
+def test_the_reference_form_is_that_of_a_loop_over_numbers(options):
+    student, teacher, order = logits(3, 5, 12), logits(2, 5, 12, "teacher"), torch.arange(12).flip(0)
+    inputs = student.tolist(), teacher.tolist(), order.tolist(), 4
+    terms = naive.terms(*inputs, pairs=options.pair_reduction, over=options.mean_over)
+    value = carp_reference(student, teacher, order, 4, options).item()
+    assert value == pytest.approx(terms[0] + options.weight * terms[1], rel=1e-12)
+
+
 @pytest.mark.parametrize("size", [2, 4, 12])
 @pytest.mark.parametrize("views", [(2, 2), (8, 2)])
-@pytest.mark.parametrize("rule", [Rule(), Rule("sum", "student", 0.5)])
+@pytest.mark.parametrize("rule", [CARPOptions(), CARPOptions("sum", "student", 0.5)])
 def test_the_closed_form_gradient_is_autograds_on_both_sides(size, views, rule):
     student, teacher = (logits(v, 3, 12, name).requires_grad_() for v, name in zip(views, "st", strict=True))
     order = torch.randperm(12, generator=torch_rng(2, "order"))
-    loss = CARPLoss(size, pair_reduction=rule.pairs, mean_over=rule.over, weight=rule.weight)
+    loss = CARPLoss(size, pair_reduction=rule.pair_reduction, mean_over=rule.mean_over, weight=rule.weight)
     ours = torch.autograd.grad(3 * loss(student, teacher, order).loss, (student, teacher))
-    plain = naive.in_log_space(student, teacher, order, size, pairs=rule.pairs, over=rule.over, weight=rule.weight)
+    plain = carp_reference(student, teacher, order, size, rule)
     for mine, theirs in zip(ours, torch.autograd.grad(3 * plain, (student, teacher)), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-13)
     rows = ours[0][..., order].unflatten(-1, (-1, size)).sum(-1)
@@ -124,19 +140,19 @@ def test_the_fused_form_is_the_plain_one(size, chunk):
     ours, theirs = (logits(1, 48, 7, name)[0].requires_grad_() for name in ("c", "t"))
     order = torch.randperm(48, generator=torch_rng(4, "order"))
     unit = torch.nn.functional.normalize
-    plain = naive.in_log_space(z @ unit(ours, dim=1).t(), w @ unit(theirs, dim=1).t(), order, size)
+    plain = carp_reference(z @ unit(ours, dim=1).t(), w @ unit(theirs, dim=1).t(), order, size)
     wanted = torch.autograd.grad(plain, (z, ours, theirs))
-    found = fused_carp(z, w, ours, theirs, order, size, chunk=chunk, readings=True)
+    found = fused_carp(z, w, ours, theirs, order, size, chunk=chunk, diagnostics=True)
     assert found.loss.item() == pytest.approx(plain.item(), rel=1e-12)
     for mine, other in zip(torch.autograd.grad(found.loss, (z, ours, theirs)), wanted, strict=True):
         assert torch.allclose(mine, other, atol=1e-13)
-    told = found.readings
+    told = found.diagnostics
     scores = (w @ unit(theirs, dim=1).t())[0]
-    assert torch.equal(told.chosen, scores.argmax(1))
+    assert torch.equal(told.assignments, scores.argmax(1))
     student = (z @ unit(ours, dim=1).t()).tolist()
     assert told.information.item() == pytest.approx(naive.information(student, order.tolist(), size), rel=1e-9)
-    assert told.worst >= found.balance - 1e-12
-    assert 1 / size - 1e-9 <= told.share <= 1
+    assert told.max_balance >= found.balance - 1e-12
+    assert 1 / size - 1e-9 <= told.max_fraction <= 1
 
 
 def test_float32_is_near_float64():
@@ -202,7 +218,7 @@ def test_rows_far_apart_and_near_ones_are_those_of_the_plain_form(gap):
         a, b = (x.to(kind).requires_grad_() for x in (student, teacher))
         found = CARPLoss(6)(a, b, torch.arange(12))
         wide = [x.detach().double().requires_grad_() for x in (a, b)]
-        plain = naive.in_log_space(*wide, torch.arange(12), 6)
+        plain = carp_reference(*wide, torch.arange(12), 6)
         assert found.loss.item() == pytest.approx(plain.item(), rel=close)
         mine, theirs = torch.autograd.grad(found.loss, (a, b)), torch.autograd.grad(plain, wide)
         assert all(torch.allclose(x.double(), y, atol=close) for x, y in zip(mine, theirs, strict=True))
@@ -252,21 +268,21 @@ def test_the_loss_draws_anew_at_each_step_of_training_and_its_state_goes_on():
 
 
 def test_eight_views_and_two_teachers_have_fourteen_pairs():
-    assert len(pairs_of(8, 2)) == 14 and (0, 0) not in pairs_of(8, 2) and (5, 1) in pairs_of(8, 2)
+    assert len(view_pairs(8, 2)) == 14 and (0, 0) not in view_pairs(8, 2) and (5, 1) in view_pairs(8, 2)
 
 
 def test_impossible_blocks_and_views_are_told():
-    with pytest.raises(LookalikeError, match="Blocks of 1 prototype teach nothing"):
+    with pytest.raises(LookalikeError, match="constant softmax"):
         check_blocks(8, 1)
-    with pytest.raises(LookalikeError, match="cannot be parted into blocks of 3"):
+    with pytest.raises(LookalikeError, match="cannot be divided into blocks of 3"):
         CARPLoss(3)(logits(2, 2, 8), logits(2, 2, 8))
-    with pytest.raises(LookalikeError, match=r"fewer prototypes \(8\) than a block holds \(16\)"):
+    with pytest.raises(LookalikeError, match=r"block size \(16\) is larger than the number of prototypes \(8\)"):
         CARPLoss(16)(logits(2, 2, 8), logits(2, 2, 8))
-    with pytest.raises(LookalikeError, match="nothing to agree with"):
+    with pytest.raises(LookalikeError, match="needs two different views"):
         CARPLoss(2)(logits(1, 2, 8), logits(1, 2, 8))
-    with pytest.raises(LookalikeError, match="do not fit"):
+    with pytest.raises(LookalikeError, match="do not match"):
         CARPLoss(2)(logits(2, 2, 8), logits(2, 3, 8))
-    with pytest.raises(LookalikeError, match="cannot part 8 prototypes"):
+    with pytest.raises(LookalikeError, match="does not fit 8 prototypes"):
         CARPLoss(2)(logits(2, 2, 8), logits(2, 2, 8), torch.arange(4))
 
 

@@ -7,8 +7,7 @@ import torch
 
 from lookalike.core import distributed
 from lookalike.core.seeds import torch_rng
-from lookalike.losses.carp import CARPLoss, fused_carp
-from lookalike.losses.carp_blocks import Rule
+from lookalike.losses.carp import CARPLoss, CARPOptions, fused_carp
 
 SHARES = {"even": [(0, 4), (4, 8)], "uneven": [(0, 5), (5, 8)]}
 
@@ -30,9 +29,9 @@ def work(share: str, form: str, *, joint: bool = False) -> dict:
     else:
         order = torch.randperm(24, generator=torch_rng(1, "order"))
         found = fused_carp(
-            z, w, prototypes, prototypes.detach(), order, 4, rule=Rule(weight=0.7), readings=True, chunk=8
+            z, w, prototypes, prototypes.detach(), order, 4, options=CARPOptions(weight=0.7), diagnostics=True, chunk=8
         )
-        told = found.readings.information.item()
+        told = found.diagnostics.information.item()
     gradients = torch.autograd.grad(found.loss, (layer, prototypes))
     return {"loss": found.loss.item(), "gradients": [g.tolist() for g in gradients], "information": told}
 

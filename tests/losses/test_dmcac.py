@@ -12,8 +12,17 @@ from torch.nn.functional import normalize
 from lookalike.core.seeds import torch_rng
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.losses import dmcac, hyperbolic
-from lookalike.losses.divergence import apart, divergence, logs_to_middle
-from lookalike.losses.dmcac import Database, Heads, Union, over_all, over_union, union
+from lookalike.losses.dmcac import (
+    AttentionHeads,
+    Database,
+    RetrievalUnion,
+    full_terms,
+    js_divergence,
+    js_divergences,
+    log_ratios_to_mean,
+    retrieval_union,
+    union_terms,
+)
 
 
 def at(*degrees):
@@ -21,21 +30,21 @@ def at(*degrees):
     return torch.stack([angles.cos(), angles.sin()], -1)
 
 
-def plain_heads() -> Heads:
+def plain_heads() -> AttentionHeads:
     """Those of the vectors: 2 classes, 2 numbers."""
-    heads = Heads(2, 2).double()
+    heads = AttentionHeads(2, 2).double()
     values = {
-        "classes": torch.eye(2),
+        "classifier": torch.eye(2),
         "query": 2 * torch.eye(2),
         "key": torch.eye(2),
         "value": torch.diag(torch.tensor([1.0, -1.0])),
-        "mixture": torch.tensor([[1.0, 0.5], [-0.5, 1.0]]),
+        "attention_classifier": torch.tensor([[1.0, 0.5], [-0.5, 1.0]]),
     }
     heads.load_state_dict({name: value.double() for name, value in values.items()})
     return heads
 
 
-def as_dict(heads: Heads) -> dict:
+def as_dict(heads: AttentionHeads) -> dict:
     return dict(heads.named_parameters())
 
 
@@ -49,21 +58,21 @@ def case(queries=5, views=3, rows=40, dim=6, classes=4, k=4, seed=0, dtype=torch
     z = normalize(middle + 0.4 * cloud(queries, views, dim, seed=seed + 1), dim=-1).to(dtype)
     database = Database(cloud(rows, dim, seed=seed + 2).to(dtype), torch.arange(rows) % classes)
     labels = torch.arange(queries) % classes
-    heads = Heads(classes, dim, torch_rng(seed, "heads")).to(dtype)
+    heads = AttentionHeads(classes, dim, torch_rng(seed, "heads")).to(dtype)
     with torch.no_grad():  # large enough for an attention that is not flat
         for parameter in heads.parameters():
             parameter.mul_(4)
-    found = union(torch_top_k(z.flatten(0, 1), database.rows, k)[1].view(queries, views, k))
+    found = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, k)[1].view(queries, views, k))
     return z, labels, database, heads, found
 
 
 def three(z, labels, database, heads, found, temperature):
     terms = (
-        over_all(z, z, labels, database, heads, temperature, block=7)
+        full_terms(z, z, labels, database, heads, temperature, block=7)
         if found is None
-        else over_union(z, z, labels, database, found, heads, temperature)
+        else union_terms(z, z, labels, database, found, heads, temperature)
     )
-    return terms.divergence, dmcac.class_loss(z @ heads.classes.t(), labels), terms.attention
+    return terms.divergence, dmcac.classification_loss(z @ heads.classifier.t(), labels), terms.attention
 
 
 # ---- vectors -----------------------------------------------------------------------------------------
@@ -71,11 +80,14 @@ def three(z, labels, database, heads, found, temperature):
 
 def test_one_query_by_hand():
     z, rows, heads = at(0, 20, 60)[None], at(10, 40, 90, 180), plain_heads()
-    database, found = Database(rows, torch.zeros(4)), Union(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool))
+    database, found = (
+        Database(rows, torch.zeros(4)),
+        RetrievalUnion(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool)),
+    )
     frob, ce, cac = three(z, torch.tensor([0]), database, heads, found, 1.0)
     assert [frob.item(), ce.item(), cac.item()] == pytest.approx([0.029445, 1.644389, 0.794127], abs=1e-6)
     assert (frob + ce + cac).item() == pytest.approx(2.467961, abs=2e-6)
-    weights = dmcac.attention(heads, z, rows[None], found.mask)[0]
+    weights = dmcac.attention_weights(heads, z, rows[None], found.mask, None)[0]
     wanted = [
         [0.489551, 0.359283, 0.121603, 0.029564],
         [0.415478, 0.389797, 0.167401, 0.027324],
@@ -83,14 +95,14 @@ def test_one_query_by_hand():
     ]
     assert torch.allclose(weights, torch.tensor(wanted, dtype=torch.float64), atol=1e-6)
     similarity = (z @ rows.t()).requires_grad_()
-    divergence(similarity).sum().backward()
+    js_divergence(similarity).sum().backward()
     slope = [
         [0.038862, -0.003487, -0.030365, -0.005010],
         [0.014559, 0.001443, -0.012871, -0.003131],
         [-0.050354, -0.008110, 0.051011, 0.007453],
     ]
     assert torch.allclose(similarity.grad[0], torch.tensor(slope, dtype=torch.float64), atol=1e-6)
-    pairs = [divergence(similarity[:, [a, b]].detach()).item() for a, b in ((1, 0), (2, 0), (2, 1))]
+    pairs = [js_divergence(similarity[:, [a, b]].detach()).item() for a, b in ((1, 0), (2, 0), (2, 1))]
     assert pairs == pytest.approx([0.001985, 0.025566, 0.014472], abs=1e-6)
     cold = three(z, torch.tensor([0]), database, heads, found, 0.1)
     assert cold[0].item() == pytest.approx(0.552076, abs=1e-6)
@@ -99,7 +111,7 @@ def test_one_query_by_hand():
 
 def test_two_queries_with_unions_of_different_size_by_hand():
     z, rows = torch.stack([at(12, 50), at(100, 105)]), at(0, 30, 80, 120, 200)
-    found = union(torch_top_k(z.flatten(0, 1), rows, 2)[1].view(2, 2, 2))
+    found = retrieval_union(torch_top_k(z.flatten(0, 1), rows, 2)[1].view(2, 2, 2))
     assert found.members.tolist() == [[0, 1, 2], [2, 3, 0]]
     assert found.mask.tolist() == [[True, True, True], [True, True, False]]
     frob, ce, cac = three(z, torch.tensor([0, 1]), Database(rows, torch.zeros(5)), plain_heads(), found, 1.0)
@@ -117,14 +129,14 @@ def test_two_queries_with_unions_of_different_size_by_hand():
 @pytest.mark.parametrize("term", [0, 1, 2])
 def test_every_term_and_its_gradients_are_those_of_the_loop(full, temperature, term):
     z, labels, database, heads, found = case()
-    database = database._replace(rows=database.rows.clone().requires_grad_(full))
+    database = database._replace(vectors=database.vectors.clone().requires_grad_(full))
     weights = [float(n == term) for n in range(3)]
     z = z.requires_grad_()
     k = None if full else 4
-    slow, _ = naive.dmcac(z, labels, database.rows, as_dict(heads), k=k, temperature=temperature, weights=weights)
+    slow, _ = naive.dmcac(z, labels, database.vectors, as_dict(heads), k=k, temperature=temperature, weights=weights)
     fast = three(z, labels, database, heads, None if full else found, temperature)[term].mean()
     assert fast.item() == pytest.approx(slow.item(), rel=1e-9)
-    inputs = [z, *heads.parameters(), *([database.rows] if full else [])]
+    inputs = [z, *heads.parameters(), *([database.vectors] if full else [])]
     wanted = torch.autograd.grad(slow, inputs, allow_unused=True)
     ours = torch.autograd.grad(fast, inputs, allow_unused=True)
     for a, b in zip(ours, wanted, strict=True):
@@ -132,13 +144,28 @@ def test_every_term_and_its_gradients_are_those_of_the_loop(full, temperature, t
         assert torch.allclose(zero if a is None else a, zero if b is None else b, rtol=1e-7, atol=1e-11)
 
 
+@pytest.mark.parametrize("norms", [None, torch.linspace(0.5, 2, 40, dtype=torch.float64)])
+def test_the_kernel_is_the_reference_form(norms):
+    z, labels, database, heads, found = case()
+    inputs = z.requires_grad_(), *heads.parameters()
+    terms, gradients = [], []
+    for form in (dmcac.union_terms, dmcac.terms_reference):
+        output = form(z, 1.5 * z, labels, database._replace(norms=norms), found, heads, 0.2)
+        terms.append(torch.stack(output))
+        total = (output.divergence + output.attention).sum()
+        gradients.append(torch.autograd.grad(total, inputs, allow_unused=True))
+    assert torch.allclose(*terms)
+    for ours, plain in zip(*gradients, strict=True):
+        assert ours is plain is None or torch.allclose(ours, plain, atol=1e-10)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.05])
 def test_float32_keeps_its_digits_where_views_nearly_agree(temperature):
     z, labels, database, heads, found = case(views=4, rows=60)
     close = normalize(z[:, :1] + 1e-3 * z, dim=-1)
-    slow, means = naive.dmcac(close, labels, database.rows, as_dict(heads), k=4, temperature=temperature)
-    small = [close.float(), labels, database._replace(rows=database.rows.float()), heads.float(), found]
-    found = union(torch_top_k(close.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
+    slow, means = naive.dmcac(close, labels, database.vectors, as_dict(heads), k=4, temperature=temperature)
+    small = [close.float(), labels, database._replace(vectors=database.vectors.float()), heads.float(), found]
+    found = retrieval_union(torch_top_k(close.flatten(0, 1), database.vectors, 4)[1].view(5, 4, 4))
     fast = three(*small[:4], found, temperature)
     assert means[0].item() < 1e-3
     assert fast[0].mean().item() == pytest.approx(means[0].item(), rel=2e-3)
@@ -150,15 +177,21 @@ def test_gradients_by_central_differences(form):
     z, labels, database, heads, found = case(queries=2, views=3, rows=9, dim=3, k=3)
 
     def loss(z, rows, query, key, value):
-        own = Heads(4, 3).double()
-        given = {"query": query, "key": key, "value": value, "classes": heads.classes, "mixture": heads.mixture}
+        own = AttentionHeads(4, 3).double()
+        given = {
+            "query": query,
+            "key": key,
+            "value": value,
+            "classifier": heads.classifier,
+            "attention_classifier": heads.attention_classifier,
+        }
         for name, tensor in given.items():
             delattr(own, name)
             setattr(own, name, tensor)
         members = found if form == "union" else None
         return sum(x.sum() for x in three(z, labels, Database(rows, database.labels), own, members, 0.5))
 
-    rows = database.rows.clone().requires_grad_(form == "all")
+    rows = database.vectors.clone().requires_grad_(form == "all")
     squares = [getattr(heads, n).detach().clone().requires_grad_() for n in ("query", "key", "value")]
     assert torch.autograd.gradcheck(loss, (z.requires_grad_(), rows, *squares))
 
@@ -170,12 +203,12 @@ def test_the_stable_form_of_the_summand(d):
     larger = 0.4
     for dtype in (torch.float64, torch.float32):
         p, q = (torch.tensor(larger * math.exp(min(side * d, 0)), dtype=dtype) for side in (1, -1))
-        ell_p, ell_q = logs_to_middle(p, q)
+        ell_p, ell_q = log_ratios_to_mean(p, q)
         summand, wanted = (p * ell_p + q * ell_q).item(), (p + q).item() * exact / 2
         assert summand == pytest.approx(wanted, rel=1e-5 if dtype == torch.float64 else 2e-2, abs=1e-15)
         assert math.isfinite(ell_p) and math.isfinite(ell_q)
     empty = torch.zeros(1)
-    assert logs_to_middle(empty, empty) == (empty, empty)
+    assert log_ratios_to_mean(empty, empty) == (empty, empty)
 
 
 @pytest.mark.parametrize(("spread", "most"), [(1e-2, 5e-5), (1e-3, 5e-4)])
@@ -184,7 +217,7 @@ def test_digits_of_divergences_that_are_nearly_nothing(spread, most):
     P log(P/M) has 3e-3 and 0.2."""
     rng = torch_rng(0, "digits")
     similarity = torch.rand(64, 1, 24, generator=rng) / 2 + 0.3 + spread * torch.randn(64, 6, 24, generator=rng)
-    ours, exact = (apart(torch.softmax(x, dim=2)).js for x in (similarity, similarity.double()))
+    ours, exact = (js_divergences(torch.softmax(x, dim=2)).js for x in (similarity, similarity.double()))
     assert 0.1 < exact.mean() / (spread / 2) ** 2 < 3
     assert ((ours - exact) / exact).abs().max() < most
 
@@ -196,16 +229,16 @@ def test_padding_never_leaks():
     z, labels, database, heads, found = case()
     z.requires_grad_()
     assert found.mask.sum(1).unique().numel() > 1
-    wide = Union(
+    wide = RetrievalUnion(
         torch.nn.functional.pad(found.members, (0, 5)), torch.nn.functional.pad(found.mask, (0, 5), value=False)
     )
-    spoilt = database.rows.clone()
+    spoilt = database.vectors.clone()
     without = torch.tensor([0 not in m[k].tolist() for m, k in zip(found.members, found.mask, strict=True)])
     assert without.any()
     spoilt[0] = 1e4
     for data, members, checked in (
         (database, wide, slice(None)),
-        (database._replace(rows=spoilt), found, without),
+        (database._replace(vectors=spoilt), found, without),
     ):
         one, other = three(z, labels, database, heads, found, 0.1), three(z, labels, data, heads, members, 0.1)
         for a, b in zip(one, other, strict=True):
@@ -219,29 +252,29 @@ def test_identical_views_agree_and_have_a_slope():
     for dtype in (torch.float32, torch.float64):
         z, labels, database, heads, _ = case(dtype=dtype)
         z = z[:, :1].expand(-1, 3, -1).clone().requires_grad_()
-        found = union(torch_top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 3, 4))
+        found = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 4)[1].view(5, 3, 4))
         for members in (found, None):
             frob = three(z, labels, database, heads, members, 0.05)[0]
             assert (frob <= 1e-6).all()
             (slope,) = torch.autograd.grad(frob.sum(), z)
             # Equal rows of a product may differ in their last bit.
             assert torch.isfinite(slope).all() and slope.abs().max() < 1e-5
-        similarity = (z.detach() @ database.rows.t())[:, :1].expand(-1, 3, -1).clone().requires_grad_()
-        frob = divergence(similarity, temperature=0.05)
+        similarity = (z.detach() @ database.vectors.t())[:, :1].expand(-1, 3, -1).clone().requires_grad_()
+        frob = js_divergence(similarity, temperature=0.05)
         assert frob.abs().max() == 0 and torch.autograd.grad(frob.sum(), similarity)[0].abs().max() == 0
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
 def test_bounds(temperature):
     similarity = 2 * torch.rand(6, 4, 9, generator=torch_rng(0, "bounds")) - 1
-    two = divergence(similarity[:, :2], temperature=temperature)
+    two = js_divergence(similarity[:, :2], temperature=temperature)
     assert (two > 0).all() and (two <= math.log(2) + 1e-6).all()
-    whole = divergence(similarity.requires_grad_(), temperature=temperature)
+    whole = js_divergence(similarity.requires_grad_(), temperature=temperature)
     assert (whole <= math.sqrt(6) * math.log(2) + 1e-5).all()
     whole.sum().backward()
     assert torch.isfinite(similarity.grad).all()
-    assert divergence(similarity[:, :1]).abs().max() == 0  # one view agrees with itself
-    assert divergence(similarity[:, :, :1]).abs().max() == 0  # one row leaves nothing to disagree about
+    assert js_divergence(similarity[:, :1]).abs().max() == 0  # one view agrees with itself
+    assert js_divergence(similarity[:, :, :1]).abs().max() == 0  # one row leaves nothing to disagree about
 
 
 def test_orders_do_not_matter():
@@ -250,18 +283,18 @@ def test_orders_do_not_matter():
     views, queries = torch.tensor([2, 0, 1]), torch.tensor([4, 2, 0, 3, 1])
     here = three(z[:, views], labels, database, heads, found, 0.1)
     assert torch.allclose(torch.stack(here), there)
-    moved = Union(found.members[queries], found.mask[queries])
+    moved = RetrievalUnion(found.members[queries], found.mask[queries])
     here = three(z[queries], labels[queries], database, heads, moved, 0.1)
     assert torch.allclose(torch.stack(here), there[:, queries])
-    order = torch.randperm(len(database.rows), generator=torch_rng(3, "order"))
-    shuffled = Database(database.rows[order], database.labels[order])
-    again = union(torch_top_k(z.flatten(0, 1), shuffled.rows, 4)[1].view(5, 3, 4))
+    order = torch.randperm(len(database.vectors), generator=torch_rng(3, "order"))
+    shuffled = Database(database.vectors[order], database.labels[order])
+    again = retrieval_union(torch_top_k(z.flatten(0, 1), shuffled.vectors, 4)[1].view(5, 3, 4))
     assert torch.allclose(torch.stack(three(z, labels, shuffled, heads, again, 0.1)), there)
 
 
 def test_the_union_is_what_unique_gives():
     found = torch.randint(0, 12, (30, 4, 5), generator=torch_rng(0, "union"))
-    ours = union(found)
+    ours = retrieval_union(found)
     for lists, members, mask in zip(found, ours.members, ours.mask, strict=True):
         assert members[mask].tolist() == naive.union(lists.tolist())
         assert (members[~mask] == 0).all()
@@ -270,22 +303,22 @@ def test_the_union_is_what_unique_gives():
 
 def test_approximate_with_everything_is_full_and_blocks_do_not_matter():
     z, labels, database, heads, _ = case()
-    everything = union(torch_top_k(z.flatten(0, 1), database.rows, 40)[1].view(5, 3, 40))
+    everything = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 40)[1].view(5, 3, 40))
     near = torch.stack(three(z, labels, database, heads, everything, 0.1))
     lengths = 1 + torch.rand(40, generator=torch_rng(0, "lengths"), dtype=torch.float64)
     for block in (1, 7, 40, 100):
-        far = over_all(z, z, labels, database, heads, 0.1, block=block)
+        far = full_terms(z, z, labels, database, heads, 0.1, block=block)
         assert torch.allclose(torch.stack([far.divergence, far.attention]), near[[0, 2]])
-        long = database._replace(lengths=lengths)
-        ours = over_all(z, z, labels, long, heads, 0.1, block=block)
-        wanted = over_union(z, z, labels, long, everything, heads, 0.1)
+        long = database._replace(norms=lengths)
+        ours = full_terms(z, z, labels, long, heads, 0.1, block=block)
+        wanted = union_terms(z, z, labels, long, everything, heads, 0.1)
         assert all(torch.allclose(a, b) for a, b in zip(ours, wanted, strict=True))
         assert not torch.allclose(ours.attention, far.attention)
 
 
 def test_a_database_of_constants_gets_no_gradient_and_full_gradient_detached_is_full():
     z, labels, database, heads, _ = case()
-    moving = database._replace(rows=database.rows.clone().requires_grad_())
+    moving = database._replace(vectors=database.vectors.clone().requires_grad_())
     inputs = [z.requires_grad_(), *heads.parameters()]
 
     def slopes(data):
@@ -294,14 +327,14 @@ def test_a_database_of_constants_gets_no_gradient_and_full_gradient_detached_is_
 
     (with_it, total), (without, _) = slopes(moving), slopes(database)
     assert all(torch.equal(a, b) for a, b in zip(with_it, without, strict=True))
-    assert torch.autograd.grad(total, moving.rows)[0].abs().sum() > 0
+    assert torch.autograd.grad(total, moving.vectors)[0].abs().sum() > 0
 
 
 def test_what_was_retrieved_gets_no_gradient():
     z, labels, database, heads, found = case()
-    moving = database._replace(rows=database.rows.clone().requires_grad_())
+    moving = database._replace(vectors=database.vectors.clone().requires_grad_())
     sum(t.sum() for t in three(z.requires_grad_(), labels, moving, heads, found, 0.1)).backward()
-    assert moving.rows.grad is None and z.grad.abs().sum() > 0
+    assert moving.vectors.grad is None and z.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -309,11 +342,11 @@ def test_what_was_retrieved_gets_no_gradient():
 def test_gradients_in_float32_are_those_of_the_loop(full, temperature):
     z, labels, database, heads, found = case(views=4)
     k = None if full else 4
-    found = union(torch_top_k(z.flatten(0, 1), database.rows, 4)[1].view(5, 4, 4))
-    slow, _ = naive.dmcac(z.requires_grad_(), labels, database.rows, as_dict(heads), k=k, temperature=temperature)
+    found = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 4)[1].view(5, 4, 4))
+    slow, _ = naive.dmcac(z.requires_grad_(), labels, database.vectors, as_dict(heads), k=k, temperature=temperature)
     wanted = torch.autograd.grad(slow, z)[0]
     small = z.detach().float().requires_grad_()
-    data = database._replace(rows=database.rows.float())
+    data = database._replace(vectors=database.vectors.float())
     fast = sum(t.mean() for t in three(small, labels, data, heads.float(), None if full else found, temperature))
     ours = torch.autograd.grad(fast, small)[0].double()
     # Rounding z to float32 moves logits by 6e-8/τ alone.
@@ -322,20 +355,20 @@ def test_gradients_in_float32_are_those_of_the_loop(full, temperature):
 
 def test_attention_masses_are_shares_of_one():
     z, labels, database, heads, found = case()
-    weights = dmcac.attention(heads, z, database.rows[found.members], found.mask)
+    weights = dmcac.attention_weights(heads, z, database.vectors[found.members], found.mask, None)
     assert torch.allclose(weights.sum(2), torch.ones(5, 3, dtype=torch.float64))
     assert (weights[~found.mask[:, None].expand_as(weights)] == 0).all()
-    one = union(found.members[:, :1].expand(-1, 4).reshape(5, 2, 2))  # a union of one row
-    alone = dmcac.attention(heads, z, database.rows[one.members], one.mask)
+    one = retrieval_union(found.members[:, :1].expand(-1, 4).reshape(5, 2, 2))  # a union of one row
+    alone = dmcac.attention_weights(heads, z, database.vectors[one.members], one.mask, None)
     assert alone.shape[2] == 1 and torch.allclose(alone, torch.ones_like(alone))
-    assert (over_union(z, z, labels, database, one, heads, 0.1).divergence == 0).all()
-    every = [over_union(z, z, labels * 0 + c, database, found, heads, 1.0).mass for c in range(4)]
+    assert (union_terms(z, z, labels, database, one, heads, 0.1).divergence == 0).all()
+    every = [union_terms(z, z, labels * 0 + c, database, found, heads, 1.0).own_attention for c in range(4)]
     assert torch.allclose(torch.stack(every).sum(0), torch.ones(5, dtype=torch.float64))
 
 
 def test_points_instead_of_laws():
     z = torch.stack([at(0, 60), at(30, 30)]).requires_grad_()
-    found = dmcac.pointwise(z)
+    found = dmcac.cosine_disagreement(z)
     assert found.tolist() == pytest.approx([0.5, 0.0], abs=1e-12)
     found.sum().backward()
     assert torch.isfinite(z.grad).all()
@@ -348,28 +381,28 @@ VECTORS = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [2.0, 1.0], [0.0, 3.0]], dtype=
 
 
 def test_the_hyperbolic_vector():
-    ball = hyperbolic.to_ball(VECTORS, 0.1, 2.3)
+    ball = hyperbolic.to_poincare_ball(VECTORS, 0.1, 2.3)
     wanted = [[0.967948, 0], [-0.938267, 0.938267], [1.722114, 0.861057], [0, 1.965120]]
     assert torch.allclose(ball, torch.tensor(wanted, dtype=torch.float64), atol=1e-6)
-    apart = hyperbolic.distances(ball, ball, 0.1)
+    apart = hyperbolic.hyperbolic_distances(ball, ball, 0.1)
     there = [apart[a, b].item() for a, b in ((0, 2), (0, 1), (0, 3), (2, 1), (2, 3), (1, 3))]
     assert there == pytest.approx([2.925845, 4.522046, 5.249888, 6.298451, 5.755033, 3.697527], abs=2e-6)
-    assert hyperbolic.hyperbolic(VECTORS, 2).item() == pytest.approx(0.00844296, abs=1e-8)
-    assert hyperbolic.spherical(normalize(VECTORS, dim=1), 2).item() == pytest.approx(0.04201984, abs=1e-8)
+    assert hyperbolic.hyperbolic_loss(VECTORS, 2).item() == pytest.approx(0.00844296, abs=1e-8)
+    assert hyperbolic.spherical_loss(normalize(VECTORS, dim=1), 2).item() == pytest.approx(0.04201984, abs=1e-8)
 
 
 @pytest.mark.parametrize("kind", ["hyperbolic", "spherical"])
 def test_pairwise_losses_are_those_of_the_loop(kind):
     u = (3 * torch.randn(12, 5, generator=torch_rng(0, "hyp"), dtype=torch.float64)).requires_grad_()
     if kind == "hyperbolic":
-        fast = hyperbolic.hyperbolic(u, 3)
+        fast = hyperbolic.hyperbolic_loss(u, 3)
         rows, score, temperature = (
             [naive.to_ball(row, 0.1, 2.3) for row in u],
             lambda x, y: -naive.distance(x, y, 0.1),
             0.2,
         )
     else:
-        fast = hyperbolic.spherical(normalize(u, dim=1), 3)
+        fast = hyperbolic.spherical_loss(normalize(u, dim=1), 3)
         rows, score, temperature = list(normalize(u, dim=1)), lambda x, y: x @ y, 0.1
     slow = naive.pairwise([rows[0:4], rows[4:8], rows[8:12]], score, temperature)
     assert fast.item() == pytest.approx(slow.item(), rel=1e-6)
@@ -379,5 +412,5 @@ def test_pairwise_losses_are_those_of_the_loop(kind):
 
 def test_equal_images_have_a_finite_slope():
     u = VECTORS[[0, 1, 0, 3]].clone().requires_grad_()
-    hyperbolic.hyperbolic(u, 2).backward()
+    hyperbolic.hyperbolic_loss(u, 2).backward()
     assert torch.isfinite(u.grad).all()

@@ -11,10 +11,8 @@ from torch.nn.functional import normalize
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import diva, margin, s2sd, uniform_prior
-from lookalike.losses.arcface import ArcFace
-from lookalike.losses.margin import Margin, Triplets
-from lookalike.losses.multi_similarity import ActiveMultiSimilarity
-from lookalike.losses.proxy_anchor import ProxyAnchor
+from lookalike.losses.margin import MarginLoss, Triplets
+from lookalike.losses.pml import ActiveMultiSimilarityLoss, ArcFaceLoss, ProxyAnchorLoss
 
 LABELS = {
     "even": [0, 0, 1, 1, 2, 2, 3, 3],
@@ -58,13 +56,13 @@ def same_gradient(ours, twin, *tensors):
 def test_margin_equals_its_twin(kind, apart):
     labels = torch.tensor(LABELS[kind])
     z, noise = rows(len(labels)), uniform(3, len(labels), len(labels))
-    drawn = margin.draw_triplets(z, labels, noise[:2])
+    drawn = margin.sample_triplets(z, labels, noise[:2])
     if apart:
-        drawn = margin.push_apart(drawn, apart, noise[2].diagonal())
+        drawn = margin.switch_negatives(drawn, apart, noise[2].diagonal())
     beta = torch.linspace(0.7, 1.3, 4, dtype=torch.float64)
 
     def ours(z, beta):
-        loss = Margin(4, apart=apart)
+        loss = MarginLoss(4, switch_probability=apart)
         del loss.beta
         loss.beta = beta
         return loss(z, labels, noise)
@@ -78,14 +76,14 @@ def test_margin_worked_by_hand_and_by_the_library():
     z = torch.zeros(3, 2, dtype=torch.float64)
     z[1, 0], z[2, 1] = 1.3, 1.1
     one = Triplets(*torch.tensor([[0], [1], [2]]))
-    value = margin.margin(z, one, torch.tensor([1.2], dtype=torch.float64))
+    value = margin.margin_loss(z, one, torch.tensor([1.2], dtype=torch.float64))
     assert value.item() == pytest.approx(0.6, abs=1e-7)  # the library's divisor gives 0.3
     # Where every triplet has one active term, both divisors are the same, and so is the loss.
     labels = torch.tensor([0, 0, 1, 1])
     z = at(0.9, 0.5, -0.2, -0.7)
     chosen = Triplets(*torch.tensor([[0, 1], [1, 0], [2, 3]]))
     library = MarginLoss(margin=0.2, nu=0, beta=0.5, learn_beta=False)
-    ours = margin.margin(z, chosen, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    ours = margin.margin_loss(z, chosen, torch.tensor([0.5, 0.5], dtype=torch.float64))
     assert ours.item() == pytest.approx(library(z, labels, tuple(chosen)).item(), rel=1e-6)
 
 
@@ -104,7 +102,7 @@ def test_negatives_are_drawn_by_their_weights():
     labels = torch.tensor([0, 0, 1, 2, 3])
     z, counts, draws = rows(5, 3), torch.zeros(5), 4000
     for seed in range(draws):
-        drawn = margin.draw_negatives(z, labels[:, None] != labels, uniform(5, 5, seed=seed))
+        drawn = margin.sample_by_distance(z, labels[:, None] != labels, uniform(5, 5, seed=seed))
         counts[drawn[0]] += 1
     weights = [naive.inverse_density((z[0] - z[j]).norm(), 3) if labels[j] else 0.0 for j in range(5)]
     expected = torch.tensor(weights) / sum(weights)
@@ -115,20 +113,20 @@ def test_negatives_are_drawn_by_their_weights():
 def test_triplets_are_of_the_right_classes():
     labels = torch.tensor(LABELS["uneven"])
     z, noise = rows(7), uniform(3, 7, 7)
-    drawn = margin.draw_triplets(z, labels, noise[:2])
+    drawn = margin.sample_triplets(z, labels, noise[:2])
     assert drawn.anchor.tolist() == [0, 1, 2, 3, 4, 5]  # the last has no other of its class
     assert (labels[drawn.anchor] == labels[drawn.positive]).all() and (drawn.anchor != drawn.positive).all()
     assert (labels[drawn.anchor] != labels[drawn.negative]).all()
-    apart = margin.push_apart(drawn, 1.0, noise[2].diagonal())
+    apart = margin.switch_negatives(drawn, 1.0, noise[2].diagonal())
     assert (apart.positive == apart.anchor).all() and (apart.negative == drawn.positive).all()
-    never = margin.push_apart(drawn, 0.0, noise[2].diagonal())
+    never = margin.switch_negatives(drawn, 0.0, noise[2].diagonal())
     assert all(torch.equal(a, b) for a, b in zip(never, drawn, strict=True))
 
 
 def test_pushing_apart_lengthens_the_distance_within_a_class():
     z = at(0.9, 0.8, -0.5, -0.6).requires_grad_()
     labels = torch.tensor([0, 0, 1, 1])
-    Margin(2, beta=0.6, apart=1.0)(z, labels, uniform(3, 4, 4)).backward()
+    MarginLoss(2, beta=0.6, switch_probability=1.0)(z, labels, uniform(3, 4, 4)).backward()
     moved = normalize(z.detach() - 0.05 * z.grad, dim=1)
     assert (moved[0] - moved[1]).norm() > (z[0] - z[1]).norm()
 
@@ -140,7 +138,7 @@ def test_pushing_apart_lengthens_the_distance_within_a_class():
 def test_active_multi_similarity_equals_its_twin(kind):
     labels = torch.tensor(LABELS[kind])
     same_gradient(
-        lambda z: ActiveMultiSimilarity()(z, labels),
+        lambda z: ActiveMultiSimilarityLoss()(z, labels),
         lambda z: naive.multi_similarity_of_active(z, labels),
         rows(len(labels)),
     )
@@ -156,9 +154,9 @@ def test_multi_similarity_worked_by_hand():
     assert expected == pytest.approx(0.3522426, abs=1e-7)
     labels = torch.tensor([0, 0, 1])
     # The anchors 1 and 2 change the means; with ε at 0 and the pair (1, 2) at 0.33, anchor 1 keeps nothing.
-    found = ActiveMultiSimilarity(epsilon=0.0)(z, labels)
+    found = ActiveMultiSimilarityLoss(epsilon=0.0)(z, labels)
     assert found.item() == pytest.approx(naive.multi_similarity_of_active(z, labels, epsilon=0.0).item())
-    only = ActiveMultiSimilarity(epsilon=0.1)
+    only = ActiveMultiSimilarityLoss(epsilon=0.1)
     twin = naive.multi_similarity_of_active(z, labels)
     assert only(z, labels).item() == pytest.approx(twin.item())
 
@@ -166,52 +164,52 @@ def test_multi_similarity_worked_by_hand():
 @pytest.mark.parametrize("kind", LABELS)
 def test_arcface_equals_its_twin(kind):
     labels = torch.tensor(LABELS[kind])
-    loss = ArcFace(4, 6, generator=torch_rng(1, "w")).double()
+    loss = ArcFaceLoss(4, 6, generator=torch_rng(1, "w")).double()
     z = rows(len(labels))
-    weights = loss.inner.W.detach().t().clone().requires_grad_()
+    weights = loss.loss.W.detach().t().clone().requires_grad_()
     mine, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
     value, expected = loss(mine, labels), naive.arcface(theirs, labels, weights)
     assert value.item() == pytest.approx(expected.item(), rel=1e-6)
     value.backward()
     expected.backward()
     assert torch.allclose(mine.grad, theirs.grad, rtol=1e-4, atol=1e-6)
-    assert torch.allclose(loss.inner.W.grad.t(), weights.grad, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(loss.loss.W.grad.t(), weights.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_arcface_worked_by_hand_and_its_start():
-    loss = ArcFace(2, 3).double()
+    loss = ArcFaceLoss(2, 3).double()
     with torch.no_grad():
-        loss.inner.W.copy_(torch.tensor([[0.8, 0.3], [0.6, 0.0], [0.0, math.sqrt(1 - 0.09)]]))
+        loss.loss.W.copy_(torch.tensor([[0.8, 0.3], [0.6, 0.0], [0.0, math.sqrt(1 - 0.09)]]))
     z = torch.tensor([[1.0, 0, 0]], dtype=torch.float64)
     assert loss(z, torch.tensor([0])).item() == pytest.approx(0.1486975, abs=1e-6)
-    start = ArcFace(100, 64, generator=torch_rng(0, "w")).inner.W.detach()
+    start = ArcFaceLoss(100, 64, generator=torch_rng(0, "w")).loss.W.detach()
     assert 0.12 < start.abs().max() <= 1 / 8
-    assert torch.equal(start, ArcFace(100, 64, generator=torch_rng(0, "w")).inner.W.detach())
+    assert torch.equal(start, ArcFaceLoss(100, 64, generator=torch_rng(0, "w")).loss.W.detach())
 
 
 def test_proxy_anchor_worked_by_hand_and_its_start():
-    loss = ProxyAnchor(1, 2).double()
+    loss = ProxyAnchorLoss(1, 2).double()
     with torch.no_grad():
-        loss.inner.proxies.copy_(torch.tensor([[1.0, 0.0]]))
+        loss.loss.proxies.copy_(torch.tensor([[1.0, 0.0]]))
     assert loss(at(0.5), torch.tensor([0])).item() == pytest.approx(2.7608e-6, rel=1e-4)
-    loss = ProxyAnchor(2, 2).double()
+    loss = ProxyAnchorLoss(2, 2).double()
     with torch.no_grad():  # the second proxy is the image's own, at cosine 1
-        loss.inner.proxies.copy_(torch.stack([torch.tensor([1.0, 0.0]), at(0.2)[0]]))
+        loss.loss.proxies.copy_(torch.stack([torch.tensor([1.0, 0.0]), at(0.2)[0]]))
     pull = math.log1p(math.exp(-32 * 0.9))
     assert loss(at(0.2), torch.tensor([1])).item() == pytest.approx(9.6000677 / 2 + pull, rel=1e-6)
-    drawn = ProxyAnchor(100, 64, std=1 / 8, generator=torch_rng(0, "w")).inner.proxies.std().item()
+    drawn = ProxyAnchorLoss(100, 64, std=1 / 8, generator=torch_rng(0, "w")).loss.proxies.std().item()
     assert drawn == pytest.approx(1 / 8, rel=0.05)
 
 
 def test_uniform_prior_equals_its_twin():
-    layers = [layer.double() for layer in uniform_prior.start_layers(4, 5, torch_rng(0, "d"))]
+    layers = [layer.double() for layer in uniform_prior.init_discriminator(4, 5, torch_rng(0, "d"))]
     x = rows(6, 4)
 
     def twin(x):
         sure = [naive.discriminator(layers, list(row)) for row in x]
         return -sum(torch.log(torch.sigmoid(s)) for s in sure) / len(sure)
 
-    same_gradient(lambda x: uniform_prior.prior(layers, x), twin, x)
+    same_gradient(lambda x: uniform_prior.prior_loss(layers, x), twin, x)
     noise = uniform(6, 4)
 
     def other(*layers):
@@ -227,22 +225,22 @@ def test_uniform_prior_equals_its_twin():
 
 def test_chunks():
     x = torch.arange(2 * 7).reshape(2, 7)
-    assert uniform_prior.chunks(x, 3).tolist() == [[0, 1, 2], [3, 4, 5], [7, 8, 9], [10, 11, 12]]
+    assert uniform_prior.split_chunks(x, 3).tolist() == [[0, 1, 2], [3, 4, 5], [7, 8, 9], [10, 11, 12]]
 
 
 def test_self_similarity_equals_its_twin():
     keys, queue = rows(5, 6, 1), rows(9, 6, 2)
     same_gradient(
-        lambda q: diva.self_similarity(q, keys, queue, 0.1),
+        lambda q: diva.self_similarity_loss(q, keys, queue, 0.1),
         lambda q: naive.self_similarity(q, keys, queue, 0.1),
         rows(5),
     )
-    assert diva.self_similarity(rows(5), keys, queue[:0]).item() == 0
+    assert diva.self_similarity_loss(rows(5), keys, queue[:0]).item() == 0
 
 
 def test_decorrelation_and_the_turned_gradient():
     main, other = rows(4, 3).requires_grad_(), rows(4, 3, 5).requires_grad_()
-    value = diva.decorrelation(diva.reverse(main), diva.reverse(other))
+    value = diva.decorrelation_loss(diva.reverse_gradient(main), diva.reverse_gradient(other))
     by_hand = -sum((main[i, k] * other[i, k]) ** 2 for i in range(4) for k in range(3)) / 12
     assert value.item() == pytest.approx(by_hand.item())
     value.backward()
@@ -253,26 +251,26 @@ def test_decorrelation_and_the_turned_gradient():
 def test_triplets_of_the_paper():
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
     z, noise = rows(8), uniform(2, 8, 8)
-    shared = diva.shared_triplets(z, labels, noise)
+    shared = diva.sample_shared_triplets(z, labels, noise)
     classes = torch.stack([labels[part] for part in shared])
     assert len(shared.anchor) == 8
     assert all(len(set(column.tolist())) == 3 for column in classes.T)
-    intra = diva.intra_triplets(z, labels, noise)
+    intra = diva.sample_intra_triplets(z, labels, noise)
     assert intra.anchor.tolist() == [0, 1, 2, 3, 4, 5]  # the last class has two images
     assert all(len({int(part[i]) for part in intra}) == 3 for i in range(6))
     assert (labels[intra.anchor] == labels[intra.negative]).all()
-    assert len(diva.shared_triplets(z[:6], labels[:6], noise[:, :6, :6]).anchor) == 0  # there is no third class
+    assert len(diva.sample_shared_triplets(z[:6], labels[:6], noise[:, :6, :6]).anchor) == 0  # there is no third class
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
 def test_distillation_equals_its_twin(temperature):
     teacher = rows(6, 9, 3)
     same_gradient(
-        lambda z: s2sd.distillation(teacher, z, temperature),
+        lambda z: s2sd.distillation_loss(teacher, z, temperature),
         lambda z: naive.distillation(teacher, z, temperature),
         rows(6),
     )
-    assert s2sd.distillation(teacher, teacher, temperature).item() == pytest.approx(0, abs=1e-12)
+    assert s2sd.distillation_loss(teacher, teacher, temperature).item() == pytest.approx(0, abs=1e-12)
     moving = teacher.clone().requires_grad_()
-    s2sd.distillation(moving, rows(6).requires_grad_()).backward()
+    s2sd.distillation_loss(moving, rows(6).requires_grad_()).backward()
     assert moving.grad is None

@@ -16,8 +16,7 @@ from tests.naive import memory as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.losses.multi_similarity import MultiSimilarity
-from lookalike.losses.supcon import SupCon
+from lookalike.losses import pml
 from lookalike.memory import CrossBatchMemory, Moments
 from lookalike.memory._gather import alone
 from lookalike.memory.moments import moments, understatement
@@ -287,9 +286,9 @@ def test_a_second_derivative_is_refused():
 
 
 def test_a_loss_of_ours_brings_its_miner_along():
-    memory = CrossBatchMemory(SupCon(0.2), 6, 17)
+    memory = CrossBatchMemory(pml.SupConLoss(0.2), 6, 17)
     assert memory._fast() is not None
-    mined = CrossBatchMemory(MultiSimilarity(epsilon=0.1), 6, 17)
+    mined = CrossBatchMemory(pml.MultiSimilarityLoss(epsilon=0.1), 6, 17)
     assert mined.miner is not None
     assert run(memory, 3) and run(mined, 3)
 

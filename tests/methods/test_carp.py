@@ -7,11 +7,10 @@ import math
 import pytest
 import torch
 from tests.methods.test_common import batch, context
-from tests.naive import carp as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Preprocess, RandomView
-from lookalike.losses.carp import draw_partition
+from lookalike.losses.carp import carp_reference, draw_partition
 from lookalike.methods import Batch, LearningRates
 from lookalike.methods.carp import CARP, CARPSettings
 from lookalike.methods.choosing import choose_blocks
@@ -43,7 +42,7 @@ def test_the_loss_is_that_of_the_networks_logits():
     student = logits(method, "student", method.assigner.prototypes)
     teacher = logits(method, "teacher", method.teacher_assigner.prototypes)
     order = draw_partition("random", 12, 0, 1)
-    wanted = naive.in_log_space(student, teacher, order, 4)
+    wanted = carp_reference(student, teacher, order, 4)
     assert method.loss(found, joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
@@ -130,7 +129,7 @@ def test_shared_prototypes_are_the_students():
         method.assigner.prototypes.mul_(-1)
     student = logits(method, "student", method.assigner.prototypes)
     teacher = logits(method, "teacher", method.assigner.prototypes)
-    wanted = naive.in_log_space(student, teacher, draw_partition("random", 12, 0, 1), 4)
+    wanted = carp_reference(student, teacher, draw_partition("random", 12, 0, 1), 4)
     assert method.loss(method.embed(batch()), joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
@@ -214,11 +213,11 @@ def test_what_is_asked_for_is_taken_or_refused():
     assert choose_blocks(100_000, 256, 3000)[:2] == (3000, 500)
     assert choose_blocks(100_000, 256, 4096)[:2] == (4096, 512)
     assert choose_blocks(10_000, 64, None, 96)[1] == 96 and choose_blocks(10_000, 64, None, 96)[0] % 96 == 0
-    with pytest.raises(LookalikeError, match="cannot be parted into blocks of 3"):
+    with pytest.raises(LookalikeError, match="cannot be divided into blocks of 3"):
         choose_blocks(100, 64, 4096, 3)
-    with pytest.raises(LookalikeError, match="Blocks of 1"):
+    with pytest.raises(LookalikeError, match="A block of 1"):
         make(block=1)
-    with pytest.raises(LookalikeError, match="fewer prototypes"):
+    with pytest.raises(LookalikeError, match="larger than the number of prototypes"):
         make(block=16)
-    with pytest.raises(LookalikeError, match="cannot be parted into blocks"):
+    with pytest.raises(LookalikeError, match="cannot be divided into blocks"):
         choose_blocks(100, 64, 13 * 2 + 1 + 2)

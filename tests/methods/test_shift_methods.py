@@ -106,13 +106,13 @@ def test_a_teacher_draws_the_student():
     """A step along S2SD's feature term brings the similarities nearer to those of the features."""
     method = make("s2sd", targets=[], features=1.0)
     found = method.embed(batch())
-    from lookalike.losses.s2sd import distillation
+    from lookalike.losses.s2sd import distillation_loss
 
     z = found["z"].detach().requires_grad_()
-    apart = distillation(found["features"], z)
+    apart = distillation_loss(found["features"], z)
     apart.backward()
     moved = torch.nn.functional.normalize(z.detach() - 0.5 * z.grad, dim=1)
-    assert distillation(found["features"], moved) < apart
+    assert distillation_loss(found["features"], moved) < apart
 
 
 def test_blocks():

@@ -41,12 +41,12 @@ def test_a_memory_is_a_share_or_a_number_and_at_least_a_batch(size, images, rows
 
 
 def test_without_a_memory_only_the_batch_is_compared():
-    from lookalike.losses.supcon import SupCon
+    from lookalike.losses.pml import SupConLoss
 
     method = make(memory={"size": 0})
     for number in (1, 2, 3):
         z = torch.nn.functional.normalize(torch.randn(12, DIM, generator=torch_rng(number, "z")), dim=1)
-        assert step(method, number) == pytest.approx(SupCon(0.1)(z, batch().labels).item(), rel=1e-5)
+        assert step(method, number) == pytest.approx(SupConLoss(0.1)(z, batch().labels).item(), rel=1e-5)
 
 
 def test_a_warm_up_is_the_batch_alone_and_leaves_the_memory_empty():

@@ -74,27 +74,3 @@ def pseudocode(
     mean = torch.cat(parts).mean(0)
     divergence = (mean * mean.log()).sum(-1).mean() + math.log(s1.shape[1])
     return consistency + divergence
-
-
-def in_log_space(
-    student: torch.Tensor,
-    teacher: torch.Tensor,
-    permutation: torch.Tensor,
-    size: int,
-    *,
-    pairs: str = "mean",
-    over: str = "both",
-    weight: float = 1.0,
-) -> torch.Tensor:
-    """The objective by autograd, for gradients: plain torch, one line a formula."""
-    views, others, rows = len(student), len(teacher), student.shape[1]
-
-    def cut(x: torch.Tensor) -> torch.Tensor:
-        return x[..., permutation].reshape(len(x), rows, -1, size).log_softmax(-1)
-
-    s, t = cut(student), cut(teacher)
-    c = [-(s[v] + t[w]).logsumexp(-1).mean() for v in range(views) for w in range(others) if v != w]
-    consistency = torch.stack(c).mean() if pairs == "mean" else torch.stack(c).sum()
-    probabilities = (torch.cat([s, t]) if over == "both" else s).exp()
-    mean = probabilities.mean((0, 1))
-    return consistency + weight * (math.log(size) + torch.xlogy(mean, mean).sum(-1)).mean()

@@ -59,9 +59,9 @@ def attention(view, rows, heads):
 def terms(views, label, rows, heads, temperature):
     """(frob, ΣCE, ΣCAC) of one query over its rows of the database."""
     frob = frobenius(views, rows, temperature)
-    classes = sum(cross_entropy([w @ view for w in heads["classes"]], label) for view in views)
+    classes = sum(cross_entropy([w @ view for w in heads["classifier"]], label) for view in views)
     mixed = [attention(view, rows, heads)[1] for view in views]
-    found = sum(cross_entropy([w @ mix for w in heads["mixture"]], label) for mix in mixed)
+    found = sum(cross_entropy([w @ mix for w in heads["attention_classifier"]], label) for mix in mixed)
     return frob, classes, found
 
 

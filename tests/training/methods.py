@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from lookalike.core.settings import Settings
-from lookalike.losses.multi_similarity import MultiSimilarity
+from lookalike.losses.pml import MultiSimilarityLoss
 from lookalike.methods.base import Method
 
 
@@ -27,7 +27,7 @@ class Remembering(Method):
 
     def __init__(self, settings, context):
         super().__init__(settings, context)
-        self.criterion = MultiSimilarity()
+        self.criterion = MultiSimilarityLoss()
         self.scale = torch.nn.Parameter(torch.ones(context.dim))
         self.register_buffer("memory", torch.zeros(settings.rows, context.dim))
         self.register_buffer("epochs", torch.zeros(1, dtype=torch.int64))

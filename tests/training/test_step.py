@@ -12,7 +12,7 @@ from torch import nn
 
 from lookalike.core import distributed
 from lookalike.core.seeds import torch_rng
-from lookalike.losses.multi_similarity import MultiSimilarity
+from lookalike.losses.pml import MultiSimilarityLoss
 from lookalike.methods.base import Batch, Method
 from lookalike.training.batchnorm import gather_statistics
 from lookalike.training.step import joint_gradient
@@ -53,7 +53,7 @@ class Both(Method):
     def __init__(self, model):
         super().__init__(None, SimpleNamespace(model=model))
         self.early, self.late, self.shared = (nn.Parameter(torch.full((DIM,), v).double()) for v in (1.1, 0.9, 1.3))
-        self.criterion = MultiSimilarity()
+        self.criterion = MultiSimilarityLoss()
 
     def embed(self, batch):
         z = self.context.model(batch.views[0])

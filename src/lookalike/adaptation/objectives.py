@@ -110,7 +110,7 @@ class Tent(Objective):
 
     def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         _, z, _ = self.forward(self.a.supply.center, rows)
-        return adaptation.entropy(z), {}
+        return adaptation.entropy_loss(z), {}
 
 
 class Shot(Objective):
@@ -122,11 +122,11 @@ class Shot(Objective):
     def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         each = max(1, self.a.total // 15)
         if self.found is None or self.a.step % each == 0:
-            self.found = adaptation.shot_labels(*self.all_centers())
+            self.found = adaptation.shot_pseudo_labels(*self.all_centers())
         _, z, _ = self.forward(lambda r: self.a.supply.weak(r, epoch), rows)
         labels = self.found[torch.from_numpy(rows)]
         weight = 0.0 if self.a.settings.late_labels and self.a.step < each else 0.3
-        return weight * cross_entropy(z, labels) + adaptation.information(z), {}
+        return weight * cross_entropy(z, labels) + adaptation.information_maximization_loss(z), {}
 
     def state(self) -> dict[str, Any]:
         return {"found": self.found}
@@ -147,7 +147,7 @@ class Mcc(Objective):
         _, source, _ = self.forward(lambda r: supply.weak(r, epoch), picked)
         _, target, _ = self.forward(lambda r: self.a.supply.weak(r, epoch), rows)
         loss = cross_entropy(source, torch.from_numpy(labels[picked]))
-        return loss + adaptation.confusion(target, self.a.settings.confusion_temperature), {}
+        return loss + adaptation.class_confusion_loss(target, self.a.settings.confusion_temperature), {}
 
 
 class AdaContrast(Objective):
@@ -203,7 +203,7 @@ class AdaContrast(Objective):
             q, key, ContrastQueries(own, labels, none, none < 0), [columns], tau=a.settings.contrast.temperature
         )
         self.kept = (key, labels)
-        ce, div = cross_entropy(z, labels), adaptation.diversity(z)
+        ce, div = cross_entropy(z, labels), adaptation.diversity_loss(z)
         weights = a.settings.weights
         total = weights.labels * ce + weights.contrast * con.mean() + weights.diversity * div
         return total, {"contrast": float(con.detach().mean()), "labels": float(ce.detach())}

@@ -104,7 +104,7 @@ class T3AR(Objective):
             parts["labels"] = float(ce.detach())
             total = total + chosen.weights.labels * ce
             if a.labels is None and chosen.diversity_scope != "off":
-                div = adaptation.diversity(z, self.mean if chosen.diversity_scope == "ema" else None)
+                div = adaptation.diversity_loss(z, self.mean if chosen.diversity_scope == "ema" else None)
                 parts["diversity"] = float(div.detach())
                 total = total + chosen.weights.diversity * div
                 now = z.detach().softmax(1).mean(0)

@@ -1,53 +1,113 @@
-"""Losses of adaptation without labels: diversity, entropy (TENT), information (SHOT), class confusion (MCC)."""
+"""Losses for adaptation without labels: diversity, entropy (TENT), information maximization (SHOT), confusion (MCC)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
-def diversity(logits: Tensor, before: Tensor | None = None) -> Tensor:
-    """Σ p̄ log(p̄ + 1e-8) of the batch's mean prediction; least where all classes are predicted equally often.
+def diversity_loss(logits: Tensor, running_mean: Tensor | None = None) -> Tensor:
+    """Return Σ p̄ log(p̄ + 1e-8) of the batch's mean prediction p̄, smallest where all classes are equally frequent.
 
-    `before` is a mean over earlier batches that p̄ is averaged with, for batches too small to speak for all.
+    Args:
+        logits: ``(n, classes)``.
+        running_mean: Mean prediction of earlier batches, averaged with p̄ at weight 0.9, for small batches.
+
+    Returns:
+        The scalar loss.
+
+    References:
+        SHOT, eq. 3 (second term).
+
+    Example:
+        >>> round(diversity_loss(torch.zeros(4, 2)).item(), 4)
+        -0.6931
     """
     mean = logits.softmax(1).mean(0)
-    if before is not None:
-        mean = 0.9 * before + 0.1 * mean
+    if running_mean is not None:
+        mean = 0.9 * running_mean + 0.1 * mean
     return (mean * (mean + 1e-8).log()).sum()
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Mean entropy of the predictions: what TENT lowers."""
+def entropy_loss(logits: Tensor) -> Tensor:
+    """Return the mean entropy of predictions (n, classes).
+
+    References:
+        Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021 (arXiv 2006.10726).
+
+    Example:
+        >>> round(entropy_loss(torch.zeros(4, 2)).item(), 4)
+        0.6931
+    """
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()
 
 
-def information(logits: Tensor) -> Tensor:
-    """Mean entropy less the entropy of the mean, as SHOT computes both (logarithms of p + 1e-5)."""
-    found = logits.softmax(1)
-    mean = found.mean(0)
-    own = -(found * (found + 1e-5).log()).sum(1).mean()
-    return own + (mean * (mean + 1e-5).log()).sum()
+def information_maximization_loss(logits: Tensor) -> Tensor:
+    """Return the mean entropy minus the entropy of the mean prediction, with SHOT's log(p + 1e-5).
+
+    References:
+        Liang et al., "Do We Really Need to Access the Source Data? Source Hypothesis Transfer for Unsupervised Domain
+        Adaptation", ICML 2020 (arXiv 2002.08546), eq. 3.
+
+    Example:
+        >>> information_maximization_loss(torch.randn(4, 2)).item() < 0
+        True
+    """
+    probabilities = logits.softmax(1)
+    mean = probabilities.mean(0)
+    entropy = -(probabilities * (probabilities + 1e-5).log()).sum(1).mean()
+    return entropy + (mean * (mean + 1e-5).log()).sum()
 
 
-def confusion(logits: Tensor, temperature: float = 2.5) -> Tensor:
-    """Minimum class confusion: how much of the weighted class correlation lies beside the diagonal."""
-    found = (logits / temperature).softmax(1)
-    sure = 1 + (found * (found + 1e-5).log()).sum(1).exp().detach()
-    sure = sure * len(sure) / sure.sum()
-    pairs = (found * sure[:, None]).T @ found
-    pairs = pairs / pairs.sum(1, keepdim=True)
-    return (pairs.sum() - pairs.trace()) / pairs.shape[0]
+def class_confusion_loss(logits: Tensor, temperature: float = 2.5) -> Tensor:
+    """Return the off-diagonal part of the entropy-weighted class correlation (minimum class confusion).
+
+    Args:
+        logits: ``(n, classes)``.
+        temperature: Temperature of the softmax.
+
+    Returns:
+        The scalar loss.
+
+    References:
+        Jin et al., "Minimum Class Confusion for Versatile Domain Adaptation", ECCV 2020 (arXiv 1912.03699), eq. 1 to 6.
+
+    Example:
+        >>> class_confusion_loss(100 * torch.eye(3)).item() < 1e-4
+        True
+    """
+    probabilities = (logits / temperature).softmax(1)
+    weights = 1 + (probabilities * (probabilities + 1e-5).log()).sum(1).exp().detach()
+    weights = weights * len(weights) / weights.sum()
+    correlation = (probabilities * weights[:, None]).T @ probabilities
+    correlation = correlation / correlation.sum(1, keepdim=True)
+    return (correlation.sum() - correlation.trace()) / correlation.shape[0]
 
 
-def shot_labels(features: Tensor, logits: Tensor) -> Tensor:
-    """SHOT's pseudo-labels: the nearest class centroid by cosine, among classes that were predicted at all, twice."""
-    rows = torch.nn.functional.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
+def shot_pseudo_labels(features: Tensor, logits: Tensor) -> Tensor:
+    """Assign each row to the nearest class centroid by cosine, in two rounds; only predicted classes take part.
+
+    Args:
+        features: ``(n, d)``.
+        logits: ``(n, classes)``.
+
+    Returns:
+        Labels ``(n,)``.
+
+    References:
+        SHOT, eq. 4 to 6.
+
+    Example:
+        >>> shot_pseudo_labels(torch.eye(2), 5 * torch.eye(2)).tolist()
+        [0, 1]
+    """
+    rows = functional.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
     weights = logits.softmax(1)
     present = torch.bincount(logits.argmax(1), minlength=logits.shape[1]) > 0
     for _ in range(2):
         centroids = (weights.T @ rows) / (1e-8 + weights.sum(0))[:, None]
-        likeness = rows @ torch.nn.functional.normalize(centroids, dim=1).T
-        labels = likeness.masked_fill(~present, -torch.inf).argmax(1)
-        weights = torch.nn.functional.one_hot(labels, logits.shape[1]).to(rows.dtype)
+        sim = rows @ functional.normalize(centroids, dim=1).T
+        labels = sim.masked_fill(~present, -torch.inf).argmax(1)
+        weights = functional.one_hot(labels, logits.shape[1]).to(rows.dtype)
     return labels

@@ -1,72 +1,112 @@
-"""CARP: two views of an image should choose the same prototype, in blocks drawn anew at every step.
+"""CARP: two views of an image should be assigned to the same prototype, within random blocks of prototypes.
 
-    from lookalike.losses.carp import CARPLoss, fused_carp
-
-    found = CARPLoss(block_size=512)(student_logits, teacher_logits)   # (V, N, K), (W, N, K)
-    found.loss.backward()
-
-`CARPLoss` takes logits. `fused_carp` takes embeddings and prototypes, never holds an N×K matrix, and is what training
-uses. Both take their gradient in the forward pass (`carp_blocks.py`).
+Silva and Ramírez Rivera, "CARP: Learning Consistent Assignment of Views over Random Partitions", NeurIPS 2023.
+`carp_reference` is the objective in plain PyTorch. `CARPLoss` (from logits) and `fused_carp` (from embeddings and
+prototypes, used by training) compute the same value and its closed-form gradient in one pass over the blocks, without
+ever storing an N×K matrix. See docs/design/pretraining.md.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lookalike.core import distributed, seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.losses.carp_blocks import MeanOver, PairReduction, Rule, Scale, Scratch, Worked, pairs_of, work
 
 Partition = Literal["random", "fixed", "constant"]
+PairReduction = Literal["mean", "sum"]
+MeanOver = Literal["both", "student"]
 CHUNK = 2048
-"""Columns worked off at a time, in whole blocks."""
+"""Columns processed at a time, in whole blocks."""
+MIN_DOT = 1e-20
+"""Below this, ⟨s, t⟩ has lost its digits and is computed from the logits in log space."""
 
 
-class Readings(NamedTuple):
-    """What the collapse guard looks at, besides the terms."""
+@dataclass(frozen=True)
+class CARPOptions:
+    """How the two terms are reduced and weighted; see :class:`CARPLoss`."""
+
+    pair_reduction: PairReduction = "mean"
+    mean_over: MeanOver = "both"
+    weight: float = 1.0
+
+
+class Diagnostics(NamedTuple):
+    """Statistics of a step for the collapse monitor."""
 
     information: Tensor
-    """I: mean over the blocks of H(p̄ˢ) − mean H(s), students only, in nats; 0 for whatever ignores the image."""
-    worst: Tensor
-    """The largest balance of any block."""
-    share: Tensor
-    """The largest share that one prototype has of its block."""
-    chosen: Tensor
-    """(N,) the prototype of all K that the teacher's first view lies nearest to."""
+    """Mean over blocks of H(p̄ˢ) − mean H(s), students only, in nats; 0 if assignments ignore the image."""
+    max_balance: Tensor
+    """Largest balance term of any block."""
+    max_fraction: Tensor
+    """Largest mean assignment p̄ of any prototype within its block."""
+    assignments: Tensor
+    """(N,) nearest of all K prototypes to the teacher's first view."""
 
 
-class Terms(NamedTuple):
-    """The loss with its gradient, and its two parts to look at."""
+class CARPOutput(NamedTuple):
+    """The loss (differentiable) and its two terms (detached)."""
 
     loss: Tensor
     consistency: Tensor
     balance: Tensor
-    readings: Readings | None = None
+    diagnostics: Diagnostics | None = None
 
 
-def check_blocks(prototypes: int, block_size: int) -> None:
-    """N_B ≥ 2 must divide K."""
-    if block_size < 2:
-        raise LookalikeError(
-            f"Blocks of {block_size} prototype teach nothing: the softmax of one number is 1. Take at least 2."
-        )
-    if block_size > prototypes:
-        raise LookalikeError(
-            f"There are fewer prototypes ({prototypes}) than a block holds ({block_size}): take a smaller block."
-        )
-    if prototypes % block_size:
-        raise LookalikeError(
-            f"{prototypes} prototypes cannot be parted into blocks of {block_size}: the block size must divide them."
-        )
+def view_pairs(student_views: int, teacher_views: int) -> list[tuple[int, int]]:
+    """Return the (student view, teacher view) pairs that are compared: all except a crop with itself."""
+    return [(v, w) for v in range(student_views) for w in range(teacher_views) if v != w]
+
+
+def carp_reference(
+    student: Tensor, teacher: Tensor, permutation: Tensor, block_size: int, options: CARPOptions | None = None
+) -> Tensor:
+    """Compute the CARP objective in plain PyTorch, by autograd.
+
+    Args:
+        student: Logits of the student.
+        teacher: Logits of the teacher.
+        permutation: Order of the prototypes whose runs of `block_size` are the blocks.
+        block_size: Prototypes in a block (N_B).
+        options: Reduction and weight of the terms.
+
+    Returns:
+        The scalar loss, equal to `CARPLoss(...)(student, teacher, permutation).loss`.
+
+    Shape:
+        - student: ``(V, N, K)``; teacher: ``(W, N, K)``; permutation: ``(K,)``.
+
+    References:
+        CARP, eq. 3; with one block (N_B = K) eq. 2 with λ_e = `options.weight`.
+    """
+    options = options or CARPOptions()
+    log_s, log_t = (x[..., permutation].unflatten(-1, (-1, block_size)).log_softmax(-1) for x in (student, teacher))
+    pairs = view_pairs(len(student), len(teacher))
+    consistency = torch.stack([-(log_s[v] + log_t[w]).logsumexp(-1).mean() for v, w in pairs])
+    mean = (torch.cat([log_s, log_t]) if options.mean_over == "both" else log_s).exp().mean((0, 1))
+    balance = (math.log(block_size) + torch.xlogy(mean, mean).sum(-1)).mean()  # KL(p̄ ‖ uniform) of every block
+    return getattr(consistency, options.pair_reduction)() + options.weight * balance
 
 
 def draw_partition(kind: Partition, prototypes: int, seed: int, step: int) -> Tensor:
-    """The order whose runs of N_B are the blocks: a function of seed and step, so that there is nothing to save.
+    """Draw the order of the prototypes whose runs of N_B are the blocks.
 
-    `random` is drawn anew at every step, `fixed` once for all, `constant` leaves the prototypes in their order.
+    It depends on seed and step only, so there is nothing to save for a resume.
+
+    Args:
+        kind: ``"random"`` (new at every step), ``"fixed"`` (drawn once) or ``"constant"`` (the identity).
+        prototypes: Number of prototypes (K).
+        seed: Seed of the run.
+        step: Training step.
+
+    Returns:
+        A permutation of ``0 … K-1``.
     """
     if kind == "constant":
         return torch.arange(prototypes)
@@ -75,15 +115,35 @@ def draw_partition(kind: Partition, prototypes: int, seed: int, step: int) -> Te
 
 
 class CARPLoss(nn.Module):
-    """Silva and Ramírez Rivera, "CARP: Consistent Assignment of Views over Random Partitions", NeurIPS 2023.
+    """Consistent assignment of views over random partitions, from logits.
 
-    L = C + weight·B. C = mean over pairs (v, w), v ≠ w, images and blocks of −log⟨s, t⟩, with s and t the softmax
-    inside a block; B = mean over blocks of KL(p̄ ‖ uniform), p̄ the mean of s and t over all rows. With one block it is
-    the paper's eq. 2, `weight` its λ_e. Where paper and authors' code differ: docs/decisions/0180.
+    L = C + weight·B. C is the mean over view pairs (v, w), v ≠ w, images and blocks of −log⟨s, t⟩, where s and t are
+    the softmax within a block. B is the mean over blocks of KL(p̄ ‖ uniform), p̄ the mean of s and t over all rows.
 
-    Without a `permutation` one is drawn from seed and step, the same on every process; `step` counts the calls in
-    training mode and is part of the state. With `gather` (and several processes) p̄ is that of all of them, and the
-    gradient is the right one for a trainer that averages gradients; without, the rows given are the whole batch.
+    Args:
+        block_size: Prototypes in a block (N_B); must divide K.
+        pair_reduction: Mean (authors' code) or sum (eq. 3) over the view pairs.
+        mean_over: Balance the assignments of student and teacher together, or of the student only.
+        weight: Weight of the balance term; with one block it is λ_e of eq. 2.
+        partition: How blocks are drawn when no permutation is passed; see :func:`draw_partition`.
+        seed: Seed of the partitions.
+        gather: With several processes, take p̄ over all of them; gradients are then right for a trainer that averages
+            gradients. Otherwise the rows passed are the whole batch.
+
+    Shape:
+        - student: ``(V, N, K)`` logits; teacher: ``(W, N, K)`` logits; view w of both is the same crop for w < W.
+        - permutation: ``(K,)``, optional.
+
+    References:
+        Silva and Ramírez Rivera, "CARP", NeurIPS 2023, eq. 1 to 3. Differences between the paper and the authors'
+        code: docs/design/pretraining.md.
+
+    Example:
+        >>> student, teacher = torch.randn(2, 8, 64, requires_grad=True), torch.randn(2, 8, 64)
+        >>> output = CARPLoss(block_size=16)(student, teacher)
+        >>> output.loss.backward()
+        >>> student.grad.shape
+        torch.Size([2, 8, 64])
     """
 
     step: Tensor
@@ -101,21 +161,24 @@ class CARPLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.block_size, self.partition, self.seed, self.gather = block_size, partition, seed, gather
-        self.rule = Rule(pair_reduction, mean_over, weight)
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.options = CARPOptions(pair_reduction, mean_over, weight)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))  # calls in training mode
 
-    def forward(self, student: Tensor, teacher: Tensor, permutation: Tensor | None = None) -> Terms:
-        """`student` (V, N, K) and `teacher` (W, N, K) logits; view w of both is the same crop for w < W."""
-        check_views(student, teacher)
+    def forward(self, student: Tensor, teacher: Tensor, permutation: Tensor | None = None) -> CARPOutput:
+        """Compute the loss; without a permutation one is drawn from seed and step, the same on every process."""
+        _check_views(student, teacher)
+        prototypes = student.shape[-1]
         if permutation is None:
-            drawn = draw_partition(self.partition, student.shape[-1], self.seed, int(self.step))
+            drawn = draw_partition(self.partition, prototypes, self.seed, int(self.step))
             permutation = distributed.group_first(drawn.to(student.device)) if self.gather else drawn
             if self.training:
                 self.step += 1
-        check_partition(permutation, student.shape[-1], self.block_size)
-        scale = make_scale(student, self.block_size, self.gather)
-        found = _Logits.apply(student, teacher, permutation.to(student.device), self.block_size, self.rule, scale)
-        return Terms(*found)
+        _check_partition(permutation, prototypes, self.block_size)
+        scale = _make_scale(student.shape[1], prototypes // self.block_size, self.gather, student.device)
+        # With several processes all blocks go in one message; otherwise as many at a time as stay in the caches.
+        chunk = CHUNK if scale.world_size == 1 else prototypes
+        blocks = _Blocks(permutation.to(student.device), self.block_size, chunk, self.options, scale)
+        return CARPOutput(*_Kernel.apply(blocks, False, student, teacher))
 
 
 def fused_carp(
@@ -126,177 +189,367 @@ def fused_carp(
     permutation: Tensor,
     block_size: int,
     *,
-    rule: Rule | None = None,
+    options: CARPOptions | None = None,
     gather: bool = True,
-    readings: bool = False,
+    diagnostics: bool = False,
     chunk: int = CHUNK,
-) -> Terms:
-    """The loss from embeddings (V, N, d), (W, N, d) and prototypes (K, d), which are brought to length one here.
+) -> CARPOutput:
+    """Compute the CARP loss from embeddings and prototypes, a few blocks of logits at a time.
 
-    The logits are the products of the two, made, used and dropped some blocks at a time. What needs a gradient gets
-    one, the teacher's side too; that of the prototypes is the one of the rows as they are given.
+    Prototypes are normalized here. Every input that requires a gradient gets one, the teacher's included.
+
+    Args:
+        student: Projected views of the student, not normalized.
+        teacher: Projected views of the teacher.
+        prototypes: The student's prototypes.
+        teacher_prototypes: The teacher's prototypes.
+        permutation: Order of the prototypes; see :func:`draw_partition`.
+        block_size: Prototypes in a block (N_B).
+        options: Reduction and weight of the terms.
+        gather: As in :class:`CARPLoss`.
+        diagnostics: Also compute the statistics of the collapse monitor.
+        chunk: Columns of logits that are held at a time.
+
+    Returns:
+        Loss, terms and, if requested, diagnostics.
+
+    Shape:
+        - student: ``(V, N, d)``; teacher: ``(W, N, d)``; prototypes: ``(K, d)``; permutation: ``(K,)``.
+
+    Example:
+        >>> z, prototypes = torch.randn(2, 8, 16, requires_grad=True), torch.randn(64, 16)
+        >>> order = draw_partition("random", 64, seed=0, step=1)
+        >>> fused_carp(z, z.detach(), prototypes, prototypes, order, block_size=16).loss.backward()
     """
-    check_views(student, teacher)
-    check_partition(permutation, len(prototypes), block_size)
-    scale = make_scale(student, block_size, gather, len(prototypes))
-    given = (student, teacher, prototypes, teacher_prototypes)
-    found = _Fused.apply(*given, permutation.to(student.device), block_size, rule or Rule(), scale, readings, chunk)
-    loss, consistency, balance, *rest = found
-    return Terms(loss, consistency, balance, Readings(*rest) if readings else None)
+    _check_views(student, teacher)
+    _check_partition(permutation, len(prototypes), block_size)
+    scale = _make_scale(student.shape[1], len(prototypes) // block_size, gather, student.device)
+    blocks = _Blocks(permutation.to(student.device), block_size, chunk, options or CARPOptions(), scale)
+    output = _Kernel.apply(blocks, diagnostics, student, teacher, prototypes, teacher_prototypes)
+    loss, consistency, balance, *statistics = output
+    return CARPOutput(loss, consistency, balance, Diagnostics(*statistics) if diagnostics else None)
 
 
-def check_views(student: Tensor, teacher: Tensor) -> None:
+def check_blocks(prototypes: int, block_size: int) -> None:
+    """Raise unless blocks of at least two prototypes divide the prototypes evenly."""
+    if block_size < 2:
+        raise LookalikeError(
+            f"A block of {block_size} prototype has a constant softmax; use a block size of 2 or more."
+        )
+    if block_size > prototypes:
+        raise LookalikeError(
+            f"The block size ({block_size}) is larger than the number of prototypes ({prototypes}); use a smaller one."
+        )
+    if prototypes % block_size:
+        raise LookalikeError(
+            f"{prototypes} prototypes cannot be divided into blocks of {block_size}; use a size that divides them."
+        )
+
+
+def _check_views(student: Tensor, teacher: Tensor) -> None:
     if student.ndim != 3 or teacher.ndim != 3 or student.shape[1:] != teacher.shape[1:]:
         raise LookalikeError(
-            f"Student {tuple(student.shape)} and teacher {tuple(teacher.shape)} do not fit: both are views × images "
-            "× numbers, of the same images."
+            f"The shapes of student {tuple(student.shape)} and teacher {tuple(teacher.shape)} do not match: both must "
+            "be (views, images, dimension) of the same images."
         )
-    if not pairs_of(len(student), len(teacher)):
-        raise LookalikeError("One view has nothing to agree with: the loss needs two different views of each image.")
+    if not view_pairs(len(student), len(teacher)):
+        raise LookalikeError("CARP needs two different views of each image; only one was passed.")
 
 
-def check_partition(permutation: Tensor, prototypes: int, block_size: int) -> None:
+def _check_partition(permutation: Tensor, prototypes: int, block_size: int) -> None:
     check_blocks(prototypes, block_size)
     if permutation.shape != (prototypes,):
-        raise LookalikeError(f"An order of {len(permutation)} cannot part {prototypes} prototypes.")
+        raise LookalikeError(f"A permutation of {len(permutation)} does not fit {prototypes} prototypes.")
 
 
-def make_scale(student: Tensor, block_size: int, gather: bool, prototypes: int | None = None) -> Scale:
-    """Rows and blocks of the step. The mean over processes of per-process losses is then that of the joint batch, and
-    so is the mean of their gradients, even if they hold different numbers of images."""
-    blocks = (prototypes or student.shape[-1]) // block_size
-    world = distributed.group() if gather else 1
-    if world == 1:
-        return Scale(blocks, student.shape[1], 1, lambda value: value)
-    rows = distributed.group_sum(torch.tensor(float(student.shape[1]), device=student.device)).item() / world
-    return Scale(blocks, rows, world, distributed.group_sum)
+# ---- the kernel --------------------------------------------------------------------------------------
 
 
-def _chunks(prototypes: int, block_size: int, wide: int) -> list[slice]:
-    step = max(block_size, wide - wide % block_size)
-    return [slice(start, min(start + step, prototypes)) for start in range(0, prototypes, step)]
+@dataclass(frozen=True)
+class _Scale:
+    """Quantities shared by all blocks of a step."""
+
+    num_blocks: int
+    rows: float
+    """Images per view; with several processes the mean over them."""
+    world_size: int
+    all_reduce: Callable[[Tensor], Tensor]
 
 
-def _columns(x: Tensor, order: Tensor) -> Tensor:
-    """The last axis in another order; of a matrix, since torch is ten times slower on more axes."""
-    return x.flatten(0, -2).index_select(1, order).view(x.shape)
+def _make_scale(images: int, num_blocks: int, gather: bool, device: torch.device) -> _Scale:
+    """Scale such that the mean over processes of losses and gradients is that of the joint batch.
+
+    This holds even if the processes hold different numbers of images.
+    """
+    world_size = distributed.group() if gather else 1
+    if world_size == 1:
+        return _Scale(num_blocks, images, 1, lambda value: value)
+    rows = distributed.group_sum(torch.tensor(float(images), device=device)).item() / world_size
+    return _Scale(num_blocks, rows, world_size, distributed.group_sum)
 
 
-def _joined(parts: list[Worked], rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, consistency, balance), whose sums are taken in float64."""
-    c, b = (torch.stack([getattr(p, name) for p in parts]).sum() for name in ("consistency", "balance"))
-    return c + rule.weight * b, c, b
+@dataclass(frozen=True)
+class _Blocks:
+    """The partition and how it is processed."""
+
+    permutation: Tensor
+    size: int
+    chunk: int
+    options: CARPOptions
+    scale: _Scale
+
+    def columns(self) -> list[slice]:
+        """Slices of the permutation that hold whole blocks, at most `chunk` columns each."""
+        count, step = len(self.permutation), max(self.size, self.chunk - self.chunk % self.size)
+        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _scaled(ctx: Any, factor: Tensor) -> list[Tensor | None]:
-    """The gradients that the forward pass took."""
-    if torch.is_grad_enabled():  # create_graph: the answer would be silently wrong
-        raise LookalikeError("This loss has no second derivative: take the gradient without create_graph.")
-    return [None if g is None else g * factor for g in ctx.saved_tensors]
+class _Workspace:
+    """Buffers reused by every chunk of a step: allocating them anew takes longer than the arithmetic."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like, self.buffers = like, dict[str, Tensor]()
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return an uninitialized buffer of that shape."""
+        count = math.prod(shape)
+        if name not in self.buffers or self.buffers[name].numel() < count:
+            self.buffers[name] = self.like.new_empty(count)
+        return self.buffers[name][:count].view(shape)
 
 
-class _Logits(torch.autograd.Function):
-    """From logits in the prototypes' own order; their columns are put in order once, and the gradient's back."""
+class _Side(Protocol):
+    """Student or teacher: gives logits of some columns and receives their gradient in the same memory."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, student: Tensor, teacher: Tensor, permutation: Tensor, size: int, rule: Rule, scale: Scale
-    ) -> tuple[Tensor, ...]:
-        needs = ctx.needs_input_grad[:2]
-        kind = torch.float64 if student.dtype == torch.float64 else torch.float32
-        a, b = (_columns(x.detach().to(kind), permutation).unflatten(-1, (-1, size)) for x in (student, teacher))
-        # With several processes all blocks go in one message; else as many at a time as stay in the caches.
-        wide = CHUNK if scale.processes == 1 else a.shape[-1] * a.shape[-2]
-        parts, scratch = [], Scratch(a)
-        for columns in _chunks(a.shape[2] * size, size, wide):
-            blocks = slice(columns.start // size, columns.stop // size)
-            here = a[:, :, blocks], b[:, :, blocks]
-            parts.append(work(*here, rule, scale, scratch, student=needs[0], teacher=needs[1]))
-        back = torch.argsort(permutation)
-        moved = (_columns(x.flatten(2), back) if need else None for x, need in zip((a, b), needs, strict=True))
-        ctx.save_for_backward(*moved)
-        out = [value.to(kind) for value in _joined(parts, rule)]
-        ctx.mark_non_differentiable(*out[1:])
-        return tuple(out)
+    needs_grad: bool
+    dtype: torch.dtype
 
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Any:
-        return *_scaled(ctx, given[0]), None, None, None, None
+    def logits(self, columns: slice) -> Tensor: ...
+
+    def accumulate(self, columns: slice) -> None: ...
+
+    def gradients(self) -> list[Tensor | None]: ...
 
 
-class _Fused(torch.autograd.Function):
-    """From embeddings and prototypes, some blocks at a time."""
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        student: Tensor,
-        teacher: Tensor,
-        prototypes: Tensor,
-        teacher_prototypes: Tensor,
-        permutation: Tensor,
-        size: int,
-        rule: Rule,
-        scale: Scale,
-        readings: bool,
-        wide: int,
-    ) -> tuple[Tensor, ...]:
-        needs = ctx.needs_input_grad[:4]
-        sides = [_Side(student, prototypes, needs[0], needs[2]), _Side(teacher, teacher_prototypes, needs[1], needs[3])]
-        parts, scratch = list[Worked](), Scratch(sides[0].z)
-        best = torch.full(teacher.shape[1:2], -torch.inf, device=teacher.device, dtype=sides[1].z.dtype)
-        chosen = torch.zeros_like(best, dtype=torch.int64)
-        for columns in _chunks(len(prototypes), size, wide):
-            places = permutation[columns]
-            a, b = (side.logits(places).unflatten(-1, (-1, size)) for side in sides)
-            if readings:
-                top, place = b[0].flatten(1).max(1)
-                chosen = torch.where(top > best, places[place], chosen)
-                best = torch.maximum(top, best)
-            asked = {"student": sides[0].asked, "teacher": sides[1].asked}
-            parts.append(work(a, b, rule, scale, scratch, **asked, information=readings))
-            for side in sides:
-                if side.asked:
-                    side.take(places)
-        ctx.save_for_backward(sides[0].dz, sides[1].dz, sides[0].dc, sides[1].dc)
-        out = [value.to(sides[0].z.dtype) for value in _joined(parts, rule)]
-        if readings:
-            told = [p.information for p in parts if p.information is not None]
-            information = (torch.stack(told).sum() / scale.blocks).to(out[0])
-            worst = torch.cat([p.divergence for p in parts]).max()
-            out += [information, worst, torch.stack([p.share for p in parts]).max(), chosen]
-        ctx.mark_non_differentiable(*out[1:])
-        return tuple(out)
+
+class _LogitSide:
+    """Logits whose columns are brought into the order of the partition once, and whose gradient is brought back."""
+
+    def __init__(self, logits: Tensor, permutation: Tensor, needs_grad: bool) -> None:
+        self.needs_grad, self.permutation, self.dtype = needs_grad, permutation, _compute_dtype(logits)
+        self.ordered = self._select(logits.detach().to(self.dtype), permutation)
 
     @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Any:
-        return *_scaled(ctx, given[0]), None, None, None, None, None, None
+    def _select(x: Tensor, order: Tensor) -> Tensor:
+        # As a matrix: index_select is ten times slower on more axes.
+        return x.flatten(0, -2).index_select(1, order).view(x.shape)
+
+    def logits(self, columns: slice) -> Tensor:
+        return self.ordered[:, :, columns]
+
+    def accumulate(self, columns: slice) -> None:
+        """The gradient has already replaced the logits."""
+
+    def gradients(self) -> list[Tensor | None]:
+        return [self._select(self.ordered, torch.argsort(self.permutation)) if self.needs_grad else None]
 
 
-class _Side:
-    """Student or teacher: rows, prototypes, and the gradients of both as they come in."""
+class _EmbeddingSide:
+    """Embeddings and prototypes, whose products are the logits, and the gradients of both."""
 
-    def __init__(self, z: Tensor, prototypes: Tensor, move_z: bool, move_prototypes: bool) -> None:
-        kind = torch.float64 if z.dtype == torch.float64 else torch.float32
-        self.shape, self.z, self.prototypes = z.shape, z.detach().to(kind).flatten(0, 1), prototypes.detach()
-        self.dz = torch.zeros(z.shape, dtype=kind, device=z.device) if move_z else None
-        self.dc = torch.empty(prototypes.shape, dtype=kind, device=z.device) if move_prototypes else None
-        self.asked = move_z or move_prototypes
-        self.scratch = Scratch(self.z)
+    def __init__(self, z: Tensor, prototypes: Tensor, permutation: Tensor, needs: tuple[bool, bool]) -> None:
+        self.dtype = _compute_dtype(z)
+        self.shape, self.z, self.prototypes = z.shape, z.detach().to(self.dtype).flatten(0, 1), prototypes.detach()
+        self.grad_z = torch.zeros(z.shape, dtype=self.dtype, device=z.device) if needs[0] else None
+        self.grad_prototypes = torch.empty(prototypes.shape, dtype=self.dtype, device=z.device) if needs[1] else None
+        self.needs_grad, self.permutation, self.workspace = any(needs), permutation, _Workspace(self.z)
 
-    def logits(self, places: Tensor) -> Tensor:
-        """(V, N, places); `take` finds the gradient in the same memory."""
-        rows = self.prototypes[places].to(self.z.dtype)
-        self.length = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
-        self.rows = rows.div_(self.length)
-        self.block = torch.mm(self.z, self.rows.t(), out=self.scratch.take("logits", len(self.z), len(rows)))
+    def logits(self, columns: slice) -> Tensor:
+        rows = self.prototypes[self.permutation[columns]].to(self.z.dtype)
+        self.norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
+        self.rows = rows.div_(self.norms)
+        self.block = torch.mm(self.z, self.rows.t(), out=self.workspace.take("logits", len(self.z), len(rows)))
         return self.block.view(*self.shape[:2], -1)
 
-    def take(self, places: Tensor) -> None:
-        """The gradient of the logits, passed on: of unit rows it is the part across them, divided by their length."""
-        if self.dz is not None:
-            self.dz.flatten(0, 1).addmm_(self.block, self.rows)
-        if self.dc is not None:
-            onto = torch.mm(self.block.t(), self.z, out=self.scratch.take("onto", *self.rows.shape))
-            along = torch.einsum("kd,kd->k", onto, self.rows)[:, None]
-            self.dc[places] = onto.sub_(self.rows * along).div_(self.length)
+    def accumulate(self, columns: slice) -> None:
+        """Pass on the gradient of the logits; through the normalization it is the tangential part over the norm."""
+        if self.grad_z is not None:
+            self.grad_z.flatten(0, 1).addmm_(self.block, self.rows)
+        if self.grad_prototypes is not None:
+            grad = torch.mm(self.block.t(), self.z, out=self.workspace.take("grad", *self.rows.shape))
+            radial = torch.einsum("kd,kd->k", grad, self.rows)[:, None]
+            self.grad_prototypes[self.permutation[columns]] = grad.sub_(self.rows * radial).div_(self.norms)
+
+    def gradients(self) -> list[Tensor | None]:
+        return [self.grad_z, self.grad_prototypes]
+
+
+class _Kernel(torch.autograd.Function):
+    """The loss with its gradient, a few blocks at a time; inputs are (student, teacher[, their prototypes])."""
+
+    @staticmethod
+    def forward(ctx: Any, blocks: _Blocks, diagnostics: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
+        needs, order, options = ctx.needs_input_grad[2:], blocks.permutation, blocks.options
+        sides: list[_Side]
+        if len(inputs) == 2:
+            sides = [_LogitSide(x, order, need) for x, need in zip(inputs, needs, strict=True)]
+        else:
+            sides = [_EmbeddingSide(inputs[n], inputs[n + 2], order, (needs[n], needs[n + 2])) for n in (0, 1)]
+        dtype, device = sides[0].dtype, inputs[0].device
+        parts, workspace = list[_BlockTerms](), _Workspace(torch.empty(0, dtype=dtype, device=device))
+        best = torch.full(inputs[1].shape[1:2], -torch.inf, device=device, dtype=sides[1].dtype)
+        assignments = torch.zeros_like(best, dtype=torch.int64)
+        for columns in blocks.columns():
+            a, b = (side.logits(columns).unflatten(-1, (-1, blocks.size)) for side in sides)
+            if diagnostics:
+                top, place = b[0].flatten(1).max(1)
+                assignments = torch.where(top > best, order[columns][place], assignments)
+                best = torch.maximum(top, best)
+            needed = (sides[0].needs_grad, sides[1].needs_grad)
+            parts.append(_block_terms(a, b, options, blocks.scale, workspace, needed, information=diagnostics))
+            for side in sides:
+                if side.needs_grad:
+                    side.accumulate(columns)
+        gradients = [side.gradients() for side in sides]
+        ctx.save_for_backward(*(side[n] for n in range(len(gradients[0])) for side in gradients))
+        consistency, balance = (torch.stack([getattr(p, k) for p in parts]).sum() for k in ("consistency", "balance"))
+        output = [value.to(dtype) for value in (consistency + options.weight * balance, consistency, balance)]
+        if diagnostics:
+            information = torch.stack([p.information for p in parts if p.information is not None]).sum()
+            output += [
+                (information / blocks.scale.num_blocks).to(dtype),
+                torch.cat([p.divergence for p in parts]).max(),
+                torch.stack([p.max_fraction for p in parts]).max(),
+                assignments,
+            ]
+        ctx.mark_non_differentiable(*output[1:])
+        return tuple(output)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        if torch.is_grad_enabled():  # create_graph: the result would be silently wrong
+            raise LookalikeError("CARP has no second derivative: take the gradient without create_graph.")
+        return None, None, *(None if g is None else g * outer[0] for g in ctx.saved_tensors)
+
+
+@dataclass(frozen=True)
+class _BlockTerms:
+    """Sums over some blocks."""
+
+    consistency: Tensor
+    balance: Tensor
+    divergence: Tensor
+    """KL(p̄ ‖ uniform) of every block."""
+    max_fraction: Tensor
+    information: Tensor | None
+
+
+def _block_terms(
+    a: Tensor,
+    b: Tensor,
+    options: CARPOptions,
+    scale: _Scale,
+    workspace: _Workspace,
+    needs_grad: tuple[bool, bool],
+    information: bool,
+) -> _BlockTerms:
+    """Both terms of J blocks of logits, a (V, N, J, M) and b (W, N, J, M).
+
+    A block needs all rows but only its own columns. Where a gradient is needed it replaces the logits.
+    """
+    views, teacher_views = len(a), len(b)
+    pairs = view_pairs(views, teacher_views)
+    each = 1.0 / (scale.rows * scale.num_blocks * (len(pairs) if options.pair_reduction == "mean" else 1))
+    s = torch.softmax(a, -1, out=workspace.take("s", *a.shape))
+    t = torch.softmax(b, -1, out=workspace.take("t", *b.shape))
+    mean, balance, student_sums = _balance(s, t, options, scale)
+    dots = torch.stack([_dot(s[v], t[w], workspace) for v, w in pairs])
+    tiny = dots < MIN_DOT
+    consistency = -dots.masked_fill(tiny, 1.0).log().sum(dtype=torch.float64)
+    log_space = {}
+    if tiny.any():
+        for pair, rows in zip(pairs, tiny, strict=True):
+            v, w = pair
+            logs, r = _log_space_consistency((a[v][rows], s[v][rows]), (b[w][rows], t[w][rows]))
+            consistency += logs
+            log_space[pair] = rows, each * r
+    mutual = None
+    if information:
+        count = views * scale.rows * scale.world_size
+        p = student_sums / count
+        # H(s) = log Σ exp(a) − ⟨s, a⟩, summed over the rows of all processes.
+        entropies = [_logsumexp(x, q) - _dot(q, x, workspace) for x, q in zip(a, s, strict=True)]
+        block_entropies = scale.all_reduce(torch.stack(entropies).sum((0, 1)))
+        mutual = -torch.xlogy(p, p).sum(dtype=torch.float64)
+        mutual -= block_entropies.sum(dtype=torch.float64) / count
+    both = options.mean_over == "both"
+    slope = options.weight / (scale.num_blocks * scale.rows * (views + teacher_views if both else views))
+    log_mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
+    pulls = each / dots.masked_fill(tiny, torch.inf)
+    if needs_grad[0]:
+        _gradient(a, s, t, _partners(pairs, pulls, views), slope * log_mean, each, workspace)
+    if needs_grad[1]:
+        swapped = [(w, v) for v, w in pairs]
+        level = (slope if both else 0.0) * log_mean
+        _gradient(b, t, s, _partners(swapped, pulls, teacher_views), level, each, workspace)
+    for (v, w), (rows, r) in log_space.items():
+        if needs_grad[0]:
+            a[v][rows] -= r
+        if needs_grad[1]:
+            b[w][rows] -= r
+    mean_balance = balance.sum(dtype=torch.float64) / scale.num_blocks
+    return _BlockTerms(consistency * each, mean_balance, balance, mean.max(), mutual)
+
+
+def _dot(x: Tensor, y: Tensor, workspace: _Workspace) -> Tensor:
+    """⟨x, y⟩ over the last axis."""
+    return torch.mul(x, y, out=workspace.take("product", *x.shape)).sum(-1)
+
+
+def _partners(pairs: list[tuple[int, int]], pulls: Tensor, views: int) -> list[list[tuple[int, Tensor]]]:
+    """For each view of a side: the views of the other side it is compared with, and the weights (N, J)."""
+    return [[(w, pull) for (u, w), pull in zip(pairs, pulls, strict=True) if u == v] for v in range(views)]
+
+
+def _gradient(
+    out: Tensor,
+    p: Tensor,
+    q: Tensor,
+    partners: list[list[tuple[int, Tensor]]],
+    level: Tensor,
+    each: float,
+    workspace: _Workspace,
+) -> None:
+    """Gradient of one side: p ∘ (Σ (each − q·pull) + level − ⟨p, level⟩), written to `out`."""
+    for p_view, out_view, compared in zip(p, out, partners, strict=True):
+        inner = _dot(p_view, level.expand_as(p_view), workspace)
+        factor = workspace.take("product", *p_view.shape).copy_(each * len(compared) - inner[..., None])
+        factor += level
+        for view, pull in compared:
+            factor.addcmul_(q[view], pull[..., None], value=-1)
+        torch.mul(factor, p_view, out=out_view)
+
+
+def _log_space_consistency(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Sum of −log⟨s, t⟩, and softmax of the summed logits, from (logits, softmax) of each side."""
+    both = x[0] + y[0]
+    r = torch.softmax(both, -1)
+    return (_logsumexp(*x) + _logsumexp(*y) - _logsumexp(both, r)).sum(dtype=torch.float64), r
+
+
+def _logsumexp(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """log Σ exp over the last axis from the softmax that is already known."""
+    return logits.amax(-1) - probabilities.amax(-1).log()
+
+
+def _balance(s: Tensor, t: Tensor, options: CARPOptions, scale: _Scale) -> tuple[Tensor, Tensor, Tensor]:
+    """p̄ (J, M), its KL from uniform for every block, and the sums of the student's assignments."""
+    student_sums = s.sum((0, 1))
+    both = options.mean_over == "both"
+    sums = scale.all_reduce(torch.stack([student_sums, t.sum((0, 1))]) if both else student_sums[None])
+    rows = scale.rows * scale.world_size * (len(s) + len(t) if both else len(s))
+    mean = sums.sum(0) / rows
+    return mean, math.log(s.shape[-1]) + torch.xlogy(mean, mean).sum(-1), sums[0]

@@ -1,4 +1,7 @@
-"""DiVA's own parts: learning what makes an image itself, and keeping the heads from learning the same."""
+"""DiVA's auxiliary losses: self-supervised contrast, class-shared and intra-class triplets, and decorrelation.
+
+Milbich et al., "DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning", ECCV 2020 (arXiv 2004.13458).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lookalike.losses.margin import Triplets, draw_any, draw_negatives, log_weights, pair_distances, same_class
+from lookalike.losses.margin import (
+    Triplets,
+    log_weights,
+    pair_distances,
+    same_class,
+    sample_by_distance,
+    sample_uniform,
+)
 
-FARTHEST = 1.4
+MAX_DISTANCE = 1.4
 
 
-class _Reverse(torch.autograd.Function):
+class _ReverseGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.view_as(x)
@@ -23,45 +33,67 @@ class _Reverse(torch.autograd.Function):
         return -gradient
 
 
-def reverse(x: Tensor) -> Tensor:
-    """The same values, the gradient turned round."""
-    turned: Tensor = _Reverse.apply(x)
-    return turned
+def reverse_gradient(x: Tensor) -> Tensor:
+    """Return `x` unchanged, with the sign of its gradient reversed."""
+    output: Tensor = _ReverseGradient.apply(x)
+    return output
 
 
-def self_similarity(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
-    """Noise contrast of an image's two views against the images of earlier batches.
+def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
+    """Contrast the two views of an image against the keys of earlier batches.
 
-    Milbich et al., "DiVA", ECCV 2020 (arXiv 2004.13458), eq. 5: each query's own key is the positive; the cosines to
-    the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch.
+    The cosines to the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch.
+
+    Args:
+        queries: Unit embeddings of the first views.
+        keys: Unit embeddings of the second views, by the momentum copy.
+        queue: Keys of earlier batches; if empty, the loss is 0.
+        temperature: Temperature of the softmax.
+
+    Returns:
+        The scalar loss.
+
+    Shape:
+        - queries, keys: ``(n, d)``; queue: ``(m, d)``.
+
+    References:
+        DiVA, eq. 5.
+
+    Example:
+        >>> z, queue = (torch.nn.functional.normalize(torch.randn(n, 8), dim=1) for n in (4, 16))
+        >>> self_similarity_loss(z, z, queue).ndim
+        0
     """
     positive = (queries * keys).sum(1, keepdim=True)
     if not len(queue):
         return positive.sum() * 0
-    weights = log_weights(pair_distances(queries, queue), queries.shape[1], FARTHEST).softmax(0)
+    weights = log_weights(pair_distances(queries, queue), queries.shape[1], MAX_DISTANCE).softmax(0)
     logits = torch.cat([positive, queries @ queue.T * weights], 1) / temperature
     return functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
 
-def decorrelation(main: Tensor, other: Tensor) -> Tensor:
-    """−mean (main ⊙ other)² over the batch and the dimensions, eq. 7; both come with their gradient reversed."""
+def decorrelation_loss(main: Tensor, other: Tensor) -> Tensor:
+    """Return −mean (main ⊙ normalized other)²; both inputs come with reversed gradients (DiVA, eq. 7)."""
     return -(main * functional.normalize(other, dim=1)).square().mean()
 
 
-def shared_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
-    """Of three classes: a negative by distance, and a positive of a third class. `noise` (2, n, n) is uniform."""
-    other = labels[:, None] != labels[None, :]
-    negative = draw_negatives(embeddings, other, noise[1])
-    third = other & (labels[None, :] != labels[negative][:, None])
+def sample_shared_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
+    """Sample triplets of three classes: a distance-weighted negative and a positive of a third class.
+
+    `noise` (2, n, n) is uniform.
+    """
+    different = labels[:, None] != labels[None, :]
+    negative = sample_by_distance(embeddings, different, noise[1])
+    third = different & (labels[None, :] != labels[negative][:, None])
     anchors = torch.nonzero(third.any(1)).squeeze(1)
-    return Triplets(anchors, draw_any(third, noise[0])[anchors], negative[anchors])
+    return Triplets(anchors, sample_uniform(third, noise[0])[anchors], negative[anchors])
 
 
-def intra_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
-    """Three of one class. `noise` (2, n, n) is uniform."""
+def sample_intra_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
+    """Sample triplets within one class; `noise` (2, n, n) is uniform."""
     same = same_class(labels)
-    positive = draw_any(same, noise[0])
+    positive = sample_uniform(same, noise[0])
     rest = same.clone()
     rest[torch.arange(len(labels), device=labels.device), positive] = False
     anchors = torch.nonzero(rest.any(1)).squeeze(1)
-    return Triplets(anchors, positive[anchors], draw_negatives(embeddings, rest, noise[1])[anchors])
+    return Triplets(anchors, positive[anchors], sample_by_distance(embeddings, rest, noise[1])[anchors])

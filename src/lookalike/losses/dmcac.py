@@ -1,175 +1,529 @@
-"""The terms of DMCAC: how the views of a query agree about a database, and which class attention finds in it.
+"""DMCAC: Jensen–Shannon divergence between the retrievals of a query's views, and cross-attention classification.
 
-Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention
-Classification", IJCAI 2024. B queries in A views of F numbers, a union of at most T database rows a query.
+Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention Classification",
+IJCAI 2024. B queries in A views of dimension F, and for each query the union of at most T retrieved database vectors.
+`js_divergence_reference` and `terms_reference` are the equations in plain PyTorch. The kernels behind them keep all
+digits where views nearly agree, and never store a queries × database matrix. See docs/design/dmcac.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lookalike.losses.divergence import Apart, apart, at_least_float32, norm_of, pairs, pulled, shares, slope
-from lookalike.losses.whole import whole
 
+class RetrievalUnion(NamedTuple):
+    """The database rows that any view of a query retrieved (eq. 8)."""
 
-class Union(NamedTuple):
     members: Tensor
-    """int64 (B, T): rows of the database, ascending; row 0 where there is no more."""
+    """int64 (B, T): rows of the database, ascending; 0 as padding."""
     mask: Tensor
-    """bool (B, T): true for what is a member."""
+    """bool (B, T): True for members, False for padding."""
 
     @property
     def sizes(self) -> Tensor:
+        """Members of every query, (B,)."""
         return self.mask.sum(1)
 
 
-def union(found: Tensor) -> Union:
-    """What any view of a query found: distinct rows of `found` (B, A, k)."""
-    rows = found.flatten(1).sort(dim=1).values
+class Database(NamedTuple):
+    """Vectors that queries are compared with."""
+
+    vectors: Tensor
+    """(D, F), unit length."""
+    labels: Tensor
+    """(D,)."""
+    norms: Tensor | None = None
+    """(D,): factors of the vectors at the input of the heads; None means 1."""
+
+
+class DMCACTerms(NamedTuple):
+    """One value per query each, (B,)."""
+
+    divergence: Tensor
+    attention: Tensor
+    own_attention: Tensor
+    """Attention on the query's own class, mean over the views; detached."""
+
+
+class AttentionHeads(nn.Module):
+    """Classifier and cross-attention of DMCAC: W_ce, W_c, W_q, W_k and W_v, (out, in), without biases.
+
+    Args:
+        num_classes: Number of classes.
+        dim: Dimension of the embeddings.
+        generator: Random generator of the initial weights.
+        init: ``"linear"`` (as `nn.Linear`) or ``"identity"`` for the attention matrices.
+
+    References:
+        Eq. 14, 16 and 18. The paper writes W_q for two matrices whose shapes exclude sharing.
+
+    Example:
+        >>> heads = AttentionHeads(num_classes=3, dim=8)
+        >>> heads.class_logits(torch.randn(5, 8)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self, num_classes: int, dim: int, generator: torch.Generator | None = None, init: str = "linear"
+    ) -> None:
+        super().__init__()
+
+        def matrix(rows: int) -> nn.Parameter:
+            return nn.Parameter((2 * torch.rand(rows, dim, generator=generator) - 1) * dim**-0.5)
+
+        self.classifier, self.attention_classifier = matrix(num_classes), matrix(num_classes)
+        self.query, self.key, self.value = matrix(dim), matrix(dim), matrix(dim)
+        if init == "identity":
+            with torch.no_grad():
+                for square in (self.query, self.key, self.value):
+                    square.copy_(torch.eye(dim))
+
+    def attention_queries(self, z: Tensor) -> Tensor:
+        """Return W_kᵀ W_q z/√F, whose product with a database vector is the attention logit (eq. 17)."""
+        return self.unscaled_queries(z) / math.sqrt(z.shape[-1])
+
+    def unscaled_queries(self, z: Tensor) -> Tensor:
+        """Return W_kᵀ W_q z."""
+        return z @ self.query.t() @ self.key
+
+    def class_logits(self, mixture: Tensor) -> Tensor:
+        """Return W_c W_v of an attention-weighted sum of database vectors (eq. 18), the smaller product first."""
+        if len(self.attention_classifier) < mixture.shape[-1]:
+            return mixture @ (self.attention_classifier @ self.value).t()
+        return mixture @ self.value.t() @ self.attention_classifier.t()
+
+
+def retrieval_union(neighbors: Tensor) -> RetrievalUnion:
+    """Collect the distinct rows of `neighbors` (B, A, k) for every query.
+
+    Example:
+        >>> union = retrieval_union(torch.tensor([[[3, 1], [1, 2]]]))
+        >>> union.members.tolist(), union.sizes.tolist()
+        ([[1, 2, 3]], [3])
+    """
+    rows = neighbors.flatten(1).sort(dim=1).values
     first = torch.ones_like(rows, dtype=torch.bool)
     first[:, 1:] = rows[:, 1:] != rows[:, :-1]
     place = first.cumsum(1) - 1
     counts = place[:, -1:] + 1
     width = int(counts.max())
     members = torch.zeros(len(rows), width, dtype=rows.dtype, device=rows.device).scatter_(1, place, rows)
-    return Union(members, torch.arange(width, device=rows.device) < counts)
+    return RetrievalUnion(members, torch.arange(width, device=rows.device) < counts)
 
 
-class Heads(nn.Module):
-    """W_ce, W_q, W_k, W_v and W_c, (out, in), without biases; dropped when the model is exported."""
-
-    def __init__(self, classes: int, dim: int, generator: torch.Generator | None = None, start: str = "linear") -> None:
-        super().__init__()
-
-        def matrix(rows: int) -> nn.Parameter:
-            return nn.Parameter((2 * torch.rand(rows, dim, generator=generator) - 1) * dim**-0.5)
-
-        self.classes, self.mixture = matrix(classes), matrix(classes)
-        self.query, self.key, self.value = matrix(dim), matrix(dim), matrix(dim)
-        if start == "identity":
-            with torch.no_grad():
-                for square in (self.query, self.key, self.value):
-                    square.copy_(torch.eye(dim))
-
-    def asking(self, z: Tensor) -> Tensor:
-        """W_kᵀ W_q z/√F: its product with a bare database row is the attention logit, so none is projected."""
-        return self.asking_long(z) / math.sqrt(z.shape[-1])
-
-    def asking_long(self, z: Tensor) -> Tensor:
-        """W_kᵀ W_q z."""
-        return z @ self.query.t() @ self.key
-
-    def told(self, mixture: Tensor) -> Tensor:
-        """Class logits of an attention-weighted sum of bare rows: W_c W_v Σ a d, the smaller product first."""
-        if len(self.mixture) < mixture.shape[-1]:
-            return mixture @ (self.mixture @ self.value).t()
-        return mixture @ self.value.t() @ self.mixture.t()
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy summed over the views, (B,) of logits (B, A, classes) (eq. 15 and 19)."""
+    views = logits.shape[1]
+    targets = labels[:, None].expand(-1, views).reshape(-1)
+    each = functional.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
+    return each.view(-1, views).sum(1)
 
 
-class Terms(NamedTuple):
-    """One value a query each, (B,)."""
-
-    divergence: Tensor
-    attention: Tensor
-    mass: Tensor
-    """Attention on rows of the query's own class, mean over the views; without gradient."""
+def attention_weights(heads: AttentionHeads, z: Tensor, rows: Tensor, mask: Tensor, norms: Tensor | None) -> Tensor:
+    """Return the attention (B, A, T) of views (B, A, F) on rows (B, T, F); 0 where masked (eq. 17)."""
+    logits = _scale_columns(heads.attention_queries(z) @ rows.mT, norms)
+    return torch.softmax(logits.masked_fill(~mask[:, None], -math.inf), dim=2)
 
 
-class Database(NamedTuple):
-    rows: Tensor
-    """(D, F), unit."""
-    labels: Tensor
-    """(D,)."""
-    lengths: Tensor | None = None
-    """(D,): what the rows are multiplied by before they meet the heads; None: 1."""
+def cosine_disagreement(z: Tensor) -> Tensor:
+    """Return the norm of 1 − cosine over all pairs of views, (B,) of unit z (B, A, F): an ablation of JS."""
+    i, j = _view_pairs(z.shape[1], z.device)
+    return _pair_norm(1 - (z[:, i] * z[:, j]).sum(2))
 
 
-def over_union(
-    z: Tensor, asking: Tensor, labels: Tensor, database: Database, found: Union, heads: Heads, temperature: float
-) -> Terms:
-    """Divergence and attention over each query's union; `z` (B, A, F) unit, `asking` what the heads are given of it."""
-    members, shape = found.members.flatten(), found.members.shape
-    near = database.rows.index_select(0, members).view(*shape, -1)
-    lengths = None if database.lengths is None else database.lengths.index_select(0, members).view(shape)
-    asked = at_least_float32(z), at_least_float32(heads.asking_long(asking))
-    frob, mixture, weights = _OverUnion.apply(*asked, at_least_float32(near), found.mask, lengths, temperature)
+# ---- the equations in plain PyTorch ------------------------------------------------------------------
+
+
+def js_divergence_reference(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    """Compute eq. 10 to 13 as written; arguments as in :func:`js_divergence`."""
+    logits = similarity / temperature
+    p = (logits if mask is None else logits.masked_fill(~mask[:, None], -math.inf)).softmax(2)
+    i, j = _view_pairs(p.shape[1], p.device)
+    p = p.clamp(min=torch.finfo(p.dtype).tiny)  # masked columns: a ratio of 1
+    mean = (p[:, i] + p[:, j]) / 2
+    kl_i, kl_j = ((q * (q / mean).log()).sum(2) for q in (p[:, i], p[:, j]))
+    return ((kl_i + kl_j) / 2).square().sum(1).sqrt()
+
+
+def terms_reference(
+    z: Tensor,
+    head_input: Tensor,
+    labels: Tensor,
+    database: Database,
+    union: RetrievalUnion,
+    heads: AttentionHeads,
+    temperature: float,
+) -> DMCACTerms:
+    """Compute both terms over each query's union as written; arguments as in :func:`union_terms`."""
+    rows = database.vectors[union.members]
+    norms = None if database.norms is None else database.norms[union.members]
+    weights = attention_weights(heads, head_input, rows, union.mask, norms)
+    logits = heads.class_logits(_scale_columns(weights, norms) @ rows)
+    same = (database.labels[union.members] == labels[:, None]) & union.mask
+    own = (weights.detach().mean(1) * same).sum(1)
+    divergence = js_divergence_reference(z @ rows.mT, union.mask, temperature)
+    return DMCACTerms(divergence, classification_loss(logits, labels), own)
+
+
+# ---- Jensen–Shannon divergence -----------------------------------------------------------------------
+
+
+def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    """Frobenius norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats.
+
+    With t = (P_i − P_j)/(P_i + P_j) the two halves of a divergence are means of log1p(±t): no logarithm of a rounded
+    quotient, and equal views give exactly 0 with gradient 0. Sums of P log(P/M) lose all digits where views nearly
+    agree, which they do.
+
+    Args:
+        similarity: Similarities of the views of each query to database vectors.
+        mask: True for the columns that exist; None means all.
+        temperature: τ; the paper has 1.
+
+    Returns:
+        One value per query, at most √(A(A−1)/2)·ln 2.
+
+    Shape:
+        - similarity: ``(B, A, T)``; mask: ``(B, T)``; output: ``(B,)``.
+
+    References:
+        Eq. 10 to 13.
+
+    Example:
+        >>> js_divergence(torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]), temperature=0.1).item() < math.log(2)
+        True
+    """
+    return _JSDivergence.apply(_at_least_float32(similarity), mask, temperature)
+
+
+class JSDivergences(NamedTuple):
+    """Pairwise divergences of the views of B queries."""
+
+    ell_i: Tensor
+    """(B, pairs, T) log(P_i/M_ij); 0 where masked."""
+    ell_j: Tensor
+    js: Tensor
+    """(B, pairs)."""
+    norm: Tensor
+    """(B,)."""
+
+
+def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log(P/M) and log(Q/M), M the mean of P and Q; 0 where both are 0."""
+    info = torch.finfo(p.dtype)
+    t = (p - q).div_((p + q).add_(info.tiny))
+    # Where t rounds to ±1 the smaller of the two is negligible, but its logarithm must stay finite.
+    t.clamp_(info.eps - 1, 1 - info.eps)
+    return t.log1p(), t.neg_().log1p_()
+
+
+def js_divergences(p: Tensor) -> JSDivergences:
+    """Compute the pairwise divergences of distributions (B, A, T)."""
+    i, j = _view_pairs(p.shape[1], p.device)
+    p_i, p_j = p.index_select(1, i), p.index_select(1, j)  # much faster than indexing
+    ell_i, ell_j = log_ratios_to_mean(p_i, p_j)
+    js = 0.5 * p_i.mul_(ell_i).addcmul_(p_j, ell_j).sum(2)
+    return JSDivergences(ell_i, ell_j, js, _pair_norm(js))
+
+
+def _view_pairs(views: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pairs i > j of views."""
+    i, j = torch.tril_indices(views, views, -1, device=device)
+    return i, j
+
+
+def _pair_norm(js: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(js, dim=1)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    """Half precision has too few digits for views that nearly agree."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax of (B, A, T), which is overwritten; 0 where masked."""
+    if mask is not None:
+        logits.masked_fill_(~mask[:, None], -math.inf)
+    return torch.softmax(logits, dim=2)
+
+
+def _pair_weights(js: Tensor, norm: Tensor, gradient: Tensor) -> Tensor:
+    """½ ∂norm/∂JS, (B, pairs): 0 where all views agree, which is the true slope there."""
+    return 0.5 * gradient[:, None] * torch.where(norm[:, None] > 0, js / norm[:, None], 0.0)
+
+
+def _weighted_log_ratios(divergences: JSDivergences, gradient: Tensor, views: int) -> Tensor:
+    """Σ over the pairs of their weight times log(P/M), (B, A, T); `_softmax_gradient` turns it into the gradient."""
+    *ells, js, norm = divergences
+    weight = _pair_weights(js, norm, gradient)[:, :, None]
+    out = js.new_zeros(len(js), views, ells[0].shape[2])
+    for places, ell in zip(_view_pairs(views, js.device), ells, strict=True):
+        out.index_add_(1, places, ell * weight)
+    return out
+
+
+def _softmax_gradient(p: Tensor, grad: Tensor, inner: Tensor | None = None) -> Tensor:
+    """P ∘ (grad − ⟨P, grad⟩); `inner` is ⟨P, grad⟩ where the columns at hand are not all."""
+    part = p * grad
+    return part.addcmul_(p, part.sum(2, keepdim=True) if inner is None else inner, value=-1)
+
+
+class _JSDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, similarity: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
+        p = _masked_softmax(similarity / temperature, mask)
+        divergences = js_divergences(p)
+        ctx.save_for_backward(p, *divergences)
+        ctx.temperature = temperature
+        return divergences.norm
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        p, *saved = ctx.saved_tensors
+        grad = _weighted_log_ratios(JSDivergences(*saved), gradients[0], p.shape[1])
+        return _softmax_gradient(p, grad).div_(ctx.temperature), None, None
+
+
+# ---- both terms over the union of what was retrieved -------------------------------------------------
+
+
+def union_terms(
+    z: Tensor,
+    head_input: Tensor,
+    labels: Tensor,
+    database: Database,
+    union: RetrievalUnion,
+    heads: AttentionHeads,
+    temperature: float,
+) -> DMCACTerms:
+    """Compute divergence and attention classification over each query's union; the database is constant.
+
+    Args:
+        z: Unit embeddings of the views.
+        head_input: What the heads see of them: `z`, or `z` times its norms.
+        labels: Labels of the queries.
+        database: The database.
+        union: Rows of the database that each query is compared with.
+        heads: The attention heads.
+        temperature: τ of the divergence.
+
+    Returns:
+        The terms of every query.
+
+    Shape:
+        - z, head_input: ``(B, A, F)``; labels: ``(B,)``.
+
+    References:
+        Eq. 9 to 13 and 16 to 19.
+
+    Example:
+        >>> z, vectors = (torch.nn.functional.normalize(torch.randn(*s, 8), dim=-1) for s in ((2, 3), (10,)))
+        >>> union = retrieval_union((z @ vectors.T).topk(4, dim=2).indices)
+        >>> database, labels = Database(vectors, torch.arange(10) % 2), torch.tensor([0, 1])
+        >>> union_terms(z, z, labels, database, union, AttentionHeads(2, 8), 0.1).attention.shape
+        torch.Size([2])
+    """
+    members, shape = union.members.flatten(), union.members.shape
+    rows = database.vectors.index_select(0, members).view(*shape, -1)
+    norms = None if database.norms is None else database.norms.index_select(0, members).view(shape)
+    inputs = _at_least_float32(z), _at_least_float32(heads.unscaled_queries(head_input)), _at_least_float32(rows)
+    norm, mixture, weights = _UnionTerms.apply(*inputs, union.mask, norms, temperature)
     same = database.labels.index_select(0, members).view(shape) == labels[:, None]
-    mass = (weights.mean(1) * same).sum(1)
-    return Terms(frob, class_loss(heads.told(mixture), labels), mass)
+    own = (weights.mean(1) * same).sum(1)
+    return DMCACTerms(norm, classification_loss(heads.class_logits(mixture), labels), own)
 
 
-class _OverUnion(torch.autograd.Function):
-    """Divergence, attended mixture and the attention itself, over rows (B, T, F) that are constants: the products of
-    views and of attention queries are one, forward and backward, since small ones are slow. Their logits are divided by
-    √F here, not what asks: they are fewer."""
+class _UnionTerms(torch.autograd.Function):
+    """Divergence, attended mixture and attention over constant rows (B, T, F).
+
+    The products of views and of attention queries with the rows are one, forward and backward, since small products
+    are slow. The logits, not the attention queries, are divided by √F: they are fewer.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, asking: Tensor, near: Tensor, mask: Tensor, lengths: Tensor | None, temperature: float
+        ctx: Any, z: Tensor, queries: Tensor, rows: Tensor, mask: Tensor, norms: Tensor | None, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         views = z.shape[1]
-        logits = torch.cat([z, asking], 1) @ near.mT
+        logits = torch.cat([z, queries], 1) @ rows.mT
         ctx.temperature, ctx.scale = temperature, z.shape[2] ** -0.5
-        _to_logits(logits, views, lengths, ctx)
-        both = shares(logits, mask)
-        weights, found = both[:, views:], apart(both[:, :views])
-        ctx.save_for_backward(near, lengths, both, *found)
+        _to_logits(logits, views, norms, ctx)
+        both = _masked_softmax(logits, mask)
+        weights, divergences = both[:, views:], js_divergences(both[:, :views])
+        ctx.save_for_backward(rows, norms, both, *divergences)
         ctx.mark_non_differentiable(weights)
-        return found.frob, _times(weights, lengths) @ near, weights
+        return divergences.norm, _scale_columns(weights, norms) @ rows, weights
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        near, lengths, both, *found = ctx.saved_tensors
+        rows, norms, both, *saved = ctx.saved_tensors
         views = both.shape[1] // 2
-        told = pulled(Apart(*found), gradients[0], views), _times(gradients[1] @ near.mT, lengths)
-        d_logits = slope(both, torch.cat(told, 1))
-        _to_logits(d_logits, views, lengths, ctx)
-        moved = d_logits @ near
-        return moved[:, :views], moved[:, views:], None, None, None, None
+        grad_divergence = _weighted_log_ratios(JSDivergences(*saved), gradients[0], views)
+        grad_attention = _scale_columns(gradients[1] @ rows.mT, norms)
+        grad_logits = _softmax_gradient(both, torch.cat([grad_divergence, grad_attention], 1))
+        _to_logits(grad_logits, views, norms, ctx)
+        grad = grad_logits @ rows
+        return grad[:, :views], grad[:, views:], None, None, None, None
 
 
-def _to_logits(x: Tensor, views: int, lengths: Tensor | None, ctx: Any) -> None:
-    """Products of views and of what asks with the rows to logits, in place; gradients go back the same way."""
+def _to_logits(x: Tensor, views: int, norms: Tensor | None, ctx: Any) -> None:
+    """Scale products with the rows to logits, in place; gradients go back the same way."""
     x[:, :views].div_(ctx.temperature)
-    x[:, views:].mul_(ctx.scale if lengths is None else ctx.scale * lengths[:, None])
+    x[:, views:].mul_(ctx.scale if norms is None else ctx.scale * norms[:, None])
 
 
-def over_all(
-    z: Tensor, asking: Tensor, labels: Tensor, database: Database, heads: Heads, temperature: float, block: int = 4096
-) -> Terms:
-    """The same over the whole database, by blocks; rows that want a gradient get theirs."""
-    rows, row_labels, lengths = database
-    z, asking, rows = (at_least_float32(x) for x in (z, heads.asking(asking), rows))
-    found = whole(z, asking, rows, labels, row_labels, lengths, temperature, block)
-    return Terms(found.divergence, class_loss(heads.told(found.mixture), labels), found.mass)
+def _scale_columns(x: Tensor, norms: Tensor | None) -> Tensor:
+    """(B, A, T) times the norms (B, T) of the rows."""
+    return x if norms is None else x * norms[:, None]
 
 
-def pointwise(z: Tensor) -> Tensor:
-    """Instead of the divergence: the norm of 1 − cosine over all pairs of views, (B,) of unit `z` (B, A, F)."""
-    i, j = pairs(z.shape[1], z.device)
-    return norm_of(1 - (z[:, i] * z[:, j]).sum(2))
+# ---- both terms over the whole database --------------------------------------------------------------
 
 
-def attention(heads: Heads, z: Tensor, near: Tensor, mask: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Weights (B, A, T) of the rows `near` (B, T, F); 0 where masked."""
-    logits = _times(heads.asking(z) @ near.mT, lengths)
-    return torch.softmax(logits.masked_fill(~mask[:, None], -math.inf), dim=2)
+def full_terms(
+    z: Tensor,
+    head_input: Tensor,
+    labels: Tensor,
+    database: Database,
+    heads: AttentionHeads,
+    temperature: float,
+    block: int = 4096,
+) -> DMCACTerms:
+    """Compute the terms over the whole database, by blocks; vectors that require a gradient get one.
+
+    Arguments as in :func:`union_terms`; `block` is the number of database rows held at a time.
+    """
+    vectors, row_labels, norms = database
+    z, queries, vectors = (_at_least_float32(x) for x in (z, heads.attention_queries(head_input), vectors))
+    output = full_pass(z, queries, vectors, labels, row_labels, norms, temperature, block)
+    logits = heads.class_logits(output.mixture)
+    return DMCACTerms(output.divergence, classification_loss(logits, labels), output.own_attention)
 
 
-def _times(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, A, T) times the lengths of the T rows."""
-    return x if lengths is None else x * lengths[:, None]
+class FullPass(NamedTuple):
+    """Divergence (B,), attended mixture of the rows (B, A, F) and attention on the own class (B,)."""
+
+    divergence: Tensor
+    mixture: Tensor
+    own_attention: Tensor
 
 
-def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy summed over the views, (B,) of logits (B, A, c)."""
-    views = logits.shape[1]
-    wanted = labels[:, None].expand(-1, views).reshape(-1)
-    each = functional.cross_entropy(logits.flatten(0, 1), wanted, reduction="none")
-    return each.view(-1, views).sum(1)
+def full_pass(
+    z: Tensor,
+    queries: Tensor,
+    rows: Tensor,
+    labels: Tensor,
+    row_labels: Tensor,
+    norms: Tensor | None = None,
+    temperature: float = 1.0,
+    block: int = 4096,
+) -> FullPass:
+    """Compare views `z` and attention queries (B, A, F) with all rows (D, F), without a queries × rows matrix.
+
+    Two passes forward (normalizers and mixture, then divergences) and one backward, each computing the similarities of
+    a block anew. Exact up to the order of sums.
+    """
+    return FullPass(*_FullPass.apply(z, queries, rows, labels, row_labels, norms, temperature, block))
+
+
+class _FullPass(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        queries: Tensor,
+        rows: Tensor,
+        labels: Tensor,
+        row_labels: Tensor,
+        norms: Tensor | None,
+        temperature: float,
+        block: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch, views, dim = z.shape
+        flat_z, flat_queries = z.reshape(-1, dim), queries.reshape(-1, dim)
+        own_label = labels.repeat_interleave(views)[:, None]
+        lse, top = (torch.full((len(flat_z), 1), -math.inf, dtype=z.dtype, device=z.device) for _ in range(2))
+        total, own = (torch.zeros(len(flat_z), 1, dtype=z.dtype, device=z.device) for _ in range(2))
+        mixture = torch.zeros_like(flat_queries)
+        for part, chunk, norm in _database_blocks(rows, norms, block):
+            logits = flat_z @ chunk.t() / temperature
+            lse = torch.logaddexp(lse, torch.logsumexp(logits, 1, keepdim=True))
+            logits = _times(flat_queries @ chunk.t(), norm)
+            new_top = torch.maximum(top, logits.amax(1, keepdim=True))
+            shrink, powers = torch.exp(top - new_top), torch.exp(logits - new_top)
+            total = total * shrink + powers.sum(1, keepdim=True)
+            own = own * shrink + (powers * (row_labels[part] == own_label)).sum(1, keepdim=True)
+            mixture = mixture * shrink + _times(powers, norm) @ chunk
+            top = new_top
+        mixture = mixture / total
+        i, j = _view_pairs(views, z.device)
+        kl_i, kl_j = (torch.zeros(batch, len(i), dtype=z.dtype, device=z.device) for _ in range(2))
+        for _, chunk, _ in _database_blocks(rows, norms, block):
+            p = _probabilities(flat_z, chunk, temperature, lse, batch)
+            p_i, p_j = p[:, i], p[:, j]
+            ell_i, ell_j = log_ratios_to_mean(p_i, p_j)
+            kl_i += p_i.mul_(ell_i).sum(2)
+            kl_j += p_j.mul_(ell_j).sum(2)
+        js = 0.5 * (kl_i + kl_j)
+        js_norm = _pair_norm(js)
+        ctx.save_for_backward(z, queries, rows, norms, lse, top + total.log(), mixture, js, kl_i, kl_j, js_norm)
+        ctx.temperature, ctx.block = temperature, block
+        own_attention = (own / total).view(batch, views).mean(1)
+        ctx.mark_non_differentiable(own_attention)
+        return js_norm, mixture.view_as(z), own_attention
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        z, queries, rows, norms, lse, attention_lse, mixture, js, kl_i, kl_j, js_norm = ctx.saved_tensors
+        batch, views, dim = z.shape
+        flat_z, flat_queries = z.reshape(-1, dim), queries.reshape(-1, dim)
+        weight = _pair_weights(js, js_norm, gradients[0])[:, :, None] / ctx.temperature
+        grad_mixture = gradients[1].reshape(-1, dim)
+        inner = (grad_mixture * mixture).sum(1, keepdim=True)
+        grad_z, grad_queries = torch.zeros_like(flat_z), torch.zeros_like(flat_queries)
+        grad_rows = torch.zeros_like(rows) if ctx.needs_input_grad[2] else None
+        i, j = _view_pairs(views, z.device)
+        for part, chunk, norm in _database_blocks(rows, norms, ctx.block):
+            p = _probabilities(flat_z, chunk, ctx.temperature, lse, batch)
+            p_i, p_j = p[:, i], p[:, j]
+            grad_logits = torch.zeros_like(p)
+            sides = (i, p_i, kl_i), (j, p_j, kl_j)
+            for (places, side, kl), ell in zip(sides, log_ratios_to_mean(p_i, p_j), strict=True):
+                grad_logits.index_add_(1, places, _softmax_gradient(side, ell, kl[:, :, None]).mul_(weight))
+            grad_logits = grad_logits.view(len(flat_z), -1)
+            grad_z += grad_logits @ chunk
+            attention = torch.exp(_times(flat_queries @ chunk.t(), norm) - attention_lse)
+            grad_attention = _times(attention * (_times(grad_mixture @ chunk.t(), norm) - inner), norm)
+            grad_queries += grad_attention @ chunk
+            if grad_rows is not None:
+                grad_rows[part] = (
+                    grad_logits.t() @ flat_z
+                    + grad_attention.t() @ flat_queries
+                    + _times(attention, norm).t() @ grad_mixture
+                )
+        return grad_z.view_as(z), grad_queries.view_as(z), grad_rows, None, None, None, None, None
+
+
+def _probabilities(flat_z: Tensor, chunk: Tensor, temperature: float, lse: Tensor, batch: int) -> Tensor:
+    """(B, A, rows): the part of the views' softmax over all rows that falls on a chunk."""
+    return (flat_z @ chunk.t()).div_(temperature).sub_(lse).exp_().view(batch, -1, len(chunk))
+
+
+def _database_blocks(rows: Tensor, norms: Tensor | None, block: int) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    for start in range(0, len(rows), block):
+        part = slice(start, start + block)
+        yield part, rows[part], None if norms is None else norms[part]
+
+
+def _times(x: Tensor, norms: Tensor | None) -> Tensor:
+    return x if norms is None else x * norms

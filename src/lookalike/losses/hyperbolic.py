@@ -1,6 +1,7 @@
-"""Pairwise cross-entropy in hyperbolic space, and its twin on the sphere.
+"""Pairwise cross-entropy in hyperbolic space (Hyp) and on the sphere (Sph).
 
-Ermolov et al., "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning", CVPR 2022 (Hyp, Sph).
+Ermolov et al., "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning", CVPR 2022
+(arXiv 2203.10833).
 """
 
 from __future__ import annotations
@@ -11,48 +12,76 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-TINY = 1e-12
+EPS = 1e-12
 
 
-def to_ball(u: Tensor, curvature: float, clip: float) -> Tensor:
-    """Rows cut to length `clip`, then mapped into the ball of radius 1/√c."""
-    length = torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp(min=TINY)
+def to_poincare_ball(u: Tensor, curvature: float, clip: float) -> Tensor:
+    """Clip vectors to length `clip` and map them into the ball of radius 1/√c by the exponential map (eq. 5)."""
+    length = torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp(min=EPS)
     u = u * (clip / length).clamp(max=1.0)
-    scaled = (math.sqrt(curvature) * length.clamp(max=clip)).clamp(min=TINY)
+    scaled = (math.sqrt(curvature) * length.clamp(max=clip)).clamp(min=EPS)
     return torch.tanh(scaled) / scaled * u
 
 
-def distances(x: Tensor, y: Tensor, curvature: float) -> Tensor:
-    """2/√c · artanh(√c‖(−x) ⊕ y‖) of all pairs, by ‖(−x) ⊕ y‖² = ‖x − y‖²/(1 − 2c⟨x,y⟩ + c²‖x‖²‖y‖²)."""
+def hyperbolic_distances(x: Tensor, y: Tensor, curvature: float) -> Tensor:
+    """Return 2/√c · artanh(√c‖(−x) ⊕ y‖) of all pairs (eq. 3).
+
+    Uses ‖(−x) ⊕ y‖² = ‖x − y‖²/(1 − 2c⟨x,y⟩ + c²‖x‖²‖y‖²).
+    """
     xy, xx, yy = x @ y.t(), x.square().sum(1)[:, None], y.square().sum(1)[None]
-    apart = (x[:, None] - y[None]).square().sum(2)
-    share = curvature * apart / (1 - 2 * curvature * xy + curvature**2 * xx * yy)
-    root = share.clamp(min=TINY).sqrt().clamp(max=1 - 1e-6)
+    squared = (x[:, None] - y[None]).square().sum(2)
+    ratio = curvature * squared / (1 - 2 * curvature * xy + curvature**2 * xx * yy)
+    root = ratio.clamp(min=EPS).sqrt().clamp(max=1 - 1e-6)
     return 2 / math.sqrt(curvature) * torch.atanh(root)
 
 
-def pairwise(scores: Tensor, slots: int, temperature: float) -> Tensor:
-    """Sum over ordered pairs of slots i ≠ j of the mean cross-entropy of finding one's own class in slot j, among
-    slots j and i. `scores` (K·N, K·N) with row s·N + n for image s of class n."""
-    classes = len(scores) // slots
+def pairwise_cross_entropy(scores: Tensor, images_per_class: int, temperature: float) -> Tensor:
+    """Sum the cross-entropies of recognizing an image's class over ordered pairs of slots i ≠ j (eq. 6).
+
+    Args:
+        scores: ``(K·N, K·N)`` similarities; row s·N + n is image s of class n.
+        images_per_class: K.
+        temperature: Temperature of the softmax.
+
+    Returns:
+        The scalar loss.
+    """
+    classes = len(scores) // images_per_class
     own = torch.eye(classes, dtype=torch.bool, device=scores.device)
     target = torch.arange(classes, device=scores.device)
-    blocks = (scores / temperature).view(slots, classes, slots, classes).transpose(1, 2)
+    blocks = (scores / temperature).view(images_per_class, classes, images_per_class, classes).transpose(1, 2)
     total = scores.sum() * 0
-    for i in range(slots):
+    for i in range(images_per_class):
         within = blocks[i, i].masked_fill(own, -math.inf)
-        for j in range(slots):
+        for j in range(images_per_class):
             if i != j:
                 total = total + functional.cross_entropy(torch.cat([blocks[i, j], within], 1), target)
     return total
 
 
-def hyperbolic(u: Tensor, slots: int, temperature: float = 0.2, curvature: float = 0.1, clip: float = 2.3) -> Tensor:
-    """`u` (K·N, d), not normalized, slot by slot."""
-    x = to_ball(u, curvature, clip)
-    return pairwise(-distances(x, x, curvature), slots, temperature)
+def hyperbolic_loss(
+    u: Tensor, images_per_class: int, temperature: float = 0.2, curvature: float = 0.1, clip: float = 2.3
+) -> Tensor:
+    """Pairwise cross-entropy with hyperbolic distances (Hyp).
+
+    Args:
+        u: ``(K·N, d)`` embeddings, not normalized; row s·N + n is image s of class n.
+        images_per_class: K.
+        temperature: Temperature of the softmax.
+        curvature: Curvature of the space (c).
+        clip: Largest length of a vector before it is mapped into the ball.
+
+    Returns:
+        The scalar loss.
+
+    Example:
+        >>> hyperbolic_loss(torch.randn(6, 8), images_per_class=2).ndim
+        0
+    """
+    x = to_poincare_ball(u, curvature, clip)
+    return pairwise_cross_entropy(-hyperbolic_distances(x, x, curvature), images_per_class, temperature)
 
 
-def spherical(z: Tensor, slots: int, temperature: float = 0.1) -> Tensor:
-    """The same on unit rows with cosines."""
-    return pairwise(z @ z.t(), slots, temperature)
+def spherical_loss(z: Tensor, images_per_class: int, temperature: float = 0.1) -> Tensor:
+    """Pairwise cross-entropy with cosines of unit vectors (Sph); arguments as in :func:`hyperbolic_loss`."""
+    return pairwise_cross_entropy(z @ z.t(), images_per_class, temperature)

@@ -1,4 +1,4 @@
-"""Margin with distance-weighted negatives, and R-Margin, which sometimes pushes a class apart."""
+"""Margin loss with distance-weighted negative sampling, and its regularized form R-Margin."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-NEAREST = 0.5  # distances are taken as at least this: nearer negatives would be drawn almost always
+MIN_DISTANCE = 0.5  # smaller distances are raised to this: nearer negatives would be drawn almost always
 
 
 class Triplets(NamedTuple):
-    """Row numbers, one an anchor that has both a positive and a negative."""
+    """Row numbers in the batch, one triplet per anchor that has both a positive and a negative."""
 
     anchor: Tensor
     positive: Tensor
     negative: Tensor
 
 
-def log_weights(distances: Tensor, dim: int, farthest: float | None = None) -> Tensor:
-    """log of 1/q(D): q is the density of distances between random points on the sphere in `dim` dimensions.
+def log_weights(distances: Tensor, dim: int, max_distance: float | None = None) -> Tensor:
+    """Return log 1/q(D), where q is the density of distances of random points on the sphere in `dim` dimensions.
 
-    (2−d) log D − ((d−3)/2) log(1 − D²/4), with D at least 0.5 and at most `farthest`.
+    (2−d) log D − ((d−3)/2) log(1 − D²/4), with D clamped to [0.5, `max_distance`] (Wu et al. 2017, eq. 3 and 4).
     """
-    d = distances.clamp(min=NEAREST, max=farthest)
-    rest = (1 - 0.25 * d * d).clamp(min=torch.finfo(d.dtype).eps)  # opposite points: 0 up to rounding
+    d = distances.clamp(min=MIN_DISTANCE, max=max_distance)
+    rest = (1 - 0.25 * d * d).clamp(min=torch.finfo(d.dtype).eps)  # 0 up to rounding for opposite points
     return (2 - dim) * d.log() - 0.5 * (dim - 3) * rest.log()
 
 
+@torch.no_grad()
 def pair_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distances between all rows of two sets of unit vectors, for drawing; without gradient."""
-    with torch.no_grad():
-        return (2 - 2 * a @ b.T).clamp(min=0).sqrt()
+    """Return the Euclidean distances (n, m) of unit vectors (n, d) and (m, d), without gradient."""
+    return (2 - 2 * a @ b.T).clamp(min=0).sqrt()
 
 
 def same_class(labels: Tensor) -> Tensor:
-    """Pairs of different rows of one class."""
+    """Return the mask (n, n) of pairs of different images of the same class."""
     same = labels[:, None] == labels[None, :]
     return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
 
 
-def draw_negatives(embeddings: Tensor, allowed: Tensor, noise: Tensor) -> Tensor:
-    """One column a row among the allowed ones, with probability ∝ 1/q(D).
+def sample_by_distance(embeddings: Tensor, allowed: Tensor, noise: Tensor) -> Tensor:
+    """Sample one allowed column per row with probability ∝ 1/q(D), by the Gumbel-max trick.
 
-    `noise` (n, n) is uniform; the largest of log weight + Gumbel noise is a draw from the weights.
+    `noise` (n, n) is uniform in [0, 1).
     """
     weights = log_weights(pair_distances(embeddings, embeddings), embeddings.shape[1])
     tiny = torch.finfo(noise.dtype).tiny
@@ -51,65 +51,97 @@ def draw_negatives(embeddings: Tensor, allowed: Tensor, noise: Tensor) -> Tensor
     return (weights + gumbel).masked_fill(~allowed, -torch.inf).argmax(1)
 
 
-def draw_any(allowed: Tensor, noise: Tensor) -> Tensor:
-    """One column a row among the allowed ones, all equally likely."""
+def sample_uniform(allowed: Tensor, noise: Tensor) -> Tensor:
+    """Sample one allowed column per row, all equally likely; `noise` (n, n) is uniform in [0, 1)."""
     return noise.masked_fill(~allowed, -1).argmax(1)
 
 
-def draw_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
-    """For each anchor any other of its class, and a negative by distance. `noise` (2, n, n) is uniform."""
-    same, other = same_class(labels), labels[:, None] != labels[None, :]
-    anchors = torch.nonzero(same.any(1) & other.any(1)).squeeze(1)
-    positive, negative = draw_any(same, noise[0]), draw_negatives(embeddings, other, noise[1])
+def sample_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
+    """Sample a uniform positive and a distance-weighted negative per anchor; `noise` (2, n, n) is uniform."""
+    same, different = same_class(labels), labels[:, None] != labels[None, :]
+    anchors = torch.nonzero(same.any(1) & different.any(1)).squeeze(1)
+    positive, negative = sample_uniform(same, noise[0]), sample_by_distance(embeddings, different, noise[1])
     return Triplets(anchors, positive[anchors], negative[anchors])
 
 
-def push_apart(triplets: Triplets, share: float, noise: Tensor) -> Triplets:
-    """R-Margin's switch: with probability `share` an anchor becomes its own positive and its positive the negative.
+def switch_negatives(triplets: Triplets, probability: float, noise: Tensor) -> Triplets:
+    """Apply R-Margin's switch: the anchor becomes its own positive, and its positive the negative.
 
-    `noise` (n,) is uniform, a number for every row of the batch.
+    Args:
+        triplets: Triplets of a batch of n images.
+        probability: Probability that an anchor is switched (p_switch).
+        noise: ``(n,)`` uniform numbers, one per image of the batch.
+
+    Returns:
+        The triplets, some of them switched.
     """
     anchor, positive, negative = triplets
-    switched = noise[anchor] < share
+    switched = noise[anchor] < probability
     return Triplets(anchor, torch.where(switched, anchor, positive), torch.where(switched, positive, negative))
 
 
-def margin(embeddings: Tensor, triplets: Triplets, beta: Tensor, gap: float = 0.2) -> Tensor:
-    """[D_ap − β + m]₊ + [β − D_an + m]₊, summed and divided by the triplets with either term above zero.
+def margin_loss(embeddings: Tensor, triplets: Triplets, beta: Tensor, margin: float = 0.2) -> Tensor:
+    """Return the mean of [D_ap − β + m]₊ + [β − D_an + m]₊ over the triplets with either term above zero.
 
-    `beta` has a value a triplet. D = √(|·|² + 1e−8). pytorch-metric-learning divides by the terms above zero instead.
+    D = √(|·|² + 1e−8). pytorch-metric-learning divides by the number of positive terms instead.
+
+    Args:
+        embeddings: ``(n, d)`` embeddings.
+        triplets: Rows of anchors, positives and negatives.
+        beta: Boundary β of every triplet.
+        margin: m.
+
+    Returns:
+        The scalar loss.
     """
     anchor, positive, negative = (embeddings[rows] for rows in triplets)
 
     def distance(other: Tensor) -> Tensor:
         return ((anchor - other).square().sum(1) + 1e-8).sqrt()
 
-    near = (distance(positive) - beta + gap).clamp(min=0)
-    far = (beta - distance(negative) + gap).clamp(min=0)
-    active = ((near > 0) | (far > 0)).sum()
-    return (near.sum() + far.sum()) / active.clamp(min=1)
+    pos_term = (distance(positive) - beta + margin).clamp(min=0)
+    neg_term = (beta - distance(negative) + margin).clamp(min=0)
+    active = ((pos_term > 0) | (neg_term > 0)).sum()
+    return (pos_term.sum() + neg_term.sum()) / active.clamp(min=1)
 
 
-class Margin(nn.Module):
-    """Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017 (arXiv 1706.07567), eq. 4 and 5.
+class MarginLoss(nn.Module):
+    """Margin loss with a learned boundary β per class, and R-Margin.
 
-    A boundary β a class is learned. R-Margin: Roth et al., "Revisiting Training Strategies and Generalization
-    Performance in Deep Metric Learning", ICML 2020 (arXiv 2002.08473), section 5: `apart` is the probability.
+    Args:
+        num_classes: Number of classes.
+        beta: Initial boundary between positive and negative distances.
+        margin: Distance that both kinds of pairs should keep from the boundary (m).
+        switch_probability: Probability that an anchor is pushed away from its own class (R-Margin); 0 is plain Margin.
 
-        >>> Margin(classes=100)(embeddings, labels, noise)   # (n, d), (n,) in 0..99, (3, n, n) uniform → scalar
+    Shape:
+        - embeddings: ``(n, d)`` unit vectors; labels: ``(n,)``; noise: ``(3, n, n)`` uniform numbers.
+        - output: scalar.
+
+    References:
+        Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017 (arXiv 1706.07567), eq. 4 and 5.
+        R-Margin: Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric
+        Learning", ICML 2020 (arXiv 2002.08473), section 5.
+
+    Example:
+        >>> z = torch.nn.functional.normalize(torch.randn(4, 8), dim=1)
+        >>> MarginLoss(num_classes=2)(z, torch.tensor([0, 0, 1, 1]), torch.rand(3, 4, 4)).ndim
+        0
     """
 
-    def __init__(self, classes: int, beta: float = 1.2, gap: float = 0.2, apart: float = 0.0) -> None:
+    def __init__(
+        self, num_classes: int, beta: float = 1.2, margin: float = 0.2, switch_probability: float = 0.0
+    ) -> None:
         super().__init__()
-        self.beta = nn.Parameter(torch.full((classes,), float(beta)))
-        self.gap, self.apart = gap, apart
+        self.beta = nn.Parameter(torch.full((num_classes,), float(beta)))
+        self.margin, self.switch_probability = margin, switch_probability
 
     def forward(self, embeddings: Tensor, labels: Tensor, noise: Tensor) -> Tensor:
-        triplets = draw_triplets(embeddings, labels, noise[:2])
-        if self.apart:
-            triplets = push_apart(triplets, self.apart, noise[2].diagonal())
-        return self.of(embeddings, labels, triplets)
+        triplets = sample_triplets(embeddings, labels, noise[:2])
+        if self.switch_probability:
+            triplets = switch_negatives(triplets, self.switch_probability, noise[2].diagonal())
+        return self.from_triplets(embeddings, labels, triplets)
 
-    def of(self, embeddings: Tensor, labels: Tensor, triplets: Triplets) -> Tensor:
-        """The loss of given triplets."""
-        return margin(embeddings, triplets, self.beta[labels[triplets.anchor]], self.gap)
+    def from_triplets(self, embeddings: Tensor, labels: Tensor, triplets: Triplets) -> Tensor:
+        """Compute the loss of given triplets."""
+        return margin_loss(embeddings, triplets, self.beta[labels[triplets.anchor]], self.margin)

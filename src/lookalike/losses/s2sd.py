@@ -1,4 +1,4 @@
-"""S2SD: the similarities seen in a wider space teach those in the space that is used."""
+"""S2SD: similarities in a wider embedding space are distilled into the space that is used."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def distillation(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
-    """Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation", ICML 2021 (arXiv 2009.08348), eq. 3.
+def distillation_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
+    """Distill the teacher's cosine matrix of the batch into the student's.
 
-    KL(softmax(Sₜ/T) ‖ softmax(S/T))·T² over the rows of the batch's cosine matrices, the diagonal among them, divided
-    by the batch size. Rows of unit length; the teacher gets no gradient.
+    KL(softmax(Sₜ/T) ‖ softmax(S/T))·T² over the rows of the matrices, diagonal included, divided by the batch size.
+
+    Args:
+        teacher: Unit embeddings of the wider space; gets no gradient.
+        student: Unit embeddings of the space that is used.
+        temperature: T.
+
+    Returns:
+        The scalar loss.
+
+    Shape:
+        - teacher: ``(n, D)``; student: ``(n, d)``.
+
+    References:
+        Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning", ICML 2021
+        (arXiv 2009.08348), eq. 3.
+
+    Example:
+        >>> wide, narrow = (torch.nn.functional.normalize(torch.randn(4, d), dim=1) for d in (32, 8))
+        >>> distillation_loss(wide, narrow).ndim
+        0
     """
-    wide, narrow = (rows @ rows.T / temperature for rows in (teacher.detach(), student))
-    kl = functional.kl_div(narrow.log_softmax(1), wide.log_softmax(1), log_target=True, reduction="sum")
+    teacher_sim, student_sim = (z @ z.T / temperature for z in (teacher.detach(), student))
+    kl = functional.kl_div(student_sim.log_softmax(1), teacher_sim.log_softmax(1), log_target=True, reduction="sum")
     return kl * temperature**2 / len(student)

@@ -1,4 +1,8 @@
-"""Uniform Prior: a discriminator tells embeddings from uniform noise; the embeddings learn to pass for noise."""
+"""Uniform Prior: a discriminator separates embeddings from uniform noise, and the embeddings learn to fool it.
+
+Sinha et al., "Uniform Priors for Data-Efficient Learning", CVPR Workshops 2022 (arXiv 2006.16524), section 3. The
+discriminator is a list of tensors, weights and biases in turn, so that its owner can keep them as buffers.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +16,52 @@ Layers = Sequence[Tensor]
 """Weights and biases in turn."""
 
 
-def start_layers(width: int, hidden: int, generator: torch.Generator | None = None) -> list[Tensor]:
-    """width → hidden → hidden → 1, drawn as `nn.Linear` draws."""
+def init_discriminator(in_dim: int, hidden_dim: int, generator: torch.Generator | None = None) -> list[Tensor]:
+    """Create the layers in_dim → hidden_dim → hidden_dim → 1, initialized as `nn.Linear` is."""
 
-    def drawn(shape: tuple[int, ...], wide: int) -> Tensor:
-        return (2 * torch.rand(shape, generator=generator) - 1) * wide**-0.5
+    def uniform(shape: tuple[int, ...], fan_in: int) -> Tensor:
+        return (2 * torch.rand(shape, generator=generator) - 1) * fan_in**-0.5
 
-    sizes = ((width, hidden), (hidden, hidden), (hidden, 1))
-    return [drawn(shape, wide) for wide, narrow in sizes for shape in ((narrow, wide), (narrow,))]
+    sizes = ((in_dim, hidden_dim), (hidden_dim, hidden_dim), (hidden_dim, 1))
+    return [uniform(shape, wide) for wide, narrow in sizes for shape in ((narrow, wide), (narrow,))]
 
 
-def discriminate(layers: Layers, rows: Tensor) -> Tensor:
-    """How sure the discriminator is, before the sigmoid, that rows are uniform."""
+def discriminate(layers: Layers, x: Tensor) -> Tensor:
+    """Return the logits (n,) that vectors (n, d) are uniform noise."""
     for i in range(0, len(layers), 2):
-        rows = functional.linear(rows, layers[i], layers[i + 1])
+        x = functional.linear(x, layers[i], layers[i + 1])
         if i + 2 < len(layers):
-            rows = rows.relu()
-    return rows.squeeze(1)
+            x = x.relu()
+    return x.squeeze(1)
 
 
-def chunks(rows: Tensor, width: int = 128) -> Tensor:
-    """Rows cut into pieces of `width`; what is left over at the end has no piece."""
-    pieces = rows.shape[1] // width
-    return rows[:, : pieces * width].reshape(-1, width)
+def split_chunks(x: Tensor, width: int = 128) -> Tensor:
+    """Cut vectors (n, d) into chunks of `width` (n·⌊d/width⌋, width); a remainder is dropped."""
+    count = x.shape[1] // width
+    return x[:, : count * width].reshape(-1, width)
 
 
-def prior(layers: Layers, rows: Tensor) -> Tensor:
-    """Sinha et al., "Uniform Priors for Data-Efficient Learning", CVPR workshops 2022 (arXiv 2006.16524): the
-    encoder's part, −log D(row), mean over the rows. The layers get no gradient."""
-    sure = discriminate([layer.detach() for layer in layers], rows)
-    return functional.binary_cross_entropy_with_logits(sure, torch.ones_like(sure))
+def prior_loss(layers: Layers, x: Tensor) -> Tensor:
+    """Return the encoder's loss, mean −log D(x); the discriminator gets no gradient.
+
+    Args:
+        layers: Layers of the discriminator.
+        x: ``(n, d)`` vectors that should look uniform.
+
+    Returns:
+        The scalar loss.
+
+    Example:
+        >>> layers = init_discriminator(8, 16)
+        >>> prior_loss(layers, torch.randn(4, 8)).ndim
+        0
+    """
+    logits = discriminate([layer.detach() for layer in layers], x)
+    return functional.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
 
 
-def discriminator_loss(layers: Layers, rows: Tensor, noise: Tensor) -> Tensor:
-    """The discriminator's part: uniform noise is real, the rows are not; the rows get no gradient."""
-    real, fake = discriminate(layers, noise), discriminate(layers, rows.detach())
+def discriminator_loss(layers: Layers, x: Tensor, noise: Tensor) -> Tensor:
+    """Return the discriminator's loss: `noise` is real, `x` is fake and gets no gradient."""
+    real, fake = discriminate(layers, noise), discriminate(layers, x.detach())
     loss = functional.binary_cross_entropy_with_logits
     return loss(real, torch.ones_like(real)) + loss(fake, torch.zeros_like(fake))

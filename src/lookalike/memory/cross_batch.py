@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.losses.base import PairLoss
+from lookalike.losses.pml import PMLLoss
 from lookalike.memory import drift as rules
 from lookalike.memory import pairs
 from lookalike.memory._gather import Joint, alone, gathered, gathered_tuple
@@ -64,8 +64,8 @@ class CrossBatchMemory(LikePML):
             raise LookalikeError(f"`correction` is {correction}; it is 0 (divide by n) or 1 (by n − 1).")
         if isinstance(drift, str) and drift == "none":
             drift = None
-        if isinstance(loss, PairLoss):  # one of lookalike.losses brings its miner along
-            loss, miner = loss.inner, loss.miner if miner is None else miner
+        if isinstance(loss, PMLLoss):  # one of lookalike.losses brings its miner along
+            loss, miner = loss.loss, loss.miner if miner is None else miner
         if compat is not None:
             choose(compat, ["pml"], "a library to be compatible with")
             if drift is not None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import Settings
-from lookalike.losses.arcface import ArcFace as Loss
+from lookalike.losses.pml import ArcFaceLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -27,4 +27,4 @@ class ArcFace(LossMethod):
 
     def make_loss(self) -> nn.Module:
         c = self.context
-        return Loss(c.classes, c.dim, self.settings.scale, self.settings.margin, torch_rng(c.seed, "proxies"))
+        return ArcFaceLoss(c.classes, c.dim, self.settings.scale, self.settings.margin, torch_rng(c.seed, "proxies"))

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lookalike.core import distributed
 from lookalike.core.progress import say, warn
-from lookalike.losses.carp import Terms, draw_partition, fused_carp
-from lookalike.losses.carp_blocks import Rule
+from lookalike.losses.carp import CARPOptions, CARPOutput, draw_partition, fused_carp
 from lookalike.methods.assigner import Assigner
 from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.choosing import choose_blocks
@@ -81,7 +80,7 @@ class CARP(CropMethod):
         generator = context.generator("assigner")
         self.assigner = Assigner(wide, settings.hidden, settings.dim, self.count, generator)
         self.register_buffer("seed", torch.tensor(context.seed))
-        self.rule = Rule(settings.pairs, settings.mean_over, settings.weight)
+        self.options = CARPOptions(settings.pairs, settings.mean_over, settings.weight)
         self.guard = Guard(Sizes(self.count, self.block, context.batch, context.steps, settings.teacher))
         self.warned: int = HEALTHY
         self.follows = settings.teacher in ("ema", "previous")
@@ -155,7 +154,7 @@ class CARP(CropMethod):
             others = self.teacher_assigner.prototypes
         order = self.partition().to(student.device)
         found = fused_carp(
-            student, teacher, own, others, order, self.block, rule=self.rule, gather=False, readings=True
+            student, teacher, own, others, order, self.block, options=self.options, gather=False, diagnostics=True
         )
         self._watch(found, embeddings["features"])
         return found.loss
@@ -169,14 +168,14 @@ class CARP(CropMethod):
 
     # ---- the guard -------------------------------------------------------------------------------
 
-    def _watch(self, found: Terms, features: Tensor) -> None:
-        context, told = self.context, found.readings
+    def _watch(self, found: CARPOutput, features: Tensor) -> None:
+        context, told = self.context, found.diagnostics
         assert told is not None
         consistency, balance = found.consistency.item(), found.balance.item()
         if self.settings.pairs == "sum":
             consistency /= GLOBAL * (GLOBAL + self.settings.local - 1)  # back to the mean that the extremes are of
-        values = (consistency, balance, told.information.item(), told.worst.item(), told.share.item())
-        readings = self.guard.read(context.step, *values, told.chosen)
+        values = (consistency, balance, told.information.item(), told.max_balance.item(), told.max_fraction.item())
+        readings = self.guard.read(context.step, *values, told.assignments)
         context.log("consistency", found.consistency)
         context.log("balance", found.balance)
         context.log("momentum", self.momentum if self.follows else 0.0)

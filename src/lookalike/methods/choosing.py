@@ -60,5 +60,5 @@ def _divisor(prototypes: int, most: int) -> int:
         return powers[-1]
     found = max(size for size in range(1, min(most, prototypes) + 1) if prototypes % size == 0)
     if found == 1:
-        raise LookalikeError(f"{prototypes} prototypes cannot be parted into blocks: take a number with divisors.")
+        raise LookalikeError(f"{prototypes} prototypes cannot be divided into blocks; use a number with divisors.")
     return found

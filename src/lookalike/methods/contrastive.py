@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import nn
 
 from lookalike.core.settings import Settings
-from lookalike.losses.contrastive import Contrastive as Loss
+from lookalike.losses.pml import ContrastiveLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -32,4 +32,6 @@ class Contrastive(LossMethod):
 
     def make_loss(self) -> nn.Module:
         s = self.settings
-        return Loss(s.positive, s.negative, mine=s.mine, mine_pos=s.mine_pos, mine_neg=s.mine_neg)
+        return ContrastiveLoss(
+            s.positive, s.negative, mine=s.mine, miner_pos_margin=s.mine_pos, miner_neg_margin=s.mine_neg
+        )

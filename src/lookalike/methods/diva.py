@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import diva
-from lookalike.losses.margin import Margin as Loss
-from lookalike.losses.margin import draw_triplets
+from lookalike.losses.margin import MarginLoss, sample_triplets
 from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import Margin, MarginSettings
 from lookalike.methods.start import linear
@@ -102,15 +101,16 @@ class DiVA(Margin):
         parts = dict(zip(HEADS, self.heads(embeddings["z"]), strict=True))
         tasks = {name: self._task(name, parts[name], batch) for name in self.others}
         known = self.queue[: min(int(self.filled), len(self.queue))]
-        tasks["self"] = diva.self_similarity(parts["self"], keys, known, s.temperature)
+        tasks["self"] = diva.self_similarity_loss(parts["self"], keys, known, s.temperature)
         self._keys = keys
         total = self.margin(parts["discriminative"], batch)
         if s.alpha:
             total = total + s.alpha * sum(tasks.values())
         if s.decorrelation:
-            main = diva.reverse(parts["discriminative"])
+            main = diva.reverse_gradient(parts["discriminative"])
             total = total + s.decorrelation * sum(
-                diva.decorrelation(main, self.decorrelators[name](diva.reverse(parts[name]))) for name in HEADS[1:]
+                diva.decorrelation_loss(main, self.decorrelators[name](diva.reverse_gradient(parts[name])))
+                for name in HEADS[1:]
             )
         for name, value in tasks.items():
             self.context.log(f"task/{name}", value)
@@ -118,13 +118,13 @@ class DiVA(Margin):
 
     def _task(self, name: str, z: Tensor, batch: Batch) -> Tensor:
         step, criterion = self.context.step, self.others[name]
-        assert isinstance(criterion, Loss)
+        assert isinstance(criterion, MarginLoss)
         noise = self.stream.pairs(2, batch.ids, step, name)
         if self.settings.tasks == "random":
             labels = self.stream.shuffled(batch.labels, batch.ids, step, name)
-            return criterion.of(z, labels, draw_triplets(z, labels, noise))
-        draw = diva.shared_triplets if name == "shared" else diva.intra_triplets
-        return criterion.of(z, batch.labels, draw(z, batch.labels, noise))
+            return criterion.from_triplets(z, labels, sample_triplets(z, labels, noise))
+        draw = diva.sample_shared_triplets if name == "shared" else diva.sample_intra_triplets
+        return criterion.from_triplets(z, batch.labels, draw(z, batch.labels, noise))
 
     @torch.no_grad()
     def after_step(self) -> None:

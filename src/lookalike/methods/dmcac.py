@@ -58,7 +58,9 @@ class DMCAC(Method):
         self.k = min(settings.k, size)
         if self.k < settings.k and settings.full == "no" and distributed.is_main():
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
-        self.heads = losses.Heads(context.classes, context.dim, torch_rng(context.seed, "heads"), settings.start)
+        self.heads = losses.AttentionHeads(
+            context.classes, context.dim, torch_rng(context.seed, "heads"), settings.start
+        )
         self.register_buffer("database", torch.from_numpy(self.parted.database))
         self.register_buffer("rows", torch.zeros(size, context.dim))
         self.register_buffer("lengths", torch.ones(size))
@@ -155,13 +157,13 @@ class DMCAC(Method):
         lengths = self.lengths if self.settings.head_input == "raw" else None
         return losses.Database(self.rows, self.context.labels[self.database], lengths)
 
-    def retrieve(self, z: Tensor) -> losses.Union:
+    def retrieve(self, z: Tensor) -> losses.RetrievalUnion:
         """The union over the views of each query, (B, A, F); every process asks for its share."""
         if self._retriever is None:
             self._retriever = make_retriever(self._kind, self.rows, store=self.settings.store)
         asked = z.detach().flatten(0, 1)
         found = self._retriever.nearest(asked[distributed.share(len(asked))], self.k)
-        return losses.union(distributed.all_gather(found).view(*z.shape[:2], self.k))
+        return losses.retrieval_union(distributed.all_gather(found).view(*z.shape[:2], self.k))
 
     # ---- the loss --------------------------------------------------------------------------------
 
@@ -174,19 +176,19 @@ class DMCAC(Method):
             return seen if lengths is None else seen * lengths[:, :, None]
 
         self._watch_collapse(z.detach()[:, 0])
-        value = losses.class_loss(given(self._watched("classes", z)) @ self.heads.classes.t(), batch.labels)
+        value = losses.classification_loss(given(self._watched("classes", z)) @ self.heads.classifier.t(), batch.labels)
         total = self._told("classes", weights.classes, value)
         if not weights.divergence and not weights.attention:
             return total
         seen, by_points = self._watched("divergence", z), self.settings.distance == "cosine"
         if by_points and not weights.attention:
-            return total + self._told("divergence", weights.divergence, losses.pointwise(seen))
+            return total + self._told("divergence", weights.divergence, losses.cosine_disagreement(seen))
         self._renew()
         terms = self._terms(seen, given(self._watched("attention", z)), batch.labels)
-        apart = losses.pointwise(seen) if by_points else terms.divergence
+        apart = losses.cosine_disagreement(seen) if by_points else terms.divergence
         total = total + self._told("divergence", weights.divergence, apart)
         total = total + self._told("attention", weights.attention, terms.attention)
-        self.context.log("attention/own", terms.mass.mean())
+        self.context.log("attention/own", terms.own_attention.mean())
         self.context.log("database/age", self.age)
         if bool(torch.isfinite(self.staleness)):
             self.context.log("database/cosine", self.staleness)
@@ -196,18 +198,18 @@ class DMCAC(Method):
         self.context.log(f"term/{name}", values.mean())
         return weight * values.mean()
 
-    def _terms(self, z: Tensor, asking: Tensor, labels: Tensor) -> losses.Terms:
+    def _terms(self, z: Tensor, asking: Tensor, labels: Tensor) -> losses.DMCACTerms:
         database, temperature = self.searched(), self.settings.temperature
         if self.settings.full != "no":
             if self.settings.full == "gradient":
                 self._moving = self.rows.detach().clone().requires_grad_()
-                database = database._replace(rows=self._moving)
+                database = database._replace(vectors=self._moving)
             same = database.labels[None] == labels[:, None]
             self._log_found(same, same.new_full((len(labels),), len(same[0]), dtype=torch.int64))
-            return losses.over_all(z, asking, labels, database, self.heads, temperature)
+            return losses.full_terms(z, asking, labels, database, self.heads, temperature)
         found = self.retrieve(z)
         self._log_found((database.labels[found.members] == labels[:, None]) & found.mask, found.sizes)
-        return losses.over_union(z, asking, labels, database, found, self.heads, temperature)
+        return losses.union_terms(z, asking, labels, database, found, self.heads, temperature)
 
     def after_backward(self) -> None:
         """`full: gradient`: the database's own part of the gradient, its images embedded once more in blocks."""

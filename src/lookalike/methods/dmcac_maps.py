@@ -58,7 +58,7 @@ def class_maps(
     z: Tensor,
     labels: Tensor,
     database: losses.Database,
-    heads: losses.Heads,
+    heads: losses.AttentionHeads,
     k: int | None,
     shape: tuple[int, int],
     length: Any = 1,
@@ -66,14 +66,14 @@ def class_maps(
     """Means over the queries `z` (n, F) of each class, whose `labels` are below `shape[0]`; `k` None: everything is
     retrieved. `length` (n, 1) or 1 is what the heads multiply queries by."""
     shown, classes = shape
-    asking, rows = heads.asking(z * length), database.rows
+    asking, rows = heads.attention_queries(z * length), database.vectors
     rows_of_class = torch.bincount(database.labels, minlength=classes).clamp(min=1)
     sums = torch.zeros(len(Maps._fields), shown, classes, device=z.device)
     for start in range(0, len(z), BATCH):
         part = slice(start, start + BATCH)
         cosines, logits = z[part] @ rows.t(), asking[part] @ rows.t()
-        if database.lengths is not None:
-            logits = logits * database.lengths
+        if database.norms is not None:
+            logits = logits * database.norms
         every = torch.arange(len(rows), device=z.device).expand(len(cosines), -1)
         found = every if k is None else torch_top_k(z[part], rows, k)[1]
         near = torch.softmax(logits.gather(1, found), 1)
@@ -195,7 +195,7 @@ def _queries(told: ReportContext) -> list[s.Block]:
     state, settings, table = told.state, told.settings, told.table
     database = state["database"].numpy()
     subject = Subject(table, told.run, told.labels, told.names, database)
-    heads = losses.Heads(len(told.names), state["rows"].shape[1])
+    heads = losses.AttentionHeads(len(told.names), state["rows"].shape[1])
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
     k = min(settings.k, len(database))
     rows: list[s.HitRow] = []
@@ -210,10 +210,10 @@ def _queries(told: ReportContext) -> list[s.Block]:
         scores, found = torch_top_k(z, state["rows"], k)
         # Attention is over the union of what the views found, or over everything, as in training.
         every = torch.arange(len(database)).expand(1, 1, -1)
-        union = losses.union(found[None] if settings.full == "no" else every)
+        union = losses.retrieval_union(found[None] if settings.full == "no" else every)
         near = state["rows"][union.members]
         lengths = state["lengths"][union.members] if raw else None
-        weights = losses.attention(heads, asking[None].detach(), near, union.mask, lengths)[0].detach()
+        weights = losses.attention_weights(heads, asking[None].detach(), near, union.mask, lengths)[0].detach()
         members = union.members[0]
         for n, square in enumerate(squares):
             name = f"view {n + 1}"

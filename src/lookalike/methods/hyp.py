@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
-from lookalike.losses.hyperbolic import hyperbolic, spherical
+from lookalike.losses.hyperbolic import hyperbolic_loss, spherical_loss
 from lookalike.methods.base import Batch, Method
 from lookalike.methods.taps import last_layer, tapped
 
@@ -54,6 +54,6 @@ class Hyp(Method):
         order = order[torch.argsort(batch.labels[order], stable=True)]
         order = order.view(-1, slots).t().reshape(-1)
         if chosen.space == "sphere":
-            return spherical(embeddings["z"][order], slots, chosen.temperature or 0.1)
+            return spherical_loss(embeddings["z"][order], slots, chosen.temperature or 0.1)
         rows = chosen.scale * embeddings["raw"][order]
-        return hyperbolic(rows, slots, chosen.temperature or 0.2, chosen.curvature, chosen.clip)
+        return hyperbolic_loss(rows, slots, chosen.temperature or 0.2, chosen.curvature, chosen.clip)

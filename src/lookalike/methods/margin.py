@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lookalike.core.settings import Settings
-from lookalike.losses.margin import Margin as Loss
+from lookalike.losses.margin import MarginLoss
 from lookalike.methods.base import Batch, Context, Method
 from lookalike.methods.stream import Stream
 
@@ -31,8 +31,8 @@ class Margin(Method):
         self.stream = Stream(context.seed)
         self.criterion = self.make_loss()
 
-    def make_loss(self) -> Loss:
-        return Loss(self.context.classes, self.settings.beta, self.settings.gap)
+    def make_loss(self) -> MarginLoss:
+        return MarginLoss(self.context.classes, self.settings.beta, self.settings.gap)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         return self.margin(embeddings["z"], batch)
@@ -57,6 +57,6 @@ class RMargin(Margin):
     Settings = RMarginSettings
     settings: RMarginSettings
 
-    def make_loss(self) -> Loss:
+    def make_loss(self) -> MarginLoss:
         s = self.settings
-        return Loss(self.context.classes, s.beta, s.gap, s.apart)
+        return MarginLoss(self.context.classes, s.beta, s.gap, s.apart)

@@ -8,8 +8,7 @@ from torch import nn
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
-from lookalike.losses.multi_similarity import ActiveMultiSimilarity
-from lookalike.losses.multi_similarity import MultiSimilarity as Loss
+from lookalike.losses.pml import ActiveMultiSimilarityLoss, MultiSimilarityLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -39,5 +38,5 @@ class MultiSimilarity(LossMethod):
         if s.average == "active":
             if s.epsilon is None:
                 raise LookalikeError("`method.average` is active, which needs the miner: set `method.epsilon`, as 0.1.")
-            return ActiveMultiSimilarity(s.alpha, s.beta, s.base, s.epsilon)
-        return Loss(s.alpha, s.beta, s.base, s.epsilon)
+            return ActiveMultiSimilarityLoss(s.alpha, s.beta, s.base, s.epsilon)
+        return MultiSimilarityLoss(s.alpha, s.beta, s.base, s.epsilon)

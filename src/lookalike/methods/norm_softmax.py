@@ -8,7 +8,7 @@ from torch import nn
 
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import Settings
-from lookalike.losses.norm_softmax import NormSoftmax as Loss
+from lookalike.losses.pml import NormSoftmaxLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -25,4 +25,4 @@ class NormSoftmax(LossMethod):
 
     def make_loss(self) -> nn.Module:
         c = self.context
-        return Loss(c.classes, c.dim, self.settings.temperature, torch_rng(c.seed, "proxies"))
+        return NormSoftmaxLoss(c.classes, c.dim, self.settings.temperature, torch_rng(c.seed, "proxies"))

@@ -9,7 +9,7 @@ from torch import nn
 
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import Settings
-from lookalike.losses.proxy_anchor import ProxyAnchor as Loss
+from lookalike.losses.pml import ProxyAnchorLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -30,4 +30,4 @@ class ProxyAnchor(LossMethod):
 
     def make_loss(self) -> nn.Module:
         c, s = self.context, self.settings
-        return Loss(c.classes, c.dim, s.margin, s.alpha, s.std, torch_rng(c.seed, "proxies"))
+        return ProxyAnchorLoss(c.classes, c.dim, s.margin, s.alpha, s.std, torch_rng(c.seed, "proxies"))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lookalike.core.seeds import torch_rng
-from lookalike.losses.s2sd import distillation
+from lookalike.losses.s2sd import distillation_loss
 from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import RMargin, RMarginSettings
 from lookalike.methods.start import linear
@@ -64,8 +64,8 @@ class S2SD(RMargin):
             # Unit features have entries near 0; layers start for entries near 1.
             wide = [functional.normalize(branch(features * self.features**0.5), dim=1) for branch in self.targets]
             own = [loss(y, batch.labels, noise) for loss, y in zip(self.target_losses, wide, strict=True)]
-            training_images = sum(distillation(y, z, s.temperature) for y in wide) / len(wide)
-            total = (total + sum(own) / len(own)) / 2 + s.weight * training_images
+            distilled = sum(distillation_loss(y, z, s.temperature) for y in wide) / len(wide)
+            total = (total + sum(own) / len(own)) / 2 + s.weight * distilled
         if s.features and self.context.step >= s.features_from:
-            total = total + s.features * distillation(features, z, s.temperature)
+            total = total + s.features * distillation_loss(features, z, s.temperature)
         return total

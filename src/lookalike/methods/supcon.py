@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import nn
 
 from lookalike.core.settings import Settings
-from lookalike.losses.supcon import SupCon as Loss
+from lookalike.losses.pml import SupConLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -25,4 +25,4 @@ class SupCon(LossMethod):
     settings: SupConSettings
 
     def make_loss(self) -> nn.Module:
-        return Loss(self.settings.temperature)
+        return SupConLoss(self.settings.temperature)

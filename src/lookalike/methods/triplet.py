@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from lookalike.core.settings import Settings
-from lookalike.losses.triplet import Triplet as Loss
+from lookalike.losses.pml import TripletLoss
 from lookalike.methods.base import LossMethod
 
 
@@ -25,4 +25,4 @@ class Triplet(LossMethod):
     settings: TripletSettings
 
     def make_loss(self) -> nn.Module:
-        return Loss(self.settings.margin, self.settings.miner)
+        return TripletLoss(self.settings.margin, self.settings.miner)

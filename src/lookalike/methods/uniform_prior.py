@@ -48,7 +48,7 @@ class UniformPrior(Margin):
     def __init__(self, settings: UniformPriorSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.width = min(settings.width, context.dim)
-        layers = prior.start_layers(self.width, settings.hidden, torch_rng(context.seed, "discriminator"))
+        layers = prior.init_discriminator(self.width, settings.hidden, torch_rng(context.seed, "discriminator"))
         self._count = len(layers)
         for i, layer in enumerate(layers):
             self.register_buffer(f"layer_{i}", layer)
@@ -82,9 +82,9 @@ class UniformPrior(Margin):
             # A head's own scale would make the discriminator's work trivial: the rows get the root mean square of
             # uniform noise, 1/√3. The authors' features stay as they are.
             self.scale.fill_((3 * rows.detach().square().mean()).rsqrt() if self._on_embedding(batch) else 1.0)
-        pieces = prior.chunks(rows * self.scale, self.width)
+        pieces = prior.split_chunks(rows * self.scale, self.width)
         self._rows = pieces.detach()
-        value = prior.prior(self.layers, pieces)
+        value = prior.prior_loss(self.layers, pieces)
         self.context.log("prior", value)
         return self.margin(embeddings["z"], batch) + self.settings.weight * value
 

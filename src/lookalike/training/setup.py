@@ -23,7 +23,7 @@ from lookalike.core.seeds import derive, numpy_rng, seed_everything
 from lookalike.data.samplers import Among, PKSampler, Sampler, ShuffleSampler
 from lookalike.data.table import Table
 from lookalike.data.views import CenterView, CropView, RandomView
-from lookalike.losses.supcon import SupCon
+from lookalike.losses.pml import SupConLoss
 from lookalike.methods.base import Context, Method
 from lookalike.models import Embedder, features_for
 from lookalike.models.norms import make_norm
@@ -284,7 +284,7 @@ def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings:
     sampler = PKSampler(labels, classes=chosen.classes_per_batch, images=chosen.images_per_class, seed=seed)
     steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
     device = next(head.parameters()).device
-    criterion = SupCon()
+    criterion = SupConLoss()
     optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_lr)
     with Progress("Warming the head", steps, shown=True) as bar:
         for step in range(1, steps + 1):

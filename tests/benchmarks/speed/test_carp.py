@@ -24,7 +24,7 @@ def test_the_pseudocode_is_the_naive_one_and_ours_up_to_its_constant():
 
 
 @pytest.mark.parametrize(
-    "who", ["pseudocode", "fused", "fused, with readings", "products", "logits", "pseudocode on logits"]
+    "who", ["pseudocode", "fused", "fused, with diagnostics", "products", "logits", "pseudocode on logits"]
 )
 def test_every_step_runs(who):
     carp.job(who, prototypes=1024, block=32)()

@@ -10,7 +10,7 @@ from benchmarks.speed import dmcac as bench
 from lookalike.core import seeds
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.losses import dmcac
-from lookalike.losses.whole import whole
+from lookalike.losses.dmcac import full_pass
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_our_terms_are_the_loops(small):
     z, labels, rows, there = bench.made_up(300)
     assert z.shape == (5, 3, 16) and rows.shape == (300, 16)
     found = torch_top_k(z.flatten(0, 1), rows, 4)[1].view(5, 3, 4)
-    heads = dmcac.Heads(6, 16, seeds.torch_rng(0, "heads"))
+    heads = dmcac.AttentionHeads(6, 16, seeds.torch_rng(0, "heads"))
     values, slopes = [], []
     for form in (bench.ours, bench.loop):
         values.append(bench._step(form, z, labels, dmcac.Database(rows, there), found, heads))
@@ -35,7 +35,7 @@ def test_our_terms_are_the_loops(small):
 
 def test_the_plain_form_is_the_same_divergence(small):
     z, labels, rows, there = bench.made_up(300)
-    blocks = whole(z, z, rows, labels, there, temperature=bench.TEMPERATURE, block=64).divergence
+    blocks = full_pass(z, z, rows, labels, there, temperature=bench.TEMPERATURE, block=64).divergence
     assert torch.allclose(blocks, bench.plain_divergence(z, rows), rtol=1e-3)
 
 

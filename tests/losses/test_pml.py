@@ -8,12 +8,14 @@ from tests.naive import losses as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.losses.contrastive import Contrastive
-from lookalike.losses.multi_similarity import MultiSimilarity
-from lookalike.losses.norm_softmax import NormSoftmax
-from lookalike.losses.proxy_anchor import ProxyAnchor
-from lookalike.losses.supcon import SupCon
-from lookalike.losses.triplet import Triplet
+from lookalike.losses.pml import (
+    ContrastiveLoss,
+    MultiSimilarityLoss,
+    NormSoftmaxLoss,
+    ProxyAnchorLoss,
+    SupConLoss,
+    TripletLoss,
+)
 
 BATCHES = {
     "even": [0, 0, 1, 1, 2, 2, 3, 3],
@@ -46,14 +48,14 @@ def compare(ours, twin, z, labels, others=()):
 
 
 PAIRS = {
-    "supcon": (SupCon(0.1), naive.supcon),
-    "supcon cold": (SupCon(0.02), lambda z, y: naive.supcon(z, y, 0.02)),
-    "ms": (MultiSimilarity(), naive.multi_similarity),
-    "ms mined": (MultiSimilarity(epsilon=0.1), lambda z, y: naive.multi_similarity(z, y, epsilon=0.1)),
-    "contrastive": (Contrastive(), naive.contrastive),
-    "contrastive mined": (Contrastive(mine=True), lambda z, y: naive.contrastive(z, y, mine=True)),
+    "supcon": (SupConLoss(0.1), naive.supcon),
+    "supcon cold": (SupConLoss(0.02), lambda z, y: naive.supcon(z, y, 0.02)),
+    "ms": (MultiSimilarityLoss(), naive.multi_similarity),
+    "ms mined": (MultiSimilarityLoss(epsilon=0.1), lambda z, y: naive.multi_similarity(z, y, epsilon=0.1)),
+    "contrastive": (ContrastiveLoss(), naive.contrastive),
+    "contrastive mined": (ContrastiveLoss(mine=True), lambda z, y: naive.contrastive(z, y, mine=True)),
     **{
-        f"triplet {m}": (Triplet(0.2, m), lambda z, y, m=m: naive.triplet(z, y, 0.2, m))
+        f"triplet {m}": (TripletLoss(0.2, m), lambda z, y, m=m: naive.triplet(z, y, 0.2, m))
         for m in ("all", "semihard", "hard", "batch_hard")
     },
 }
@@ -68,7 +70,9 @@ def test_pair_losses_equal_their_twins(name, kind):
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize(("ours", "twin"), [(ProxyAnchor, naive.proxy_anchor), (NormSoftmax, naive.norm_softmax)])
+@pytest.mark.parametrize(
+    ("ours", "twin"), [(ProxyAnchorLoss, naive.proxy_anchor), (NormSoftmaxLoss, naive.norm_softmax)]
+)
 def test_proxy_losses_equal_their_twins(ours, twin, kind):
     z, labels = batch(kind)
     loss = ours(4, 6, generator=torch_rng(1, "proxies")).double()
@@ -86,13 +90,13 @@ def test_proxy_losses_equal_their_twins(ours, twin, kind):
 
 def test_proxies_come_from_their_own_stream():
     torch.manual_seed(0)
-    first = ProxyAnchor(5, 3, generator=torch_rng(4, "proxies")).inner.proxies
+    first = ProxyAnchorLoss(5, 3, generator=torch_rng(4, "proxies")).loss.proxies
     torch.manual_seed(1)
-    second = ProxyAnchor(5, 3, generator=torch_rng(4, "proxies")).inner.proxies
+    second = ProxyAnchorLoss(5, 3, generator=torch_rng(4, "proxies")).loss.proxies
     assert torch.equal(first, second)
-    assert not torch.equal(first, ProxyAnchor(5, 3, generator=torch_rng(5, "proxies")).inner.proxies)
+    assert not torch.equal(first, ProxyAnchorLoss(5, 3, generator=torch_rng(5, "proxies")).loss.proxies)
 
 
 def test_a_misspelt_miner_is_answered_with_the_nearest():
     with pytest.raises(LookalikeError, match="did you mean `semihard`"):
-        Triplet(miner="semi-hard")
+        TripletLoss(miner="semi-hard")
