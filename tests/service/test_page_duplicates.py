@@ -53,7 +53,7 @@ def test_one_after_the_other_by_keys(desk: Any, copies: Any) -> None:
     before = files(folder)
     assert desk.get_by_role("tab", name="Identical 3").get_attribute("aria-selected") == "true"
     desk.get_by_text("1 / 3").wait_for()
-    assert desk.locator("figure.keep").count() == 1 and "kept:" in desk.locator(".reason").inner_text()
+    assert desk.locator("figure.keep").count() == 1 and "Kept:" in desk.locator(".reason").inner_text()
     keep(desk, "duplicates")
     desk.keyboard.press("ArrowRight")
     desk.get_by_text("2 / 3").wait_for()

@@ -228,13 +228,13 @@ function drawGroup() {
       h("span.grow"),
       fold,
       may
-        ? actionButton(`Move suggested (${formatNumber(view.total)} groups)`, () =>
+        ? actionButton(`Move suggested (${plural(view.total, "group")})`, () =>
             bulkMove(view.kind, view.prefer, facts, refresh),
           )
         : null,
     ),
     stage,
-    h("p.reason", one.reason ? `kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
+    h("p.reason", one.reason ? `Kept: ${one.reason.replace(/^kept:?\s*/i, "")}` : ""),
     canWrite()
       ? h(
           "div.row.accept",

@@ -194,7 +194,7 @@ async function drawKeys(place) {
   fill(
     place,
     h("h2", { id: "s-keys" }, "Keys"),
-    h("p", required ? "Every client needs a key." : "No key is needed on this machine; other machines need one."),
+    h("p", required ? "Every client needs a key." : "This server requires no key."),
     h(
       "ul.rows",
       keys.map((key) =>
