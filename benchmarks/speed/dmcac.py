@@ -200,7 +200,7 @@ def measure_refresh(context: BenchContext, images: int = IMAGES) -> tuple[dict[s
     import torch
 
     from lookalike.data import make_shelf
-    from lookalike.models.inference.runtimes import TorchRuntime
+    from lookalike.models.inference.torch_runtime import TorchRuntime
 
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder:
         make_shelf(Path(folder) / "shelf", classes=images // 16, images=20, styles=("studio",), size=160)

@@ -54,15 +54,15 @@ def measure(context: BenchContext, size: int, files: list[Path], large: list[Pat
     import torch
 
     from lookalike.models import Embedder
-    from lookalike.models.inference.inputs import stream
+    from lookalike.models.inference.inputs import image_stream
     from lookalike.models.inference.openvino_runtime import OpenVINORuntime
-    from lookalike.models.inference.pipeline import Decoder
+    from lookalike.models.inference.pipeline import ImageLoader
 
     torch.set_num_threads(context.threads)
     model = Embedder.from_pretrained("efficientnet_lite0", device=CPU, size=size)
     ours, small = OURS[size], PEER[size]
-    decoder = Decoder(model.preprocess)
-    ready = list(decoder.batches(stream(files[:ours]).items, BATCH, context.threads))
+    loader = ImageLoader(model.preprocess)
+    ready = list(loader.batches(image_stream(files[:ours]).items, BATCH, context.threads))
 
     def encode(chosen: list[Path], precision: str = "f32") -> Callable[[], int]:
         return lambda: len(model.encode(chosen, batch_size=BATCH, runtime="openvino", precision=precision))
@@ -165,11 +165,11 @@ def enlarge(files: list[Path], folder: Path) -> list[Path]:
 def alone(model: Any, ready: list[np.ndarray], threads: int, streams: int) -> Callable[[], int]:
     """OpenVINO at batch 32 in f32, kept busy by an asynchronous queue, on pixels that lie ready."""
     from lookalike.core.imports import import_openvino
-    from lookalike.models.inference.openvino_runtime import prepare
+    from lookalike.models.inference.openvino_runtime import convert
 
     ov = import_openvino()
     core = ov.Core()
-    graph = core.read_model(prepare(model, "embedding") / "model.xml")
+    graph = core.read_model(convert(model, "embedding") / "model.xml")
     graph.reshape([BATCH, *list(graph.inputs[0].partial_shape)[1:]])
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
     queue = ov.AsyncInferQueue(core.compile_model(graph, "CPU", options), 2 * streams)

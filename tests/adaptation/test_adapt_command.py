@@ -23,7 +23,7 @@ from lookalike.adaptation.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.data import content_id
-from lookalike.models.fingerprint import raw_bytes
+from lookalike.models.fingerprint import tensor_bytes
 
 QUICK = {"batch_size": 16, "epochs": 2, "num_views": 1, "layer": "pooled", "bank": {"size": 64}}
 
@@ -186,7 +186,7 @@ def test_the_source_is_the_model_as_it_is(classifier: Path, target: Path, tmp_pa
     run = la.adapt(model=classifier, target=target, method="source", settings=QUICK, out=tmp_path / "run")
     rows = ledger(run)
     base = la.Embedder.from_pretrained(classifier)
-    assert rows[1]["weights"] == hash_bytes(*(raw_bytes(value) for value in base.state_dict().values()))
+    assert rows[1]["weights"] == hash_bytes(*(tensor_bytes(value) for value in base.state_dict().values()))
     assert not run.result["promoted"]
 
 

@@ -25,7 +25,7 @@ from lookalike.adaptation.view_provider import CachedViews
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.losses import adaptation
-from lookalike.models.norms import make_norm
+from lookalike.models.heads import make_norm
 from lookalike.training import recipes
 from lookalike.training.recipe import names
 

@@ -266,7 +266,7 @@ def test_ctrl_c_in_the_middle_of_an_index(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Embedder, "encode_squares", stopped)
+        patch.setattr(Embedder, "encode_crops", stopped)
         answer = cli("index", birds, "--model", MODEL, "--store", "exact")
     assert answer.code == 130
     assert answer.err.strip().splitlines()[-1].startswith("Stopped.")

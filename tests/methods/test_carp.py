@@ -178,7 +178,7 @@ def test_what_is_kept_is_the_teacher_with_its_prototypes():
     assert assigned.prototype.tolist() == scores.argmax(1).tolist()
     best = scores.topk(2, dim=1).values
     assert torch.allclose(torch.from_numpy(assigned.margin), (best[:, 0] - best[:, 1]).detach(), atol=1e-5)
-    used = kept.in_use(features.numpy())
+    used = kept.select_used(features.numpy())
     counts = torch.bincount(scores.argmax(1), minlength=12)
     assert len(used) == int((counts >= 2).sum())
 

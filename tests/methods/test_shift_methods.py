@@ -117,8 +117,8 @@ def test_a_teacher_draws_the_student():
 
 def test_blocks():
     plain = torch.nn.Linear(5, 8)
-    head = BlockLinear.of(plain, 4)
-    assert BlockLinear.of(head, 4) is head
+    head = BlockLinear.from_linear(plain, 4)
+    assert BlockLinear.from_linear(head, 4) is head
     x = torch.randn(3, 5)
     raw = plain(x)
     out = head(x).view(3, 4, 2)
@@ -127,7 +127,7 @@ def test_blocks():
         out[:, 1], torch.nn.functional.normalize(raw[:, [1, 5]], dim=1), atol=1e-6
     )  # dealt out in turn
     with pytest.raises(LookalikeError, match="cannot be cut into 3"):
-        BlockLinear.of(plain, 3)
+        BlockLinear.from_linear(plain, 3)
 
 
 def test_active_anchors_need_the_miner():

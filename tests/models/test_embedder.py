@@ -80,7 +80,7 @@ def test_random_head_is_seeded_and_in_the_usual_range(make: Callable[..., Embedd
 
 
 def test_bad_heads(model: Embedder) -> None:
-    with pytest.raises(LookalikeError, match="columns are wanted"):
+    with pytest.raises(LookalikeError, match="columns are needed"):
         model.set_pca_head(np.ones((4, 3)), 2)
     with pytest.raises(LookalikeError, match="dimensions cannot be made"):
         model.set_pca_head(features(model), model.feature_dim + 1)

@@ -94,18 +94,18 @@ def test_a_coarser_precision_says_what_it_costs(
 ) -> None:
     folder = files[0].parent.parent
     exact = embed(source=folder, out=tmp_path / f"f32.{suffix}", model=model)
-    assert exact.cost is None and "less exact" not in capsys.readouterr().err
+    assert exact.precision_loss is None and "less exact" not in capsys.readouterr().err
     files[3].write_bytes(b"broken")
     done = embed(source=folder, out=tmp_path / f"v.{suffix}", model=model, precision="bf16")
     coarse, fine = (model.encode(read_table(folder), on_error="skip", precision=p)[0] for p in ("bf16", "f32"))
     cosine = (coarse * fine).sum(axis=1)
-    assert done.cost == {
+    assert done.precision_loss == {
         "images": 11,
         "mean_cosine": pytest.approx(cosine.mean(), abs=1e-5),
-        "least_cosine": pytest.approx(cosine.min(), abs=1e-5),
+        "min_cosine": pytest.approx(cosine.min(), abs=1e-5),
     }
-    assert done.cost["least_cosine"] < 1 - 1e-7, "there is a cost to tell of"
-    assert f"{done.cost['least_cosine']:.5f} at least" in capsys.readouterr().err
+    assert done.precision_loss["min_cosine"] < 1 - 1e-7, "there is a cost to tell of"
+    assert f"{done.precision_loss['min_cosine']:.5f} at least" in capsys.readouterr().err
     if suffix == "npy":
         assert json.loads((tmp_path / "v.json").read_text())["precision"] == "bf16"
     else:

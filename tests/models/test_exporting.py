@@ -12,24 +12,24 @@ import pytest
 
 from lookalike import LookalikeError, export
 from lookalike.models import Embedder, exporting
-from lookalike.models.inference import onnx_runtime, pixels
+from lookalike.models.inference import onnx_runtime, pipeline
 from tests.helpers import make_image
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Embedder, Path, exporting.Exported]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Embedder, Path, exporting.ExportResult]:
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=48, pooling="gem")
     model.set_random_head(16)
     out = tmp_path_factory.mktemp("export") / "model.onnx"
     return model, out, export(model=model, out=out)
 
 
-def test_the_file_stands_alone(exported: tuple[Embedder, Path, exporting.Exported]) -> None:
+def test_the_file_stands_alone(exported: tuple[Embedder, Path, exporting.ExportResult]) -> None:
     model, out, done = exported
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     for count in (1, 7):
-        squares = np.stack([pixels.center(make_image(seed), model.preprocess) for seed in range(count)])
-        rows = session.run(None, {"pixels": squares})[0]
+        crops = np.stack([pipeline.load_crop(make_image(seed), model.preprocess) for seed in range(count)])
+        rows = session.run(None, {"pixels": crops})[0]
         np.testing.assert_allclose(
             rows, model.encode([make_image(s) for s in range(count)], runtime="torch"), atol=1e-5
         )
@@ -37,7 +37,7 @@ def test_the_file_stands_alone(exported: tuple[Embedder, Path, exporting.Exporte
     assert done.to_json()["fingerprint"] == model.fingerprint()
 
 
-def test_what_it_says_about_itself(exported: tuple[Embedder, Path, exporting.Exported]) -> None:
+def test_what_it_says_about_itself(exported: tuple[Embedder, Path, exporting.ExportResult]) -> None:
     model, out, _ = exported
     graph = onnx.load(out)
     about = {prop.key: prop.value for prop in graph.metadata_props}
@@ -52,7 +52,7 @@ def test_what_it_says_about_itself(exported: tuple[Embedder, Path, exporting.Exp
 
 
 def test_a_file_that_differs_is_not_kept(
-    exported: tuple[Embedder, Path, exporting.Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: tuple[Embedder, Path, exporting.ExportResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, out, _ = exported
     other = Embedder.from_pretrained("test_efficientnet", weights="random", size=48, pooling="avg")

@@ -15,16 +15,16 @@ import torch
 
 from lookalike.core import folders
 from lookalike.models import Embedder
-from lookalike.models.inference import onnx_runtime, openvino_runtime, runtimes, torch_fused
-from lookalike.models.inference.graph import RuntimeUnavailable
-from lookalike.models.inference.inputs import Stream, stream
+from lookalike.models.inference import onnx_runtime, openvino_runtime, runtimes, torch_runtime
+from lookalike.models.inference.inputs import ImageStream, image_stream
+from lookalike.models.inference.runtime_base import RuntimeUnavailable
 from tests.helpers import make_image
 
 IMAGES = [make_image(seed) for seed in range(11)]
 
 
 def chosen(model: Embedder, images: object, batch_size: int = 32) -> str:
-    return runtimes.select(model, "embedding", "auto", "f32", stream(images), batch_size)[0].name
+    return runtimes.select_runtime(model, "embedding", "auto", "f32", image_stream(images), batch_size).name
 
 
 @pytest.mark.parametrize("layer", ["embedding", "pooled", "stage2"])
@@ -72,10 +72,10 @@ def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeyp
     model = Embedder.from_pretrained(name, weights="random")
     model.train()
     wanted = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
-    monkeypatch.setattr(runtimes, "ENOUGH", len(IMAGES))
+    monkeypatch.setattr(torch_runtime, "MIN_IMAGES", len(IMAGES))
     got = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
     assert model.training and not torch.jit.onednn_fusion_enabled()
-    assert torch_fused._kept[(model.fingerprint(layer), layer, 1)] is not None
+    assert torch_runtime._last_graph[(model.fingerprint(layer), layer, 1)] is not None
     assert got.dtype == wanted.dtype
     scale = np.abs(wanted).max()
     np.testing.assert_allclose(got / scale, wanted / scale, atol=2e-3 if layer == "stage1" else 1e-5)
@@ -92,20 +92,20 @@ def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeyp
 def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Embedder.from_pretrained(name, weights="random")
     model.set_random_head(16)
-    squares = np.stack([model.square(image) for image in IMAGES])
+    crops = np.stack([model.crop(image) for image in IMAGES])
     traced: list[str] = []
     trace = torch.jit.trace
     monkeypatch.setattr(torch.jit, "trace", lambda *a, **b: (traced.append(name), trace(*a, **b))[1])
-    monkeypatch.setattr(runtimes, "ENOUGH", 2)
+    monkeypatch.setattr(torch_runtime, "MIN_IMAGES", 2)
 
     def ours(model: Embedder) -> np.ndarray:
-        graph = runtimes.graph_for(model, "embedding", "f32", 11)
+        graph = torch_runtime.fused_graph(model, "embedding", "f32", 11)
         assert graph is not None
-        return graph(squares)
+        return graph(crops)
 
     def wanted(model: Embedder) -> np.ndarray:
         with torch.no_grad():
-            return model.eval()(torch.from_numpy(squares)).numpy()
+            return model.eval()(torch.from_numpy(crops)).numpy()
 
     generator = torch.Generator().manual_seed(1)
     before = None
@@ -120,8 +120,8 @@ def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypat
                 value.mul_(1 + 0.1 * torch.rand(value.shape, generator=generator))
     assert len(traced) == 1
     last = ours(model)
-    torch_fused._traced.clear()
-    torch_fused._kept.clear()
+    torch_runtime._traces.clear()
+    torch_runtime._last_graph.clear()
     np.testing.assert_array_equal(ours(model), last)  # a resumed run, which traces anew, finds the same bits
     model.set_random_head(16, seed=1)
     np.testing.assert_allclose(ours(model), wanted(model), atol=1e-5)
@@ -134,9 +134,9 @@ def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypat
 
 def test_a_graph_is_no_way_round_a_hook(model: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     model.set_random_head(16)
-    monkeypatch.setattr(runtimes, "ENOUGH", 2)
-    assert runtimes.graph_for(model, "pooled", "f32", 1) is None
-    assert runtimes.graph_for(model, "pooled", "bf16", 2) is None
+    monkeypatch.setattr(torch_runtime, "MIN_IMAGES", 2)
+    assert torch_runtime.fused_graph(model, "pooled", "f32", 1) is None
+    assert torch_runtime.fused_graph(model, "pooled", "bf16", 2) is None
     for layer, place, free in (
         ("pooled", model.pooling, False),
         ("pooled", model.head, True),
@@ -144,7 +144,7 @@ def test_a_graph_is_no_way_round_a_hook(model: Embedder, monkeypatch: pytest.Mon
     ):
         seen: list[object] = []
         handle = place.register_forward_hook(lambda *given, seen=seen: seen.append(given))
-        assert (runtimes.graph_for(model, layer, "f32", 2) is not None) == free
+        assert (torch_runtime.fused_graph(model, layer, "f32", 2) is not None) == free
         model.features(IMAGES, layer=layer, runtime="torch")
         assert bool(seen) != free
         handle.remove()
@@ -155,15 +155,15 @@ def test_a_network_that_cannot_be_fused_is_run_layer_by_layer(
 ) -> None:
     model = make()
     wanted = model.encode(IMAGES, runtime="torch")
-    monkeypatch.setattr(runtimes, "ENOUGH", 3)
+    monkeypatch.setattr(torch_runtime, "MIN_IMAGES", 3)
     for name, broken in (("trace", _refuses), ("freeze", lambda graph: _wrong)):
-        torch_fused._kept.clear()
-        torch_fused._traced.clear()
+        torch_runtime._last_graph.clear()
+        torch_runtime._traces.clear()
         with monkeypatch.context() as patch:
             patch.setattr(torch.jit, name, broken)
             np.testing.assert_array_equal(model.encode(IMAGES, runtime="torch"), wanted)
-        assert list(torch_fused._kept.values()) == [None]
-    torch_fused._kept.clear()
+        assert list(torch_runtime._last_graph.values()) == [None]
+    torch_runtime._last_graph.clear()
 
 
 def _refuses(*_: object, **__: object) -> None:
@@ -188,7 +188,7 @@ def test_blocks_and_padding_change_nothing(model: Embedder, batch_size: int) -> 
 
 def test_auto_waits_until_it_pays(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
-    many = [IMAGES[0]] * runtimes.ENOUGH
+    many = [IMAGES[0]] * torch_runtime.MIN_IMAGES
     assert chosen(model, many[:-1]) == "torch"
     assert chosen(model, IMAGES[0]) == "torch"
     assert chosen(model, many) == "openvino"
@@ -203,16 +203,16 @@ def test_auto_looks_at_a_generator_and_loses_nothing(make: Callable[..., Embedde
     def source(count: int) -> Iterator[np.ndarray]:
         yield from (IMAGES[number % 11] for number in range(count))
 
-    runtime, items = runtimes.select(model, "embedding", "auto", "f32", stream(source(runtimes.GLANCE - 1)), 8)
-    assert (runtime.name, len(list(items))) == ("torch", runtimes.GLANCE - 1)
-    runtime, items = runtimes.select(model, "embedding", "auto", "f32", stream(source(50)), 8)
-    assert runtime.name == "openvino"
-    assert [item.index for item in items] == list(range(50))
+    short, long = image_stream(source(runtimes.GENERATOR_PROBE - 1)), image_stream(source(50))
+    assert runtimes.select_runtime(model, "embedding", "auto", "f32", short, 8).name == "torch"
+    assert len(list(short.items)) == runtimes.GENERATOR_PROBE - 1
+    assert runtimes.select_runtime(model, "embedding", "auto", "f32", long, 8).name == "openvino"
+    assert [item.index for item in long.items] == list(range(50))
 
 
 def test_auto_keeps_a_training_model_on_torch(make: Callable[..., Embedder], home: Path) -> None:
     model = make().train()
-    assert chosen(model, [IMAGES[0]] * runtimes.ENOUGH) == "torch"
+    assert chosen(model, [IMAGES[0]] * torch_runtime.MIN_IMAGES) == "torch"
 
 
 def test_a_compiled_model_is_never_stale(make: Callable[..., Embedder], home: Path) -> None:
@@ -231,7 +231,7 @@ def test_without_openvino_auto_goes_on_with_torch(
 ) -> None:
     monkeypatch.setattr(openvino_runtime, "installed", lambda: False)
     model = make()
-    assert chosen(model, [IMAGES[0]] * runtimes.ENOUGH) == "torch"
+    assert chosen(model, [IMAGES[0]] * torch_runtime.MIN_IMAGES) == "torch"
     with pytest.raises(RuntimeUnavailable, match="pip install openvino"):
         model.encode(IMAGES, runtime="openvino")
 
@@ -243,12 +243,12 @@ def test_a_network_openvino_refuses_goes_on_with_torch(
         raise ValueError("No conversion rule\nand much more")
 
     monkeypatch.setattr(openvino_runtime, "_convert", refuse)
-    monkeypatch.setattr(runtimes, "_refused", set())
+    monkeypatch.setattr(runtimes, "_unsupported", set())
     model = make()
-    many = [IMAGES[0]] * runtimes.ENOUGH
+    many = [IMAGES[0]] * torch_runtime.MIN_IMAGES
     assert chosen(model, many) == "torch"
     assert chosen(model, many) == "torch"
-    assert capsys.readouterr().err.count("No conversion rule). Going on with torch.") == 1  # said once
+    assert capsys.readouterr().err.count("No conversion rule). Continuing with torch.") == 1  # said once
     with pytest.raises(RuntimeUnavailable, match="No conversion rule"):
         model.encode(IMAGES, runtime="openvino")
 
@@ -262,7 +262,7 @@ def test_ctrl_c_in_the_middle_of_a_conversion_is_no_refusal(
 
     monkeypatch.setattr(openvino_runtime, "_convert", struck)
     with pytest.raises(KeyboardInterrupt):
-        make().encode([IMAGES[0]] * runtimes.ENOUGH)
+        make().encode([IMAGES[0]] * torch_runtime.MIN_IMAGES)
 
 
 def test_a_runtime_that_computes_something_else_is_refused(
@@ -282,8 +282,8 @@ def test_a_runtime_that_computes_something_else_is_refused(
 def test_a_damaged_entry_is_made_again(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
     wanted = model.encode(IMAGES, runtime="openvino")
-    entry = openvino_runtime.entry(model, "embedding")
-    openvino_runtime._forget()
+    entry = openvino_runtime.cache_path(model, "embedding")
+    openvino_runtime._compiled.clear()
     (entry / "model.bin").write_bytes(b"")
     np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), wanted, atol=1e-6)
 
@@ -291,7 +291,7 @@ def test_a_damaged_entry_is_made_again(make: Callable[..., Embedder], home: Path
 def test_the_cache_is_the_owners_alone(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
     model.encode(IMAGES, runtime="openvino")
-    assert openvino_runtime.entry(model, "embedding").stat().st_mode & 0o077 == 0
+    assert openvino_runtime.cache_path(model, "embedding").stat().st_mode & 0o077 == 0
 
 
 def test_openvino_cannot_phone_home(model: Embedder) -> None:
@@ -303,8 +303,8 @@ def test_openvino_cannot_phone_home(model: Embedder) -> None:
 
 
 def test_only_so_many_compiled_models_are_kept(model: Embedder) -> None:
-    path = openvino_runtime.prepare(model, "embedding")
-    for block in range(1, openvino_runtime.KEPT + 3):
+    path = openvino_runtime.convert(model, "embedding")
+    for block in range(1, openvino_runtime._compiled.max_size + 3):
         openvino_runtime.compile_model(path, block, "f32")
     assert [name[1] for name in openvino_runtime._compiled] == [3, 4, 5, 6]
 
@@ -319,10 +319,10 @@ def test_requests_come_back_when_a_caller_stops_early(model: Embedder) -> None:
 
 
 def test_stream_counts() -> None:
-    assert stream(IMAGES).count == 11
-    assert stream(iter(IMAGES)).count is None
-    assert isinstance(stream(IMAGES[0]), Stream)
-    assert stream(IMAGES[0]).single
+    assert image_stream(IMAGES).count == 11
+    assert image_stream(iter(IMAGES)).count is None
+    assert isinstance(image_stream(IMAGES[0]), ImageStream)
+    assert image_stream(IMAGES[0]).single
 
 
 def test_large_squares_run_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,12 +330,12 @@ def test_large_squares_run_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     from types import SimpleNamespace
     from typing import Any
 
-    from lookalike.models.inference.squares import Squares
+    from lookalike.models.inference.pipeline import CropEncoder
 
     def most(size: int, runtime: str) -> int:
         model: Any = SimpleNamespace(preprocess=SimpleNamespace(size=size))
-        monkeypatch.setattr(Squares, "_engine", lambda *_: SimpleNamespace(name=runtime))
-        return Squares(model).most
+        monkeypatch.setattr(CropEncoder, "_runtime", lambda *_: SimpleNamespace(name=runtime))
+        return CropEncoder(model).max_batch
 
     assert [most(size, "openvino") for size in (64, 96, 112, 160, 224, 1000)] == [8, 8, 8, 4, 2, 1]
     assert most(224, "torch") == 32

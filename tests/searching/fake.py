@@ -12,13 +12,13 @@ import pytest
 
 from lookalike.core.files import write_json
 from lookalike.data import Preprocess, UnreadableImage, prepare
-from lookalike.models.inference.inputs import Failure, stream
+from lookalike.models.inference.inputs import Failure, image_stream
 
 
 class FakeEmbedder:
     """A few pixels as a vector; another `seed` is another model, with another sign here and there."""
 
-    dim, reads_words = 48, False
+    dim, supports_text = 48, False
     preprocess = Preprocess(size=4, crop=1.0)
 
     def __init__(self, seed: int = 0, parent: str | None = None, card: dict[str, Any] | None = None) -> None:
@@ -31,26 +31,26 @@ class FakeEmbedder:
     def save_pretrained(self, folder: Path) -> None:
         write_json(folder / "config.json", {"seed": self.seed, "parent": self.parent, "card": self.card})
 
-    def square(self, image: Any) -> np.ndarray:
+    def crop(self, image: Any) -> np.ndarray:
         return prepare(image, self.preprocess)
 
-    def encode_squares(self, squares: Any, count: int) -> Any:
-        for square in squares:
-            yield self.rows([square])
+    def encode_crops(self, crops: Any, count: int) -> Any:
+        for crop in crops:
+            yield self.vectors([crop])
 
-    def rows(self, squares: Any) -> np.ndarray:
-        rows = np.stack(squares).reshape(len(squares), -1).astype(np.float32) - 100.5
+    def vectors(self, crops: Any) -> np.ndarray:
+        rows = np.stack(crops).reshape(len(crops), -1).astype(np.float32) - 100.5
         rows = np.abs(rows) if self.seed else rows
         return np.asarray(self.signs * rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
     def encode(self, images: Any, *, on_error: str = "raise") -> Any:
-        squares, failures = [], []
-        for image in stream(images).items:
+        crops, failures = [], []
+        for image in image_stream(images).items:
             try:
-                squares.append(prepare(image.load(), self.preprocess, box=image.box))
+                crops.append(prepare(image.load(), self.preprocess, box=image.box))
             except UnreadableImage as error:
                 failures.append(Failure(image.index, image.name, error.reason))
-        rows = self.rows(squares) if squares else np.empty((0, self.dim), np.float32)
+        rows = self.vectors(crops) if crops else np.empty((0, self.dim), np.float32)
         return (rows, failures) if on_error == "skip" else rows
 
 
@@ -65,14 +65,14 @@ def install(patch: pytest.MonkeyPatch) -> None:
         return FakeEmbedder(**json.loads((places[0] / "config.json").read_text()))
 
     class Light:
-        streams, most = False, 32
+        concurrent, max_batch = False, 32
 
         def __init__(self, model: Any) -> None:
-            self.square, self.rows = model.square, model.rows
+            self.crop, self.encode = model.crop, model.vectors
 
     def model(self: Any, *, fast: bool = False) -> Any:
-        self._squares = self._squares or Light(self._index.embedder)
-        return self._squares
+        self._model = self._model or Light(self._index.embedder)
+        return self._model
 
     patch.setattr(folder, "load_model", load)
     patch.setattr(writer, "load_model", load)

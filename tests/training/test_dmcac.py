@@ -254,7 +254,7 @@ def test_the_papers_runs_make_their_database_anew_when_the_specification_says(ne
     ],
 )
 def test_the_database_is_refreshed_through_a_graph(network, head, given, through, folder, tmp_path, monkeypatch):
-    from lookalike.models.inference import runtimes
+    from lookalike.models.inference import torch_runtime
     from lookalike.training import loop as looping
 
     changes = {
@@ -268,13 +268,13 @@ def test_the_database_is_refreshed_through_a_graph(network, head, given, through
     run = train(data=folder, method="dmcac", settings=merge(base, changes), out=tmp_path / "run", report=False)
     loop = loop_of(run)
     loop.train_mode()
-    graphs, graph_for = [], looping.graph_for
-    monkeypatch.setattr(looping, "graph_for", lambda *a: graphs.append(graph_for(*a)) or graphs[-1])
+    graphs, fused_graph = [], looping.fused_graph
+    monkeypatch.setattr(looping, "fused_graph", lambda *a: graphs.append(fused_graph(*a)) or graphs[-1])
     last = None
     for _ in range(2):
         wanted = loop.method.encode(loop.method.parted.database)
         with monkeypatch.context() as patch:
-            patch.setattr(runtimes, "ENOUGH", 2)
+            patch.setattr(torch_runtime, "MIN_IMAGES", 2)
             found = loop.method.encode(loop.method.parted.database)
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, wanted, strict=True))
         assert loop.model.training and not any(value.is_inference() for value in found)

@@ -17,7 +17,7 @@ from lookalike.adaptation.view_provider import strong_view
 from lookalike.data import Table, audit, read_table
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models import Embedder
-from lookalike.models.inference.graph import evaluating
+from lookalike.models.inference.runtime_base import eval_mode
 
 if TYPE_CHECKING:
     from lookalike.adaptation.request import AdaptRequest
@@ -89,7 +89,7 @@ def _by_what_it_finds(
 def viewed(model: Embedder, table: Table, seed: int) -> np.ndarray:
     """Vectors of a strong view of each image."""
     found = model.features(table, layer="pooled", view=strong_view(model.preprocess), seed=seed, runtime="torch")
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         return np.asarray(model.from_features(torch.from_numpy(found)).numpy())
 
 

@@ -27,7 +27,7 @@ from lookalike.data.decoding import DECODER
 from lookalike.data.table import read_parquet
 from lookalike.models import Embedder
 from lookalike.models.inference import openvino_runtime
-from lookalike.models.inference.graph import VERSION, RuntimeUnavailable
+from lookalike.models.inference.runtime_base import GRAPH_VERSION, RuntimeUnavailable
 
 
 def _is_pools(entry: Path) -> bool:
@@ -46,7 +46,7 @@ def _names(audit: Path, gone: set[str]) -> bool:
 
 
 def _store(retriever: Embedder, runtime: str) -> Path:
-    key = hash_bytes("pool", str(FORMAT_VERSIONS["cache"]), retriever.fingerprint(), runtime, DECODER, str(VERSION))
+    key = hash_bytes("pool", str(FORMAT_VERSIONS["cache"]), retriever.fingerprint(), runtime, DECODER, str(GRAPH_VERSION))
     return folders.cache("pools") / key
 
 
@@ -54,7 +54,7 @@ def _runtime(retriever: Embedder) -> str:
     """The same whatever the number of images, so that an image's vector never depends on its company."""
     if retriever.device.type == CPU and openvino_runtime.installed():
         try:
-            openvino_runtime.prepare(retriever, "embedding")
+            openvino_runtime.convert(retriever, "embedding")
             return "openvino"
         except RuntimeUnavailable:
             return "torch"

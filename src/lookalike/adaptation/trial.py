@@ -35,7 +35,7 @@ from lookalike.core.run import Run
 from lookalike.core.seeds import derive
 from lookalike.data import Table, audit, read_table
 from lookalike.models import Embedder
-from lookalike.models.fingerprint import raw_bytes
+from lookalike.models.fingerprint import tensor_bytes
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def squares(model: Embedder, table: Table, parts: Sequence[np.ndarray]) -> Itera
     """Pixels of a table, part by part, as the finished model would see them."""
     for part in parts:
         rows = table.take(part)
-        yield torch.from_numpy(np.stack([model.square(rows.open_bytes(i)) for i in range(len(rows))]))
+        yield torch.from_numpy(np.stack([model.crop(rows.open_bytes(i)) for i in range(len(rows))]))
 
 
 def _source(asked: AdaptRequest, model: Embedder, layer: str, classes: Classes) -> Any:
@@ -148,7 +148,7 @@ class Trial:
     @property
     def weights(self) -> str:
         """A name for every bit of the candidate."""
-        return hash_bytes(*(raw_bytes(value) for value in self.candidate.state_dict().values()))
+        return hash_bytes(*(tensor_bytes(value) for value in self.candidate.state_dict().values()))
 
 
 def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: AdaptRequest, pending: Pending) -> Trial:

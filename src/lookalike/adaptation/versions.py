@@ -23,7 +23,7 @@ from lookalike.core.files import atomic_folder, check_format, read_json, stamp, 
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.models import Embedder
-from lookalike.models.folder import WEIGHTS
+from lookalike.models.model_folder import WEIGHTS
 
 LEDGER = "versions.json"
 

@@ -237,7 +237,7 @@ class Method(nn.Module, ABC):
     def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         """What the loop calls: `loss`, with `z` behind the model's norm layer if it has one."""
         if "z" in embeddings:
-            embeddings = {**embeddings, "z": self.context.model.normed(embeddings["z"])}
+            embeddings = {**embeddings, "z": self.context.model.apply_norm(embeddings["z"])}
         return self.loss(embeddings, batch)
 
     def memory_rows(self, count: int) -> MemoryRows | None:

@@ -24,7 +24,7 @@ from lookalike.methods.choosing import choose_blocks
 from lookalike.methods.collapse import HEALTHY, Guard, Sizes, effective_rank, spread
 from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
 from lookalike.models.embedder import Embedder
-from lookalike.models.prototypes import folded
+from lookalike.models.prototypes import fold_projection
 
 RANK_EVERY = 10
 
@@ -106,7 +106,7 @@ class CARP(CropMethod):
     def export_tensors(self) -> dict[str, Tensor]:
         own = self.teacher_assigner if self.settings.teacher == "ema" else self.assigner
         prototypes = self.assigner.prototypes if self.settings.share_prototypes else own.prototypes
-        return folded(own.projection, prototypes)
+        return fold_projection(own.projection, prototypes)
 
     def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
         return super().param_groups(lrs, [*head_modules, self.assigner])

@@ -54,7 +54,7 @@ class DiVA(Margin):
     def __init__(self, settings: DiVASettings, context: Context) -> None:
         super().__init__(settings, context)
         model = context.model
-        model.head = BlockLinear.of(model.head, len(HEADS))
+        model.head = BlockLinear.from_linear(model.head, len(HEADS))
         self.block = context.dim // len(HEADS)
         self.others = nn.ModuleDict({name: self.make_loss() for name in ("shared", "intra")})
         self.decorrelators = nn.ModuleDict({name: self._decorrelator(name) for name in HEADS[1:]})

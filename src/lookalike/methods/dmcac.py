@@ -109,7 +109,7 @@ class DMCAC(Method):
 
     def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         z = embeddings["z"]
-        return self.loss({**embeddings, "z": self.context.model.normed(z.flatten(0, 1)).view_as(z)}, batch)
+        return self.loss({**embeddings, "z": self.context.model.apply_norm(z.flatten(0, 1)).view_as(z)}, batch)
 
     # ---- the database ----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Models: backbones, pooling, head, `Embedder`, fast runtimes, feature caches, model folders."""
+"""Models: backbones, pooling, heads, ``Embedder``, model folders, the feature cache and inference."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from lookalike.models.cache import features_for
     from lookalike.models.embedder import Embedder
     from lookalike.models.embedding import embed
     from lookalike.models.exporting import export
+    from lookalike.models.feature_cache import features_for
     from lookalike.models.inference.inputs import Failure
 
 __all__ = ["Embedder", "Failure", "embed", "export", "features_for"]

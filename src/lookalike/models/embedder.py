@@ -1,8 +1,8 @@
-"""`Embedder`: images to unit vectors."""
+"""``Embedder``: images to unit vectors."""
 
 from __future__ import annotations
 
-import os
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lookalike.core import seeds
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.data.decoding import Preprocess
-from lookalike.models import backbones, layers
-from lookalike.models.fingerprint import Snapshot, raw_bytes
-from lookalike.models.heads import BlockLinear
-from lookalike.models.inference.inputs import Failure
-from lookalike.models.norms import name_of
+from lookalike.models import backbones, stages
+from lookalike.models.fingerprint import Snapshot, tensor_bytes
+from lookalike.models.heads import BlockLinear, norm_name, pca_head, random_head
 from lookalike.models.pooling import Pooling, unit
 from lookalike.models.prototypes import Prototypes
 
@@ -31,10 +28,32 @@ if TYPE_CHECKING:
 
 
 class Embedder(nn.Module):
-    """Backbone, pooling and head: `encode` turns images into float32 rows of length one.
+    """A model that turns images into unit vectors: backbone, pooling, head and an optional norm layer.
 
-    Pooled features are brought to length one before the head, so a head that was made from cached
-    features and one trained end to end see the same input.
+    Usually made by ``Embedder.from_pretrained``. Pooled features are scaled to unit length before the head, so that a
+    head computed from cached features and one trained end to end receive the same input.
+
+    Args:
+        backbone: A network that gives a feature map, tokens or pooled features; from timm or open_clip.
+        preprocess: Size, crop and normalization of the images.
+        name: Name of the model, for people.
+        architecture: Name under which ``backbones.create_backbone`` makes such a backbone.
+        pooling: A pooling of :mod:`lookalike.models.pooling`; ``"own"`` leaves it to the backbone.
+        card: Entries of the model card.
+        parent: Fingerprint of the model that this one was made from.
+
+    Shape:
+        - images: ``(N, S, S, 3)`` uint8 pixels, or ``(N, 3, S, S)`` normalized floats.
+        - output: ``(N, dim)``, each row of unit length.
+
+    Example:
+        >>> model = la.Embedder.from_pretrained("efficientnet_lite0", size=64)
+        >>> files = la.read_table("photos")
+        >>> vectors = model.encode(files)
+        >>> vectors.shape
+        (24, 1280)
+        >>> model.similarity(vectors[:2], vectors).shape
+        (2, 24)
     """
 
     head: nn.Linear | nn.Identity
@@ -74,12 +93,12 @@ class Embedder(nn.Module):
         self.prototypes = None
         self._fingerprints: dict[str, tuple[Snapshot, str]] = {}
         with torch.inference_mode():
-            was = backbone.training
-            probe = torch.zeros(1, 3, preprocess.size, preprocess.size)
-            self.feature_dim = int(self.pooling(backbone.eval()(probe)).shape[1])
-            backbone.train(was)
+            was_training = backbone.training
+            example = torch.zeros(1, 3, preprocess.size, preprocess.size)
+            self.feature_dim = int(self.pooling(backbone.eval()(example)).shape[1])
+            backbone.train(was_training)
 
-    # --- from and to disk ---
+    # --- loading and saving ---
 
     @classmethod
     def from_pretrained(
@@ -91,50 +110,71 @@ class Embedder(nn.Module):
         size: int | None = None,
         weights: str | Path | None = None,
     ) -> Embedder:
-        """A model folder, a run folder, `efficientnet_lite0`, `efficientnet_lite2`, or any timm name.
+        """Load a model.
 
-        `pooling` and `size` change what the model comes with; `weights` is a local file for a timm name,
-        or `random` to ask for an untrained one.
+        Args:
+            name_or_path: A model folder, a run folder, ``efficientnet_lite0``, ``efficientnet_lite2``, a timm name or
+                an open_clip name (``open_clip:NAME:WEIGHTS``).
+            device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``, ``"xpu"``.
+            pooling: A pooling in place of the model's default.
+            size: An input size in pixels in place of the model's default.
+            weights: A local weight file for a timm or open_clip name, or ``"random"`` for an untrained model.
+
+        Returns:
+            The model in evaluation mode.
+
+        Raises:
+            LookalikeError: If there is no such model, or its weights are missing or do not fit.
+
+        Example:
+            >>> la.Embedder.from_pretrained("resnet10_small", weights="random").dim
+            256
         """
-        from lookalike.models import folder
+        from lookalike.models import model_folder
 
         target = resolve(device)
-        found = folder.find(name_or_path)
-        if found is None:
+        path = model_folder.find(name_or_path)
+        if path is None:
             model = cls.from_name(str(name_or_path), pooling=pooling, size=size, weights=weights)
         elif weights is not None:
-            raise LookalikeError(f"`{found}` is a model folder with weights of its own; leave `weights` out.")
+            raise LookalikeError(f"`{path}` is a model folder with weights of its own; leave `weights` out.")
         else:
-            model = folder.load(cls, found, pooling=pooling, size=size)
+            model = model_folder.load(cls, path, pooling=pooling, size=size)
         return model.to(target).eval()
 
     @classmethod
     def from_name(
         cls, name: str, *, pooling: str | None = None, size: int | None = None, weights: str | Path | None = None
     ) -> Embedder:
-        built = backbones.build(name, weights=weights, size=size)
-        # GeM is never far from the best for the Lite models, and 2 points above the average at 224 px.
-        default = "gem" if built.architecture in {b.architecture for b in backbones.BUILTIN.values()} else "own"
-        card = {"backbone": built.source, "license": built.license}
+        """Load a backbone by name, without looking for model folders; see ``from_pretrained``."""
+        loaded = backbones.load_backbone(name, weights=weights, size=size)
+        # GeM is always close to the best pooling of the Lite models, and 2 points above average pooling at 224 px.
+        default = "gem" if loaded.architecture in {b.architecture for b in backbones.BUILTIN.values()} else "own"
         return cls(
-            built.backbone,
-            built.preprocess,
+            loaded.backbone,
+            loaded.preprocess,
             name=name,
-            architecture=built.architecture,
+            architecture=loaded.architecture,
             pooling=pooling or default,
-            card=card,
+            card={"backbone": loaded.source, "license": loaded.license},
         )
 
     def save_pretrained(self, path: str | Path, *, card: dict[str, Any] | None = None) -> None:
-        """Write the model folder: `config.json`, `model.safetensors`, and the card as `README.md`."""
-        from lookalike.models import folder
+        """Write a model folder: ``config.json``, ``model.safetensors`` and the model card ``README.md``.
 
-        folder.save(self, Path(path), card)
+        Args:
+            path: The folder; an existing model folder is replaced as a whole.
+            card: Further entries of the model card (``description``, ``data``, ``method``, ``results``, ``limits``).
+        """
+        from lookalike.models import model_folder
 
-    # --- what it is ---
+        model_folder.save(self, Path(path), card)
+
+    # --- properties ---
 
     @property
     def dim(self) -> int:
+        """Embedding dimension."""
         return self.head.out_features if isinstance(self.head, nn.Linear) else self.feature_dim
 
     @property
@@ -143,93 +183,103 @@ class Embedder(nn.Module):
 
     @property
     def layers(self) -> list[str]:
-        """The layers that `features` can give and `from_layer` can go on from."""
-        return [*layers.stage_names(self.backbone), *layers.ENDS]
+        """The layers that ``features`` can compute and ``from_layer`` can continue from."""
+        return [*stages.stage_names(self.backbone), *stages.FINAL_LAYERS]
 
     def lower(self, layer: str) -> nn.Module:
-        """The backbone up to a stage (shares its weights)."""
-        return layers.lower(self.backbone, layer)
+        """The backbone up to and including a stage; it shares the weights."""
+        return stages.lower_part(self.backbone, layer)
 
     def upper(self, layer: str) -> nn.Module:
-        """The backbone after a stage (shares its weights)."""
-        return layers.upper(self.backbone, layer)
+        """The backbone after a stage; it shares the weights."""
+        return stages.upper_part(self.backbone, layer)
 
     def snapshot(self, layer: str = "embedding") -> tuple[Snapshot, list[Tensor]]:
-        """What decides what the model computes up to `layer`: weights, architecture, pooling, preprocessing."""
-        layers.check_layer(self.backbone, layer)
-        parts: list[nn.Module] = [self.backbone if layer in layers.ENDS else self.lower(layer)]
+        """The state of everything that decides what the model computes up to a layer, and the tensors among it."""
+        stages.check_layer(self.backbone, layer)
+        parts: list[nn.Module] = [self.backbone if layer in stages.FINAL_LAYERS else self.lower(layer)]
         if layer == "embedding":
             parts += [self.head, self.norm]
         tensors = [value for part in parts for value in part.state_dict(keep_vars=True).values()]
-        words = f"{self.architecture} {self.pooling.name if layer in layers.ENDS else layer} {self.preprocess}"
+        text = f"{self.architecture} {self.pooling.name if layer in stages.FINAL_LAYERS else layer} {self.preprocess}"
         if layer == "embedding" and isinstance(self.head, BlockLinear):
-            words += f" {self.head.blocks} blocks"
-        if layer == "embedding" and name_of(self.norm) != "none":
-            words += f" {name_of(self.norm)}"
-        return Snapshot(words, tensors), tensors
+            text += f" {self.head.blocks} blocks"
+        if layer == "embedding" and norm_name(self.norm) != "none":
+            text += f" {norm_name(self.norm)}"
+        return Snapshot(text, tensors), tensors
 
     def fingerprint(self, layer: str = "embedding") -> str:
-        """A name for what the model computes up to `layer`.
+        """A hash of what the model computes up to a layer: weights, architecture, pooling and preprocessing.
 
-        Hashing is repeated only when a tensor was written to or exchanged since the last call.
+        It is computed again only if a tensor was written to or replaced since the last call.
+
+        Args:
+            layer: ``"embedding"``, ``"pooled"`` or a stage.
+
+        Returns:
+            The hash in hexadecimal digits.
         """
         state, tensors = self.snapshot(layer)
-        known = self._fingerprints.get(layer)
-        if known is None or not known[0].same(state):
-            known = self._fingerprints[layer] = (state, hash_bytes(state.words, *map(raw_bytes, tensors)))
-        return known[1]
+        cached = self._fingerprints.get(layer)
+        if cached is None or not cached[0].same(state):
+            digest = hash_bytes(state.description, *map(tensor_bytes, tensors))
+            cached = self._fingerprints[layer] = (state, digest)
+        return cached[1]
 
     def _repr_html_(self) -> str:
         rows = {
             "backbone": self.architecture,
             "pooling": self.pooling.name,
-            "vector": f"{self.dim} numbers",
+            "dimension": f"{self.dim}",
             "images": f"{self.preprocess.size} px",
             "fingerprint": self.fingerprint(),
         }
         cells = "".join(
             f"<tr><th style='text-align:left'>{key}</th><td>{value}</td></tr>" for key, value in rows.items()
         )
-        return f"<table><caption>Embedder {_escape(self.name)}</caption>{cells}</table>"
+        return f"<table><caption>Embedder {html.escape(self.name)}</caption>{cells}</table>"
 
-    # --- computing ---
+    # --- tensors ---
 
     def normalize(self, images: Tensor) -> Tensor:
-        """uint8 N×S×S×3 pixels to what the backbone expects; float tensors N×3×S×S pass as they are."""
+        """Convert uint8 pixels ``(N, S, S, 3)`` to what the backbone expects; float tensors pass unchanged."""
         if images.dtype != torch.uint8:
             return images
         return (images.permute(0, 3, 1, 2).to(self.mean.dtype) / 255 - self.mean) / self.std
 
     def pooled(self, images: Tensor) -> Tensor:
+        """Pooled features ``(N, feature_dim)``, not normalized."""
         return self.pooling(self.backbone(self.normalize(images)))
 
     def stage(self, layer: str, images: Tensor) -> Tensor:
+        """Output of a stage of the backbone."""
         lower: Any = self.lower(layer)
         return lower.forward_features(self.normalize(images))
 
-    def from_features(self, features: Tensor) -> Tensor:
-        features = unit(features)
-        rows = features if isinstance(self.head, nn.Identity) else unit(self.head(features))
-        # In training the norm layer needs the joint batch: the loop applies it (Method.joint_loss).
-        return rows if self.training else self.normed(rows)
-
-    def normed(self, rows: Tensor) -> Tensor:
-        """Unit rows behind the norm layer, where there is one."""
-        return rows if isinstance(self.norm, nn.Identity) else unit(self.norm(rows))
-
-    def from_layer(self, layer: str, x: Tensor) -> Tensor:
-        """Unit embeddings from what `features(layer=...)` gave."""
-        return x if layer == "embedding" else self.from_features(self.pooled_from(layer, x))
-
-    def pooled_from(self, layer: str, x: Tensor) -> Tensor:
-        """Pooled features from what `features(layer=...)` gave."""
-        return x if layer == "pooled" else self.pooling(self.upper(layer)(x.to(self.mean.dtype)))
-
-    def at_layer(self, layer: str, images: Tensor) -> Tensor:
-        """What the network holds at `layer` for these images."""
+    def layer_output(self, layer: str, images: Tensor) -> Tensor:
+        """Output of ``"embedding"``, ``"pooled"`` or a stage."""
         if layer == "embedding":
             return self(images)
         return self.pooled(images) if layer == "pooled" else self.stage(layer, images)
+
+    def from_layer(self, layer: str, x: Tensor) -> Tensor:
+        """Embeddings from the output of a layer."""
+        return x if layer == "embedding" else self.from_features(self.pooled_from(layer, x))
+
+    def pooled_from(self, layer: str, x: Tensor) -> Tensor:
+        """Pooled features from the output of a stage (or of ``"pooled"`` itself)."""
+        return x if layer == "pooled" else self.pooling(self.upper(layer)(x.to(self.mean.dtype)))
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """Embeddings from pooled features."""
+        features = unit(features)
+        embeddings = features if isinstance(self.head, nn.Identity) else unit(self.head(features))
+        # In training the norm layer needs the joint batch: the loop applies it (Method.joint_loss).
+        return embeddings if self.training else self.apply_norm(embeddings)
+
+    def apply_norm(self, embeddings: Tensor) -> Tensor:
+        """Embeddings after the norm layer, if there is one."""
+        return embeddings if isinstance(self.norm, nn.Identity) else unit(self.norm(embeddings))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.from_features(self.pooled(images))
@@ -237,40 +287,38 @@ class Embedder(nn.Module):
     # --- heads ---
 
     def set_pca_head(self, features: np.ndarray, dim: int) -> None:
-        """The head as the top-`dim` eigenvectors of XᵀX of the unit features: not centered, not whitened, bias 0."""
+        """Replace the head by the leading principal directions of features; see ``heads.pca_head``.
+
+        Args:
+            features: Pooled features, ``(N, feature_dim)``.
+            dim: Embedding dimension, at most ``feature_dim``.
+
+        Raises:
+            LookalikeError: If the shape does not fit, or values are not finite.
+        """
         rows = torch.from_numpy(np.array(features, dtype=np.float64))
         if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
             raise LookalikeError(
-                f"Features of shape {tuple(rows.shape)} do not fit: {self.feature_dim} columns are wanted."
+                f"Features of shape {tuple(rows.shape)} do not fit: {self.feature_dim} columns are needed."
             )
         self._check_dim(dim)
         if not torch.isfinite(rows).all():
-            raise LookalikeError("The features hold values that are not finite; no head can be made from them.")
-        rows = unit(rows)
-        _, vectors = torch.linalg.eigh(rows.T @ rows)
-        basis = vectors.flip(1)[:, :dim]
-        # The sign of an eigenvector is free; fix it, so that the same features give the same head.
-        peak = basis.gather(0, basis.abs().argmax(0, keepdim=True))
-        self._set_head((basis * peak.sign()).T)
+            raise LookalikeError("The features contain values that are not finite; no head can be made from them.")
+        self.head = pca_head(rows, dim).to(self.device)
 
     def set_random_head(self, dim: int, seed: int = 0) -> None:
-        """Start the head as `nn.Linear` does by default: what the papers' recipes ask for."""
+        """Replace the head by a randomly initialized linear layer.
+
+        Args:
+            dim: Embedding dimension, at most ``feature_dim``.
+            seed: Seed of the initialization.
+        """
         self._check_dim(dim)
-        bound = self.feature_dim**-0.5
-        generator = seeds.torch_rng(seed, "head")
-        weight = (torch.rand(dim, self.feature_dim, generator=generator) * 2 - 1) * bound
-        self._set_head(weight, (torch.rand(dim, generator=generator) * 2 - 1) * bound)
+        self.head = random_head(self.feature_dim, dim, seed).to(self.device)
 
     def _check_dim(self, dim: int) -> None:
         if not 1 <= dim <= self.feature_dim:
             raise LookalikeError(f"A head of {dim} dimensions cannot be made from {self.feature_dim} features.")
-
-    def _set_head(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        head = nn.Linear(weight.shape[1], weight.shape[0], device=self.device)
-        with torch.no_grad():
-            head.weight.copy_(weight)
-            head.bias.zero_() if bias is None else head.bias.copy_(bias)
-        self.head = head
 
     # --- images ---
 
@@ -284,42 +332,41 @@ class Embedder(nn.Module):
         on_error: str = "raise",
         progress: bool = False,
     ) -> Any:
-        """float32 rows of length one, in the order of the images; one image alone gives one vector.
+        """Compute the unit vectors of images.
 
-        Images are paths, bytes, PIL images, arrays, a `Table` or a generator of them. With
-        `on_error="skip"` the answer is `(rows, failures)`, the rows of unreadable images left out.
-        `precision="bf16"` is about twice as fast where the processor supports it, and moves scores by
-        up to 0.005: do not mix its vectors with f32 ones.
+        Args:
+            images: One image (path, bytes, PIL image or array), a sequence of them, an array ``(N, H, W, 3)``, a
+                ``Table`` or a generator.
+            batch_size: Images decoded and run together.
+            runtime: ``"auto"``, ``"torch"``, ``"openvino"`` or ``"onnx"``.
+            precision: ``"f32"``, or ``"bf16"``: about twice as fast where the CPU supports it, but similarities change
+                by up to 0.005; do not mix such vectors with f32 ones.
+            on_error: ``"raise"`` at the first unreadable image, or ``"skip"`` unreadable images.
+            progress: Whether to show a progress bar.
+
+        Returns:
+            float32 vectors ``(N, dim)`` in the order of the images, or ``(dim,)`` for a single image. With
+            ``on_error="skip"`` a pair of the vectors of the readable images and a list of ``Failure``.
+
+        Raises:
+            UnreadableImage: If an image cannot be read and ``on_error`` is ``"raise"``.
+
+        Example:
+            >>> model = la.Embedder.from_pretrained("resnet10_small", weights="random")
+            >>> model.encode([np.zeros((80, 60, 3), np.uint8)]).shape
+            (1, 256)
         """
-        return self._encode(images, "embedding", batch_size, runtime, precision, on_error, progress, view=None, seed=0)
+        from lookalike.models.inference import pipeline
 
-    def square(self, image: Any) -> np.ndarray:
-        """What the model is fed with: uint8 size×size×3; with `encode_squares` the two halves of `encode`."""
-        from lookalike.models.inference.pixels import center
-
-        return np.asarray(center(image, self.preprocess))
-
-    def encode_squares(
-        self, squares: Iterable[np.ndarray], count: int, *, layer: str = "embedding"
-    ) -> Iterator[np.ndarray]:
-        """float32 rows of length one for at most `count` squares of pixels that were made before; features with
-        `layer="pooled"`. In order, a few at a time, while further squares are drawn."""
-        from lookalike.models.inference.squares import Squares
-
-        return Squares(self, layer=layer).stream(squares, count)
-
-    @property
-    def reads_words(self) -> bool:
-        """Whether words land in the same space as images."""
-        return hasattr(self.backbone, "read") and isinstance(self.head, nn.Identity)
-
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 rows of length one for words, to be compared with those of images."""
-        if not self.reads_words:
-            raise LookalikeError(f"The model {self.name} reads no words: take an open_clip model (`open_clip:NAME`).")
-        with torch.inference_mode():
-            rows = unit(self.backbone.read(list(texts)))
-        return np.asarray(rows.float().cpu())
+        return pipeline.encode(
+            self,
+            images,
+            batch_size=batch_size,
+            runtime=runtime,
+            precision=precision,
+            on_error=on_error,
+            progress=progress,
+        )
 
     def features(
         self,
@@ -334,33 +381,105 @@ class Embedder(nn.Module):
         on_error: str = "raise",
         progress: bool = False,
     ) -> Any:
-        """Features before the head (`pooled`, not normalized), or the output of a lower stage (float16).
+        """Compute features below the head: pooled features (not normalized), or the output of a stage (float16).
 
-        `view` (`data/views.py`) is applied to the decoded pixels; the same seed gives the same views.
+        Args:
+            images: As for ``encode``.
+            layer: ``"pooled"``, ``"embedding"`` or a stage; see ``layers``.
+            view: Augmentation of :mod:`lookalike.data`, applied in place of the center crop.
+            seed: Seed of the view; the same seed gives the same views.
+            batch_size: As for ``encode``.
+            runtime: As for ``encode``.
+            precision: As for ``encode``.
+            on_error: As for ``encode``.
+            progress: As for ``encode``.
+
+        Returns:
+            As for ``encode``.
         """
-        layers.check_layer(self.backbone, layer)
-        return self._encode(images, layer, batch_size, runtime, precision, on_error, progress, view=view, seed=seed)
+        from lookalike.models.inference import pipeline
 
-    def _encode(self, images: Any, layer: str, batch_size: int, *options: Any, view: Any, seed: int) -> Any:
-        from lookalike.models.inference import encoding
+        stages.check_layer(self.backbone, layer)
+        return pipeline.encode(
+            self,
+            images,
+            layer=layer,
+            batch_size=batch_size,
+            runtime=runtime,
+            precision=precision,
+            on_error=on_error,
+            progress=progress,
+            view=view,
+            seed=seed,
+        )
 
-        return encoding.encode(self, images, layer, batch_size, *options, view=view, seed=seed)
+    def crop(self, image: Any) -> np.ndarray:
+        """Decode an image into the model's input, ``(size, size, 3)`` uint8; the first half of ``encode``."""
+        from lookalike.models.inference.pipeline import load_crop
+
+        return np.asarray(load_crop(image, self.preprocess))
+
+    def encode_crops(
+        self, crops: Iterable[np.ndarray], count: int, *, layer: str = "embedding"
+    ) -> Iterator[np.ndarray]:
+        """Compute vectors of crops; the second half of ``encode``.
+
+        Args:
+            crops: What ``crop`` returned.
+            count: At most how many there are.
+            layer: ``"embedding"``, or ``"pooled"`` for features.
+
+        Yields:
+            The vectors in order, a few at a time, while further crops are drawn.
+        """
+        from lookalike.models.inference.pipeline import CropEncoder
+
+        return CropEncoder(self, layer=layer).stream(crops, count)
+
+    @property
+    def supports_text(self) -> bool:
+        """Whether texts can be embedded into the same space as images."""
+        return hasattr(self.backbone, "encode_text") and isinstance(self.head, nn.Identity)
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Compute the unit vectors of texts, comparable with those of images.
+
+        Args:
+            texts: The texts.
+
+        Returns:
+            float32 vectors ``(N, dim)``.
+
+        Raises:
+            LookalikeError: If the model has no text encoder.
+        """
+        if not self.supports_text:
+            raise LookalikeError(
+                f"The model {self.name} has no text encoder: use an open_clip model (`open_clip:NAME`)."
+            )
+        with torch.inference_mode():
+            embeddings = unit(self.backbone.encode_text(list(texts)))
+        return np.asarray(embeddings.float().cpu())
 
     @staticmethod
     def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Cosine similarity of every row of `a` with every row of `b`."""
+        """Cosine similarity of every row of ``a`` with every row of ``b``.
+
+        Args:
+            a: Vectors ``(N, D)`` or one vector ``(D,)``.
+            b: Vectors ``(M, D)`` or one vector ``(D,)``.
+
+        Returns:
+            Similarities ``(N, M)``.
+
+        Example:
+            >>> la.Embedder.similarity(np.eye(2), np.array([1.0, 0.0]))
+            array([[1.],
+                   [0.]], dtype=float32)
+        """
         left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
         return _unit_rows(left) @ _unit_rows(right).T
 
 
 def _unit_rows(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
-def _escape(text: str) -> str:
-    import html
-
-    return html.escape(os.fspath(text))
-
-
-__all__ = ["Embedder", "Failure"]

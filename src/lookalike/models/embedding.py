@@ -1,4 +1,4 @@
-"""The verb `embed`: a folder or table of images to a file of vectors."""
+"""The command ``embed``: a folder or table of images to a file of vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_file, human_bytes, need_space, write_json
 from lookalike.core.progress import Progress, say
-from lookalike.models.backbones import DEFAULT
+from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference.inputs import Failure, is_table
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from lookalike.data import Table
 
 BLOCK = 4096  # rows in memory at a time
-SAMPLE = 64  # images by which a coarser precision is judged
+SAMPLE = 64  # images on which a lower precision is compared with f32
 
 
 @dataclass(frozen=True)
-class Embedded:
-    """What `embed` did."""
+class EmbedResult:
+    """What ``embed`` wrote: the file, its vectors, and the images left out."""
 
     out: Path
     count: int
@@ -38,29 +38,19 @@ class Embedded:
     seconds: float
     failures: list[Failure] = field(default_factory=list)
     dry_run: bool = False
-    cost: dict[str, Any] | None = None
-    """What a precision below f32 did to the vectors: their cosine with those of f32, over some of the images."""
+    precision_loss: dict[str, Any] | None = None
+    """Below f32: the cosine similarity with f32 vectors, measured on some of the images."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "out": self.out.as_posix(),
-            "count": self.count,
-            "dim": self.dim,
-            "bytes": self.bytes,
-            "model": self.model,
-            "fingerprint": self.fingerprint,
-            "seconds": round(self.seconds, 3),
-            "failures": [failure.to_json() for failure in self.failures],
-            "dry_run": self.dry_run,
-            "cost": self.cost,
-        }
+        failures = [failure.to_json() for failure in self.failures]
+        return {**vars(self), "out": self.out.as_posix(), "seconds": round(self.seconds, 3), "failures": failures}
 
 
 def embed(
     *,
     source: str | Path | Table,
     out: str | Path,
-    model: str | Path | Embedder = DEFAULT,
+    model: str | Path | Embedder = DEFAULT_MODEL,
     layout: str = "auto",
     split: str | None = None,
     size: int | None = None,
@@ -73,16 +63,44 @@ def embed(
     on_error: str = "skip",
     dry_run: bool = False,
     progress: bool = True,
-) -> Embedded:
-    """Embed every image of a folder or table into `out`: `.npy`, or `.parquet` with row_id, path and vector.
+) -> EmbedResult:
+    """Embed every image of a folder or table into a file.
 
-    Beside a `.npy` lies a `.json` of the same name that says which row is which image. Unreadable
-    images are left out and listed; `on_error="raise"` stops at the first. `precision="bf16"` is faster and less
-    exact: what it costs is measured on some of the images, and said.
+    A ``.parquet`` file holds row_id, path and vector (and label and split where there are any); beside a ``.npy`` file
+    lies a ``.json`` file of the same name with the row_id and path of every row.
+
+    Args:
+        source: Folder, table or archive of images.
+        out: File to write: .npy or .parquet.
+        model: Model folder, run, timm or open_clip name.
+        layout: Data set layout. Detected by default.
+        split: Only the images of this split.
+        size: Input size in pixels. The model's own by default.
+        pooling: Pooling. The model's own by default.
+        weights: Local weight file, or "random".
+        batch_size: Images decoded and run together.
+        runtime: What runs the model: auto, torch, openvino or onnx.
+        precision: Precision: f32, or bf16, which is faster and less exact.
+        device: Device: auto, cpu, cuda, mps or xpu.
+        on_error: Unreadable images: skip them, or raise at the first.
+        dry_run: Only report what would be written.
+        progress: Show a progress bar.
+
+    Returns:
+        The number of vectors, their dimension, and the images left out.
+
+    Raises:
+        LookalikeError: If there are no readable images, or not enough disk space.
+
+    Example:
+        >>> model = la.Embedder.from_pretrained("resnet10_small", weights="random")
+        >>> result = la.embed(source="photos", out="vectors.npy", model=model, progress=False)
+        >>> result.count, np.load("vectors.npy").shape
+        (24, (24, 256))
     """
     out = Path(out)
     if out.suffix not in (".npy", ".parquet"):
-        raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet: that says which kind of file to write.")
+        raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet, the two kinds of file it can be.")
     if is_table(source):
         table: Any = source
     else:
@@ -93,12 +111,12 @@ def embed(
         raise LookalikeError(f"There are no images in `{source}`.")
     if not isinstance(model, Embedder):
         model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
-    wanted = len(table) * (model.dim * 4 + 200)
-    need_space(out, wanted, f"Embedding {len(table):,} images")
-    say(f"{len(table):,} images to vectors of {model.dim} numbers: about {human_bytes(wanted)}.")
+    estimated = len(table) * (model.dim * 4 + 200)
+    need_space(out, estimated, f"Embedding {len(table):,} images")
+    say(f"{len(table):,} images to vectors of {model.dim} dimensions: about {human_bytes(estimated)}.")
     start = time.monotonic()
     if dry_run:
-        return Embedded(out, len(table), model.dim, wanted, model.name, model.fingerprint(), 0.0, dry_run=True)
+        return EmbedResult(out, len(table), model.dim, estimated, model.name, model.fingerprint(), 0.0, dry_run=True)
     failures: list[Failure] = []
     options = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
     blocks = _blocks(model, table, failures, on_error, options, progress)
@@ -115,37 +133,46 @@ def embed(
     if failures:
         say(f"{len(failures):,} of {len(table):,} images could not be read and were left out.")
     seconds = time.monotonic() - start
-    cost = None if precision == "f32" else _cost(model, table.take(np.arange(min(SAMPLE, len(table)))), options)
-    size, name = out.stat().st_size, model.fingerprint()
-    return Embedded(out, count, model.dim, size, model.name, name, seconds, failures, cost=cost)
+    sample = table.take(np.arange(min(SAMPLE, len(table))))
+    return EmbedResult(
+        out,
+        count,
+        model.dim,
+        out.stat().st_size,
+        model.name,
+        model.fingerprint(),
+        seconds,
+        failures,
+        precision_loss=None if precision == "f32" else _precision_loss(model, sample, options),
+    )
 
 
-def _cost(model: Embedder, table: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """How far a coarser precision moves the vectors of some images, in words too."""
-    coarse, exact = (model.encode(table, on_error="skip", **options | over)[0] for over in ({}, {"precision": "f32"}))
-    cosine = (coarse.astype(np.float64) * exact).sum(axis=1)
+def _precision_loss(model: Embedder, table: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Measure, and report, how far a lower precision moves the vectors of some images."""
+    low, exact = (model.encode(table, on_error="skip", **options | over)[0] for over in ({}, {"precision": "f32"}))
+    cosine = (low.astype(np.float64) * exact).sum(axis=1)
     if not len(cosine):
         return {"images": 0}
-    found = {"images": len(cosine), "mean_cosine": float(cosine.mean()), "least_cosine": float(cosine.min())}
+    loss = {"images": len(cosine), "mean_cosine": float(cosine.mean()), "min_cosine": float(cosine.min())}
     say(
-        f"{options['precision']} is less exact than f32: over {len(cosine):,} of the images the cosine of the two is "
-        f"{found['mean_cosine']:.5f} on average and {found['least_cosine']:.5f} at least; do not mix such vectors."
+        f"{options['precision']} is less exact than f32: the cosine similarity of both over {len(cosine):,} images "
+        f"is {loss['mean_cosine']:.5f} on average, {loss['min_cosine']:.5f} at least. Do not mix vectors of both."
     )
-    return found
+    return loss
 
 
 def _blocks(
     model: Embedder, table: Any, failures: list[Failure], on_error: str, options: dict[str, Any], progress: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(indices into the table, their vectors), a few thousand at a time."""
+    """Yield indices into the table and their vectors, a few thousand at a time."""
     with Progress("Embedding", len(table), shown=progress) as bar:
         for start in range(0, len(table), BLOCK):
             indices = np.arange(start, min(start + BLOCK, len(table)))
-            answer = model.encode(table.take(indices), on_error=on_error, **options)
-            rows, bad = answer if on_error == "skip" else (answer, [])
-            failures += [Failure(start + f.index, f.name, f.reason) for f in bad]
+            output = model.encode(table.take(indices), on_error=on_error, **options)
+            rows, skipped = output if on_error == "skip" else (output, [])
+            failures += [Failure(start + failure.index, failure.name, failure.reason) for failure in skipped]
             bar.advance(len(indices))
-            yield np.delete(indices, [failure.index for failure in bad]), rows
+            yield np.delete(indices, [failure.index for failure in skipped]), rows
 
 
 def _write_npy(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], expected: int, dim: int) -> int:
@@ -155,10 +182,10 @@ def _write_npy(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], expe
         for _, rows in blocks:
             file.write(np.ascontiguousarray(rows, np.float32).data)
             count += len(rows)
-        if count != expected:  # images were left out: say how many rows there really are
+        if count != expected:  # images were left out: write the true number of rows
             file.seek(0)
             if _npy_header(file, count, dim) != begin:
-                raise AssertionError("the header of a .npy file has room for any number of rows")
+                raise AssertionError("the header of a .npy file has the same size for any number of rows")
     return count
 
 
@@ -168,8 +195,8 @@ def _npy_header(file: IO[bytes], count: int, dim: int) -> int:
 
 
 def _write_names(path: Path, table: Any, failures: list[Failure], about: dict[str, Any]) -> None:
-    kept = np.delete(np.arange(len(table)), [failure.index for failure in failures])
-    names = {name: [str(value) for value in table.column(name)[kept]] for name in ("row_id", "path")}
+    readable = np.delete(np.arange(len(table)), [failure.index for failure in failures])
+    names = {name: [str(value) for value in table.column(name)[readable]] for name in ("row_id", "path")}
     write_json(path, {**about, **names})
 
 
@@ -179,16 +206,16 @@ def _write_parquet(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kept = [name for name in ("row_id", "path", "label", "split") if name in table.names]
-    fields = [table.arrow.schema.field(name) for name in kept]
+    names = [name for name in ("row_id", "path", "label", "split") if name in table.names]
+    fields = [table.arrow.schema.field(name) for name in names]
     schema = pa.schema([*fields, pa.field("vector", pa.list_(pa.float32(), dim))])
     schema = schema.with_metadata({b"lookalike": json.dumps(about).encode()})
     count = 0
     with part.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for indices, rows in blocks:
-            arrow = table.arrow.select(kept).take(pa.array(indices))
+            arrow = table.arrow.select(names).take(pa.array(indices))
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), dim)
-            columns = [*(arrow[name].combine_chunks() for name in kept), vectors]
+            columns = [*(arrow[name].combine_chunks() for name in names), vectors]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             count += len(rows)
     return count

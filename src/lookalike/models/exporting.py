@@ -1,4 +1,4 @@
-"""The verb `export`: a model as one ONNX file, compared with torch before it is handed over."""
+"""The command ``export``: a model as one ONNX file, checked against torch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_file, human_bytes
 from lookalike.core.progress import say
-from lookalike.models.backbones import DEFAULT
+from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference import onnx_runtime
-from lookalike.models.inference.graph import Program
+from lookalike.models.inference.runtime_base import ModelGraph
 
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What `export` wrote: the file takes `pixels` (uint8 batch×size×size×3, RGB) and gives `embedding`."""
+class ExportResult:
+    """What ``export`` wrote.
+
+    The file takes ``pixels`` (uint8, batch × size × size × 3, RGB) and returns ``vectors`` (float32, batch × dim).
+    """
 
     out: str
     bytes: int
@@ -42,16 +45,36 @@ class Exported:
 
 def export(
     *,
-    model: str | Path | Embedder = DEFAULT,
+    model: str | Path | Embedder = DEFAULT_MODEL,
     out: str | Path,
     size: int | None = None,
     pooling: str | None = None,
     weights: str | Path | None = None,
     tolerance: float = TOLERANCE,
-) -> Exported:
-    """Write the model as ONNX: one fixed image size, any batch; normalization, head and unit length included.
+) -> ExportResult:
+    """Export a model as an ONNX file.
 
-    The file is kept only if its embeddings equal torch's within `tolerance`.
+    The file takes one fixed image size and any batch size; normalization, head and scaling to unit length are
+    included. It is written only if its embeddings agree with torch.
+
+    Args:
+        model: Model folder, run, timm or open_clip name.
+        out: File to write, ending in .onnx.
+        size: Input size in pixels. The model's own by default.
+        pooling: Pooling. The model's own by default.
+        weights: Local weight file, or "random".
+        tolerance: Largest accepted difference to torch.
+
+    Returns:
+        Size, dimension and measured difference of the file.
+
+    Raises:
+        LookalikeError: If the model cannot be exported or the file differs from torch.
+
+    Example:
+        >>> model = la.Embedder.from_pretrained("resnet10_small", weights="random")
+        >>> la.export(model=model, out="model.onnx").dim  # doctest: +SKIP
+        256
     """
     out = Path(out)
     if out.suffix != ".onnx":
@@ -59,22 +82,30 @@ def export(
     if not isinstance(model, Embedder):
         model = Embedder.from_pretrained(model, device=CPU, size=size, pooling=pooling, weights=weights)
     with atomic_file(out) as part:
-        say("Exporting takes some ten seconds.")
-        onnx_runtime.write_onnx(model, "embedding", part, metadata(model))
-        off = parity(model, part)
-        if not off <= tolerance:
+        say("Exporting to ONNX; this takes about ten seconds.")
+        onnx_runtime.write_onnx(model, "embedding", part, _metadata(model))
+        difference = _compare(model, part)
+        if not difference <= tolerance:
             raise LookalikeError(
-                f"The exported model differs from torch by {off:.1e}, more than {tolerance:.0e}; nothing was written."
+                f"The exported model differs from torch by {difference:.1e}, more than {tolerance:.0e}; "
+                "nothing was written."
             )
         count = part.stat().st_size
-    say(f"{out}: {human_bytes(count)}; largest difference to torch {off:.1e} (allowed {tolerance:.0e}).")
-    return Exported(
-        out.as_posix(), count, model.preprocess.size, model.dim, onnx_runtime.OPSET, off, tolerance, model.fingerprint()
+    say(f"{out}: {human_bytes(count)}; largest difference to torch {difference:.1e} (allowed: {tolerance:.0e}).")
+    return ExportResult(
+        out=out.as_posix(),
+        bytes=count,
+        size=model.preprocess.size,
+        dim=model.dim,
+        opset=onnx_runtime.OPSET,
+        difference=difference,
+        tolerance=tolerance,
+        fingerprint=model.fingerprint(),
     )
 
 
-def metadata(model: Embedder) -> dict[str, str]:
-    """What a user of the file alone must know."""
+def _metadata(model: Embedder) -> dict[str, str]:
+    """What somebody who has only the file needs to know."""
     return {
         "lookalike": __version__,
         "model": model.name,
@@ -82,20 +113,22 @@ def metadata(model: Embedder) -> dict[str, str]:
         "fingerprint": model.fingerprint(),
         "preprocess": json.dumps(model.preprocess.to_json()),
         "input": "pixels: uint8, batch × size × size × 3, RGB, after resize and center crop; not normalized",
-        "output": "rows: float32, batch × dim, length one",
+        "output": "vectors: float32, batch × dim, unit length",
         "license": str(model.card.get("license", "")),
     }
 
 
-def parity(model: Embedder, file: Path) -> float:
-    """The largest difference of a unit embedding between the file in ONNX Runtime and the model in torch."""
-    session = onnx_runtime.start(file)
-    worst = 0.0
+def _compare(model: Embedder, file: Path) -> float:
+    """The largest difference of an embedding between the file in ONNX Runtime and the model in torch."""
+    session = onnx_runtime.open_session(file)
+    graph = ModelGraph(model)
+    largest = 0.0
     for count in (1, 2, 5):
-        program = Program(model)
-        pixels = program.example(count)
+        pixels = graph.example(count)
         with torch.inference_mode():
-            wanted = program(pixels.to(model.device)).cpu().numpy()
-        got = session.run(None, {"pixels": pixels.numpy()})[0]
-        worst = max(worst, float(np.abs(got - wanted).max())) if got.shape == wanted.shape else float("inf")
-    return worst
+            expected = graph(pixels.to(model.device)).cpu().numpy()
+        actual = session.run(None, {"pixels": pixels.numpy()})[0]
+        if actual.shape != expected.shape:
+            return float("inf")
+        largest = max(largest, float(np.abs(actual - expected).max()))
+    return largest

@@ -1,7 +1,7 @@
-"""Models with a text side: open_clip's, as `open_clip:NAME` or `open_clip:NAME:WEIGHTS` (extra `clip`).
+"""Models of open_clip, which embed images and texts into one space (extra ``clip``).
 
-Images and words land in one space, so words can ask an index of images. A head would be made for images
-alone; with one, words are no longer read.
+They are named ``open_clip:NAME`` or ``open_clip:NAME:WEIGHTS``. A projection head is made for images only: a model
+with a head has no text encoder any more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from lookalike.core.imports import import_timm, offline
 PREFIX = "open_clip:"
 
 
-class Clip(nn.Module):
-    """Both towers of an open_clip model; called on images it gives their features."""
+class OpenClipBackbone(nn.Module):
+    """Image and text encoder of an open_clip model; called on images it returns their features.
+
+    Args:
+        model: A model of open_clip.
+        name: Its name in open_clip.
+    """
 
     def __init__(self, model: Any, name: str) -> None:
         super().__init__()
@@ -38,8 +43,8 @@ class Clip(nn.Module):
         features: Tensor = self.clip.encode_image(images)
         return features
 
-    def read(self, texts: Sequence[str]) -> Tensor:
-        """Features of words."""
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Features of texts, ``(N, D)``."""
         import open_clip
 
         tokens = open_clip.get_tokenizer(self.clip_name)(list(texts))
@@ -56,42 +61,54 @@ def _statistics(model: Any) -> tuple[Any, Any]:
     )
 
 
-def is_clip(name: str) -> bool:
+def is_open_clip(name: str) -> bool:
+    """Whether a model name is one of open_clip."""
     return name.startswith(PREFIX)
 
 
-def split(name: str) -> tuple[str, str | None]:
-    """`open_clip:ViT-B-32:laion2b` as the architecture's name and its weights'."""
+def split_name(name: str) -> tuple[str, str | None]:
+    """Split ``open_clip:ViT-B-32:laion2b`` into the architecture and the weights, if given."""
     model, _, weights = name.removeprefix(PREFIX).partition(":")
     return model, weights or None
 
 
-def create(name: str, *, weights: str | None = None) -> Clip:
-    """An open_clip model; without `weights` (a name open_clip knows) its numbers are random."""
-    import_timm()  # open_clip imports it too, and cannot do so by itself everywhere
+def create(name: str, *, weights: str | None = None) -> OpenClipBackbone:
+    """Create an open_clip model.
+
+    Args:
+        name: ``open_clip:NAME``.
+        weights: Name of pretrained weights in open_clip; random weights without it.
+
+    Returns:
+        The model.
+
+    Raises:
+        LookalikeError: If open_clip is not installed or does not know the model.
+    """
+    import_timm()  # open_clip imports timm, which fails on some machines without our workaround
     try:
         import open_clip
     except ImportError as error:
         raise LookalikeError(f"`{name}` needs open_clip: pip install 'lookalike[clip]'.") from error
-    model, _ = split(name)
-    known = open_clip.list_models()
-    if model not in known:
-        raise LookalikeError(f"`{model}` is not a model of open_clip{nearest(model, known) or '.'}")
+    model, _ = split_name(name)
+    names = open_clip.list_models()
+    if model not in names:
+        raise LookalikeError(f"`{model}` is not a model of open_clip{nearest(model, names) or '.'}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return Clip(open_clip.create_model(model, pretrained=weights), model)
+        return OpenClipBackbone(open_clip.create_model(model, pretrained=weights), model)
 
 
-def pretrained(name: str) -> Clip:
-    """With the weights its name says; they are fetched where the network is allowed."""
-    model, weights = split(name)
+def load_pretrained(name: str) -> OpenClipBackbone:
+    """Load ``open_clip:NAME:WEIGHTS``; open_clip downloads the weights where the network is allowed."""
+    model, weights = split_name(name)
     if weights is None:
         raise LookalikeError(
-            f"`{name}` does not say which weights: write `{PREFIX}{model}:WEIGHTS`, or give a file with weights=."
+            f"`{name}` does not name its weights: write `{PREFIX}{model}:WEIGHTS`, or pass a file with weights=."
         )
     if offline():
         raise LookalikeError(
-            f"The weights `{weights}` of `{PREFIX}{model}` are not on this machine and the network is off: "
-            "HF_HUB_OFFLINE=0 in the environment allows the download."
+            f"The weights `{weights}` of `{PREFIX}{model}` are not on this machine and downloads are off: "
+            "set HF_HUB_OFFLINE=0 in the environment to allow them."
         )
     return create(name, weights=weights)

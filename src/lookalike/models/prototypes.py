@@ -1,4 +1,4 @@
-"""Prototypes that a model brings along from pretraining: every image has one that it lies nearest to."""
+"""Prototypes that a model keeps from pretraining: every image is assigned to the most similar one."""
 
 from __future__ import annotations
 
@@ -15,25 +15,40 @@ if TYPE_CHECKING:
 PREFIX = "prototypes."
 
 
-class Assigned(NamedTuple):
+class Assignment(NamedTuple):
+    """The prototypes of N images.
+
+    Args:
+        prototype: ``(N,)`` int64, index of the prototype with the largest score.
+        score: ``(N,)``, inner product of the projected features with that prototype.
+        margin: ``(N,)``, difference to the second largest score.
+    """
+
     prototype: np.ndarray
-    """int64: the row of `Prototypes.rows` with the largest score."""
     score: np.ndarray
-    """⟨z, ĉ⟩ with it."""
     margin: np.ndarray
-    """How much that is above the second best."""
 
 
 class Prototypes(nn.Module):
-    """Pooled features → a small network → scores with unit rows.
+    """A projection network and unit prototypes: pooled features in, scores out.
 
-    Buffers, not parameters: they are looked at and never trained on. Batch-norm is folded into the layers.
+    Its tensors are buffers, since they are no longer trained; batch norm is folded into the linear layers.
+
+    Args:
+        tensors: ``rows``, the prototypes ``(K, d)``, and ``weight_0``, ``bias_0``, ``weight_1``, … of the layers.
+
+    References:
+        Silva and Ramírez Rivera, "Representation Learning via Consistent Assignment of Views over Random Partitions".
+
+    Example:
+        >>> prototypes = Prototypes({"rows": torch.eye(3), "weight_0": torch.eye(3), "bias_0": torch.zeros(3)})
+        >>> prototypes.assign(np.eye(3, dtype=np.float32)[::-1]).prototype
+        array([2, 1, 0])
     """
 
     rows: Tensor
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """`rows` (K, d) and the layers' `weight_0`, `bias_0`, `weight_1` …"""
         super().__init__()
         for name, value in tensors.items():
             self.register_buffer(name, value.detach().clone())
@@ -43,12 +58,13 @@ class Prototypes(nn.Module):
         return len(self.rows)
 
     @classmethod
-    def among(cls, tensors: Mapping[str, Tensor]) -> Prototypes | None:
-        """Out of a model's state, if it has any."""
+    def from_state_dict(cls, tensors: Mapping[str, Tensor]) -> Prototypes | None:
+        """The prototypes in a model's state dict, if it has any."""
         own = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
         return cls(own) if own else None
 
     def project(self, features: Tensor) -> Tensor:
+        """Project pooled features ``(N, C)`` into the space of the prototypes, ``(N, d)``."""
         x = features
         for number in range(self.layers):
             x = nn.functional.linear(x, self.get_buffer(f"weight_{number}"), self.get_buffer(f"bias_{number}"))
@@ -57,40 +73,61 @@ class Prototypes(nn.Module):
         return x
 
     @torch.inference_mode()
-    def assign(self, features: np.ndarray, size: int = 2048) -> Assigned:
-        """The prototype of every row of un-normalized pooled features; among all K, without any blocks."""
+    def assign(self, features: np.ndarray, batch_size: int = 2048) -> Assignment:
+        """Assign images to their most similar prototypes.
+
+        Args:
+            features: Pooled features ``(N, C)``, not normalized.
+            batch_size: Rows computed at a time.
+
+        Returns:
+            Prototype, score and margin of every row.
+        """
         parts = []
-        for start in range(0, len(features), size):
-            z = self.project(torch.from_numpy(np.array(features[start : start + size], np.float32)).to(self.rows))
+        for start in range(0, len(features), batch_size):
+            block = np.array(features[start : start + batch_size], np.float32)
+            z = self.project(torch.from_numpy(block).to(self.rows))
             best = (z @ self.rows.t()).topk(min(2, len(self.rows)), dim=1)
-            gap = best.values[:, 0] - best.values[:, -1]
-            parts.append((best.indices[:, 0], best.values[:, 0], gap))
+            margin = best.values[:, 0] - best.values[:, -1]
+            parts.append((best.indices[:, 0], best.values[:, 0], margin))
         if not parts:
-            return Assigned(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
-        return Assigned(*(torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)))
+            return Assignment(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
+        return Assignment(*(torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)))
 
-    def only(self, kept: np.ndarray) -> Prototypes:
-        """The same with some of the rows."""
-        state = dict(self.named_buffers())
-        return Prototypes({**state, "rows": self.rows[torch.from_numpy(kept).to(self.rows.device)]})
+    def select_used(self, features: np.ndarray, min_images: int = 2) -> Prototypes:
+        """Keep only the prototypes that images are assigned to.
 
-    def in_use(self, features: np.ndarray, least: int = 2) -> Prototypes:
-        """Those that at least so many of the images lie nearest to; one that nothing chooses tells nothing."""
+        Args:
+            features: Pooled features of the images.
+            min_images: How many images a prototype needs.
+
+        Returns:
+            The same network with fewer prototypes.
+        """
         counts = np.bincount(self.assign(features).prototype, minlength=len(self))
-        return self.only(np.flatnonzero(counts >= least))
+        used = torch.from_numpy(np.flatnonzero(counts >= min_images)).to(self.rows.device)
+        return Prototypes({**dict(self.named_buffers()), "rows": self.rows[used]})
 
 
-def embed_and_assign(model: Embedder, features: np.ndarray) -> tuple[np.ndarray, Assigned]:
-    """The embeddings, and the prototypes, of images whose pooled features are known."""
+def embed_and_assign(model: Embedder, features: np.ndarray) -> tuple[np.ndarray, Assignment]:
+    """The embeddings and the prototypes of images from their pooled features."""
     assert model.prototypes is not None
     with torch.inference_mode():
-        rows = model.from_features(torch.from_numpy(features).to(model.device)).float().cpu().numpy()
-    return rows, model.prototypes.assign(features)
+        embeddings = model.from_features(torch.from_numpy(features).to(model.device)).float().cpu().numpy()
+    return embeddings, model.prototypes.assign(features)
 
 
 @torch.no_grad()
-def folded(layers: nn.Sequential, prototypes: Tensor) -> dict[str, Tensor]:
-    """A network of linear layers, batch-norm and GELU as what `Prototypes` takes, the rows brought to length one."""
+def fold_projection(layers: nn.Sequential, prototypes: Tensor) -> dict[str, Tensor]:
+    """Convert a trained projection network and its prototypes to the tensors of ``Prototypes``.
+
+    Args:
+        layers: Linear layers, batch norm (folded into the layer before) and GELU.
+        prototypes: ``(K, d)``; they are scaled to unit length.
+
+    Returns:
+        The tensors.
+    """
     out: dict[str, Tensor] = {"rows": nn.functional.normalize(prototypes.detach(), dim=1)}
     number = -1
     for layer in layers:

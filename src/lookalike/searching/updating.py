@@ -185,7 +185,7 @@ class Update:
         read: deque[Batch] = deque()
 
         def squares() -> Iterator[np.ndarray]:
-            for batch in batches(self.table, rows, side, self.writer.embedder.square):
+            for batch in batches(self.table, rows, side, self.writer.embedder.crop):
                 read.append(batch)
                 yield from (facts.square for facts in batch.facts.values() if facts.square is not None)
 
@@ -243,7 +243,7 @@ class Update:
 
     def _encode(self, squares: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
         layer = {"layer": "pooled"} if self._tags else {}
-        return self.writer.embedder.encode_squares(squares, count, **layer)
+        return self.writer.embedder.encode_crops(squares, count, **layer)
 
     def _features(self, table: Table) -> Any:
         embedder = self.writer.embedder

@@ -194,7 +194,7 @@ def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: st
         preprocess=embedder.preprocess.to_json(),
         decoder=DECODER,
         dim=embedder.dim,
-        supports_text=bool(getattr(embedder, "reads_words", False)),
+        supports_text=bool(getattr(embedder, "supports_text", False)),
         store=store,
         created=manifests.now(),
         updated=manifests.now(),

@@ -17,7 +17,7 @@ from lookalike.service.http_errors import Problem
 from lookalike.service.limits import BUDGET
 
 if TYPE_CHECKING:
-    from lookalike.models.inference.squares import Squares
+    from lookalike.models.inference.pipeline import CropEncoder
     from lookalike.searching import Index
 
 Job = tuple[np.ndarray, "Future[np.ndarray]"]
@@ -31,7 +31,7 @@ class Encoder:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._squares: Squares | None = None
+        self._model: CropEncoder | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
         self.encoded = self.batches = 0
@@ -40,13 +40,13 @@ class Encoder:
         for thread in self._threads:
             thread.start()
 
-    def model(self, *, fast: bool = False) -> Squares:
-        from lookalike.models.inference.squares import Squares
+    def model(self, *, fast: bool = False) -> CropEncoder:
+        from lookalike.models.inference.pipeline import CropEncoder
 
         with self._guard:
-            if self._squares is None or fast:
-                self._squares = Squares(self._index.embedder, fast=fast)
-            return self._squares
+            if self._model is None or fast:
+                self._model = CropEncoder(self._index.embedder, fast=fast)
+            return self._model
 
     def encode(self, image: Any, timeout: float = 60.0, *, pixels: int = 0) -> np.ndarray:
         """The vector of one image; `Problem` 503 when it takes too long, what decoding raises when it is none.
@@ -55,12 +55,12 @@ class Encoder:
         """
         deadline = time.monotonic() + timeout
         with BUDGET.take(pixels):
-            square = self.model().square(image)
+            crop = self.model().crop(image)
         answer: Future[np.ndarray] = Future()
         with self._door:
             if self._closed:  # nobody would ever answer
                 raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
-            self._queue.put((square, answer))
+            self._queue.put((crop, answer))
         try:
             row = answer.result(max(deadline - time.monotonic(), 0.001))
         except TimeoutError:
@@ -91,9 +91,9 @@ class Encoder:
             try:
                 model = self.model()
                 # A model that runs once at a time takes all that waits when it is its turn.
-                with contextlib.nullcontext() if model.streams else self._alone:
-                    jobs += self._waiting(model.most - 1)
-                    rows = model.rows([square for square, _ in jobs])
+                with contextlib.nullcontext() if model.concurrent else self._alone:
+                    jobs += self._waiting(model.max_batch - 1)
+                    rows = model.encode([crop for crop, _ in jobs])
             except BaseException as error:  # the thread must outlive any one request; the waiters get the error
                 for _, answer in jobs:
                     answer.set_exception(error)

@@ -25,7 +25,7 @@ from lookalike.data.styles import Steps, StyleView
 from lookalike.data.table import Table
 from lookalike.data.views import CenterView
 from lookalike.models import Embedder, features_for
-from lookalike.models.folder import find
+from lookalike.models.model_folder import find
 from lookalike.models.pooling import unit
 from lookalike.shift.graded_folders import FEWEST, Images, Model, SplitPoint, class_halves, far_limit, grade_folders
 from lookalike.shift.make_splits import split_features

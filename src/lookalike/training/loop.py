@@ -27,8 +27,8 @@ from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
-from lookalike.models.inference.runtimes import graph_for
-from lookalike.models.norms import MomentumBatchNorm
+from lookalike.models.inference.torch_runtime import fused_graph
+from lookalike.models.heads import MomentumBatchNorm
 from lookalike.training import checkpoint, drift
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
 from lookalike.training.logs import Logs
@@ -163,7 +163,7 @@ class Loop:
             still = group.get("name") == "backbone" and step <= settings.schedule.freeze_backbone_steps
             group["lr"] = 0.0 if still else group["initial"] * factor
         if isinstance(self.model.norm, MomentumBatchNorm):
-            self.model.norm.at_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
+            self.model.norm.set_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
         self.method.before_step()
         mine, joint = self._batches(step)
         every = settings.log.drift_every_n_steps
@@ -253,7 +253,9 @@ class Loop:
         """Unit embeddings of rows of the whole table at the center crop, in evaluation mode, shared out."""
         model = (model or self.model).eval()
         mine = rows[distributed.share(len(rows))]
-        graph = graph_for(model, "pooled", self.settings.precision, len(mine)) if self.source.layer == PIXELS else None
+        graph = (
+            fused_graph(model, "pooled", self.settings.precision, len(mine)) if self.source.layer == PIXELS else None
+        )
         out = [torch.empty(0, self.model.dim, device=self.device)]
         out += [z for _, z in self._centers(mine, model, graph)]
         self.train_mode()

@@ -22,7 +22,7 @@ from lookalike.evaluation.query_images import Measured
 from lookalike.evaluation.retrieval import retrieval
 from lookalike.models.heads import BlockLinear
 from lookalike.models.pooling import unit
-from lookalike.models.prototypes import Assigned, Prototypes
+from lookalike.models.prototypes import Assignment, Prototypes
 from lookalike.training import checkpoint
 from lookalike.training.loop import TrainingProgress
 from lookalike.training.setup import MAX_KNOWN_ROWS, TrainingSetup, starting_model
@@ -182,7 +182,7 @@ def _start_head(parts: TrainingSetup, run: Run) -> nn.Module:
     head = nn.Linear(state["weight"].shape[1], state["weight"].shape[0])
     head.load_state_dict(state)
     trained = parts.model.head
-    return BlockLinear.of(head, trained.blocks) if isinstance(trained, BlockLinear) else head
+    return BlockLinear.from_linear(head, trained.blocks) if isinstance(trained, BlockLinear) else head
 
 
 @torch.no_grad()
@@ -270,7 +270,7 @@ class PrototypeFacet:
     rows: np.ndarray
     """The rows of the table that were looked at: training images, a sample of very many."""
     prototypes: Prototypes
-    assigned: Assigned
+    assigned: Assignment
 
 
 def prototype_facet(parts: TrainingSetup, keepsakes: Mapping[str, Tensor]) -> PrototypeFacet | None:
@@ -281,7 +281,7 @@ def prototype_facet(parts: TrainingSetup, keepsakes: Mapping[str, Tensor]) -> Pr
     if len(rows) > MAX_KNOWN_ROWS:
         rows = np.sort(numpy_rng(parts.settings.data.split_seed, "facet").choice(rows, MAX_KNOWN_ROWS, replace=False))
     features = parts.model.features(parts.table.take(rows), runtime="torch", progress=True)
-    found = Prototypes(keepsakes).in_use(features)
+    found = Prototypes(keepsakes).select_used(features)
     return PrototypeFacet(rows, found, found.assign(features)) if len(found) else None
 
 

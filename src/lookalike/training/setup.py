@@ -26,7 +26,7 @@ from lookalike.data.views import CenterView, CropView, RandomView
 from lookalike.losses.pml import SupConLoss
 from lookalike.methods.base import Context, Method
 from lookalike.models import Embedder, features_for
-from lookalike.models.norms import make_norm
+from lookalike.models.heads import make_norm
 from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
 from lookalike.training.settings import TrainSettings
@@ -235,7 +235,7 @@ def start_head(
             say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
         return
     dim = min(settings.head.embedding_dim, model.feature_dim)
-    model.norm = make_norm(norm, dim, reference=settings.head.norm_batch_size).to(model.device)
+    model.norm = make_norm(norm, dim, reference_batch=settings.head.norm_batch_size).to(model.device)
     path = run.checkpoints / checkpoint.START
     if path.exists():
         model.set_random_head(dim)

@@ -36,12 +36,12 @@ def test_the_first_round_only_warms_up() -> None:
 def test_the_peer_sees_what_we_see(tmp_path: Path) -> None:
     """Both sides embed the same image: the peer's transforms differ from ours by rounding alone."""
     from lookalike.data import Preprocess
-    from lookalike.models.inference.pixels import center
+    from lookalike.models.inference.pipeline import load_crop
 
     Image.fromarray(make_image(3, width=160, height=128)).save(tmp_path / "a.png")
     pre = Preprocess(size=96)
     theirs = bench.Files([tmp_path / "a.png"], 96, pre.crop, pre.mean, pre.std)[0].numpy()
-    ours = (center(tmp_path / "a.png", pre).astype(np.float32) / 255 - 0.5) / 0.5
+    ours = (load_crop(tmp_path / "a.png", pre).astype(np.float32) / 255 - 0.5) / 0.5
     assert np.abs(theirs.transpose(1, 2, 0) - ours).mean() < 0.02
 
 

@@ -20,7 +20,7 @@ from lookalike.adaptation.gate import Thresholds
 from lookalike.adaptation.gate_retrieval import FindingThresholds
 from lookalike.adaptation.network import Network
 from lookalike.adaptation.settings import AdaptSettings, resolve
-from lookalike.models.norms import make_norm
+from lookalike.models.heads import make_norm
 
 
 def test_a_step_is_measured_against_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
-"""Whatever `encode` is given, as a stream of images that worker threads can open."""
+"""Inputs of ``Embedder.encode``: paths, bytes, PIL images, arrays, tables and generators as one stream of images."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,87 +18,125 @@ from lookalike.data.decoding import MAX_BYTES
 
 @dataclass(frozen=True)
 class Failure:
-    """An image that `on_error="skip"` left out."""
+    """An image that ``on_error="skip"`` left out.
+
+    Args:
+        index: Position among the images passed to ``encode``.
+        name: Path, row id or number of the image.
+        reason: Why it cannot be read, as a short phrase.
+
+    Example:
+        >>> model = la.Embedder.from_pretrained("resnet10_small", weights="random")
+        >>> vectors, failures = model.encode([b"no image"], on_error="skip")
+        >>> failures
+        [Failure(index=0, name='image 0', reason='it holds text, not pixels')]
+    """
 
     index: int
     name: str
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"index": self.index, "name": self.name, "reason": self.reason}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class ImageInput:
+    """One image to encode: its position, its name for messages, how to load it, and the box to cut out."""
+
     index: int
     name: str
-    load: Callable[[], Any]  # encoded bytes, a path, a PIL image or an array; called in a worker thread
+    load: Callable[[], Any]  # returns bytes, a path, a PIL image or an array; called in a decoding thread
     box: tuple[int, int, int, int] | None = None
 
 
 @dataclass
-class Stream:
+class ImageStream:
+    """The images of one call, opened one by one.
+
+    Args:
+        items: The images.
+        count: Their number; ``None`` for a generator.
+        single: Whether the caller passed one image, not a collection.
+    """
+
     items: Iterator[ImageInput]
-    count: int | None  # None for a generator
+    count: int | None
     single: bool = False
+
+    def has_at_least(self, count: int) -> bool:
+        """Whether at least ``count`` images are left; the stream loses none by looking."""
+        first = list(itertools.islice(self.items, count))
+        self.items = itertools.chain(first, self.items)
+        return len(first) == count
 
 
 def is_single(images: Any) -> bool:
+    """Whether ``images`` is one image and not a collection of them."""
     if isinstance(images, np.ndarray):
         return images.ndim in (2, 3) and images.dtype != object
     return isinstance(images, (str, os.PathLike, bytes, bytearray, memoryview, Image.Image))
 
 
 def is_table(images: Any) -> bool:
+    """Whether ``images`` is a ``Table`` (checked without importing Arrow)."""
     return hasattr(images, "open_bytes") and hasattr(images, "arrow")
 
 
-def stream(images: Any) -> Stream:
-    """One image, a list, an array N×H×W×3, a `Table` or a generator, opened one by one and never all at once."""
+def image_stream(images: Any) -> ImageStream:
+    """Open one image, a sequence, an array ``(N, H, W, 3)``, a ``Table`` or a generator as a stream.
+
+    Args:
+        images: The images. Nothing is read before it is needed.
+
+    Returns:
+        The stream.
+
+    Raises:
+        LookalikeError: If ``images`` is a folder, or of a type that holds no images.
+
+    Example:
+        >>> image_stream(np.zeros((5, 8, 8, 3), np.uint8)).count
+        5
+    """
     if is_single(images):
         if isinstance(images, (str, os.PathLike)) and Path(images).is_dir():
             raise LookalikeError(f"`{images}` is a folder, not an image: read it with `lookalike.read_table` first.")
-        return Stream(iter([_image_input(0, images)]), 1, single=True)
+        return ImageStream(iter([_image_input(0, images)]), 1, single=True)
     if is_table(images):
-        return Stream(_rows(images), len(images))
+        return ImageStream(_table_rows(images), len(images))
     if not isinstance(images, Iterable) or isinstance(images, dict):
-        raise LookalikeError(f"A {type(images).__name__} is no image: give paths, bytes, PIL images or arrays.")
+        raise LookalikeError(f"A {type(images).__name__} is not an image: pass paths, bytes, PIL images or arrays.")
     count = len(images) if isinstance(images, Sized) else None
-    return Stream((_image_input(index, item) for index, item in enumerate(images)), count)
+    return ImageStream((_image_input(index, item) for index, item in enumerate(images)), count)
 
 
 def _image_input(index: int, item: Any) -> ImageInput:
     if isinstance(item, (str, os.PathLike)):
-        return ImageInput(index, os.fspath(item), lambda: read(item))
+        return ImageInput(index, os.fspath(item), lambda: read_bytes(item))
     if isinstance(item, (bytes, bytearray, memoryview)):
         return ImageInput(index, f"image {index}", lambda: bytes(item))
     if isinstance(item, (np.ndarray, Image.Image)):
         name = getattr(item, "filename", "") or f"image {index}"
         return ImageInput(index, str(name), lambda: item)
     raise LookalikeError(
-        f"Item {index} is a {type(item).__name__}: give paths, bytes, PIL images or arrays of height × width × 3."
+        f"Item {index} is a {type(item).__name__}: pass paths, bytes, PIL images or arrays of height × width × 3."
     )
 
 
-def _rows(table: Any) -> Iterator[ImageInput]:
-    names = table.column("row_id")
+def _table_rows(table: Any) -> Iterator[ImageInput]:
+    row_ids = table.column("row_id")
     for index in range(len(table)):
-        yield ImageInput(index, str(names[index]), _opener(table, index), table.box(index))
+        yield ImageInput(index, str(row_ids[index]), _opener(table, index), table.box(index))
 
 
 def _opener(table: Any, index: int) -> Callable[[], bytes]:
     return lambda: table.open_bytes(index)
 
 
-def read(path: str | os.PathLike[str]) -> bytes:
-    """A file's bytes, without what `Path.read_bytes` does besides."""
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Read a file unbuffered, which is faster than ``Path.read_bytes`` for many small files."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise OSError(f"larger than {MAX_BYTES // 10**9} GB")
         return file.read()
-
-
-def peek(items: Iterator[ImageInput], count: int) -> tuple[bool, Iterator[ImageInput]]:
-    """Whether at least `count` images wait, and the stream with nothing lost."""
-    first = list(itertools.islice(items, count))
-    return len(first) == count, itertools.chain(first, items)

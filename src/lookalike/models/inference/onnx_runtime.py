@@ -1,11 +1,8 @@
-"""ONNX Runtime: where OpenVINO is missing. The export takes some ten seconds, once."""
+"""The ONNX runtime, for machines without OpenVINO, and the export to ONNX (some ten seconds, once per model)."""
 
 from __future__ import annotations
 
-import shutil
-import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,74 +14,73 @@ import torch
 from lookalike.core import folders
 from lookalike.core.device import threads
 from lookalike.core.files import atomic_folder, stamp, write_json
-from lookalike.models.inference import forks
-from lookalike.models.inference.graph import Program, RuntimeUnavailable, difference, evaluating, finish, key
+from lookalike.models.inference.runtime_base import (
+    TOLERANCE,
+    CompiledModels,
+    ModelGraph,
+    RuntimeUnavailable,
+    cache_key,
+    eval_mode,
+    open_converted,
+    parity_error,
+    to_output,
+)
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
 
 OPSET = 20
-TOLERANCE = 1e-4
-KEPT = 4
-
-_sessions: OrderedDict[tuple[Path, int], Any] = OrderedDict()
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _sessions.clear()
-
-
-forks.keep_alive(lambda: list(_sessions.values()), _forget)
+_sessions: CompiledModels[Any] = CompiledModels(lambda session: [session])
 
 
 def installed() -> bool:
+    """Whether ONNX Runtime is installed."""
     return find_spec("onnxruntime") is not None
 
 
-def entry(model: Embedder, layer: str) -> Path:
-    return folders.cache("runtimes") / key(model, layer, "onnx", f"opset{OPSET}")
+def cache_path(model: Embedder, layer: str) -> Path:
+    """Where the exported model lies, or would lie."""
+    return folders.cache("runtimes") / cache_key(model, layer, "onnx", f"opset{OPSET}")
 
 
-def ready(model: Embedder, layer: str) -> bool:
-    return (entry(model, layer) / "model.onnx").is_file()
+def is_converted(model: Embedder, layer: str) -> bool:
+    """Whether the model was exported before."""
+    return (cache_path(model, layer) / "model.onnx").is_file()
 
 
 class OnnxRuntime:
+    """Runs a model in ONNX Runtime on the CPU.
+
+    Args:
+        model: The model.
+        layer: The layer to compute.
+        precision: ``"f32"``; others are refused.
+        largest: The largest batch to come (not needed here).
+
+    Raises:
+        RuntimeUnavailable: If ONNX Runtime is not installed or cannot run the model.
+    """
+
     name = "onnx"
 
     def __init__(self, model: Embedder, layer: str, precision: str = "f32", largest: int = 1) -> None:
         if precision != "f32":
-            raise RuntimeUnavailable("ONNX Runtime runs in f32 here: take runtime `openvino` or `torch` for bf16.")
+            raise RuntimeUnavailable("ONNX Runtime runs in f32 only: use runtime `openvino` or `torch` for bf16.")
         self.layer = layer
-        path = prepare(model, layer)
-        try:
-            self.session = open_session(path)
-        except RuntimeError:  # a damaged entry
-            shutil.rmtree(path, ignore_errors=True)
-            self.session = open_session(prepare(model, layer))
+        self.session = open_converted(lambda: convert(model, layer), _open_cached)
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for batch in batches:
-            yield finish(self.session.run(None, {"pixels": batch})[0], self.layer)
+            yield to_output(self.session.run(None, {"pixels": batch})[0], self.layer)
 
 
-def open_session(path: Path) -> Any:
-    name = (path, threads())
-    with _lock:
-        if name not in _sessions:
-            _sessions[name] = start(path / "model.onnx")
-            while len(_sessions) > KEPT:
-                _sessions.popitem(last=False)
-        _sessions.move_to_end(name)
-        session = _sessions[name]
+def _open_cached(path: Path) -> Any:
     folders.touch(path)
-    return session
+    return _sessions.get((path, threads()), lambda: open_session(path / "model.onnx"))
 
 
-def start(file: Path) -> Any:
+def open_session(file: Path) -> Any:
+    """Load an ONNX file into ONNX Runtime, without telemetry."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
@@ -94,48 +90,61 @@ def start(file: Path) -> Any:
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
-def prepare(model: Embedder, layer: str) -> Path:
-    path = entry(model, layer)
+def convert(model: Embedder, layer: str) -> Path:
+    """Export a model to ONNX and store it in the cache, unless it is there; see ``openvino_runtime.convert``."""
+    path = cache_path(model, layer)
     if (path / "model.onnx").is_file():
         return path
     if not installed():
         raise RuntimeUnavailable("ONNX Runtime is not installed: pip install onnxruntime onnx onnxscript.")
-    with _lock, atomic_folder(path, private=True) as part:
+    with _sessions.lock, atomic_folder(path, private=True) as part:
         write_onnx(model, layer, part / "model.onnx")
-        session = start(part / "model.onnx")
-        off = difference(model, layer, lambda pixels: session.run(None, {"pixels": pixels})[0])
-        if not off <= TOLERANCE:
+        session = open_session(part / "model.onnx")
+        difference = parity_error(model, layer, lambda pixels: session.run(None, {"pixels": pixels})[0])
+        if not difference <= TOLERANCE:
             raise RuntimeUnavailable(
-                f"ONNX Runtime computes `{model.architecture}` differently from torch (by {off:.1e})."
+                f"ONNX Runtime computes `{model.architecture}` differently from torch (by {difference:.1e})."
             )
-        write_json(part / "info.json", stamp("cache", {"model": model.name, "layer": layer, "difference": off}))
+        write_json(part / "info.json", stamp("cache", {"model": model.name, "layer": layer, "difference": difference}))
     folders.trim_cache()
     return path
 
 
 def write_onnx(model: Embedder, layer: str, file: Path, metadata: dict[str, str] | None = None) -> None:
-    """One fixed size, any batch; a size that varies makes padding symbolic and the export take minutes."""
+    """Export a model up to a layer as one ONNX file, for one image size and any batch size.
+
+    A variable image size would make the padding symbolic and the export take minutes.
+
+    Args:
+        model: The model.
+        layer: The layer to compute.
+        file: The file to write.
+        metadata: Entries for the file's metadata.
+
+    Raises:
+        RuntimeUnavailable: If the exporter is not installed or does not support the model.
+    """
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise RuntimeUnavailable("Exporting to ONNX needs `pip install onnx onnxscript`.") from error
-    program = Program(model, layer)
-    with evaluating(model), warnings.catch_warnings():
+    graph = ModelGraph(model, layer)
+    with eval_mode(model), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            graph = torch.onnx.export(
-                program,
-                (program.example(),),
+            program = torch.onnx.export(
+                graph,
+                (graph.example(),),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=1 << 16)},),
                 input_names=["pixels"],
-                output_names=["rows"],
+                output_names=["vectors"],
                 opset_version=OPSET,
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
             first = (str(error).strip().splitlines() or ["no reason given"])[0]
             raise RuntimeUnavailable(f"`{model.architecture}` cannot be exported to ONNX ({first}).") from error
-    assert graph is not None
-    graph.model.metadata_props.update(metadata or {})
-    graph.save(file, external_data=False)
+    assert program is not None
+    program.model.metadata_props.update(metadata or {})
+    program.save(file, external_data=False)

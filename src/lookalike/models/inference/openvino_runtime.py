@@ -1,11 +1,9 @@
-"""OpenVINO: the fastest way on a processor. Converted once, kept in the user's cache, compiled per process."""
+"""The OpenVINO runtime: the fastest on a CPU. Converted once, stored in the user's cache, compiled per process."""
 
 from __future__ import annotations
 
-import shutil
-import threading
 import warnings
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -18,43 +16,36 @@ import torch
 from lookalike.core import folders
 from lookalike.core.device import threads
 from lookalike.core.files import atomic_folder, stamp, write_json
-from lookalike.core.imports import import_openvino
 from lookalike.core.interrupts import defer_interrupt
-from lookalike.models.inference import forks
-from lookalike.models.inference.graph import Program, RuntimeUnavailable, difference, evaluating, finish, key
+from lookalike.models.inference.runtime_base import (
+    TOLERANCE,
+    CompiledModels,
+    ModelGraph,
+    RuntimeUnavailable,
+    cache_key,
+    eval_mode,
+    open_converted,
+    parity_error,
+    to_output,
+)
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
 
-# One thread a stream and blocks that fit the processor's cache: 15 % above the same images in one
-# batch of 32, and no threads that wait for each other on a busy machine (docs/decisions/0031).
+# One thread per stream and blocks that fit the CPU's cache: 15 % faster than the same images in one batch of 32, and
+# no threads that wait for each other on a busy machine (docs/design/inference.md).
 BLOCK = 8
-TOLERANCE = 1e-4
-KEPT = 4  # compiled models in memory
-
-
-def installed() -> bool:
-    return find_spec("openvino") is not None
-
-
-def entry(model: Embedder, layer: str) -> Path:
-    version = str(import_openvino().get_version())
-    return folders.cache("runtimes") / key(model, layer, "openvino", version)
-
-
-def ready(model: Embedder, layer: str) -> bool:
-    return (entry(model, layer) / "model.xml").is_file()
 
 
 @dataclass
-class Compiled:
-    """A compiled model with its idle requests; a request belongs to one caller at a time."""
+class CompiledModel:
+    """A compiled model with its idle inference requests; a request belongs to one caller at a time."""
 
     model: Any
     requests: list[Any] = field(default_factory=list)
     idle: deque[Any] = field(default_factory=deque)
 
-    def take(self) -> Any:
+    def borrow_request(self) -> Any:
         try:
             return self.idle.pop()
         except IndexError:
@@ -63,60 +54,71 @@ class Compiled:
             return request
 
 
-_compiled: OrderedDict[tuple[Any, ...], Compiled] = OrderedDict()
-_lock = threading.Lock()
+_compiled: CompiledModels[CompiledModel] = CompiledModels(lambda compiled: [compiled.model, *compiled.requests])
 
 
-def _native() -> list[Any]:
-    return [thing for item in list(_compiled.values()) for thing in (item.model, *item.requests)]
+def installed() -> bool:
+    """Whether OpenVINO is installed."""
+    return find_spec("openvino") is not None
 
 
-def _forget() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _compiled.clear()
+def cache_path(model: Embedder, layer: str) -> Path:
+    """Where the converted model lies, or would lie."""
+    version = str(import_openvino().get_version())
+    return folders.cache("runtimes") / cache_key(model, layer, "openvino", version)
 
 
-forks.keep_alive(_native, _forget)
+def is_converted(model: Embedder, layer: str) -> bool:
+    """Whether the model was converted before."""
+    return (cache_path(model, layer) / "model.xml").is_file()
 
 
 class OpenVINORuntime:
+    """Runs a model in OpenVINO, with as many blocks in flight as keep every stream busy.
+
+    Args:
+        model: The model, on the CPU.
+        layer: The layer to compute.
+        precision: ``"f32"`` or ``"bf16"``.
+        largest: The largest batch to come. A few images run in batches as they come, many in blocks of one fixed
+            shape, which is faster.
+
+    Raises:
+        RuntimeUnavailable: If OpenVINO cannot run the model, or computes something else than torch.
+    """
+
     name = "openvino"
 
     def __init__(self, model: Embedder, layer: str, precision: str = "f32", largest: int = BLOCK) -> None:
         self.layer, self.precision = layer, precision
-        # A few images run as they come; many run in blocks of one fixed shape, which is faster.
         self.block = BLOCK if largest >= BLOCK else None
-        path = prepare(model, layer)
-        try:
-            self.compiled = compile_model(path, self.block, precision)
-        except RuntimeError:  # a damaged entry
-            shutil.rmtree(path, ignore_errors=True)
-            self.compiled = compile_model(prepare(model, layer), self.block, precision)
+        self.compiled = open_converted(
+            lambda: convert(model, layer), lambda path: compile_model(path, self.block, precision)
+        )
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        flying: deque[tuple[Any, np.ndarray, int]] = deque()  # a request reads its pixels while it flies
-        taken: list[Any] = []
-        width = 2 * threads()  # every stream finds its next block waiting
+        in_flight: deque[tuple[Any, np.ndarray, int]] = deque()  # a running request reads its pixels
+        borrowed: list[Any] = []
+        max_in_flight = 2 * threads()  # every stream finds its next block waiting
         tensor = import_openvino().Tensor
         try:
             for block in self._blocks(batches):
-                if len(flying) < width:
-                    request = self.compiled.take()
-                    taken.append(request)
+                if len(in_flight) < max_in_flight:
+                    request = self.compiled.borrow_request()
+                    borrowed.append(request)
                 else:
-                    request, rows = self._land(flying)
+                    request, rows = self._collect(in_flight)
                     yield rows
-                pixels = self._padded(block)
+                pixels = self._pad(block)
                 request.set_input_tensor(0, tensor(pixels, shared_memory=True))
                 request.start_async()
-                flying.append((request, pixels, len(block)))
-            while flying:
-                yield self._land(flying)[1]
+                in_flight.append((request, pixels, len(block)))
+            while in_flight:
+                yield self._collect(in_flight)[1]
         finally:
-            for request, *_ in flying:  # left early: nobody may get a request that still runs
+            for request, *_ in in_flight:  # the caller stopped early: never hand out a request that still runs
                 request.wait()
-            self.compiled.idle.extend(taken)
+            self.compiled.idle.extend(borrowed)
 
     def _blocks(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for batch in batches:
@@ -124,73 +126,92 @@ class OpenVINORuntime:
             for start in range(0, len(batch), step):
                 yield batch[start : start + step]
 
-    def _padded(self, block: np.ndarray) -> np.ndarray:
+    def _pad(self, block: np.ndarray) -> np.ndarray:
         if self.block is None or len(block) == self.block:
             return np.ascontiguousarray(block)
-        full = np.zeros((self.block, *block.shape[1:]), block.dtype)
-        full[: len(block)] = block
-        return full
+        padded = np.zeros((self.block, *block.shape[1:]), block.dtype)
+        padded[: len(block)] = block
+        return padded
 
-    def _land(self, flying: deque[tuple[Any, np.ndarray, int]]) -> tuple[Any, np.ndarray]:
-        request, _, count = flying.popleft()
+    def _collect(self, in_flight: deque[tuple[Any, np.ndarray, int]]) -> tuple[Any, np.ndarray]:
+        request, _, count = in_flight.popleft()
         request.wait()
         rows = np.array(request.get_output_tensor(0).data[:count])  # a copy: the request will be used again
-        return request, finish(rows, self.layer, self.precision)
+        return request, to_output(rows, self.layer, self.precision)
 
 
-def compile_model(path: Path, block: int | None, precision: str) -> Compiled:
-    ov = import_openvino()
-    count = threads()
-    name = (path, block, precision, count)
-    with _lock:
-        if name in _compiled:
-            _compiled.move_to_end(name)
-            return _compiled[name]
+def compile_model(path: Path, block: int | None, precision: str) -> CompiledModel:
+    """Compile a converted model for this process.
+
+    Args:
+        path: Folder of the converted model.
+        block: Fixed batch size, or ``None`` for any.
+        precision: ``"f32"`` or ``"bf16"``.
+
+    Returns:
+        The compiled model; the last few are kept.
+    """
+    ov, count = import_openvino(), threads()
+
+    def compile_now() -> CompiledModel:
         core = ov.Core()
         graph = core.read_model(path / "model.xml")
         if block is not None:
             graph.reshape([block, *list(graph.inputs[0].partial_shape)[1:]])
         options = {
-            "INFERENCE_PRECISION_HINT": precision,  # left alone, some processors compute in bf16
+            "INFERENCE_PRECISION_HINT": precision,  # by default some CPUs would compute in bf16
             "INFERENCE_NUM_THREADS": count,
             "NUM_STREAMS": count,
         }
-        compiled = Compiled(core.compile_model(graph, "CPU", options))
-        _compiled[name] = compiled
-        while len(_compiled) > KEPT:
-            _compiled.popitem(last=False)
-    folders.touch(path)
-    return compiled
+        folders.touch(path)
+        return CompiledModel(core.compile_model(graph, "CPU", options))
+
+    return _compiled.get((path, block, precision, count), compile_now)
 
 
-def prepare(model: Embedder, layer: str) -> Path:
-    """The converted model in the cache, made now if it is not there; parity with torch is checked once."""
-    path = entry(model, layer)
+def convert(model: Embedder, layer: str) -> Path:
+    """Convert a model and store it in the cache, unless it is there; agreement with torch is checked once.
+
+    Args:
+        model: The model.
+        layer: The layer to compute.
+
+    Returns:
+        Folder of the converted model.
+
+    Raises:
+        RuntimeUnavailable: If OpenVINO cannot run the model, or computes something else than torch.
+    """
+    path = cache_path(model, layer)
     if (path / "model.xml").is_file():
         return path
     ov = import_openvino()
-    with _lock:
+    with _compiled.lock:
         try:
-            with defer_interrupt():  # its frontend takes a Ctrl-C for an operation it does not know
+            with defer_interrupt():  # OpenVINO's frontend would take a Ctrl-C for an unknown operation
                 graph = _convert(ov, model, layer)
-        except Exception as error:  # its frontend raises many kinds for networks it cannot take
+        except Exception as error:  # the frontend raises many kinds for networks it cannot convert
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise RuntimeUnavailable(f"OpenVINO cannot run `{model.architecture}` ({first}).") from error
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads()}
-        check = ov.Core().compile_model(graph, "CPU", options)
-        off = difference(model, layer, lambda pixels: check(pixels)[0])
-        if not off <= TOLERANCE:
-            raise RuntimeUnavailable(f"OpenVINO computes `{model.architecture}` differently from torch (by {off:.1e}).")
+        compiled = ov.Core().compile_model(graph, "CPU", options)
+        difference = parity_error(model, layer, lambda pixels: compiled(pixels)[0])
+        if not difference <= TOLERANCE:
+            raise RuntimeUnavailable(
+                f"OpenVINO computes `{model.architecture}` differently from torch (by {difference:.1e})."
+            )
         with atomic_folder(path, private=True) as part:
             ov.save_model(graph, part / "model.xml", compress_to_fp16=False)
-            write_json(part / "info.json", stamp("cache", {"model": model.name, "layer": layer, "difference": off}))
+            write_json(
+                part / "info.json", stamp("cache", {"model": model.name, "layer": layer, "difference": difference})
+            )
     folders.trim_cache()
     return path
 
 
 def _convert(ov: Any, model: Embedder, layer: str) -> Any:
-    program = Program(model, layer)
+    graph = ModelGraph(model, layer)
     side = model.preprocess.size
-    with evaluating(model), torch.no_grad(), warnings.catch_warnings():
+    with eval_mode(model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer warns about every branch on a shape
-        return ov.convert_model(program, example_input=program.example(), input=[ov.PartialShape([-1, side, side, 3])])
+        return ov.convert_model(graph, example_input=graph.example(), input=[ov.PartialShape([-1, side, side, 3])])

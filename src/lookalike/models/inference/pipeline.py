@@ -1,136 +1,277 @@
-"""Images in, rows out, in order: threads decode ahead of the runtime, in bounded memory."""
+"""From images to vectors: threads decode and crop ahead of the model, the runtime computes, in order.
+
+``encode`` is the whole route; ``CropEncoder`` is the same in two halves, for callers that decode images themselves
+(the service, indexing).
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 from lookalike.core import seeds
-from lookalike.core.errors import LookalikeError
-from lookalike.data.decoding import Preprocess, UnreadableImage
-from lookalike.models.inference.inputs import Failure, ImageInput
-from lookalike.models.inference.pixels import center, check_view, viewed
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.progress import Progress
+from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
+from lookalike.data.image_reader import ReadFailure, read_batches
+from lookalike.models.inference import runtimes, torch_runtime
+from lookalike.models.inference.inputs import Failure, ImageInput, ImageStream, image_stream
+from lookalike.models.inference.openvino_runtime import BLOCK
+from lookalike.models.inference.runtime_base import Runtime
 
-CHUNK = 8  # images a task: enough to make handing over cheap, few enough to keep all threads busy
-AHEAD = 3  # batches decoded ahead of the runtime
+if TYPE_CHECKING:
+    from lookalike.models.embedder import Embedder
+
+BATCH_SIZE = 32  # crops that `CropEncoder` stacks at a time
+CACHE_FRIENDLY_SIZE = 112  # image size (px) at which a block of crops fits a core's cache
 
 
-class Runtime(Protocol):
-    """A model that is ready to run: uint8 N×S×S×3 batches in, arrays out, in the same order."""
+def encode(
+    model: Embedder,
+    images: Any,
+    *,
+    layer: str = "embedding",
+    batch_size: int = 32,
+    runtime: str = "auto",
+    precision: str = "f32",
+    on_error: str = "raise",
+    progress: bool = False,
+    view: Any = None,
+    seed: int = 0,
+) -> Any:
+    """Compute the output of a layer for images; the route behind ``Embedder.encode`` and ``Embedder.features``.
 
-    name: str
+    Args:
+        model: The model.
+        images: One image, a sequence, a ``Table`` or a generator; see ``image_stream``.
+        layer: ``"embedding"``, ``"pooled"`` or a stage.
+        batch_size: Images decoded and run together.
+        runtime: ``"auto"``, ``"torch"``, ``"openvino"`` or ``"onnx"``.
+        precision: ``"f32"`` or ``"bf16"``.
+        on_error: ``"raise"`` at the first unreadable image, or ``"skip"`` them.
+        progress: Whether to show a progress bar.
+        view: Augmentation of :mod:`lookalike.data` in place of the center crop.
+        seed: Seed of the view's random numbers.
 
-    def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]: ...
+    Returns:
+        An array with one row per image (without a batch dimension for a single image); with ``on_error="skip"``
+        a pair of that array and the list of failures.
 
-
-class Crew:
-    """Threads that decode: one while it keeps up with the runtime, more when the runtime has to wait.
-
-    Threads that decode small images mostly hand the interpreter to each other: two need a third more
-    processor time than one for the same work.
+    Raises:
+        UnreadableImage: If an image cannot be read and ``on_error`` is ``"raise"``.
     """
+    if on_error not in ("raise", "skip"):
+        raise LookalikeError(f"on_error is `{on_error}`: it must be `raise` or `skip`.")
+    choose(precision, ("f32", "bf16"), "a precision")
+    if batch_size < 1:
+        raise LookalikeError(f"batch_size is {batch_size}; it must be at least 1.")
+    source = image_stream(images)
+    engine = runtimes.select_runtime(model, layer, runtime, precision, source, batch_size)
+    loader = ImageLoader(model.preprocess, view, seed, skip=on_error == "skip")
+    parts: list[np.ndarray] = []
+    output: np.ndarray | None = None  # allocated once where the number of images is known
+    done = 0
+    with Progress("Embedding", source.count, shown=progress) as bar:
+        for rows in engine.run(loader.batches(source.items, batch_size)):
+            if source.count is not None and output is None:
+                output = np.empty((source.count, *rows.shape[1:]), rows.dtype)
+            if output is None:
+                parts.append(rows.copy())
+            else:
+                output[done : done + len(rows)] = rows
+            done += len(rows)
+            bar.advance(len(rows))
+    if output is not None:
+        result = output[:done]
+    else:
+        result = np.concatenate(parts) if parts else np.empty((0, *_row_shape(model, layer)), np.float32)
+    if on_error == "skip":
+        return result, loader.failures
+    return result[0] if source.single else result
 
-    def __init__(self, most: int) -> None:
-        self.most, self.late, self.turn = most, 0, 0
-        self.pools = [self._hire()]
 
-    def _hire(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max_workers=1, thread_name_prefix="lookalike-decode")
+def _row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
+    if layer == "embedding":
+        return (model.dim,)
+    return (model.feature_dim,) if layer == "pooled" else (0,)
 
-    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
-        self.turn += 1
-        return self.pools[self.turn % len(self.pools)].submit(function, *arguments)
 
-    def was_late(self, late: bool) -> None:
-        """Whether the runtime had to wait for a batch; the first ones of a stream always come late."""
-        self.late = self.late + 1 if late else 0
-        if self.late > AHEAD and len(self.pools) < self.most:
-            self.pools.append(self._hire())
-            self.late = 0
+# --- pixels ---
 
-    def __enter__(self) -> Crew:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        for pool in self.pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in self.pools:
-            pool.shutdown(wait=True)
+def center_crop(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Cut out the central square of decoded pixels and resize it to the model's input size.
+
+    torch resamples 8-bit pixels to within a level or two of Pillow in a quarter of the time; at small sizes resizing
+    would otherwise be the most expensive step before the model (docs/design/inference.md).
+
+    Args:
+        pixels: Decoded pixels.
+        preprocess: Input size, crop fraction and interpolation.
+
+    Returns:
+        The crop.
+
+    Shape:
+        - pixels: ``(H, W, 3)``, uint8.
+        - output: ``(size, size, 3)``, uint8.
+    """
+    height, width = pixels.shape[:2]
+    side = max(round(min(height, width) * preprocess.crop), 1)
+    top, left = (height - side) // 2, (width - side) // 2
+    region = pixels[top : top + side, left : left + side]
+    if side == preprocess.size:
+        return region
+    if not region.flags.writeable:  # torch would warn
+        region = region.copy()
+    x = torch.from_numpy(region)[None].permute(0, 3, 1, 2)  # torch sees channels last, which is twice as fast
+    size = (preprocess.size, preprocess.size)
+    y = F.interpolate(x, size=size, mode=preprocess.interpolation, antialias=True, align_corners=False)
+    return y[0].permute(1, 2, 0).numpy()
+
+
+def load_crop(image: Any, preprocess: Preprocess, box: Any = None) -> np.ndarray:
+    """Decode an image (path, bytes, PIL image or array) and take its center crop, after cutting out ``box``."""
+    if preprocess.interpolation == "lanczos":  # torch has none
+        return prepare(image, preprocess, box=box)
+    return center_crop(decode(image, box=box, min_side=preprocess.size / preprocess.crop), preprocess)
+
+
+def load_view(image: Any, view: Any, rng: np.random.Generator, box: Any = None) -> np.ndarray:
+    """Decode an image and apply a view to it; decoding keeps enough pixels for the smallest region it may take."""
+    if view.kind == "center":
+        return load_crop(image, view.pre, box)
+    smallest = min(getattr(view, "scale", (1.0,))) ** 0.5
+    return view(decode(image, box=box, min_side=view.pre.size / smallest), rng)
 
 
 @dataclass
-class Decoder:
-    """Turns images into batches; `failures` fills as the batches are drawn."""
+class ImageLoader:
+    """Decodes a stream of images into batches of pixels, in threads ahead of the model.
+
+    Args:
+        preprocess: Input size, crop fraction and interpolation of the model.
+        view: Augmentation in place of the center crop.
+        seed: Seed of the view's random numbers; an image's view depends on the seed and its index alone.
+        skip: Whether to leave out unreadable images instead of raising.
+    """
 
     preprocess: Preprocess
     view: Any = None
     seed: int = 0
     skip: bool = False
     failures: list[Failure] = field(default_factory=list)
+    """The images left out, filled while the batches are drawn."""
 
     def __post_init__(self) -> None:
-        if self.view is not None:
-            check_view(self.view, self.preprocess)
+        size = getattr(getattr(self.view, "pre", None), "size", None)
+        if self.view is not None and size != self.preprocess.size:
+            raise LookalikeError(f"The view gives images of {size} px, but the model takes {self.preprocess.size} px.")
 
-    def pixels(self, image: ImageInput) -> np.ndarray:
+    def load(self, image: ImageInput) -> np.ndarray:
+        """Decode one image into the model's input pixels."""
         data = image.load()
         if self.view is None:
-            return center(data, self.preprocess, image.box)
-        return viewed(data, self.view, seeds.numpy_rng(self.seed, "view", image.index), image.box)
+            return load_crop(data, self.preprocess, image.box)
+        return load_view(data, self.view, seeds.numpy_rng(self.seed, "view", image.index), image.box)
 
-    def _fill(self, out: np.ndarray, images: list[ImageInput]) -> list[Failure]:
-        failures = []
-        for row, image in zip(out, images, strict=True):
-            try:
-                row[...] = self.pixels(image)
-            except (UnreadableImage, OSError) as error:
-                failures.append(Failure(image.index, image.name, _reason(error)))
-                if not self.skip:
-                    break
-        return failures
-
-    def batches(self, items: Iterator[ImageInput], batch_size: int, workers: int) -> Iterator[np.ndarray]:
-        """Batches in the order of the images, decoded by up to `workers` threads."""
+    def batches(self, items: Iterator[ImageInput], batch_size: int, workers: int | None = None) -> Iterator[np.ndarray]:
+        """Yield batches ``(N, size, size, 3)`` in the order of the images, decoded by up to ``workers`` threads."""
         side = self.preprocess.size
-        waiting: deque[tuple[np.ndarray, list[ImageInput], list[Future[list[Failure]]]]] = deque()
-        with Crew(workers) as crew:
-            while True:
-                while len(waiting) < AHEAD and (group := list(itertools.islice(items, batch_size))):
-                    out = np.empty((len(group), side, side, 3), np.uint8)
-                    parts = range(0, len(group), CHUNK)
-                    tasks = [crew.submit(self._fill, out[a : a + CHUNK], group[a : a + CHUNK]) for a in parts]
-                    waiting.append((out, group, tasks))
-                if not waiting:
-                    return
-                out, group, tasks = waiting.popleft()
-                crew.was_late(not all(task.done() for task in tasks))
-                failures = [failure for task in tasks for failure in task.result()]
-                if failures:
-                    out = self._without(out, group, failures)
-                if len(out):
-                    yield out
+        buffers: deque[np.ndarray] = deque()
 
-    def _without(self, out: np.ndarray, group: list[ImageInput], failures: list[Failure]) -> np.ndarray:
-        if not self.skip:
-            raise UnreadableImage(failures[0].reason, failures[0].name)
-        self.failures += failures
-        bad = {failure.index for failure in failures}
-        return out[[image.index not in bad for image in group]]
+        def groups() -> Iterator[list[tuple[ImageInput, np.ndarray]]]:
+            while group := list(itertools.islice(items, batch_size)):
+                buffers.append(np.empty((len(group), side, side, 3), np.uint8))
+                yield list(zip(group, buffers[-1], strict=True))
 
+        for group, results in read_batches(self._load_into, groups(), workers=workers, adaptive=True):
+            pixels = buffers.popleft()
+            readable = np.array([not isinstance(result, ReadFailure) for result in results])
+            if not readable.all():
+                self._report([image for image, _ in group], results)
+                pixels = pixels[readable]
+            if len(pixels):
+                yield pixels
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnreadableImage):
-        return error.reason
-    return (getattr(error, "strerror", None) or str(error)).lower()
+    def _load_into(self, target: tuple[ImageInput, np.ndarray]) -> None:
+        image, pixels = target
+        pixels[...] = self.load(image)
+
+    def _report(self, images: list[ImageInput], results: Sequence[ReadFailure | None]) -> None:
+        for image, result in zip(images, results, strict=True):
+            if isinstance(result, ReadFailure):
+                if not self.skip:
+                    raise UnreadableImage(result.reason, image.name)
+                self.failures.append(Failure(image.index, image.name, result.reason))
 
 
-def check_on_error(on_error: str) -> bool:
-    if on_error not in ("raise", "skip"):
-        raise LookalikeError(f"on_error is `{on_error}`: it must be `raise` or `skip`.")
-    return on_error == "skip"
+# --- decoding and computing apart ---
+
+
+class CropEncoder:
+    """``Embedder.encode`` in two halves: ``crop`` in any thread, ``encode`` in one (or several, see ``concurrent``).
+
+    Few crops run in a batch of their own size, many in blocks of a fixed size, which is faster
+    (docs/design/inference.md).
+
+    Args:
+        model: The model.
+        fast: Convert the model for a fast runtime now (about two seconds, cached) instead of using one only if it
+            was converted before.
+        layer: The layer to compute.
+
+    Example:
+        >>> encoder = CropEncoder(la.Embedder.from_pretrained("resnet10_small", weights="random"))
+        >>> encoder.encode([encoder.crop(np.zeros((80, 90, 3), np.uint8))]).shape
+        (1, 256)
+    """
+
+    def __init__(self, model: Embedder, *, fast: bool = False, layer: str = "embedding") -> None:
+        self.model, self.layer = model, layer
+        self._runtimes: dict[bool, Runtime] = {}
+        if fast:
+            self._runtime(BLOCK, torch_runtime.MIN_IMAGES)
+
+    def _runtime(self, count: int, expected: int = 1) -> Runtime:
+        many = count >= BLOCK
+        if many not in self._runtimes:
+            source = ImageStream(iter(()), max(expected, count))
+            self._runtimes[many] = runtimes.select_runtime(self.model, self.layer, "auto", "f32", source, max(count, 1))
+        return self._runtimes[many]
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether several threads may call ``encode`` at once."""
+        return self._runtime(1).name == "openvino"
+
+    @property
+    def max_batch(self) -> int:
+        """How many crops to pass to ``encode`` at best; where threads share the model, what a core's cache holds."""
+        if not self.concurrent:
+            return BATCH_SIZE
+        return min(max(round(BLOCK * (CACHE_FRIENDLY_SIZE / self.model.preprocess.size) ** 2), 1), BLOCK)
+
+    def crop(self, image: Any) -> np.ndarray:
+        """Decode an image into the model's input pixels, ``(size, size, 3)`` uint8."""
+        return self.model.crop(image)
+
+    def encode(self, crops: Sequence[np.ndarray]) -> np.ndarray:
+        """Compute the vectors of crops, ``(N, D)``."""
+        return np.concatenate([np.array(part) for part in self.stream(crops, len(crops))])
+
+    def stream(self, crops: Iterable[np.ndarray], count: int) -> Iterator[np.ndarray]:
+        """Yield the vectors of at most ``count`` crops in order, a few at a time, while further crops are drawn."""
+        return self._runtime(count, count).run(_stack(iter(crops)))
+
+
+def _stack(crops: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    while part := list(itertools.islice(crops, BATCH_SIZE)):
+        yield np.stack(part)

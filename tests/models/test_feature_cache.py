@@ -13,8 +13,8 @@ import torch
 from lookalike import LookalikeError
 from lookalike.core import folders
 from lookalike.data import CenterView, RandomView, Table, read_table
-from lookalike.models import Embedder, cache, features_for
-from lookalike.models.inference import openvino_runtime, runtimes, torch_fused
+from lookalike.models import Embedder, feature_cache, features_for
+from lookalike.models.inference import openvino_runtime, torch_runtime
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_second_time_nothing_is_computed(
     model: Embedder, table: Table, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = np.array(features_for(model, table))
-    monkeypatch.setattr(cache, "_make", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(feature_cache, "_compute", lambda *_: pytest.fail("computed again"))
     np.testing.assert_array_equal(features_for(model, table), first)
     model.set_random_head(4)  # above the layer
     np.testing.assert_array_equal(features_for(model, table), first)
@@ -106,8 +106,8 @@ def test_entries_are_the_owners_alone_and_marked_as_used(model: Embedder, table:
 
 def test_blocks_change_nothing(model: Embedder, table: Table, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = np.array(features_for(model, table))
-    monkeypatch.setattr(cache, "BLOCK", 5)
-    monkeypatch.setattr(cache, "_open", _forgetful(cache._open))
+    monkeypatch.setattr(feature_cache, "BLOCK", 5)
+    monkeypatch.setattr(feature_cache, "_open", _forgetful(feature_cache._open))
     np.testing.assert_allclose(features_for(model, table), wanted, atol=1e-6)
 
 
@@ -127,11 +127,11 @@ def test_features_are_computed_by_torch_and_the_same_each_time(
 ) -> None:
     """Training and its evaluations use torch, however many images there are and whatever else is installed."""
     wanted = np.array(features_for(model, table))
-    monkeypatch.setattr(runtimes, "ENOUGH", 5)
-    monkeypatch.setattr(openvino_runtime, "prepare", lambda *_: pytest.fail("another runtime than torch"))
+    monkeypatch.setattr(torch_runtime, "MIN_IMAGES", 5)
+    monkeypatch.setattr(openvino_runtime, "convert", lambda *_: pytest.fail("another runtime than torch"))
     calls: list[int] = []
-    real = torch_fused._run
-    monkeypatch.setattr(torch_fused, "_run", lambda graph, batch: calls.append(len(batch)) or real(graph, batch))
+    real = torch_runtime._run
+    monkeypatch.setattr(torch_runtime, "_run", lambda graph, batch: calls.append(len(batch)) or real(graph, batch))
     many = [np.array(features_for(model, table, seed=seed)) for seed in (1, 2)]  # another seed: another entry
     assert sum(calls) >= 24, "through the fused graph"
     np.testing.assert_array_equal(*many)

@@ -14,7 +14,7 @@ from lookalike import LookalikeError
 from lookalike.core.files import FORMAT_VERSIONS
 from lookalike.core.run import Run
 from lookalike.models import Embedder
-from lookalike.models.prototypes import Prototypes, folded
+from lookalike.models.prototypes import Prototypes, fold_projection
 from tests.helpers import make_image
 
 
@@ -41,7 +41,7 @@ def test_classifier_prototypes_and_parent_survive(make: Callable[..., Embedder],
     model = make()
     model.classifier = torch.nn.Linear(model.dim, 5)
     layers = torch.nn.Sequential(torch.nn.Linear(model.feature_dim, 4), torch.nn.BatchNorm1d(4), torch.nn.GELU())
-    model.prototypes = Prototypes(folded(layers.append(torch.nn.Linear(4, 3)), torch.randn(5, 3)))
+    model.prototypes = Prototypes(fold_projection(layers.append(torch.nn.Linear(4, 3)), torch.randn(5, 3)))
     model.parent = "abc"
     name = model.fingerprint()
     model.save_pretrained(tmp_path / "m")
@@ -141,13 +141,13 @@ def broken(saved: Path, how: str) -> str:
     [
         ("no format", "no format number"),
         ("newer", "update lookalike"),
-        ("another head", "do not fit together"),
-        ("a key gone", "do not fit together"),
-        ("truncated", "cut short"),
-        ("header cut", "cut short"),
+        ("another head", "weights do not match"),
+        ("a key gone", "weights do not match"),
+        ("truncated", "incomplete or was changed"),
+        ("header cut", "incomplete or was changed"),
         ("no weights", "is missing"),
         ("torn config", "not whole JSON"),
-        ("no config", "not a model"),
+        ("no config", "not a model folder"),
     ],
 )
 def test_broken_folders(saved: Path, how: str, sentence: str) -> None:

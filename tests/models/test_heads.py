@@ -9,32 +9,32 @@ import torch
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.models import Embedder
-from lookalike.models.norms import NAMES, MomentumBatchNorm, decay, make_norm, name_of
+from lookalike.models.heads import NORM_NAMES, MomentumBatchNorm, make_norm, momentum_decay, norm_name
 from lookalike.models.pooling import unit
 from tests.naive import norms as naive
 
 
 def test_the_decay_grows_from_nothing_to_what_the_paper_uses():
-    assert [decay(t, 50, 64, 128) for t in (1, 50)] == pytest.approx([0.0, 0.5])
-    assert [decay(t, 50, 16, 32) for t in (1, 50)] == pytest.approx([0.0, 0.5])
-    values = [decay(t, 10, 20, 50) for t in range(1, 11)]
+    assert [momentum_decay(t, 50, 64, 128) for t in (1, 50)] == pytest.approx([0.0, 0.5])
+    assert [momentum_decay(t, 50, 16, 32) for t in (1, 50)] == pytest.approx([0.0, 0.5])
+    values = [momentum_decay(t, 10, 20, 50) for t in range(1, 11)]
     assert values == pytest.approx([naive.decay(t, 10, 20, 50) for t in range(1, 11)])
     assert values == sorted(values)
-    assert decay(3, 10, 80, 50) == 0.0  # a batch that is large enough needs no past
-    assert decay(1, 1, 20, 50) == 0.0
+    assert momentum_decay(3, 10, 80, 50) == 0.0  # a batch that is large enough needs no past
+    assert momentum_decay(1, 1, 20, 50) == 0.0
 
 
 def test_momentum_batch_norm_is_the_formula():
     generator = torch_rng(0, "rows")
     batches = [torch.randn(n, 3, generator=generator).double() for n in (6, 6, 4)]
-    layer = MomentumBatchNorm(3, reference=10).double()
+    layer = MomentumBatchNorm(3, reference_batch=10).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([1.0, 0.5, 2.0]))
         layer.bias.copy_(torch.tensor([0.0, 0.3, -1.0]))
     epochs_of = [1, 2, 4]
     got = []
     for rows, epoch in zip(batches, epochs_of, strict=True):
-        layer.at_epoch(epoch, 4)
+        layer.set_epoch(epoch, 4)
         got.append(layer(rows).detach().numpy())
     listed = [rows.tolist() for rows in batches]
     wanted, mean, var = naive.momentum_batch_norm(
@@ -51,32 +51,32 @@ def test_momentum_batch_norm_is_the_formula():
 
 
 def test_the_gradient_of_momentum_batch_norm_goes_through_the_present_batch():
-    layer = MomentumBatchNorm(2, reference=8).double()
+    layer = MomentumBatchNorm(2, reference_batch=8).double()
     layer.mean.fill_(0.3)
     layer.var.fill_(1.7)
 
     def value(rows):
         layer.mean.fill_(0.3)
         layer.var.fill_(1.7)
-        layer.at_epoch(3, 4)
+        layer.set_epoch(3, 4)
         return (layer(rows) ** 3).sum()
 
     rows = torch.randn(4, 2, generator=torch_rng(1, "rows")).double().requires_grad_()
     assert torch.autograd.gradcheck(value, rows)
     # In epoch 1 nothing of the past is used: batch-norm itself.
-    layer.at_epoch(1, 4)
+    layer.set_epoch(1, 4)
     plain = torch.nn.BatchNorm1d(2).double()
     assert torch.allclose(layer(rows), plain(rows))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NORM_NAMES)
 def test_a_saved_model_keeps_its_norm_layer(name, tmp_path):
     torch.manual_seed(0)
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
     model.set_random_head(6)
     before = model.fingerprint()
     model.norm = make_norm(name, 6)
-    assert name_of(model.norm) == name
+    assert norm_name(model.norm) == name
     assert (model.fingerprint() == before) == (name == "none")
     with torch.no_grad():
         for parameter in model.norm.parameters():

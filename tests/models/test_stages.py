@@ -60,8 +60,8 @@ def test_features_of_a_stage_are_float16(model: Embedder) -> None:
 
 
 def test_layers_that_do_not_exist(model: Embedder) -> None:
-    with pytest.raises(LookalikeError, match=r"there are stage0.*pooled"):
+    with pytest.raises(LookalikeError, match=r"its layers are stage0.*pooled"):
         model.features(np.zeros((8, 8, 3), np.uint8), layer="stage99")
     other = Embedder.from_pretrained("test_byobnet", weights="random", size=64)
-    with pytest.raises(LookalikeError, match="cannot be cut"):
+    with pytest.raises(LookalikeError, match="cannot be split"):
         other.features(np.zeros((8, 8, 3), np.uint8), layer="stage1")

@@ -21,7 +21,7 @@ from PIL import Image
 from lookalike import LookalikeError
 from lookalike.data import RandomView, Table, UnreadableImage, prepare, read_table
 from lookalike.models import Embedder, Failure
-from lookalike.models.inference import pixels
+from lookalike.models.inference import pipeline
 from tests.helpers import make_image
 
 
@@ -94,7 +94,7 @@ def test_the_square_is_what_pillow_makes_of_it() -> None:
     for size, crop, shape in ((48, 0.875, (64, 80)), (96, 0.875, (64, 64)), (32, 1.0, (128, 96))):
         pre = Preprocess(size=size, crop=crop)
         data = make_image(1, width=shape[1], height=shape[0])
-        off = np.abs(pixels.center(data, pre).astype(int) - prepare(data, pre).astype(int))
+        off = np.abs(pipeline.load_crop(data, pre).astype(int) - prepare(data, pre).astype(int))
         assert off.mean() < 0.6
         assert np.quantile(off, 0.99) <= 3
 
@@ -108,7 +108,7 @@ def test_generators_are_streamed(model: Embedder) -> None:
         def __del__(self) -> None:
             alive.pop()
 
-    def stream() -> Iterator[bytes]:
+    def image_stream() -> Iterator[bytes]:
         nonlocal most
         buffer = io.BytesIO()
         Image.fromarray(make_image(0)).save(buffer, "JPEG")
@@ -117,7 +117,7 @@ def test_generators_are_streamed(model: Embedder) -> None:
             most = max(most, len(alive))
             yield Counted(buffer.getvalue())
 
-    rows = model.encode(stream(), runtime="torch", batch_size=8)
+    rows = model.encode(image_stream(), runtime="torch", batch_size=8)
     assert rows.shape == (400, model.dim)
     assert most <= 8 * 5
 
@@ -164,7 +164,7 @@ def test_bad_options(model: Embedder, files: list[Path], bad: dict[str, object],
 
 @pytest.mark.parametrize("bad", [7, None, {"a": 1}, [7], [None]])
 def test_things_that_are_no_images(model: Embedder, bad: object) -> None:
-    with pytest.raises(LookalikeError, match="give paths, bytes"):
+    with pytest.raises(LookalikeError, match="pass paths, bytes"):
         model.encode(bad)
 
 
@@ -174,12 +174,12 @@ def test_a_folder_is_no_image(model: Embedder, files: list[Path]) -> None:
 
 
 def test_an_error_in_the_users_generator_comes_through(model: Embedder, files: list[Path]) -> None:
-    def stream() -> Iterator[Path]:
+    def image_stream() -> Iterator[Path]:
         yield from files
         raise RuntimeError("the user's own")
 
     with pytest.raises(RuntimeError, match="the user's own"):
-        model.encode(stream())
+        model.encode(image_stream())
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lookalike-decode")]
 
 
@@ -252,8 +252,8 @@ def test_no_guard_is_needed(files: list[Path], tmp_path: Path) -> None:
 
 def test_decoding_goes_on_while_the_model_runs(model: Embedder) -> None:
     """Reading ahead is bounded: no more than a few batches wait for a slow runtime."""
-    from lookalike.models.inference.inputs import stream
-    from lookalike.models.inference.pipeline import AHEAD, Decoder
+    from lookalike.data.image_reader import PREFETCH
+    from lookalike.models.inference.inputs import image_stream
 
     drawn: list[int] = []
 
@@ -262,20 +262,19 @@ def test_decoding_goes_on_while_the_model_runs(model: Embedder) -> None:
             drawn.append(number)
             yield make_image(number % 3)
 
-    batches = Decoder(model.preprocess).batches(stream(source()).items, 4, 2)
+    batches = pipeline.ImageLoader(model.preprocess).batches(image_stream(source()).items, 4, 2)
     next(batches)
     time.sleep(0.05)
-    assert len(drawn) == 4 * AHEAD
+    assert len(drawn) == 4 * PREFETCH
     batches.close()
 
 
 def test_more_threads_decode_only_when_the_runtime_waits(model: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lookalike.models.inference import pipeline
-    from lookalike.models.inference.inputs import stream
+    from lookalike.models.inference.inputs import image_stream
 
     def threads_used(slow_decoder: bool) -> int:
         workers: set[int] = set()
-        real = pipeline.center
+        real = pipeline.load_crop
 
         def decode(*arguments: object) -> np.ndarray:
             workers.add(threading.get_ident())
@@ -283,9 +282,9 @@ def test_more_threads_decode_only_when_the_runtime_waits(model: Embedder, monkey
             return real(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "center", decode)
-            source = stream([make_image(0)] * 100)
-            for _ in pipeline.Decoder(model.preprocess).batches(source.items, 4, 3):
+            patch.setattr(pipeline, "load_crop", decode)
+            source = image_stream([make_image(0)] * 100)
+            for _ in pipeline.ImageLoader(model.preprocess).batches(source.items, 4, 3):
                 time.sleep(0 if slow_decoder else 0.06)
         return len(workers)
 

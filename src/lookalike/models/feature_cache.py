@@ -1,7 +1,8 @@
-"""Features computed once: keyed by everything they were made from, so a stale one is never found."""
+"""The feature cache: features are computed once and keyed by everything they depend on, so none is ever stale."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from lookalike.core.files import (
 )
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER
-from lookalike.models.inference.graph import VERSION
+from lookalike.models.inference.runtime_base import GRAPH_VERSION
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -41,55 +42,72 @@ def features_for(
     seed: int = 0,
     progress: bool = False,
 ) -> np.ndarray:
-    """Features of every row under every view, as a read-only memory map V×N×…; without views the center crop alone.
+    """Compute the features of a table's images, or open them from the cache.
 
-    float32 for `pooled` and `embedding`, float16 for a stage, computed by torch: they are what training learns from.
-    Every image must be readable: audit the table first.
+    They are computed by torch, since training learns from them. Every image must be readable: audit the table first.
+
+    Args:
+        model: The model.
+        table: The images.
+        layer: ``"pooled"``, ``"embedding"`` or a stage.
+        views: Augmentations of :mod:`lookalike.data`; the center crop alone without them.
+        seed: Seed of the views.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        A read-only memory map ``(V, N, …)`` of V views and N images; float16 for a stage, else float32.
+
+    Raises:
+        LookalikeError: If the table is empty.
+        UnreadableImage: If an image cannot be read.
+
+    Example:
+        >>> model = la.Embedder.from_pretrained("resnet10_small", weights="random")
+        >>> features_for(model, la.read_table("photos")).shape
+        (1, 24, 256)
     """
     if not len(table):
         raise LookalikeError(f"The table `{table.name}` has no rows to compute features of.")
-    chosen = list(views) if views is not None else [None]
-    about = {
+    views = list(views) if views is not None else [None]
+    key = {
         "model": model.fingerprint(layer),
         "layer": layer,
         "table": table.fingerprint(),
-        "views": [None if view is None else view.to_json() for view in chosen],
+        "views": [None if view is None else view.to_json() for view in views],
         "seed": seed,
         "runtime": "torch",
         "decoder": DECODER,
-        "program": VERSION,
+        "graph": GRAPH_VERSION,
     }
-    path = folders.cache("features") / hash_bytes(str(FORMAT_VERSIONS["cache"]), *map(str, _flat(about)))
-    found = _open(path, about)
-    if found is None:
-        _make(path, about, model, table, chosen, progress)
+    path = folders.cache("features") / hash_bytes(str(FORMAT_VERSIONS["cache"]), *_key_parts(key))
+    features = _open(path, key)
+    if features is None:
+        _compute(path, key, model, table, views, progress)
         folders.trim_cache()
-        found = _open(path, about)
-        assert found is not None
+        features = _open(path, key)
+        assert features is not None
     folders.touch(path)
-    return found
+    return features
 
 
-def _flat(about: dict[str, Any]) -> list[str]:
-    import json
-
-    return [f"{key}={json.dumps(value, sort_keys=True, default=to_json)}" for key, value in sorted(about.items())]
+def _key_parts(key: dict[str, Any]) -> list[str]:
+    return [f"{name}={json.dumps(value, sort_keys=True, default=to_json)}" for name, value in sorted(key.items())]
 
 
-def _open(path: Path, about: dict[str, Any]) -> np.ndarray | None:
-    """The entry if it is whole and was made from just this; anything else counts as missing."""
+def _open(path: Path, key: dict[str, Any]) -> np.ndarray | None:
+    """The cache entry if it is complete and has this key; anything else counts as missing."""
     if not (path / "info.json").is_file():
         return None
     try:
         info = read_json(path / "info.json")
-        if _flat(info["about"]) != _flat(about) or info["format"] != FORMAT_VERSIONS["cache"]:
+        if _key_parts(info["key"]) != _key_parts(key) or info["format"] != FORMAT_VERSIONS["cache"]:
             return None
         return np.load(path / "features.npy", mmap_mode="r")
     except (LookalikeError, KeyError, TypeError, ValueError, OSError):
         return None
 
 
-def _make(path: Path, about: dict[str, Any], model: Embedder, table: Table, views: list[Any], progress: bool) -> None:
+def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, views: list[Any], progress: bool) -> None:
     count, total = len(table), len(table) * len(views)
     out: np.memmap | None = None
     with atomic_folder(path, private=True) as part, Progress("Features", total, shown=progress) as bar:
@@ -98,10 +116,10 @@ def _make(path: Path, about: dict[str, Any], model: Embedder, table: Table, view
                 rows = table.take(np.arange(start, min(start + BLOCK, count)))
                 block = model.features(
                     rows,
-                    layer=about["layer"],
+                    layer=key["layer"],
                     view=view,
-                    seed=seeds.derive(about["seed"], "view", number, start),
-                    runtime=about["runtime"],
+                    seed=seeds.derive(key["seed"], "view", number, start),
+                    runtime=key["runtime"],
                 )
                 if out is None:
                     shape = (len(views), count, *block.shape[1:])
@@ -112,4 +130,4 @@ def _make(path: Path, about: dict[str, Any], model: Embedder, table: Table, view
                 bar.advance(len(block))
         assert out is not None
         out.flush()
-        write_json(part / "info.json", stamp("cache", {"about": about, "name": table.name}))
+        write_json(part / "info.json", stamp("cache", {"key": key, "name": table.name}))

@@ -39,7 +39,7 @@ def test_words_and_images_land_in_one_space(tiny: Embedder) -> None:
     import torch
 
     words = tiny.encode_text(["a gull", "a wren", "a gull"])
-    assert tiny.reads_words and words.shape == (3, 32) and tiny.preprocess.size == 64 and tiny.preprocess.crop == 1.0
+    assert tiny.supports_text and words.shape == (3, 32) and tiny.preprocess.size == 64 and tiny.preprocess.crop == 1.0
     assert np.allclose(np.linalg.norm(words, axis=1), 1, atol=1e-6)
     assert (words[0] == words[2]).all() and words[0] @ words[1] < 0.9999
     rows = tiny.encode([helpers.make_image(n) for n in range(3)])
@@ -56,8 +56,8 @@ def test_both_sides_are_saved_and_a_head_ends_reading(tiny: Embedder, tmp_path: 
     assert again.fingerprint() == tiny.fingerprint()
     assert np.allclose(again.encode_text(["a gull"]), tiny.encode_text(["a gull"]), atol=1e-6)
     again.set_random_head(8, seed=0)
-    assert not again.reads_words
-    with pytest.raises(LookalikeError, match="reads no words"):
+    assert not again.supports_text
+    with pytest.raises(LookalikeError, match="has no text encoder"):
         again.encode_text(["a gull"])
 
 
@@ -105,7 +105,7 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
 def test_names_of_models_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LookalikeError, match="did you mean `ViT-B-32`"):
         Embedder.from_pretrained("open_clip:ViT-B-3", weights="random")
-    with pytest.raises(LookalikeError, match="does not say which weights"):
+    with pytest.raises(LookalikeError, match="does not name its weights"):
         Embedder.from_pretrained("open_clip:ViT-B-32")
-    with pytest.raises(LookalikeError, match="the network is off"):
+    with pytest.raises(LookalikeError, match="downloads are off"):
         Embedder.from_pretrained("open_clip:ViT-B-32:laion2b_s34b_b79k")

@@ -1,0 +1,245 @@
+"""Model folders: ``config.json``, ``model.safetensors`` and the model card ``README.md``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lookalike._version import __version__
+from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import atomic_folder, check_format, read_json, recover_folder, stamp, write_json, write_text
+from lookalike.core.run import Run
+from lookalike.data.decoding import Preprocess
+from lookalike.models import backbones
+from lookalike.models.heads import BlockLinear, make_norm, norm_name
+from lookalike.models.prototypes import Prototypes
+
+if TYPE_CHECKING:
+    from lookalike.models.embedder import Embedder
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def find(name_or_path: str | Path) -> Path | None:
+    """Find the model folder of a name or path; for a run that is the model in it.
+
+    Args:
+        name_or_path: A model folder, a run, or the name of a run.
+
+    Returns:
+        The folder; ``None`` if the name can only be that of an architecture.
+
+    Raises:
+        LookalikeError: If a path was given and there is no model.
+    """
+    for path in (Path(name_or_path), folders.runs() / name_or_path):
+        if Run.is_run(path):
+            if not (path / "model").is_dir():
+                raise LookalikeError(f"The run `{path}` has no model yet: let it finish, or resume it with --resume.")
+            return path / "model"
+        if not path.exists():
+            recover_folder(path)
+        if (path / CONFIG).is_file() or (path.is_dir() and str(name_or_path) not in backbones.BUILTIN):
+            return path
+    path = Path(name_or_path)
+    if path.is_file():
+        raise LookalikeError(f"`{path}` is a file: pass it as `weights` of the timm model it belongs to.")
+    if isinstance(name_or_path, Path) or len(path.parts) > 1 or path.is_absolute():
+        raise LookalikeError(f"There is no model folder at `{path}`.")
+    return None
+
+
+def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> None:
+    """Write a model folder; an existing one is replaced as a whole.
+
+    Args:
+        model: The model.
+        path: The folder.
+        card: Further entries of the model card.
+    """
+    if card is not None:
+        model.card.update(card)
+    config = stamp(
+        "model",
+        {
+            "name": model.name,
+            "architecture": model.architecture,
+            "pooling": model.pooling.name,
+            "head": model.dim if isinstance(model.head, nn.Linear) else None,
+            **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
+            "norm": norm_name(model.norm),
+            "classes": model.classifier.out_features if model.classifier is not None else None,
+            "preprocess": model.preprocess.to_json(),
+            "fingerprint": model.fingerprint(),
+            "parent": model.parent,
+            "card": model.card,
+            "lookalike": __version__,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+    )
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    with atomic_folder(path) as part:
+        write_json(part / CONFIG, config)
+        save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
+        write_text(part / CARD, render_card(model, config))
+
+
+def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
+    """Read a model folder.
+
+    Args:
+        kind: The class to create.
+        path: The folder.
+        pooling: A pooling in place of the stored one.
+        size: An input size in place of the stored one.
+
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        LookalikeError: If the folder is not a model, is damaged, or was written by a newer version.
+    """
+    if not (path / CONFIG).is_file():
+        raise LookalikeError(f"`{path}` is not a model folder: there is no `{CONFIG}` in it.")
+    config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
+    tensors = _read(path / WEIGHTS)
+    try:
+        preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
+        model = kind(
+            backbones.create_backbone(config["architecture"], preprocess.size),
+            preprocess,
+            name=config["name"],
+            architecture=config["architecture"],
+            pooling=pooling or config["pooling"],
+            card=config["card"],
+            parent=config["parent"],
+        )
+        if config["head"]:
+            model.head = nn.Linear(model.feature_dim, config["head"])
+        if config.get("head_blocks"):
+            model.head = BlockLinear.from_linear(model.head, config["head_blocks"])
+        model.norm = make_norm(config.get("norm", "none"), model.dim)
+        if config["classes"]:
+            model.classifier = nn.Linear(model.dim, config["classes"])
+        model.prototypes = Prototypes.from_state_dict(tensors)
+        model.load_state_dict(tensors, strict=True)
+    except (KeyError, TypeError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise LookalikeError(
+            f"The model `{path}` is damaged: its configuration and weights do not match ({first})."
+        ) from error
+    return model
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise LookalikeError(f"The model `{path.parent}` is damaged: `{path.name}` is missing.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise LookalikeError(
+            f"The model `{path.parent}` is damaged: `{path.name}` is incomplete or was changed."
+        ) from error
+
+
+# --- the model card ---
+
+
+def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
+    """Render the model card as Markdown.
+
+    Args:
+        model: The model; ``model.card`` may hold ``description``, ``data``, ``method``, ``results``, ``limits`` and
+            ``license``.
+        config: The contents of ``config.json``.
+
+    Returns:
+        The text of ``README.md``.
+    """
+    card, pre = model.card, model.preprocess
+    lines = [
+        "---",
+        "library_name: lookalike",
+        "pipeline_tag: image-feature-extraction",
+        "tags: [image-search, embeddings]",
+        "---",
+        "",
+        f"# {model.name}",
+        "",
+        card.get("description")
+        or f"Embeds an image as a vector of {model.dim} dimensions; similar images have similar vectors.",
+        "",
+        "```python",
+        "import lookalike as la",
+        "",
+        'model = la.Embedder.from_pretrained("path/to/this/folder")',
+        'vectors = model.encode(["a.jpg", "b.jpg"])',
+        "model.similarity(vectors, vectors)",
+        "```",
+        "",
+        "## Measured results",
+        "",
+        *_results(card.get("results")),
+        "",
+        "## Model",
+        "",
+        *_table(
+            ["part", "value"],
+            [
+                ["backbone", f"`{model.architecture}` ({card.get('backbone', 'source of the weights unknown')})"],
+                ["pooling", model.pooling.name],
+                ["embedding", f"{model.dim} dimensions, unit length, cosine similarity"],
+                ["images", f"{pre.size} × {pre.size} px, center crop {pre.crop:g}, {pre.interpolation}"],
+                ["normalization", f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}"],
+                *[[key, _cell(card[key])] for key in ("data", "method") if card.get(key)],
+                ["fingerprint", f"`{config['fingerprint']}`"],
+                *([["derived from", f"`{model.parent}`"]] if model.parent else []),
+                ["written by", f"lookalike {config['lookalike']}, format {config['format']}"],
+            ],
+        ),
+        "",
+    ]
+    if card.get("limits"):
+        lines += ["## Limits", "", str(card["limits"]), ""]
+    lines += ["## License", "", card.get("license") or "The license of these weights is unknown.", ""]
+    return "\n".join(lines)
+
+
+def _results(results: Any) -> list[str]:
+    if not results:
+        return ["This model has not been evaluated yet; run `lookalike evaluate`."]
+    if isinstance(results, Mapping):
+        return _table(["metric", "value"], [[key, _cell(value)] for key, value in results.items()])
+    columns = list(dict.fromkeys(key for row in results for key in row))
+    return _table(columns, [[_cell(row.get(key, "")) for key in columns] for row in results])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return [line(columns), line(["---"] * len(columns)), *map(line, rows)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, Mapping):
+        if {"value", "low", "high"} <= value.keys():
+            return f"{_cell(value['value'])} ({_cell(value['low'])} to {_cell(value['high'])})"
+        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_cell, value))
+    return str(value)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
