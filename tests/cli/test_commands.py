@@ -221,16 +221,16 @@ def test_the_cache_is_listed_and_cleared(cli, home: Path) -> None:
     assert not entry.exists()
 
 
-def test_doctor_prints_a_line_a_part(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lookalike.doctor import Health, Part
+def test_doctor_prints_one_line_per_check(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lookalike.doctor import Check, DoctorReport
 
-    parts = [Part("torch", "ok", "2.13", "699 MB"), Part("heif", "missing", "HEIC", "27 MB", "pip install x")]
-    monkeypatch.setattr("lookalike.doctor.doctor", lambda: Health(parts))
+    checks = [Check("torch", "ok", "2.13", "699 MB"), Check("heif", "missing", "HEIC", "27 MB", "pip install x")]
+    monkeypatch.setattr("lookalike.doctor.doctor", lambda: DoctorReport(checks))
     answer = cli("doctor")
     assert answer.code == 0
     assert answer.out.splitlines()[1] == "missing heif   HEIC · 27 MB · pip install x"
     assert "license" in answer.out
-    needed = [Part("torch", "missing", "not installed", required=True)]
-    monkeypatch.setattr("lookalike.doctor.doctor", lambda: Health(needed))
+    needed = [Check("torch", "missing", "not installed", required=True)]
+    monkeypatch.setattr("lookalike.doctor.doctor", lambda: DoctorReport(needed))
     answer = cli("doctor", "--json")
     assert answer.code == 4 and answer.json["ok"] is False

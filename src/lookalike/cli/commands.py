@@ -30,18 +30,19 @@ def _demo(done: Any, options: Options) -> Answer:
     return Answer(done, [f"$ {search}", *[f"  {line}" for line in str(done.hits).splitlines()[:4]], *rows(done.lines)])
 
 
-def _doctor(health: Any, options: Options) -> Answer:
+def _doctor(report: Any, options: Options) -> Answer:
     import textwrap
 
     from lookalike.core.errors import Exit
 
-    width = max(len(part.name) for part in health.parts)
+    width = max(len(check.name) for check in report.checks)
     lines = [
-        f"{part.state:<8}{part.name:<{width}}  " + " · ".join(text for text in (part.what, part.cost, part.how) if text)
-        for part in health.parts
+        f"{check.status:<8}{check.name:<{width}}  "
+        + " · ".join(text for text in (check.detail, check.impact, check.fix) if text)
+        for check in report.checks
     ]
-    lines += ["", *textwrap.wrap(health.license, 110), "", "Next: lookalike demo"]
-    return Answer(health, lines, always=True, code=Exit.OK if health.ok else Exit.FAILED)
+    lines += ["", *textwrap.wrap(report.license, 110), "", "Next: lookalike demo"]
+    return Answer(report, lines, always=True, code=Exit.OK if report.ok else Exit.FAILED)
 
 
 # ---- search --------------------------------------------------------------------------------------
