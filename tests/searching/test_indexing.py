@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_read_for_a_moment_is_not_deleted(
         done = fake(folder, place)
         assert (done.deleted, done.new, done.unchanged, done.images) == (1, 1, 24, 25)
         assert "7 images that cannot be looked at now stay in the index" in capsys.readouterr().err
-        patch.setattr(FakeEmbedder, "rows", forbidden)
+        patch.setattr(FakeEmbedder, "vectors", forbidden)
         assert index(folder=folder, index=place, calibrate=False, progress=False).unchanged == 25
     assert fake(folder, place).unchanged == 25
     shutil.rmtree(folder / "class-02")

@@ -191,15 +191,15 @@ def test_waiting_images_go_through_the_model_together(service: Any, monkeypatch:
     sizes: list[int] = []
     gate = threading.Event()
     model = service.encoder.model()
-    real = model.rows
+    real = model.encode
 
-    def watched(squares: Any) -> Any:
+    def watched(crops: Any) -> Any:
         gate.wait(20)
-        sizes.append(len(squares))
-        return real(squares)
+        sizes.append(len(crops))
+        return real(crops)
 
     wanted = [np.asarray(service.index.embedder.encode(helpers.make_image(n))) for n in range(6)]
-    monkeypatch.setattr(model, "rows", watched)
+    monkeypatch.setattr(model, "encode", watched)
     found: dict[int, np.ndarray] = {}
     failed: list[Exception] = []
 

@@ -85,14 +85,14 @@ class Gate:
         self.open = threading.Event()
         self.sizes: list[int] = []
         model = encoder.model()
-        real = model.rows
+        real = model.encode
 
-        def rows(squares: Any) -> Any:
-            self.sizes.append(len(squares))
+        def rows(crops: Any) -> Any:
+            self.sizes.append(len(crops))
             assert self.open.wait(60)
-            return real(squares)
+            return real(crops)
 
-        monkeypatch.setattr(model, "rows", rows)
+        monkeypatch.setattr(model, "encode", rows)
 
 
 @pytest.fixture

@@ -223,6 +223,6 @@ def test_no_vector_that_is_not_finite_reaches_the_store(
     client: Any, service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = service.encoder.model()
-    monkeypatch.setattr(model, "rows", lambda squares: np.full((len(squares), service.index.generation.dim), np.nan))
+    monkeypatch.setattr(model, "encode", lambda crops: np.full((len(crops), service.index.generation.dim), np.nan))
     answer = send(client, encoded())
     assert answer.status_code == 400 and "not finite" in error_message(answer)
