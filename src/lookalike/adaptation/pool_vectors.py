@@ -46,7 +46,9 @@ def _names(audit: Path, gone: set[str]) -> bool:
 
 
 def _store(retriever: Embedder, runtime: str) -> Path:
-    key = hash_bytes("pool", str(FORMAT_VERSIONS["cache"]), retriever.fingerprint(), runtime, DECODER, str(GRAPH_VERSION))
+    key = hash_bytes(
+        "pool", str(FORMAT_VERSIONS["cache"]), retriever.fingerprint(), runtime, DECODER, str(GRAPH_VERSION)
+    )
     return folders.cache("pools") / key
 
 

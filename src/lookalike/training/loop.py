@@ -27,8 +27,8 @@ from lookalike.evaluation.retrieval import retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
-from lookalike.models.inference.torch_runtime import fused_graph
 from lookalike.models.heads import MomentumBatchNorm
+from lookalike.models.inference.torch_runtime import fused_graph
 from lookalike.training import checkpoint, drift
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
 from lookalike.training.logs import Logs

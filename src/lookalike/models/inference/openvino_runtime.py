@@ -16,6 +16,7 @@ import torch
 from lookalike.core import folders
 from lookalike.core.device import threads
 from lookalike.core.files import atomic_folder, stamp, write_json
+from lookalike.core.imports import import_openvino
 from lookalike.core.interrupts import defer_interrupt
 from lookalike.models.inference.runtime_base import (
     TOLERANCE,
