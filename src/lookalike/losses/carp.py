@@ -541,7 +541,7 @@ def _log_space_consistency(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -
 
 
 def _logsumexp(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """log Σ exp over the last axis from the softmax that is already known."""
+    """Log Σ exp over the last axis from the softmax that is already known."""
     return logits.amax(-1) - probabilities.amax(-1).log()
 
 
