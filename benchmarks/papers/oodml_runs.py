@@ -218,8 +218,8 @@ def _splits_file(context: ClaimContext, name: str) -> Path:
 
 def progression(*, table: str, splits: str, model: str) -> list[float]:
     """FID of every swap of a file of splits, measured with another backbone."""
+    from lookalike.data.augmentation import CenterView
     from lookalike.data.table import Table
-    from lookalike.data.views import CenterView
     from lookalike.models import features_for
     from lookalike.shift.fid import ClassFID
     from lookalike.shift.split_set import SplitSet

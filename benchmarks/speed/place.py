@@ -105,7 +105,7 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
     """Train on a table, learn its curve, and place folders of other tables whose labels tell the truth."""
     from lookalike.core.seeds import numpy_rng
     from lookalike.core.settings import merge
-    from lookalike.data.views import CenterView
+    from lookalike.data.augmentation import CenterView
     from lookalike.models import Embedder, features_for
     from lookalike.shift.graded_folders import Classes, draw, recall
     from lookalike.shift.placement import encoder, learn, unit_rows

@@ -66,7 +66,7 @@ def by_root(x: np.ndarray, y: np.ndarray) -> float:
 
 def _features(context: BenchContext) -> tuple[Any, np.ndarray]:
     from lookalike.data import read_table
-    from lookalike.data.views import CenterView
+    from lookalike.data.augmentation import CenterView
     from lookalike.models import Embedder, features_for
 
     model = Embedder.from_pretrained(MODEL)

@@ -338,7 +338,7 @@ def test_raw_rows_are_as_long_as_the_head_makes_them():
 
 def test_views_the_first_plain():
     from lookalike.data import Preprocess
-    from lookalike.data.views import CenterView, RandomView
+    from lookalike.data.augmentation import CenterView, RandomView
 
     default = RandomView(Preprocess(32), augment="rand-m9")
     views = make().views(default)

@@ -18,8 +18,8 @@ from lookalike.service import create_app
 from lookalike.service.state import Service
 from tests import helpers
 from tests.data.scenes import heic
-from tests.data.test_originals import silent
-from tests.data.test_thumbs import talkative
+from tests.data.test_strip_metadata import silent
+from tests.data.test_thumbnails import talkative
 from tests.searching.fake import FakeEmbedder, install
 from tests.service.conftest import error_message
 

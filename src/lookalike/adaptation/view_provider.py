@@ -12,8 +12,8 @@ from torch import Tensor
 from lookalike.adaptation.network import PIXELS
 from lookalike.core.seeds import derive, numpy_rng
 from lookalike.data import PixelCache, Table
+from lookalike.data.augmentation import CenterView, RandomView
 from lookalike.data.decoding import Preprocess
-from lookalike.data.views import CenterView, RandomView
 from lookalike.models import Embedder, features_for
 
 

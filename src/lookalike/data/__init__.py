@@ -8,14 +8,14 @@ from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike.data.auditing import Audit, audit
-    from lookalike.data.cache import PixelCache
-    from lookalike.data.classes import check_classes, retrieval_split
+    from lookalike.data.augmentation import CenterView, RandomView
+    from lookalike.data.class_split import check_classes, retrieval_split
     from lookalike.data.decoding import Preprocess, UnreadableImage, content_id, decode, prepare
+    from lookalike.data.pixel_cache import PixelCache
     from lookalike.data.readers import layouts, read_table
     from lookalike.data.shelf import make_shelf
+    from lookalike.data.strip_metadata import thumbnail
     from lookalike.data.table import Table
-    from lookalike.data.thumbnails import thumbnail
-    from lookalike.data.views import CenterView, RandomView
 
 __all__ = [
     "Audit",

@@ -12,7 +12,7 @@ import re
 import simplejpeg
 from PIL import Image
 
-from lookalike.data.decoding import decode, format_of, jpeg_blocks, orientation
+from lookalike.data.decoding import Box, Source, decode, format_of, jpeg_blocks, orientation, shrink
 
 MEDIA = {
     "JPEG": "image/jpeg",
@@ -32,6 +32,15 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 # What a PNG needs to look as it did; everything else it may hold is talk.
 _CHUNKS = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB cICP sBIT bKGD acTL fcTL fdAT".split()
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")  # in a scan: neither a stuffed byte nor a restart
+
+
+def thumbnail(data: Source, side: int = 96, *, box: Box | None = None, quality: int = 78) -> bytes:
+    """A JPEG with a long side of at most `side`: upright, sRGB, and without any metadata.
+
+    The file is written from bare pixels, so no EXIF, place, preview, profile or comment can come along.
+    """
+    pixels = shrink(data, side, of=max, box=box)
+    return bytes(simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420"))
 
 
 def media_type(data: bytes) -> str:

@@ -18,7 +18,7 @@ from lookalike.core import report_blocks as s
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import thumbnail
-from lookalike.data.views import CenterView
+from lookalike.data.augmentation import CenterView
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.evaluation.query_images import Subject
 from lookalike.losses import dmcac as losses

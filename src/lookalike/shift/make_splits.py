@@ -115,7 +115,7 @@ def make_splits(
     Returns:
         The splits.
     """
-    from lookalike.data.views import CenterView
+    from lookalike.data.augmentation import CenterView
     from lookalike.models import features_for
 
     table = table.take(pc.sort_indices(table.arrow["row_id"]).to_numpy())  # any order gives the same file

@@ -20,10 +20,10 @@ from lookalike.core.files import FORMAT_VERSIONS, hash_bytes, read_json
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng
 from lookalike.data import audit, read_table
+from lookalike.data.augmentation import CenterView
 from lookalike.data.decoding import decode, prepare
 from lookalike.data.styles import Steps, StyleView
 from lookalike.data.table import Table
-from lookalike.data.views import CenterView
 from lookalike.models import Embedder, features_for
 from lookalike.models.model_folder import find
 from lookalike.models.pooling import unit

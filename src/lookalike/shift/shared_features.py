@@ -18,8 +18,8 @@ import torch
 from lookalike.core.device import resolve, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
+from lookalike.data.augmentation import CenterView, RandomView
 from lookalike.data.table import Table
-from lookalike.data.views import CenterView, RandomView
 from lookalike.methods.base import Method
 from lookalike.models import Embedder, features_for
 from lookalike.training.selection import embed_features

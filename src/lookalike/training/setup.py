@@ -20,9 +20,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng, seed_everything
+from lookalike.data.augmentation import CenterView, CropView, RandomView
 from lookalike.data.samplers import Among, PKSampler, Sampler, ShuffleSampler
 from lookalike.data.table import Table
-from lookalike.data.views import CenterView, CropView, RandomView
 from lookalike.losses.pml import SupConLoss
 from lookalike.methods.base import Context, Method
 from lookalike.models import Embedder, features_for

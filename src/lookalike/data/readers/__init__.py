@@ -8,16 +8,16 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.data.readers import aircraft, cars, cub, dogs, domains, grocery, imagenet, products, scenes, voc
+from lookalike.data.readers import classification, domains, fine_grained, products
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
-from lookalike.data.readers.folder import read_folder
-from lookalike.data.readers.tables import IN_FOLDER, has_paths, read_file, read_list
+from lookalike.data.readers.image_folder import read_folder
+from lookalike.data.readers.table_files import IN_FOLDER, has_paths, read_file, read_list
 from lookalike.data.readers.webdataset import looks_like_shards, read_shards
 from lookalike.data.scan import kind_of, readable_name
 from lookalike.data.table import Table, is_saved_table
 
-# Importing a module registers its layouts.
-_MODULES = (aircraft, cars, cub, dogs, domains, grocery, imagenet, scenes, products, voc)
+# Importing a module registers its layouts; a new one is added here.
+_MODULES = (classification, domains, fine_grained, products)
 
 _GENERAL = {
     "folder": "any folder; subfolders are labels",

@@ -201,7 +201,7 @@ def unique_rows(table: Table) -> Table:
     return table
 
 
-def scanned(root: Path, *under: str) -> Columns:
+def scan_folders(root: Path, *under: str) -> Columns:
     """The images of some folders below a root, for layouts whose folders are the list."""
     parts = [scan(root / place) for place in under]
     if missed := [f"{place}/{name}" for place, part in zip(under, parts, strict=True) for name in part.unreadable]:
@@ -266,7 +266,16 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, skipinitialspace=True))
 
 
-def boxes(rows: Iterable[Sequence[int | float] | None]) -> Columns:
+def box_columns(rows: Iterable[Sequence[int | float] | None]) -> Columns:
     """Columns of boxes given as (x1, y1, x2, y2), None for a whole image."""
     corners = [[None] * 4 if row is None else [round(n) for n in row] for row in rows]
     return {name: pa.array([row[i] for row in corners], pa.int32()) for i, name in enumerate(BOX)}
+
+
+def load_mat(path: Path) -> dict[str, Any]:
+    from scipy.io import loadmat
+
+    try:
+        return loadmat(path, squeeze_me=True)
+    except Exception as error:  # SciPy raises almost anything at a file that is damaged
+        raise LookalikeError(f"`{path}` cannot be read as a MATLAB file: {str(error).splitlines()[0]}.") from None

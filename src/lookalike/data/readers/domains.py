@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.readers.base import Columns, layout, path_label, scanned
+from lookalike.data.readers.base import Columns, layout, path_label, scan_folders
 
 _PACS = ("art_painting", "cartoon", "photo", "sketch")
 _DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
@@ -14,7 +14,7 @@ _DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 @layout("pacs", "PACS", marks=[_PACS], inside=["PACS", "pacs_data", "kfold", "PACS/kfold"])
 def read_pacs(root: Path) -> Columns:
     """<domain>/<class>/; the published lists, where they are, tell train from val (their `test` is the whole)."""
-    columns = scanned(root, *_PACS)
+    columns = scan_folders(root, *_PACS)
     parts = [path.split("/") for path in columns["path"].to_pylist()]
     columns["domain"] = [p[0] for p in parts]
     columns["label"] = [p[1] if len(p) > 2 else None for p in parts]
@@ -52,7 +52,7 @@ def read_domainnet(root: Path) -> Columns:
     if not any(
         (lists / f"{domain}_{name}.txt").exists() for domain in _DOMAINNET for name in ("list", "train", "test")
     ):
-        columns = scanned(root, *(domain for domain in _DOMAINNET if (root / domain).is_dir()))
+        columns = scan_folders(root, *(domain for domain in _DOMAINNET if (root / domain).is_dir()))
         parts = [path.split("/") for path in columns["path"].to_pylist()]
         return {**columns, "label": [p[1] if len(p) > 2 else None for p in parts], "domain": [p[0] for p in parts]}
     for domain in _DOMAINNET:

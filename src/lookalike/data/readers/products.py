@@ -1,4 +1,4 @@
-"""Data sets of products: Stanford Online Products, In-Shop Clothes Retrieval, DeepFashion2."""
+"""Product data sets: Stanford Online Products, In-Shop Clothes Retrieval, DeepFashion2, Grocery Store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.files import read_json
-from lookalike.data.readers.base import Columns, boxes, layout, lines
+from lookalike.data.readers.base import Columns, box_columns, csv_rows, layout, lines
 from lookalike.data.table import natural_key
 
 
@@ -17,6 +17,7 @@ from lookalike.data.table import natural_key
     inside=["Stanford_Online_Products"],
 )
 def read_sop(root: Path) -> Columns:
+    """Read Stanford Online Products; the kind of product is the coarse label."""
     out: Columns = {"path": [], "label": [], "coarse": [], "class_id": [], "split": []}
     for split in ("train", "test"):
         for line in lines(root / f"Ebay_{split}.txt", skip=1):
@@ -36,7 +37,7 @@ def read_sop(root: Path) -> Columns:
     inside=["In-shop Clothes Retrieval Benchmark"],
 )
 def read_in_shop(root: Path) -> Columns:
-    """Queries and gallery of the test items; boxes where their list is there (docs/decisions/0012)."""
+    """Read In-Shop with the queries and the gallery of its test items, and boxes if their list is there."""
     partition = next(p for p in (root / "Eval", root) if (p / "list_eval_partition.txt").exists())
     folder = "Img/" if (root / "Img" / "img").is_dir() else ""
     out: Columns = {name: [] for name in ("path", "label", "coarse", "split", "is_query", "is_gallery")}
@@ -56,7 +57,7 @@ def read_in_shop(root: Path) -> Columns:
             for line in lines(place / "list_bbox_inshop.txt", skip=2):
                 image, _, _, *box = line.split()
                 corners[image] = [int(n) for n in box]
-            out |= boxes(corners.get(image) for image in images)
+            out |= box_columns(corners.get(image) for image in images)
             break
     return out
 
@@ -68,7 +69,11 @@ def read_in_shop(root: Path) -> Columns:
     inside=["DeepFashion2"],
 )
 def read_deepfashion2(root: Path) -> Columns:
-    """One row a garment. Garments of one pair and one style above 0 are the same; users' photos ask, shops' answer."""
+    """Read DeepFashion2, one row per garment.
+
+    Garments of one pair with the same style above 0 are the same product. Photos of users are the queries,
+    photos of shops the gallery.
+    """
     names = ("path", "label", "coarse", "split", "domain", "is_query", "is_gallery", "pair_id", "style", "category_id")
     out: Columns = {name: [] for name in names}
     corners = []
@@ -90,4 +95,40 @@ def read_deepfashion2(root: Path) -> Columns:
                 out["style"].append(style)
                 out["category_id"].append(int(item["category_id"]))
                 corners.append(item["bounding_box"])
-    return out | boxes(corners)
+    return out | box_columns(corners)
+
+
+_GROCERY_FINE = ("Class Name (str)", "Class ID (int)")
+_GROCERY_COARSE = ("Coarse Class Name (str)", "Coarse Class ID (int)")
+
+
+@layout(
+    "grocery",
+    "Grocery Store",
+    marks=[("train.txt", "test.txt", "classes.csv", "train", "test")],
+    inside=["dataset", "GroceryStoreDataset/dataset"],
+)
+def read_grocery(root: Path) -> Columns:
+    """Read Grocery Store: `path, fine, coarse` lists, with names in `classes.csv`.
+
+    Images were taken in series, and those of one series look almost alike. The official test images come from
+    other series: they are the queries, all others the gallery.
+    """
+    rows = csv_rows(root / "classes.csv")
+    fine, coarse = (
+        {row[number].strip(): row[name].strip() for row in rows} for name, number in (_GROCERY_FINE, _GROCERY_COARSE)
+    )
+    names = ("path", "label", "coarse", "class_id", "split", "is_query", "is_gallery")
+    out: Columns = {name: [] for name in names}
+    for split in ("train", "val", "test"):
+        file = root / f"{split}.txt"
+        for line in lines(file) if file.exists() else ():
+            path, one, group = (part.strip() for part in line.rsplit(",", 2))
+            out["path"].append(path)
+            out["label"].append(fine[one])
+            out["coarse"].append(coarse[group])
+            out["class_id"].append(int(one))
+            out["split"].append(split)
+            out["is_query"].append(split == "test")
+            out["is_gallery"].append(split != "test")
+    return out

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
-from lookalike.data.readers.tables import OWN
+from lookalike.data.readers.table_files import OWN
 from lookalike.data.scan import changed_ns, kind_of, passed_over, readable_name
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd

@@ -15,9 +15,9 @@ from tests import helpers
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.data import cache as room
-from lookalike.data.cache import PixelCache
+from lookalike.data import pixel_cache
 from lookalike.data.decoding import shrink
+from lookalike.data.pixel_cache import PixelCache
 from lookalike.data.readers import read_table
 from lookalike.data.table import Table
 
@@ -54,7 +54,7 @@ def test_boxes_are_cut(table: Table) -> None:
 def test_made_once(table: Table, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     first = PixelCache(table, 32)
     os.utime(first.folder, (1, 1))
-    monkeypatch.setattr(room, "shrink", None)  # a second decode would fail
+    monkeypatch.setattr(pixel_cache, "shrink", None)  # a second decode would fail
     second = PixelCache(table, 32)
     assert second.folder == first.folder
     assert folders.cache_entries()[0][3] > 1  # marked as used
@@ -72,7 +72,7 @@ def test_never_stale(table: Table, home: Path, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(new.get(0), shrink(path, 32))
     assert PixelCache(changed, 40).get(0).shape[0] == 40
     assert len(PixelCache(changed.take([1, 2]), 32)) == 2
-    monkeypatch.setattr(room, "DECODER", "another")
+    monkeypatch.setattr(pixel_cache, "DECODER", "another")
     PixelCache(changed, 32)
     assert len(entries(home)) == 5
 
@@ -103,14 +103,14 @@ def test_unreadable_images_are_named_and_nothing_is_left(table: Table, home: Pat
 
 def test_too_little_space_is_said_before_the_work(table: Table, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr("lookalike.core.files.free_bytes", lambda path: 1000)
-    monkeypatch.setattr(room, "shrink", None)
+    monkeypatch.setattr(pixel_cache, "shrink", None)
     with pytest.raises(LookalikeError, match="needs about"):
         PixelCache(table, 32)
     assert entries(home) == []
 
 
 def test_a_stop_in_the_middle_leaves_nothing(table: Table, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    real, calls = room.shrink, []
+    real, calls = pixel_cache.shrink, []
 
     def stopped(*words: Any, **options: Any) -> np.ndarray:
         calls.append(1)
@@ -118,7 +118,7 @@ def test_a_stop_in_the_middle_leaves_nothing(table: Table, monkeypatch: pytest.M
             raise KeyboardInterrupt
         return real(*words, **options)
 
-    monkeypatch.setattr(room, "shrink", stopped)
+    monkeypatch.setattr(pixel_cache, "shrink", stopped)
     with pytest.raises(KeyboardInterrupt):
         PixelCache(table, 32)
     assert entries(home) == []

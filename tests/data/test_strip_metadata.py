@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 from tests.data.scenes import SCENE, away, heic, profile, save
-from tests.data.test_thumbs import SECRETS, talkative
+from tests.data.test_thumbnails import SECRETS, talkative
 
 from lookalike.data.decoding import UnreadableImage, decode
 from lookalike.data.strip_metadata import media_type, without_metadata

@@ -8,9 +8,9 @@ from PIL import Image
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.data import augment
+from lookalike.data import augmentation
+from lookalike.data.augmentation import RandomView, view_from_json
 from lookalike.data.decoding import Preprocess
-from lookalike.data.views import RandomView, view_from_json
 
 PRE = Preprocess(size=24, crop=1.0, interpolation="bicubic", mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))
 FILL = (128, 102, 76)
@@ -20,12 +20,12 @@ def make_image() -> np.ndarray:
     return numpy_rng(0, "picture").integers(0, 256, (30, 40, 3), np.uint8)
 
 
-@pytest.mark.parametrize("name", augment.CHANGES)
+@pytest.mark.parametrize("name", augmentation.CHANGES)
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
 def test_every_change_keeps_size_and_kind(name, share):
     image = Image.fromarray(make_image())
     for sign in (1.0, -1.0):
-        out = augment.CHANGES[name](image, share, sign, FILL)
+        out = augmentation.CHANGES[name](image, share, sign, FILL)
         assert out.size == image.size and out.mode == "RGB"
     if share == 0.9:
         assert not np.array_equal(np.array(out), make_image()) or name == "auto contrast"
@@ -61,33 +61,33 @@ def test_plain_changes_are_those_of_torchvision(magnitude):
 
     image = Image.fromarray(make_image())
     space = RandAugment(2, magnitude)._augmentation_space(31, (image.height, image.width))
-    assert list(augment.PLAIN_CHANGES) == list(NAMES) and list(NAMES.values()) == list(space)
+    assert list(augmentation.PLAIN_CHANGES) == list(NAMES) and list(NAMES.values()) == list(space)
     for ours, theirs in NAMES.items():
         values, signed = space[theirs]
         size = float(values[magnitude]) if values.ndim else 0.0
         for sign in (1, -1):
             given = sign * size if signed else size
             wanted = autoaugment._apply_op(image, theirs, given, InterpolationMode.NEAREST, None)
-            found = augment.PLAIN_CHANGES[ours](image, sign * magnitude / 30)
+            found = augmentation.PLAIN_CHANGES[ours](image, sign * magnitude / 30)
             assert np.array_equal(np.array(found), np.array(wanted)), (ours, sign)
 
 
 def test_plain_changes_are_always_made_and_drawn_evenly():
-    image, seen = Image.fromarray(make_image()), dict.fromkeys(augment.PLAIN_CHANGES, 0)
+    image, seen = Image.fromarray(make_image()), dict.fromkeys(augmentation.PLAIN_CHANGES, 0)
     with pytest.MonkeyPatch.context() as patch:
         for name in seen:
             patch.setitem(
-                augment.PLAIN_CHANGES, name, lambda image, share, n=name: seen.update({n: seen[n] + 1}) or image
+                augmentation.PLAIN_CHANGES, name, lambda image, share, n=name: seen.update({n: seen[n] + 1}) or image
             )
         for seed in range(300):
-            augment.rand_augment(image, "rand-tv9", numpy_rng(seed, "view"), FILL)
+            augmentation.rand_augment(image, "rand-tv9", numpy_rng(seed, "view"), FILL)
     assert sum(seen.values()) == 600 and min(seen.values()) > 20
     first, again = (RandomView(PRE, augment="rand-tv9")(make_image(), numpy_rng(3, "view")) for _ in range(2))
     assert np.array_equal(first, again)
 
 
 def test_erasing_paints_one_box_in_the_mean_color():
-    out = augment.erase(make_image(), numpy_rng(0, "erase"), FILL)
+    out = augmentation.random_erase(make_image(), numpy_rng(0, "erase"), FILL)
     painted = (out == FILL).all(2)
     rows, columns = np.flatnonzero(painted.any(1)), np.flatnonzero(painted.any(0))
     assert painted[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()

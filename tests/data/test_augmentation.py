@@ -12,8 +12,8 @@ from tests.data.scenes import SCENE, away
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.data.augmentation import CenterView, CropView, MultiView, RandomView, _random_box, view_from_json
 from lookalike.data.decoding import Preprocess, prepare
-from lookalike.data.views import CenterView, CropView, MultiView, RandomView, _random_box, view_from_json
 
 PRE = Preprocess(32)
 STRONG = RandomView(PRE, scale=(0.1, 0.9), jitter=1.0, gray=0.2, blur=0.5)

@@ -10,7 +10,7 @@ from PIL import Image, TiffImagePlugin
 from tests.data.scenes import SCENE, away, profile, save
 
 from lookalike.data.decoding import UnreadableImage, decode
-from lookalike.data.thumbnails import thumbnail
+from lookalike.data.strip_metadata import thumbnail
 
 SECRETS = (b"Exif", b"GPS", b"http://ns.adobe.com", b"xpacket", b"Photoshop 3.0", b"8BIM", b"ICC_PROFILE", b"SECRET")
 

@@ -1,0 +1,173 @@
+"""Classification data sets: ImageNet, Tiny-ImageNet, PASCAL VOC 2007, MIT-67."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data.readers.base import Columns, csv_rows, layout, lines, load_mat, pairs, scan_folders
+
+_SYNSET = "n" + "[0-9]" * 8
+
+
+@layout(
+    "tiny-imagenet",
+    "Tiny-ImageNet",
+    marks=[
+        ("val/val_annotations.txt", "train"),
+        ("wnids.txt", "train", "val"),
+        ("classes.csv", f"train/{_SYNSET}", f"val/{_SYNSET}"),
+    ],
+    inside=["tiny-imagenet-200"],
+)
+def read_tiny_imagenet(root: Path) -> Columns:
+    """Read Tiny-ImageNet as published, or with one folder per synset for validation too; test images have no labels."""
+    columns = scan_folders(root, "train", "val")
+    lists = root / "val" / "val_annotations.txt"
+    val_labels = dict(line.split("\t")[:2] for line in lines(lists)) if lists.exists() else {}
+    columns["split"] = pc.list_element(pc.split_pattern(columns["path"], "/", max_splits=1), 0)
+    columns["label"] = _synsets(columns["path"], val_labels, str(root))
+    if (root / "classes.csv").exists():
+        words = {row["wnid"]: row["words"] for row in csv_rows(root / "classes.csv")}
+    elif (root / "words.txt").exists():
+        words = dict(line.split("\t", 1) for line in lines(root / "words.txt"))
+    else:
+        words = {}
+    return columns | _words(columns["label"], words)
+
+
+@layout(
+    "imagenet",
+    "ImageNet (ILSVRC 2012)",
+    marks=[(f"train/{_SYNSET}", "val"), ("LOC_synset_mapping.txt", "ILSVRC/Data/CLS-LOC")],
+)
+def read_imagenet(root: Path) -> Columns:
+    """Read `train/<synset>/` and `val/`: in folders, or flat with `LOC_val_solution.csv` or the development kit."""
+    base = root / "ILSVRC" / "Data" / "CLS-LOC"
+    prefix = "ILSVRC/Data/CLS-LOC/" if base.is_dir() else ""
+    columns = scan_folders(root, *(f"{prefix}{name}" for name in ("train", "val") if (root / prefix / name).is_dir()))
+    solution = root / "LOC_val_solution.csv"
+    val_labels = _development_kit(root)
+    if solution.exists():
+        for row in csv_rows(solution):
+            val_labels[f"{row['ImageId']}.JPEG"] = row["PredictionString"].split()[0]
+    place = prefix.count("/")
+    columns["split"] = pc.list_element(pc.split_pattern(columns["path"], "/", max_splits=place + 1), place)
+    columns["label"] = _synsets(columns["path"], val_labels, str(root), place)
+    mapping = root / "LOC_synset_mapping.txt"
+    return columns | _words(columns["label"], pairs(mapping) if mapping.exists() else {})
+
+
+def _development_kit(root: Path) -> dict[str, str]:
+    """Return the synset of every validation image, by its file name, from the official development kit."""
+    for place in (root / "ILSVRC2012_devkit_t12" / "data", root / "devkit" / "data"):
+        truth, meta = place / "ILSVRC2012_validation_ground_truth.txt", place / "meta.mat"
+        if truth.exists() and meta.exists():
+            rows = np.atleast_1d(load_mat(meta)["synsets"])
+            synsets = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
+            return {f"ILSVRC2012_val_{i:08}.JPEG": synsets[int(n)] for i, n in enumerate(lines(truth), 1)}
+    return {}
+
+
+def _synsets(paths: pa.Array, val_labels: dict[str, str], source: str, place: int = 0) -> pa.Array:
+    """Return the synset of every path: the folder below the split, or what the list of validation labels says."""
+    out: list[str] = []
+    for path in paths.to_pylist():
+        parts = path.split("/")
+        synset = val_labels.get(parts[-1]) or (parts[place + 1] if len(parts) > place + 2 else None)
+        if synset is None or synset == "images":
+            raise LookalikeError(f"`{source}` has no label for `{path}`: its list of validation labels is missing.")
+        out.append(synset)
+    return pa.array(out, pa.string())
+
+
+def _words(labels: pa.Array, words: dict[str, Any]) -> Columns:
+    """Return a column `words` with what each synset means."""
+    if not words:
+        return {}
+    encoded = labels.dictionary_encode()
+    names = pa.array([words.get(name) for name in encoded.dictionary.to_pylist()], pa.string())
+    return {"words": names.take(encoded.indices)}
+
+
+@layout(
+    "voc07",
+    "PASCAL VOC 2007",
+    marks=[("JPEGImages", "Annotations", "ImageSets/Main")],
+    inside=["VOC2007", "VOCdevkit/VOC2007"],
+)
+def read_voc07(root: Path) -> Columns:
+    """Read PASCAL VOC 2007: several labels per image, from the annotations.
+
+    `label` has the classes of all clearly visible objects, `difficult` those that only difficult objects have.
+    The official metric leaves an image out of the classes that are difficult in it.
+    """
+    out: Columns = {"path": [], "label": [], "difficult": [], "split": []}
+    lists = root / "ImageSets" / "Main"
+    halves = (lists / "train.txt").exists() and (lists / "val.txt").exists()
+    for name, split in (
+        (("train", "train"), ("val", "val"), ("test", "test")) if halves else (("trainval", "train"), ("test", "test"))
+    ):
+        file = lists / f"{name}.txt"
+        for line in lines(file) if file.exists() else ():
+            image = line.split()[0]
+            objects = read_voc_objects(root / "Annotations" / f"{image}.xml")
+            plain = {name for name, difficult in objects if not difficult}
+            out["path"].append(f"JPEGImages/{image}.jpg")
+            out["label"].append(sorted(plain))
+            out["difficult"].append(sorted({name for name, _ in objects} - plain))
+            out["split"].append(split)
+    return out
+
+
+def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
+    """Return name and difficulty of every object; a document type is refused, so no entity can be defined."""
+    objects: list[list[str]] = []
+    open_tags: list[str] = []
+
+    def start(tag: str, _: object) -> None:
+        open_tags.append(tag)
+        if open_tags[1:] == ["object"]:
+            objects.append(["", ""])
+
+    def text(data: str) -> None:
+        inner = open_tags[1:]
+        if inner == ["object", "name"]:
+            objects[-1][0] += data
+        elif inner == ["object", "difficult"]:
+            objects[-1][1] += data
+
+    def refuse(*_: object) -> None:
+        raise LookalikeError(f"`{path}` declares a document type; annotations with one are not read.")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.CharacterDataHandler = start, text
+    parser.EndElementHandler = lambda _: open_tags.pop()
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(path.read_bytes(), True)
+    except FileNotFoundError:
+        raise LookalikeError(f"The annotation `{path}` is missing.") from None
+    except expat.ExpatError as error:
+        raise LookalikeError(f"The annotation `{path}` is damaged: {error}.") from None
+    return [(name.strip(), difficult.strip() == "1") for name, difficult in objects]
+
+
+@layout("mit-67", "MIT-67 indoor scenes", marks=[("TrainImages.txt", "TestImages.txt")])
+def read_mit67(root: Path) -> Columns:
+    """Read MIT-67: two lists over one folder per class."""
+    folder = next((f"{name}/" for name in ("Images", "images") if (root / name).is_dir()), "")
+    out: Columns = {"path": [], "label": [], "split": []}
+    for split, file in (("train", "TrainImages.txt"), ("test", "TestImages.txt")):
+        for line in lines(root / file):
+            path = line.strip()
+            out["path"].append(folder + path)
+            out["label"].append(path.partition("/")[0])
+            out["split"].append(split)
+    return out
