@@ -22,7 +22,7 @@ from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.adaptation.trial import held_out
 from lookalike.data import Table
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.models import Embedder, features_for
 
 Kind = Literal["frozen", "bn", "gallery", "clusters", "contrast"]
@@ -67,7 +67,7 @@ def measured(
         if made is not None:
             out["labels after"] = _agreement(network, below[rows], truth, classes)
     kept = np.flatnonzero(aside)
-    scores = retrieval(predict(network, below[kept])[0], codes[kept]).mean()
+    scores = retrieval_metrics(predict(network, below[kept])[0], codes[kept]).mean()
     return {**out, "recall": round(100 * scores["recall@1"], 3), "accuracy": round(100 * scores["map@r"], 3)}
 
 

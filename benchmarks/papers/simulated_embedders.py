@@ -17,7 +17,7 @@ from lookalike.adaptation.gate_retrieval import Seen
 from lookalike.adaptation.network import TEMPERATURE, Network, recalibrated
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.models import Embedder
 
 Naming = Literal["gallery", "clusters"]
@@ -60,7 +60,7 @@ class Start:
         """What a network makes of held-out images, and how well it finds all of the target's (`every`)."""
         arrays = {"rows": every[self.held], "prototypes": self.prototypes(network)}
         arrays["again"] = predict(network, self.aside.strong[0])[0]
-        scores = retrieval(every, self.target.labels).mean()
+        scores = retrieval_metrics(every, self.target.labels).mean()
         return arrays, {"recall": scores["recall@1"], "map": scores["map@r"]}
 
 

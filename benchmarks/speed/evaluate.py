@@ -133,10 +133,10 @@ def _child(case: str, who: str, folder: Path) -> dict[str, Any]:
 
 
 def _ours(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict[str, float]:
-    from lookalike.evaluation.retrieval import retrieval
+    from lookalike.evaluation.retrieval import retrieval_metrics
 
     sides = {} if half is None else {"query": half, "gallery": ~half}
-    found = retrieval(rows, labels, recall_at=(1, 10, 100, 1000), top=1000, **sides).mean()
+    found = retrieval_metrics(rows, labels, recall_at=(1, 10, 100, 1000), top=1000, **sides).mean()
     return {name: round(found[name], 5) for name in ("recall@1", "map@1000", "map@r")}
 
 
@@ -166,7 +166,7 @@ def _bare(rows: np.ndarray, who: str) -> dict[str, Any]:
     import threading
 
     from lookalike.evaluation._ranking import counting, screening
-    from lookalike.evaluation._ranking.parallel import in_threads
+    from lookalike.evaluation._ranking.screening import in_threads
 
     kind = screening.HalfScreen if "bfloat16" in who else screening.Screen
     screen, local = kind(rows, rows), threading.local()

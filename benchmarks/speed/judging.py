@@ -87,11 +87,11 @@ class Judge:
 
     def counted(self, rows: Sequence[Row], limits: Any) -> dict[str, Any]:
         """Of the harmful, the helpful and the rest: how many, and the promoted share with its interval."""
-        from lookalike.evaluation.bootstrap import share
+        from lookalike.evaluation.bootstrap import wilson_interval
 
         out: dict[str, Any] = {}
         for kind, members in self._kinds(rows).items():
-            found = share(sum(not self.keeps(r, limits) for r in members), len(members)) if members else None
+            found = wilson_interval(sum(not self.keeps(r, limits) for r in members), len(members)) if members else None
             out[kind] = {
                 "count": len(members),
                 "promoted": 0.0 if found is None else round(found.value, 4),
@@ -103,10 +103,10 @@ class Judge:
     def by_start(self, rows: Sequence[Row], limits: Any) -> dict[str, Any]:
         """The promoted shares with intervals that draw starts, whose runs do well or badly together. Where none or all
         are promoted there is nothing to draw, and the interval says nothing."""
-        from lookalike.evaluation.bootstrap import interval
+        from lookalike.evaluation.bootstrap import bootstrap_interval
 
         return {
-            kind: interval(
+            kind: bootstrap_interval(
                 [float(not self.keeps(r, limits)) for r in members],
                 groups=[f"{r['source']} {r['target']} {r['seed']}" for r in members],
             ).to_json()

@@ -50,15 +50,14 @@ def bars(layout: float = math.nan, frame: float = math.nan, first: float = math.
 
 def figures(context: BenchContext, vectors: np.ndarray | None = None, seconds: float = 4.0) -> dict[str, Any]:
     """`layout_seconds`, `kept`, `frame_ms` (median while panning) and what was measured beside them."""
-    from lookalike.evaluation.projection import measure, principal
-    from lookalike.evaluation.tsne import layout
+    from lookalike.evaluation.projection import neighbor_preservation, pca, tsne
 
     rows = mixture(COUNT) if vectors is None else vectors
     context.say(f"Laying out {len(rows):,} images")
     begin, cpu = time.monotonic(), time.process_time()
-    places = layout(rows, principal(rows, 2))
+    places = tsne(rows, pca(rows, 2))
     passed, used = time.monotonic() - begin, time.process_time() - cpu
-    kept = measure(rows, places)
+    kept = neighbor_preservation(rows, places)
     context.say(f"Panning over {len(rows):,} points in Chromium")
     with ThreadPoolExecutor(1) as apart:  # Playwright refuses a thread whose loop runs, as a notebook's does
         frames = apart.submit(panning, places.astype(np.float32), seconds).result()

@@ -176,7 +176,7 @@ def test_words_are_completed(line: str, wanted: list[str], monkeypatch: pytest.M
 
 def test_words_that_are_offered_are_the_right_ones() -> None:
     from lookalike.cli.completion import WORDS, words
-    from lookalike.evaluation.job import MODES
+    from lookalike.evaluation.evaluate_models import MODES
     from lookalike.models.inference.runtimes import NAMES as RUNTIMES
     from lookalike.models.pooling import NAMES as POOLINGS
 

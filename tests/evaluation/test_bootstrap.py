@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.bootstrap import interval, paired, share
+from lookalike.evaluation.bootstrap import bootstrap_interval, paired_test, wilson_interval
 
 
 def test_interval_of_a_share_is_the_normal_one():
     values = np.repeat([0.0, 1.0], [300, 700])
-    found = interval(values)
+    found = bootstrap_interval(values)
     half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
     assert found.value == pytest.approx(0.7)
     assert found.low == pytest.approx(0.7 - half, abs=0.004) and found.high == pytest.approx(0.7 + half, abs=0.004)
@@ -17,7 +17,7 @@ def test_interval_of_a_share_is_the_normal_one():
 
 def test_interval_of_many_distinct_values_is_the_normal_one():
     values = np.random.default_rng(0).standard_normal(3000)
-    found = interval(values)
+    found = bootstrap_interval(values)
     half = 1.96 * values.std() / np.sqrt(3000)
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.08)
 
@@ -26,7 +26,7 @@ def test_classes_that_move_together_widen_the_interval():
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(30), 40)
     values = (rng.random(30) < 0.5).astype(float)[groups]  # a class is all right or all wrong
-    alone, together = interval(values), interval(values, groups=groups)
+    alone, together = bootstrap_interval(values), bootstrap_interval(values, groups=groups)
     assert together.high - together.low > 4 * (alone.high - alone.low)
 
 
@@ -36,15 +36,17 @@ def test_the_interval_covers_as_often_as_it_says():
     for _ in range(200):
         groups = np.repeat(np.arange(40), 5)
         values = (rng.standard_normal(40)[groups] + rng.standard_normal(200)) / 2
-        found = interval(values, groups=groups, draws=400)
+        found = bootstrap_interval(values, groups=groups, draws=400)
         covered += found.low <= 0 <= found.high
     assert 0.88 <= covered / 200 <= 0.99
 
 
 def test_same_seed_same_numbers_and_one_group_is_no_group():
     values = np.random.default_rng(0).random(50)
-    assert interval(values, seed=3) == interval(values, seed=3) != interval(values, seed=4)
-    assert interval(values, groups=np.zeros(50)) == interval(values)
+    assert (
+        bootstrap_interval(values, seed=3) == bootstrap_interval(values, seed=3) != bootstrap_interval(values, seed=4)
+    )
+    assert bootstrap_interval(values, groups=np.zeros(50)) == bootstrap_interval(values)
 
 
 def test_paired_sees_a_small_gain_that_single_intervals_hide():
@@ -52,26 +54,26 @@ def test_paired_sees_a_small_gain_that_single_intervals_hide():
     a = (rng.random(2000) < 0.6).astype(float)
     b = a.copy()
     b[rng.choice(np.flatnonzero(a == 0), 40, replace=False)] = 1
-    found = paired(a, b)
+    found = paired_test(a, b)
     assert found.difference == pytest.approx(0.02) and found.better and not found.worse and found.p < 0.001
-    assert interval(a).high > interval(b).low
-    back = paired(b, a)
+    assert bootstrap_interval(a).high > bootstrap_interval(b).low
+    back = paired_test(b, a)
     assert back.difference == pytest.approx(-0.02) and back.worse and back.p < 0.001
 
 
 def test_no_difference_has_p_one_and_p_is_uniform_otherwise():
     a = np.random.default_rng(0).random(100)
-    assert paired(a, a).p == 1.0
+    assert paired_test(a, a).p == 1.0
     rng = np.random.default_rng(5)
     groups = np.repeat(np.arange(20), 5)
-    small = sum(paired(rng.random(100), rng.random(100), groups=groups, draws=300).p < 0.1 for _ in range(200))
+    small = sum(paired_test(rng.random(100), rng.random(100), groups=groups, draws=300).p < 0.1 for _ in range(200))
     assert 8 <= small <= 36
 
 
 def test_a_share_of_few_has_wilsons_interval():
     """The ends are where a share would lie just 1.96 of its own standard errors away."""
     for right, count in ((0, 5), (3, 7), (7, 7), (40, 100)):
-        found = share(right, count)
+        found = wilson_interval(right, count)
         assert found.value == right / count and 0 <= found.low <= found.value <= found.high <= 1
         for end in (found.low, found.high):
             if 0 < end < 1:
@@ -81,10 +83,10 @@ def test_a_share_of_few_has_wilsons_interval():
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: interval([]), "no queries"),
-        (lambda: interval([1.0, np.nan]), "finite"),
-        (lambda: interval([1.0, 2.0], groups=[1]), "group labels"),
-        (lambda: paired([1.0], [1.0, 2.0]), "same queries"),
+        (lambda: bootstrap_interval([]), "no queries"),
+        (lambda: bootstrap_interval([1.0, np.nan]), "finite"),
+        (lambda: bootstrap_interval([1.0, 2.0], groups=[1]), "group labels"),
+        (lambda: paired_test([1.0], [1.0, 2.0]), "same queries"),
     ],
 )
 def test_mistakes_are_one_sentence(call, words):

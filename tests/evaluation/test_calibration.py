@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.calibration import Background, Calibration, _monotone, background, calibrate, hit_pairs
-from lookalike.evaluation.verdicts import found_word, hit_word, per_cent
+from lookalike.evaluation.calibration import (
+    Calibration,
+    RandomPairScores,
+    _monotone,
+    calibrate,
+    hit_pairs,
+    random_pair_scores,
+)
+from lookalike.evaluation.verdicts import hit_verdict, percent_text, query_verdict
 
 
 def make_images(seed=0, classes=60, each=12, dim=24):
@@ -37,8 +44,8 @@ def test_percentages_hold_on_other_classes(fitted):
         assert near.sum() > 50 and abs(pairs.same[near].mean() - p[near].mean()) < 0.12
     assert ((low <= p) & (p <= high)).all() and (p > 0).all() and (p < 1).all()
     assert fitted.checked["ece"] < 0.08
-    assert fitted.within(pairs.level).mean() > 0.9
-    assert not fitted.within(-0.9)
+    assert fitted.in_range(pairs.level).mean() > 0.9
+    assert not fitted.in_range(-0.9)
 
 
 def test_the_level_is_that_of_the_edge(fitted):
@@ -114,11 +121,11 @@ def test_the_interval_of_the_error_is_that_of_whole_classes_drawn_anew():
 
 
 def test_a_verdict_that_was_never_wrong_is_not_called_certain():
-    from lookalike.evaluation.calibration import _share
+    from lookalike.evaluation.calibration import _error_rate
 
-    none = _share(np.zeros(10, bool), np.arange(10), 0)
+    none = _error_rate(np.zeros(10, bool), np.arange(10), 0)
     assert none["wrong"] == none["low"] == 0 and 0.2 < none["high"] < 0.35
-    assert _share(np.zeros(0, bool), np.zeros(0, int), 0) == {"count": 0, "wrong": None, "low": None, "high": None}
+    assert _error_rate(np.zeros(0, bool), np.zeros(0, int), 0) == {"count": 0, "wrong": None, "low": None, "high": None}
 
 
 def test_too_little_is_said_and_not_guessed():
@@ -181,25 +188,25 @@ def test_the_monotone_curve_is_the_isotonic_one(seed):
 
 
 def test_words():
-    assert [hit_word(p) for p in (0.8, 0.79, 0.5, 0.49)] == [
+    assert [hit_verdict(p) for p in (0.8, 0.79, 0.5, 0.49)] == [
         "Very likely the same",
         "Possibly",
         "Possibly",
         "Similar look only",
     ]
-    assert found_word(0.9, 0.8) == "Very likely found" and found_word(0.9, 0.79) == "Possibly found"
-    assert found_word(0.4, 0.3) == "No good match"
-    assert per_cent(0.94, 0.92, 0.96) == "94 %" and per_cent(0.94, 0.85, 0.96) == "about 95 %"
-    assert per_cent(0.995, 0.9, 1.0) == "over 99 %" and per_cent(0.001, 0, 0.1) == "under 1 %"
-    assert per_cent(0.02, 0.0, 0.3) == "about 5 %"
+    assert query_verdict(0.9, 0.8) == "Very likely found" and query_verdict(0.9, 0.79) == "Possibly found"
+    assert query_verdict(0.4, 0.3) == "No good match"
+    assert percent_text(0.94, 0.92, 0.96) == "94 %" and percent_text(0.94, 0.85, 0.96) == "about 95 %"
+    assert percent_text(0.995, 0.9, 1.0) == "over 99 %" and percent_text(0.001, 0, 0.1) == "under 1 %"
+    assert percent_text(0.02, 0.0, 0.3) == "about 5 %"
 
 
 def test_background_of_random_pairs():
     rows, _ = make_images()
-    found = background(rows, pairs=20_000)
-    assert found is not None and background(rows[:1]) is None
-    again = Background.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.share_below(2.0) == 1 and again.share_below(-2.0) == 0
+    found = random_pair_scores(rows, pairs=20_000)
+    assert found is not None and random_pair_scores(rows[:1]) is None
+    again = RandomPairScores.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.fraction_below(2.0) == 1 and again.fraction_below(-2.0) == 0
     rng = np.random.default_rng(0)
     left, right = rng.integers(720, size=5000), rng.integers(720, size=5000)
     scores = np.einsum("ij,ij->i", rows[left], rows[right])[left != right]

@@ -8,11 +8,11 @@ from sklearn.cluster import KMeans
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.arrays import pair_scores
+from lookalike.evaluation.classification import weighted_knn
 from lookalike.evaluation.clustering import kmeans, nmi
-from lookalike.evaluation.knn import weighted_knn
-from lookalike.evaluation.pairs import draw_pairs, pair_scores
-from lookalike.evaluation.probe import linear_probe
-from lookalike.evaluation.verification import error_rates, verify
+from lookalike.evaluation.probes import linear_probe
+from lookalike.evaluation.verification import error_rates, sample_pairs, verify
 from tests.naive import evaluation as naive
 
 
@@ -34,26 +34,26 @@ def test_pair_scores_do_not_depend_on_their_company():
 
 def test_all_pairs_and_a_sample_of_them():
     labels = np.array([0, 0, 0, 1, 1, -1, 2])
-    pairs = draw_pairs(labels)
+    pairs = sample_pairs(labels)
     assert len(pairs) == 15 and pairs.complete and pairs.same.sum() == 4
     assert not (labels[np.concatenate([pairs.left, pairs.right])] < 0).any()
     big = np.repeat(np.arange(50), 20)
-    some = draw_pairs(big, limit=3000)
+    some = sample_pairs(big, limit=3000)
     assert not some.complete and some.same.sum() == 1500 == (~some.same).sum()
     assert (some.left != some.right).all()
     positives = list(zip(some.left[some.same], some.right[some.same], strict=True))
     assert len(set(positives)) == 1500  # drawn without replacement
     assert set(big[some.left[some.same]]) == set(range(50))
-    few = draw_pairs(big, limit=40_000)  # the 9,500 positives all fit
+    few = sample_pairs(big, limit=40_000)  # the 9,500 positives all fit
     assert len({frozenset(p) for p in zip(few.left[few.same], few.right[few.same], strict=True)}) == 9500
 
 
 def test_pairs_of_equal_content_are_left_out():
     labels = np.array([0, 0, 0, 1])
-    pairs = draw_pairs(labels, ids=np.array([5, 5, 6, -1]))
+    pairs = sample_pairs(labels, ids=np.array([5, 5, 6, -1]))
     assert (0, 1) not in zip(pairs.left, pairs.right, strict=True) and pairs.same.sum() == 2
     with pytest.raises(LookalikeError, match="one kind is missing"):
-        draw_pairs(np.array([0, 0]))
+        sample_pairs(np.array([0, 0]))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -136,7 +136,7 @@ def test_weighted_knn_takes_names_and_small_sets():
     names = np.array(["b", "a", "c"])
     found = weighted_knn(np.eye(3), names, np.eye(3)[:2], ["b", "zebra"], k=20)
     assert found.accuracy[20] == 0.5
-    with pytest.raises(LookalikeError, match="k from 1 up"):
+    with pytest.raises(LookalikeError, match="k of at least 1"):
         weighted_knn(np.eye(3), names, np.eye(3), names, k=0)
 
 
@@ -145,11 +145,11 @@ def test_linear_probe_learns_what_is_linear():
     train, test = np.arange(0, len(rows), 2), np.arange(1, len(rows), 2)
     found = linear_probe(rows[train], labels[train], rows[test], labels[test])
     assert 0.7 < found.accuracy <= 1.0 and found.accuracy == pytest.approx(found.correct.mean())
-    assert found.tried[found.decay] == max(found.tried.values())
+    assert found.tried[found.weight_decay] == max(found.tried.values())
     sklearn = pytest.importorskip("sklearn.linear_model")
     x = (rows - rows[train].mean(axis=0)) / np.sqrt(np.square(rows[train] - rows[train].mean(axis=0)).mean())
     peer = sklearn.LogisticRegression(C=1 / (1e-3 * len(train)), max_iter=2000, tol=1e-8).fit(x[train], labels[train])
-    ours = linear_probe(rows[train], labels[train], rows[test], labels[test], decays=(1e-3,), iterations=500)
+    ours = linear_probe(rows[train], labels[train], rows[test], labels[test], weight_decays=(1e-3,), iterations=500)
     assert np.mean(ours.correct == (peer.predict(x[test]) == labels[test])) > 0.98
 
 

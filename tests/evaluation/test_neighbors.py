@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation._ranking import lists
+from lookalike.evaluation._ranking import ranks
 from lookalike.evaluation.neighbors import top_k, top_k_scores
 from tests.naive import evaluation as naive
 
@@ -13,8 +13,8 @@ from tests.naive import evaluation as naive
 @pytest.mark.parametrize("block", [1, 32 << 20])
 @pytest.mark.parametrize("large", [1, 16_384])
 def test_agrees_with_the_loops(seed, block, large, monkeypatch):
-    monkeypatch.setattr(lists, "BLOCK_BYTES", block)
-    monkeypatch.setattr(lists, "LARGE", large)
+    monkeypatch.setattr(ranks, "BLOCK_BYTES", block)
+    monkeypatch.setattr(ranks, "LARGE", large)
     monkeypatch.setenv("LOOKALIKE_THREADS", "2")
     rng = np.random.default_rng(seed)
     gallery = (rng.integers(-3, 4, size=(50, 4)) / 4).astype(np.float32)  # many ties
@@ -28,7 +28,7 @@ def test_agrees_with_the_loops(seed, block, large, monkeypatch):
 
 @pytest.mark.parametrize("large", [1, 16_384])
 def test_equal_rows_tie_whatever_the_product_does(large, monkeypatch):
-    monkeypatch.setattr(lists, "LARGE", large)
+    monkeypatch.setattr(ranks, "LARGE", large)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 37)).astype(np.float32)
     gallery = rows[np.tile(np.arange(40), 25)]  # every row 25 times
@@ -40,10 +40,10 @@ def test_scores_too_close_to_screen(monkeypatch):
     rng = np.random.default_rng(0)
     rows = (1 + 1e-6 * rng.standard_normal((3000, 8))).astype(np.float32)
     expected = top_k(rows[:20], rows, 5)
-    monkeypatch.setattr(lists, "LARGE", 1)
+    monkeypatch.setattr(ranks, "LARGE", 1)
     made = []
-    doubles = lists._Doubles
-    monkeypatch.setattr(lists, "_Doubles", lambda *sides: made.append(1) or doubles(*sides))
+    doubles = ranks._DoubleProducts
+    monkeypatch.setattr(ranks, "_DoubleProducts", lambda *sides: made.append(1) or doubles(*sides))
     found = top_k(rows[:20], rows, 5)
     assert made
     np.testing.assert_array_equal(found[1], expected[1])
@@ -51,7 +51,7 @@ def test_scores_too_close_to_screen(monkeypatch):
 
 def test_equal_rows_are_found():
     rows = np.array([[1, 0], [2, 3], [1, -0.0], [2, 3], [3, 2]], np.float32)
-    copies, originals = lists.equal_rows(rows)
+    copies, originals = ranks.equal_rows(rows)
     assert copies.tolist() == [2, 3] and originals.tolist() == [0, 1]
 
 

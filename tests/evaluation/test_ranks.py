@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lookalike.evaluation._ranking import counting, ranks, screening, tally
-from lookalike.evaluation._ranking.ranks import Task
+from lookalike.evaluation._ranking import counting, ranks, screening
+from lookalike.evaluation._ranking.ranks import RankingTask
 
 
 def task(count=3000, dim=24, classes=700, depth=20, seed=0):
@@ -18,7 +18,7 @@ def task(count=3000, dim=24, classes=700, depth=20, seed=0):
     rows[rng.integers(count, size=200)] = rows[rng.integers(count, size=200)]  # copies, also across classes
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
     everyone = np.arange(count)
-    return Task(rows, labels, everyone, everyone, depth=depth, top=depth)
+    return RankingTask(rows, labels, everyone, everyone, depth=depth, top=depth)
 
 
 @pytest.mark.parametrize("screen", [screening.Screen, screening.HalfScreen])
@@ -30,42 +30,42 @@ def test_counting_gives_what_listing_gives(screen, sides, monkeypatch):
     monkeypatch.setattr(counting, "COLUMNS", 256)
     monkeypatch.setenv("LOOKALIKE_THREADS", "3")
     seen = []
-    finish = tally.Tally.finish
-    monkeypatch.setattr(tally.Tally, "finish", lambda self: (seen.append(self), finish(self))[1])
+    finish = counting.Tally.finish
+    monkeypatch.setattr(counting.Tally, "finish", lambda self: (seen.append(self), finish(self))[1])
     given = task()
     if sides == "two":
         order = np.random.default_rng(1).permutation(3000)
         given = replace(given, query=order[:1400], gallery=order[1000:])  # some are on both sides
-    counted, unproved = ranks.counted(given)
-    listed = ranks.listed(given)
+    counted, unproved = ranks.ranks_by_counting(given)
+    listed = ranks.ranks_by_lists(given)
     asked = ~unproved & (listed.relevant > 0)
     assert unproved.sum() <= 2
     for name in ("relevant", "first", "precision", "precision_r", "hits_r", "authors"):
         np.testing.assert_allclose(
             getattr(counted, name)[asked], getattr(listed, name)[asked], rtol=1e-12, err_msg=name
         )
-    gone = seen[0].number < seen[0].slots.relevant
+    gone = seen[0].active < seen[0].slots.relevant
     assert gone.mean() > 0.3  # most queries have a hopeless item, and this was noticed
 
 
 def test_scores_too_close_to_count_are_listed(monkeypatch):
     monkeypatch.setattr(counting, "CROWD_FROM", 10_000)
     monkeypatch.setattr(counting, "ROWS", 64)
-    monkeypatch.setattr(ranks, "MANY", 0)
+    monkeypatch.setattr(ranks, "MANY_PAIRS", 0)
     rng = np.random.default_rng(0)
     rows, labels = (1 + 1e-5 * rng.standard_normal((600, 8))).astype(np.float32), rng.integers(0, 150, size=600)
     everyone = np.arange(600)
-    given = Task(rows, labels, everyone, everyone, top=50, depth=50)
-    assert ranks.counted(given)[1].all()
-    np.testing.assert_allclose(ranks.find_ranks(given).precision, ranks.listed(given).precision)
+    given = RankingTask(rows, labels, everyone, everyone, top=50, depth=50)
+    assert ranks.ranks_by_counting(given)[1].all()
+    np.testing.assert_allclose(ranks.find_ranks(given).precision, ranks.ranks_by_lists(given).precision)
 
 
 def test_the_ranks_do_not_depend_on_the_order_of_the_rows():
     rng = np.random.default_rng(0)
     rows, labels = rng.standard_normal((800, 24)).astype(np.float32), rng.integers(0, 150, size=800)
     order, everyone = rng.permutation(800), np.arange(800)
-    first, _ = ranks.counted(Task(rows, labels, everyone, everyone, depth=700, top=700))
-    turned, _ = ranks.counted(Task(rows[order], labels[order], everyone, everyone, depth=700, top=700))
+    first, _ = ranks.ranks_by_counting(RankingTask(rows, labels, everyone, everyone, depth=700, top=700))
+    turned, _ = ranks.ranks_by_counting(RankingTask(rows[order], labels[order], everyone, everyone, depth=700, top=700))
     np.testing.assert_allclose(turned.precision, first.precision[order], rtol=1e-12)
 
 
@@ -138,5 +138,5 @@ def test_tiles_cover_every_pair_once():
 
 
 def test_the_trial_of_bfloat16_is_made_once():
-    assert screening.half_pays() in (True, False)
-    assert screening.half_pays.cache_info().currsize == 1
+    assert screening.bfloat16_is_faster() in (True, False)
+    assert screening.bfloat16_is_faster.cache_info().currsize == 1

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation._ranking import counting, lists, ranks, screening, tally
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation._ranking import counting, ranks, screening
+from lookalike.evaluation.retrieval import retrieval_metrics
 from tests.naive import evaluation as naive
 
 KS = (1, 2, 10)
@@ -25,13 +25,13 @@ def unit_rows(rng, count, dim):
 def way(request, monkeypatch):
     """Every way to the ranks, cut so small that tiles, blocks, cells and samples all have edges."""
     monkeypatch.setenv("LOOKALIKE_THREADS", "2")
-    monkeypatch.setattr(lists, "LARGE", 1 if request.param == "short lists" else 1 << 30)
-    monkeypatch.setattr(lists, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(ranks, "MANY", 0 if "counting" in request.param else 1 << 62)
+    monkeypatch.setattr(ranks, "LARGE", 1 if request.param == "short lists" else 1 << 30)
+    monkeypatch.setattr(ranks, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(ranks, "MANY_PAIRS", 0 if "counting" in request.param else 1 << 62)
     for name, value in {"ROWS": 8, "COLUMNS": 16, "SAMPLE": 6}.items():
         monkeypatch.setattr(counting, name, value)
-    for name, value in {"CELLS": 16, "PART": 7}.items():
-        monkeypatch.setattr(tally, name, value)
+    for name, value in {"BINS": 16, "PART": 7}.items():
+        monkeypatch.setattr(counting, name, value)
     screen = screening.HalfScreen if "bfloat16" in request.param else screening.Screen
     monkeypatch.setattr(counting, "choose_screen", screen)
     return request.param
@@ -54,7 +54,7 @@ def test_leave_one_out_agrees_with_the_loops(seed, make, way):
     rows = make(rng, count, 5)
     rows[rng.integers(count, size=count // 4)] = rows[0]  # duplicates
     labels = rng.integers(-1, max(2, count // 4), size=count)
-    result = retrieval(rows, labels, recall_at=KS, top=7)
+    result = retrieval_metrics(rows, labels, recall_at=KS, top=7)
     agree(result, *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=7))
 
 
@@ -64,16 +64,19 @@ def test_wider_classes_agree_with_the_loops(seed):
     rows = grid_rows(rng, 50, 5)
     labels = rng.integers(0, 12, size=50)
     coarse = labels // 3
-    result = retrieval(rows, labels, coarse=coarse, recall_at=KS, top=7)
+    result = retrieval_metrics(rows, labels, coarse=coarse, recall_at=KS, top=7)
     agree(result, *naive.retrieval(rows, labels.tolist(), coarse=coarse.tolist(), recall_at=KS, top=7))
 
 
 def test_some_classes_are_counted_and_large_ones_listed(way, monkeypatch):
-    monkeypatch.setattr(ranks, "FEW", 4)
+    monkeypatch.setattr(ranks, "FEW_RELEVANT", 4)
     rng = np.random.default_rng(0)
     labels = np.concatenate([np.zeros(12, np.int64), rng.integers(1, 15, size=48)])[rng.permutation(60)]
     rows = unit_rows(rng, 60, 6)
-    agree(retrieval(rows, labels, recall_at=KS, top=9), *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=9))
+    agree(
+        retrieval_metrics(rows, labels, recall_at=KS, top=9),
+        *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=9),
+    )
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 30.0])
@@ -82,15 +85,21 @@ def test_close_scores_and_rows_of_any_length(way, scale):
     rng = np.random.default_rng(0)
     rows = (1 + 1e-6 * rng.standard_normal((40, 8))).astype(np.float32) * np.float32(scale)
     labels = rng.integers(0, 12, size=40)
-    agree(retrieval(rows, labels, recall_at=KS, top=5), *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=5))
+    agree(
+        retrieval_metrics(rows, labels, recall_at=KS, top=5),
+        *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=5),
+    )
 
 
 def test_giving_up_wrongly_is_noticed(way, monkeypatch):
     """A sample that promises too much: what it made us give up is listed after all."""
-    monkeypatch.setattr(counting, "_limits", lambda screen, depth: np.full(len(screen.left), 0.9))
+    monkeypatch.setattr(counting, "_initial_limits", lambda screen, depth: np.full(len(screen.left), 0.9))
     rng = np.random.default_rng(0)
     rows, labels = unit_rows(rng, 50, 3), rng.integers(0, 12, size=50)
-    agree(retrieval(rows, labels, recall_at=KS, top=20), *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=20))
+    agree(
+        retrieval_metrics(rows, labels, recall_at=KS, top=20),
+        *naive.retrieval(rows, labels.tolist(), recall_at=KS, top=20),
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -101,7 +110,7 @@ def test_query_and_gallery_agree_with_the_loops(seed, way):
     ids = rng.integers(0, 30, size=40)
     query = np.sort(rng.choice(40, 15, replace=False))
     gallery = np.sort(rng.choice(40, 30, replace=False))  # some rows are on both sides
-    result = retrieval(rows, labels, query=query, gallery=gallery, ids=ids, recall_at=KS)
+    result = retrieval_metrics(rows, labels, query=query, gallery=gallery, ids=ids, recall_at=KS)
     expected = naive.retrieval(
         rows, labels.tolist(), query=query.tolist(), gallery=gallery.tolist(), ids=ids.tolist(), recall_at=KS
     )
@@ -113,7 +122,7 @@ def test_several_labels_agree_with_the_loops():
     rows = unit_rows(rng, 30, 6)
     matrix = rng.random((30, 5)) < 0.2
     sets = [frozenset(np.flatnonzero(row).tolist()) for row in matrix]
-    result = retrieval(rows, matrix, recall_at=KS)
+    result = retrieval_metrics(rows, matrix, recall_at=KS)
     agree(result, *naive.retrieval(rows, sets, recall_at=KS))
 
 
@@ -121,7 +130,7 @@ def test_average_precision_of_the_spec():
     """Class of 3, hits at ranks 1 and 3: corrected 5/6, authors' 5/9."""
     angles = np.deg2rad([0, 5, 10, 15])
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    result = retrieval(rows, [0, 0, 1, 0])
+    result = retrieval_metrics(rows, [0, 0, 1, 0])
     assert result.per_query["map@1000"][0] == pytest.approx(5 / 6)
     assert result.per_query["map@1000_authors"][0] == pytest.approx(5 / 9)
 
@@ -129,7 +138,7 @@ def test_average_precision_of_the_spec():
 def test_authors_measure_is_the_corrected_one_scaled_where_nothing_ties():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 9, size=120)
-    result = retrieval(unit_rows(rng, 120, 16), labels)
+    result = retrieval_metrics(unit_rows(rng, 120, 16), labels)
     size = result.relevant + 1
     np.testing.assert_allclose(
         result.per_query["map@1000_authors"], result.per_query["map@1000"] * (size - 1) / size, atol=1e-12
@@ -137,34 +146,34 @@ def test_authors_measure_is_the_corrected_one_scaled_where_nothing_ties():
 
 
 def test_all_rows_equal_rank_by_index():
-    result = retrieval(np.ones((6, 3), np.float32), [0, 1, 0, 1, 0, 1], recall_at=KS)
+    result = retrieval_metrics(np.ones((6, 3), np.float32), [0, 1, 0, 1, 0, 1], recall_at=KS)
     agree(result, *naive.retrieval(np.ones((6, 3)), [0, 1, 0, 1, 0, 1], recall_at=KS))
 
 
 def test_singletons_and_unlabeled_rows_are_skipped():
     rng = np.random.default_rng(1)
-    result = retrieval(unit_rows(rng, 5, 4), ["a", "a", "b", None, None])
+    result = retrieval_metrics(unit_rows(rng, 5, 4), ["a", "a", "b", None, None])
     assert result.query_index.tolist() == [0, 1] and result.skipped.tolist() == [2, 3, 4]
 
 
 def test_no_query_and_no_gallery():
     rows = np.eye(4, dtype=np.float32)
-    nobody = retrieval(rows, [0, 0, 1, 1], query=np.zeros(4, bool))
+    nobody = retrieval_metrics(rows, [0, 0, 1, 1], query=np.zeros(4, bool))
     assert len(nobody.query_index) == 0 and np.isnan(nobody.mean()["recall@1"])
-    nowhere = retrieval(rows, [0, 0, 1, 1], gallery=[])
+    nowhere = retrieval_metrics(rows, [0, 0, 1, 1], gallery=[])
     assert nowhere.skipped.tolist() == [0, 1, 2, 3]
-    assert retrieval(np.empty((0, 4), np.float32), []).query_index.tolist() == []
+    assert retrieval_metrics(np.empty((0, 4), np.float32), []).query_index.tolist() == []
 
 
 def test_k_beyond_the_gallery():
-    result = retrieval(np.eye(3, dtype=np.float32), [0, 0, 1], recall_at=(1, 5000), top=4000)
+    result = retrieval_metrics(np.eye(3, dtype=np.float32), [0, 0, 1], recall_at=(1, 5000), top=4000)
     assert result.per_query["recall@5000"].tolist() == [1, 1]
 
 
 def test_per_class_means():
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 4, size=40)
-    result = retrieval(unit_rows(rng, 40, 4), labels)
+    result = retrieval_metrics(unit_rows(rng, 40, 4), labels)
     table = result.per_class()
     chosen = result.labels == 2
     assert table[2]["count"] == chosen.sum()
@@ -185,7 +194,7 @@ def test_per_class_means():
 )
 def test_mistakes_are_one_sentence(rows, labels, options, words):
     with pytest.raises(LookalikeError, match=words):
-        retrieval(rows, labels, **options)
+        retrieval_metrics(rows, labels, **options)
 
 
 def test_agrees_with_pytorch_metric_learning():
@@ -197,7 +206,7 @@ def test_agrees_with_pytorch_metric_learning():
     centers = rng.standard_normal((25, 16))
     rows = (centers[labels] + 1.2 * rng.standard_normal((200, 16))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    ours = retrieval(rows, labels).mean()
+    ours = retrieval_metrics(rows, labels).mean()
     theirs = calculator(
         include=("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision"), k=199
     ).get_accuracy(torch.from_numpy(rows), torch.from_numpy(labels))

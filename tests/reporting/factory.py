@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
+from lookalike.evaluation.bootstrap import PairedDifference
 from lookalike.evaluation.verdicts import training_verdict
 
 KINDS = ["Western gull", "Herring gull", "Common tern", "House wren", "Rock wren", "Blue jay", "Florida jay", "Mallard",
@@ -82,12 +83,9 @@ def verdict(kept: bool = True) -> s.Verdict:
         metric="recall@1",
         before=value(0.571, 0.0125),
         after=value(0.612, 0.0122) if kept else value(0.569, 0.0125),
-        difference=s.Value(value=0.041, low=0.029, high=0.052)
-        if kept
-        else s.Value(value=-0.002, low=-0.01, high=0.006),
+        change=PairedDifference(0.041, 0.029, 0.052, 0.0002) if kept else PairedDifference(-0.002, -0.01, 0.006, 0.61),
         images=5924,
         kept=kept,
-        p=0.0002 if kept else 0.61,
         line="CUB-200-2011, classes 101–200 · 15 November 2026 · seed 0 · 2 threads, load 0.3",
     )
 

@@ -69,8 +69,7 @@ def test_old_images_stay_where_they_are(folder: Path, model: Path, tmp_path: Pat
 
 
 def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Path, home: Path) -> None:
-    from lookalike.evaluation.projection import lay_over, principal
-    from lookalike.evaluation.tsne import layout
+    from lookalike.evaluation.projection import align, pca, tsne
 
     index(folder=folder, model=models / "first", store="exact", progress=False)
     with Index.open(folder) as opened:
@@ -85,7 +84,7 @@ def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Pa
         new = image_map.draw_map(opened, progress=False, sketch=sketches.append)
         ids, rows = image_map._vectors(opened)
     assert len(new) == 25, "an image that the old map has not is there too"
-    alone = layout(rows, principal(rows, 2))
+    alone = tsne(rows, pca(rows, 2))
     both = [name for name in ids if name in old.where]
     wanted = mirrored[[old.where[name] for name in both]].astype(float)
 
@@ -94,10 +93,10 @@ def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Pa
 
     for drawn in (new, *sketches):
         found = drawn.places[[drawn.where[name] for name in both]].astype(float)
-        np.testing.assert_allclose(lay_over(found, wanted), found, atol=1e-3)  # no turn brings them nearer
+        np.testing.assert_allclose(align(found, wanted), found, atol=1e-3)  # no turn brings them nearer
     assert apart(found) < 0.5 * apart(alone[[ids.index(name) for name in both]])
     shape = new.places[[new.where[name] for name in ids]].astype(float)
-    np.testing.assert_allclose(lay_over(alone, shape), shape, atol=1e-3)  # turned, mirrored, scaled: the same drawing
+    np.testing.assert_allclose(align(alone, shape), shape, atol=1e-3)  # turned, mirrored, scaled: the same drawing
 
 
 def test_every_beginning_is_an_even_sample() -> None:

@@ -15,7 +15,7 @@ from lookalike.adaptation.pool_vectors import embedded
 from lookalike.adaptation.target_classes import Classes, codes_of, names_of
 from lookalike.adaptation.view_provider import strong_view
 from lookalike.data import Table, audit, read_table
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.models import Embedder
 from lookalike.models.inference.runtime_base import eval_mode
 
@@ -107,7 +107,7 @@ def _by_labels(now: Embedder, candidate: Embedder, table: Table, seed: int) -> D
             for own, model in zip(told, models, strict=True)
         ]
         return gate.by_labels(right[0], right[1], seed=seed)
-    before, after = (retrieval(model.encode(table, runtime="torch"), codes).per_query for model in models)
+    before, after = (retrieval_metrics(model.encode(table, runtime="torch"), codes).per_query for model in models)
     if not len(before["recall@1"]):
         return Decision(False, ["no held-out image has another one of its class to find"], "labels")
     return gate.by_finding(before, after, seed=seed)

@@ -17,7 +17,7 @@ import numpy as np
 from lookalike.adaptation import signals
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import Settings
-from lookalike.evaluation.bootstrap import paired
+from lookalike.evaluation.bootstrap import paired_test
 
 
 class Thresholds(Settings):
@@ -84,7 +84,7 @@ def by_labels(
     if len(before) < least:
         why = f"{len(before)} labeled held-out images are too few to tell ({least} are needed)"
         return Decision(False, [why], "labels", {"images": len(before)}, measure)
-    found = paired(before, after, seed=seed)
+    found = paired_test(before, after, seed=seed)
     figures = {"before": float(np.mean(before)), "after": float(np.mean(after)), **found.to_json()}
     if found.better:
         return Decision(True, [], "labels", figures, measure)
@@ -96,7 +96,7 @@ def by_labels(
 def by_finding(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], *, seed: int = 0) -> Decision:
     """Scores of what both models find for the same labeled images: recall@1 decides, MAP@R must not be lost."""
     found = by_labels(before["recall@1"], after["recall@1"], measure="recall@1", seed=seed)
-    ranks = paired(before["map@r"], after["map@r"], seed=seed)
+    ranks = paired_test(before["map@r"], after["map@r"], seed=seed)
     if not found.promoted or ranks.high >= 0:
         return found
     why = f"on labeled images MAP@R is surely worse ({100 * ranks.low:+.1f} to {100 * ranks.high:+.1f} points)"

@@ -6,7 +6,7 @@ import numpy as np
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.neighbors import top_k
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.retrieval import retrieval_metrics
 
 Array = np.ndarray
 
@@ -125,7 +125,7 @@ def found_by_names(rows: Array, codes: Array) -> float:
     """MAP@R of the rows by these classes; 0 where no class has two."""
     if np.bincount(codes).max() < 2:
         return 0.0
-    return float(retrieval(rows, codes).mean()["map@r"])
+    return float(retrieval_metrics(rows, codes).mean()["map@r"])
 
 
 def nearest(rows: Array, k: int) -> Array:

@@ -322,8 +322,8 @@ COMMANDS: dict[str, Command] = {
     "serve": Command("lookalike.service.server:serve", {"index": "INDEX"}),
     "train": Command("lookalike.training.train_command:train", {"data": "DATA"}, show=_train),
     "pretrain": Command("lookalike.training.train_command:pretrain", {"data": "FOLDER"}, show=_train),
-    "evaluate": Command("lookalike.evaluation.job:evaluate", {"data": "DATA"}, show=_lines),
-    "compare": Command("lookalike.evaluation.job:compare", {"data": "DATA"}, show=_lines),
+    "evaluate": Command("lookalike.evaluation.evaluate_models:evaluate", {"data": "DATA"}, show=_lines),
+    "compare": Command("lookalike.evaluation.evaluate_models:compare", {"data": "DATA"}, show=_lines),
     "adapt": Command("lookalike.adaptation.adapt_command:adapt", {"model": "MODEL"}, show=_adapt),
     "rollback": Command("lookalike.adaptation.adapt_command:rollback", {"model": "MODEL"}, show=_rollback),
     "forget": Command(

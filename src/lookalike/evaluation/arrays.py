@@ -1,4 +1,4 @@
-"""What every measure asks of its input: finite float32 rows, codes as labels, indices for masks."""
+"""Array types, checked conversion of a metric's input, and exact scores of single pairs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,42 @@ Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+PAIR_CHUNK = 512
+
 
 def as_rows(vectors: Any, what: str = "embeddings") -> Floats:
-    """Vectors as a C-contiguous float32 matrix; the first row that is not finite is named."""
+    """Convert vectors to a C-contiguous float32 matrix of finite values.
+
+    Args:
+        vectors: Anything NumPy can convert.
+        what: Name of the vectors in error messages.
+
+    Raises:
+        LookalikeError: If the array is not a matrix, or a row holds NaN or infinity.
+    """
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
     if rows.ndim != 2:
-        raise LookalikeError(f"The {what} must be a matrix with one row an image, not of shape {rows.shape}.")
+        raise LookalikeError(f"The {what} must be a matrix with one row per image, not an array of shape {rows.shape}.")
     # A sum is finite only if every term is (or if the row overflows, which is no embedding either).
     bad = np.flatnonzero(~np.isfinite(rows.sum(axis=1, dtype=np.float64)))
     if len(bad):
         raise LookalikeError(
-            f"{len(bad):,} of {len(rows):,} {what} hold NaN or infinite numbers, the first is row {bad[0]}: "
+            f"{len(bad):,} of {len(rows):,} {what} hold NaN or infinite values, the first is row {bad[0]}: "
             "embed these images again or leave them out."
         )
     return rows
 
 
 def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
-    """One whole number a row for labels of any kind; None, NaN and negative numbers become −1 (no label)."""
+    """Convert labels of any type to integer codes; None, NaN and negative numbers become −1 (no label).
+
+    Integer labels keep their values; others are numbered in sorted order.
+
+    Args:
+        labels: One label a row.
+        count: Expected number of labels.
+        what: Name of the labels in error messages.
+    """
     values = np.asarray(labels)
     if values.shape != (count,):
         raise LookalikeError(f"There are {count:,} rows but {what} of shape {values.shape}: one is needed for each.")
@@ -45,28 +63,64 @@ def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
     return codes
 
 
-def as_common_codes(first: Any, second: Any, counts: tuple[int, int]) -> tuple[Ints, Ints]:
-    """Codes for two sets of labels, the same for the same class on both sides."""
-    one, two = np.asarray(first), np.asarray(second)
-    for values, count, what in ((one, counts[0], "train labels"), (two, counts[1], "test labels")):
+def as_common_codes(train_labels: Any, test_labels: Any, counts: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Convert two sets of labels to codes that are the same for the same class in both."""
+    train, test = np.asarray(train_labels), np.asarray(test_labels)
+    for values, count, what in ((train, counts[0], "train labels"), (test, counts[1], "test labels")):
         if values.shape != (count,):
             raise LookalikeError(f"There are {count:,} rows but {what} of shape {values.shape}.")
-    codes = as_codes(np.concatenate([one, two]), sum(counts))
+    codes = as_codes(np.concatenate([train, test]), sum(counts))
     return codes[: counts[0]], codes[counts[0] :]
 
 
-def as_index(chosen: Any, count: int, what: str) -> Ints:
-    """Row numbers from a mask, from row numbers, or from None (all rows)."""
-    if chosen is None:
+def as_index(rows: Any, count: int, what: str) -> Ints:
+    """Convert a boolean mask, row indices, or None (all rows) to row indices.
+
+    Args:
+        rows: The mask or the indices.
+        count: Number of rows there are.
+        what: Name of the argument in error messages.
+    """
+    if rows is None:
         return np.arange(count)
-    values = np.asarray(chosen)
+    values = np.asarray(rows)
     if values.dtype == bool:
         if values.shape != (count,):
             raise LookalikeError(f"The mask `{what}` has shape {values.shape}; there are {count:,} rows.")
         return np.flatnonzero(values)
     index = values.astype(np.int64).reshape(-1)
     if len(index) and (index.min() < 0 or index.max() >= count):
-        raise LookalikeError(f"`{what}` names rows outside 0 to {count - 1}.")
+        raise LookalikeError(f"`{what}` has rows outside 0 to {count - 1}.")
     if len(np.unique(index)) < len(index):
-        raise LookalikeError(f"`{what}` names a row more than once.")
+        raise LookalikeError(f"`{what}` has a row more than once.")
     return index
+
+
+def pair_scores(rows: Floats, i: Ints, j: Ints, others: Floats | None = None) -> Doubles:
+    """Compute dot products of rows ``i`` with rows (or ``others``) ``j`` in double precision.
+
+    Each product is summed in the same order whatever else is computed, so equal rows give equal bits.
+
+    Args:
+        rows: Vectors, ``(n, d)``.
+        i: Indices into ``rows``.
+        j: Indices into ``others``, as many as ``i``.
+        others: Vectors, ``(m, d)``; by default ``rows``.
+    """
+    others = rows if others is None else others
+    out = np.empty(len(i), np.float64)
+    for start in range(0, len(i), PAIR_CHUNK):
+        part = slice(start, start + PAIR_CHUNK)
+        out[part] = np.einsum("ij,ij->i", rows[i[part]].astype(np.float64), others[j[part]].astype(np.float64))
+    return out
+
+
+def equal_pairs(left: Ints, right: Ints) -> tuple[Ints, Ints]:
+    """Find every ``(i, j)`` with ``left[i] == right[j] >= 0``, ordered by i and then j."""
+    order = np.argsort(right, kind="stable")
+    ranked = right[order]
+    first, last = np.searchsorted(ranked, left, "left"), np.searchsorted(ranked, left, "right")
+    count = np.where(left >= 0, last - first, 0)
+    i = np.repeat(np.arange(len(left)), count)
+    offset = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+    return i, order[np.repeat(first, count) + offset]

@@ -1,62 +1,83 @@
-"""P(same thing | score, neighborhood of the query): what a score means, checked on held-out pairs.
+"""Calibration: the probability that a hit shows the same thing as the query, given its score and neighborhood.
 
-A score of 0.8 says little by itself: in a dense neighborhood everything scores 0.8. So the score and its height
-above the query's surroundings (its 50th hit) are joined by a logistic fit into one number, and a monotone curve over
-that number gives the probability (docs/decisions/0043). Pairs are (query, hit) as a user sees them.
+A score of 0.8 says little by itself: in a dense neighborhood everything scores 0.8. So a logistic regression joins
+the score and its height above the query's neighborhood (the score of its 50th hit) into one index, and a monotone
+curve over that index gives the probability (docs/design/evaluation.md). Pairs are (query, hit) as a user sees them.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows
-from lookalike.evaluation.bootstrap import interval, share
+from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows, pair_scores
+from lookalike.evaluation.bootstrap import bootstrap_interval, wilson_interval
 from lookalike.evaluation.neighbors import top_k
-from lookalike.evaluation.pairs import pair_scores
-from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word
+from lookalike.evaluation.verdicts import HIT_VERDICTS, QUERY_VERDICTS, hit_verdict, query_verdict
 
-FEWEST = 200  # positive pairs without which no per cent is shown
-KNOTS = 30
+MIN_POSITIVE_PAIRS = 200  # fewer give no percentages
+BINS = 30  # of the fitted curve
+RIDGE = 1e-3
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The fitted curve; `to_json` and `from_json` let a model or an index carry it."""
+    """A fitted calibration curve; an index or a report stores it as JSON.
 
-    weights: tuple[float, float, float]  # of 1, the score, and the score less that of the neighborhood's edge
-    neighbors: int  # the hit that is the edge
+    Attributes:
+        weights: Weights of 1, of the score, and of the score minus the level of the neighborhood.
+        neighbors: Rank of the hit whose score is the level of the neighborhood.
+        knots: Points of the curve on the axis of the weighted sum, with probability ``p`` and its interval ``low`` to
+            ``high``.
+        neighborhood: 1st and 99th percentile of the levels it was fitted on.
+        positive: Number of fitted pairs that show the same thing, out of ``pairs``.
+        checked: Errors on classes held out from the fit, see :func:`cross_validate`.
+
+    Example:
+        >>> from lookalike.evaluation import Calibration
+        >>> curve = Calibration((0.0, 1.0, 0.0), 50, [0.0, 1.0], [0.1, 0.9], [0.0, 0.8], [0.2, 1.0], (0, 1), 300, 900)
+        >>> curve.probability([0.5, 0.25])[0]
+        array([0.5, 0.3])
+    """
+
+    weights: tuple[float, float, float]
+    neighbors: int
     knots: list[float]
     p: list[float]
     low: list[float]
     high: list[float]
-    neighborhood: tuple[float, float]  # 1st and 99th percentile of what was seen
+    neighborhood: tuple[float, float]
     positive: int
     pairs: int
-    checked: dict[str, Any] = field(default_factory=dict)  # what held-out pairs said, see `check`
+    checked: dict[str, Any] = field(default_factory=dict)
 
     def probability(self, scores: Any, level: Any = None) -> tuple[Doubles, Doubles, Doubles]:
-        """p with its interval for the hits of queries: scores of shape (..., hits), best first, the query left out.
+        """Compute the probabilities of hits with their intervals.
 
-        `level` is that of the neighborhood (see there) where more hits are known than are asked about.
+        Args:
+            scores: Scores of the hits of each query, ``(..., hits)``, best first, without the query itself.
+            level: Level of each query's neighborhood, if more hits are known than are in ``scores``.
+
+        Returns:
+            Probabilities, lower and upper ends, each of the shape of ``scores``.
         """
         values = np.asarray(scores, dtype=np.float64)
-        around = self.level(values) if level is None else np.asarray(level, dtype=np.float64)
-        index = _features(values, around[..., None]) @ np.asarray(self.weights)
+        levels = self.level(values) if level is None else np.asarray(level, dtype=np.float64)
+        index = _features(values, levels[..., None]) @ np.asarray(self.weights)
         p, low, high = (np.interp(index, self.knots, curve) for curve in (self.p, self.low, self.high))
         return p, low, high
 
     def level(self, scores: Any) -> Doubles:
-        """How near a query's surroundings are: the score at the edge of its neighborhood, or the last one known."""
+        """Score at the edge of each query's neighborhood, or of the last hit if there are fewer."""
         values = np.asarray(scores, dtype=np.float64)
         return np.asarray(values[..., min(self.neighbors, values.shape[-1]) - 1])
 
-    def within(self, level: Any) -> Bools:
-        """Whether a query's neighborhood is like those the curve was checked on."""
+    def in_range(self, level: Any) -> Bools:
+        """Whether a query's neighborhood is like those the curve was fitted on."""
         return np.asarray((np.asarray(level) >= self.neighborhood[0]) & (np.asarray(level) <= self.neighborhood[1]))
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +85,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Calibration:
+        """Read what :meth:`to_json` wrote."""
         try:
             out = cls(**document)
         except TypeError:
@@ -76,14 +98,22 @@ class Calibration:
 
 @dataclass(frozen=True)
 class HitPairs:
-    """(query, hit) pairs: rows × hits, best first; hits that do not exist have score −inf."""
+    """Pairs of a query and one of its hits.
+
+    Attributes:
+        scores: Scores, ``(queries, hits)``, best first; −inf where there are fewer hits.
+        same: Whether the hit shows the same thing.
+        level: Level of each query's neighborhood.
+        groups: Class of each query: classes are resampled and held out as a whole.
+    """
 
     scores: Doubles
     same: Bools
-    level: Doubles  # of each query's neighborhood
-    groups: Ints  # class of each query: what is drawn together and held out together
+    level: Doubles
+    groups: Ints
 
-    def of(self, queries: Bools) -> HitPairs:
+    def select(self, queries: Bools) -> HitPairs:
+        """The pairs of some of the queries."""
         return HitPairs(self.scores[queries], self.same[queries], self.level[queries], self.groups[queries])
 
 
@@ -97,26 +127,36 @@ def hit_pairs(
     hits: int = 20,
     neighbors: int = 50,
 ) -> HitPairs:
-    """Each labeled query's best hits in the gallery, and whether they show the same thing."""
+    """Find each labeled query's best hits in the gallery, and whether they show the same thing.
+
+    Args:
+        embeddings: One unit vector a row.
+        labels: One label a row; rows without one are left out.
+        query: Mask or indices of the queries; by default all rows.
+        gallery: Mask or indices of the rows to search; by default all.
+        ids: Content id of each row; hits with the content of the query are left out.
+        hits: Number of hits of a query.
+        neighbors: Rank of the hit whose score is the level of the neighborhood.
+    """
     rows = as_rows(embeddings)
     codes = as_codes(labels, len(rows))
-    asked, where = as_index(query, len(rows), "query"), as_index(gallery, len(rows), "gallery")
-    asked, where = asked[codes[asked] >= 0], where[codes[where] >= 0]
+    queries, items = as_index(query, len(rows), "query"), as_index(gallery, len(rows), "gallery")
+    queries, items = queries[codes[queries] >= 0], items[codes[items] >= 0]
     content = None if ids is None else as_codes(ids, len(rows), "ids")
-    place = np.full(len(rows), -1, np.int64)
-    place[where] = np.arange(len(where))
+    position = np.full(len(rows), -1, np.int64)
+    position[items] = np.arange(len(items))
     extra = 0 if content is None else int(np.bincount(content[content >= 0]).max(initial=0))
-    scores, index = top_k(rows[asked], rows[where], max(hits, neighbors) + extra, exclude=place[asked])
-    found = where[index] if len(where) else index
-    kept = index >= 0
+    scores, index = top_k(rows[queries], rows[items], max(hits, neighbors) + extra, exclude=position[queries])
+    found = items[index] if len(items) else index
+    valid = index >= 0
     if content is not None:
-        kept &= (content[found] != content[asked, None]) | (content[asked, None] < 0)
-    order = np.argsort(~kept, axis=1, kind="stable")  # what is kept moves to the front
-    kept, found = np.take_along_axis(kept, order, axis=1), np.take_along_axis(found, order, axis=1)
-    values = np.where(kept, np.take_along_axis(scores, order, axis=1), -np.inf).astype(np.float64)
-    edge = np.maximum(np.minimum(kept.sum(axis=1), neighbors) - 1, 0)
-    same = (codes[found] == codes[asked, None]) & kept
-    return HitPairs(values[:, :hits], same[:, :hits], values[np.arange(len(asked)), edge], codes[asked])
+        valid &= (content[found] != content[queries, None]) | (content[queries, None] < 0)
+    order = np.argsort(~valid, axis=1, kind="stable")  # moves valid hits to the front
+    valid, found = np.take_along_axis(valid, order, axis=1), np.take_along_axis(found, order, axis=1)
+    values = np.where(valid, np.take_along_axis(scores, order, axis=1), -np.inf).astype(np.float64)
+    edge = np.maximum(np.minimum(valid.sum(axis=1), neighbors) - 1, 0)
+    same = (codes[found] == codes[queries, None]) & valid
+    return HitPairs(values[:, :hits], same[:, :hits], values[np.arange(len(queries)), edge], codes[queries])
 
 
 def calibrate(
@@ -131,18 +171,38 @@ def calibrate(
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[Calibration | None, str]:
-    """Fit the curve on held-out images; (None, why) where too little is known for a per cent."""
+    """Fit a calibration curve on images the model was not trained on.
+
+    Args:
+        embeddings: One unit vector a row.
+        labels: One label a row; rows without one are left out.
+        query: Mask or indices of the queries; by default all rows.
+        gallery: Mask or indices of the rows to search; by default all.
+        ids: Content id of each row; hits with the content of the query are left out.
+        hits: Number of hits of a query that are fitted.
+        neighbors: Rank of the hit whose score is the level of the neighborhood.
+        draws: Number of bootstrap samples behind the intervals.
+        seed: Seed of the samples and of the folds.
+
+    Returns:
+        The calibration and an empty string; or None and the reason if there is too little to fit.
+
+    Example:
+        >>> from lookalike.evaluation import calibrate
+        >>> calibrate(np.eye(4), [0, 0, 1, 1])
+        (None, 'only 4 pairs of the same thing are known; 200 are needed for percentages')
+    """
     pairs = hit_pairs(embeddings, labels, query=query, gallery=gallery, ids=ids, hits=hits, neighbors=neighbors)
-    real = np.isfinite(pairs.scores)
     positive = int(pairs.same.sum())
-    if positive < FEWEST:
-        return None, f"only {positive} pairs of the same thing are known; {FEWEST} are needed for percentages"
-    if positive == int(real.sum()):
+    if positive < MIN_POSITIVE_PAIRS:
+        needed = f"{MIN_POSITIVE_PAIRS} are needed for percentages"
+        return None, f"only {positive} pairs of the same thing are known; {needed}"
+    if positive == int(np.isfinite(pairs.scores).sum()):
         return None, "every hit shows the same thing; percentages need wrong hits too"
-    checked = check(pairs, neighbors=neighbors, draws=draws, seed=seed)
+    checked = cross_validate(pairs, neighbors=neighbors, draws=draws, seed=seed)
     if not checked:
         return None, "too few classes to check percentages on: they need right and wrong hits of several"
-    return Calibration(**{**asdict(_fit(pairs, neighbors, draws, seed)), "checked": checked}), ""
+    return replace(_fit(pairs, neighbors, draws, seed), checked=checked), ""
 
 
 def _features(scores: Doubles, level: Doubles) -> Doubles:
@@ -150,114 +210,113 @@ def _features(scores: Doubles, level: Doubles) -> Doubles:
 
 
 def _fit(pairs: HitPairs, neighbors: int, draws: int, seed: int) -> Calibration:
-    real = np.isfinite(pairs.scores)
-    features = _features(pairs.scores, pairs.level[:, None])[real]
-    same = pairs.same[real]
-    groups = np.broadcast_to(pairs.groups[:, None], real.shape)[real]
-    weights = _logistic(features, same)
+    valid = np.isfinite(pairs.scores)
+    features = _features(pairs.scores, pairs.level[:, None])[valid]
+    same = pairs.same[valid]
+    groups = np.broadcast_to(pairs.groups[:, None], valid.shape)[valid]
+    weights = _logistic_regression(features, same)
     index = features @ weights
-    bins = np.unique(np.quantile(index, np.linspace(0, 1, KNOTS + 1))[1:-1])
-    place = np.searchsorted(bins, index, side="right")
-    count = len(bins) + 1
-    knots = np.bincount(place, index, count) / np.maximum(np.bincount(place, minlength=count), 1)
-    kept = np.bincount(place, minlength=count) > 0
-    curves = _curves(place, same, groups, count, draws, seed)[:, kept]
-    asked = pairs.level[real.any(axis=1)]
+    edges = np.unique(np.quantile(index, np.linspace(0, 1, BINS + 1))[1:-1])
+    bins = np.searchsorted(edges, index, side="right")
+    counts = np.bincount(bins, minlength=len(edges) + 1)
+    knots = np.bincount(bins, index, len(counts)) / np.maximum(counts, 1)
+    curves = _resampled_curves(bins, same, groups, len(counts), draws, seed)[:, counts > 0]
+    levels = pairs.level[valid.any(axis=1)]
     return Calibration(
         tuple(float(w) for w in weights),  # type: ignore[arg-type]
         neighbors,
-        knots[kept].tolist(),
+        knots[counts > 0].tolist(),
         curves[0].tolist(),
         np.minimum(np.quantile(curves[1:], 0.025, axis=0), curves[0]).tolist(),
         np.maximum(np.quantile(curves[1:], 0.975, axis=0), curves[0]).tolist(),
-        (float(np.quantile(asked, 0.01)), float(np.quantile(asked, 0.99))),
+        (float(np.quantile(levels, 0.01)), float(np.quantile(levels, 0.99))),
         int(same.sum()),
         len(same),
     )
 
 
-def _logistic(features: Doubles, same: Bools, ridge: float = 1e-3) -> Doubles:
-    """Newton's method on standardized features; no weight below 0, so that p rises with the score."""
+def _logistic_regression(features: Doubles, same: Bools) -> Doubles:
+    """Ridge logistic regression on standardized features; no weight below 0, so that p rises with the score.
+
+    scikit-learn's has no bound on the weights.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     mean, spread = features[:, 1:].mean(axis=0), features[:, 1:].std(axis=0)
     spread[spread == 0] = 1.0
     x = np.concatenate([features[:, :1], (features[:, 1:] - mean) / spread], axis=1)
-    active = np.array([True, True, True])
-    while True:
-        w = np.zeros(3)
-        penalty = np.diag([0.0, ridge, ridge])[np.ix_(active, active)] * len(x)
-        for _ in range(50):
-            p = 1 / (1 + np.exp(-np.clip(x @ w, -30, 30)))
-            slope = x[:, active].T @ (p - same) + penalty @ w[active]
-            bend = (x[:, active].T * np.maximum(p * (1 - p), 1e-9)) @ x[:, active] + penalty
-            step = np.linalg.solve(bend, slope)
-            w[active] -= step
-            if np.abs(step).max() < 1e-8:
-                break
-        if (w[1:] >= 0).all():
-            break
-        active[1 + int(np.argmin(w[1:]))] = False
+    penalty = np.array([0.0, RIDGE, RIDGE])
+    sign = np.where(same, 1.0, -1.0)
+
+    def loss(w: Doubles) -> tuple[float, Doubles]:
+        margin = sign * (x @ w)
+        gradient = x.T @ (-sign * expit(-margin)) / len(x) + penalty * w
+        return float(np.logaddexp(0, -margin).mean() + penalty @ w**2 / 2), gradient
+
+    options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 1000}
+    bounds = [(None, None), (0, None), (0, None)]
+    w = minimize(loss, np.zeros(3), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     scaled = w[1:] / spread
     return np.array([w[0] - scaled @ mean, *scaled])
 
 
-def _curves(place: Ints, same: Bools, groups: Ints, count: int, draws: int, seed: int) -> Doubles:
-    """The monotone curve over the bins, and `draws` of it with whole classes drawn anew; one a row."""
+def _resampled_curves(bins: Ints, same: Bools, groups: Ints, count: int, draws: int, seed: int) -> Doubles:
+    """The monotone curve over the bins, and ``draws`` of it with classes resampled; one a row."""
     codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    total = int(codes.max()) + 1
-    cell = codes * count + place
-    every = np.bincount(cell, minlength=total * count).reshape(total, count).astype(np.float64)
-    right = np.bincount(cell, same, total * count).reshape(total, count)
-    drawn = numpy_rng(seed, "calibration").multinomial(total, np.full(total, 1 / total), size=draws)
-    drawn = np.concatenate([np.ones((1, total), drawn.dtype), drawn])
-    return np.stack([_monotone(hits, pairs) for hits, pairs in zip(drawn @ right, drawn @ every, strict=True)])
+    classes = int(codes.max()) + 1
+    cell = codes * count + bins
+    pairs = np.bincount(cell, minlength=classes * count).reshape(classes, count).astype(np.float64)
+    hits = np.bincount(cell, same, classes * count).reshape(classes, count)
+    samples = numpy_rng(seed, "calibration").multinomial(classes, np.full(classes, 1 / classes), size=draws)
+    samples = np.concatenate([np.ones((1, classes), samples.dtype), samples])
+    return np.stack([_monotone(h, n) for h, n in zip(samples @ hits, samples @ pairs, strict=True)])
 
 
 def _monotone(hits: Doubles, pairs: Doubles) -> Doubles:
-    """Isotonic regression of shares (pool adjacent violators), half a pair added either way against 0 and 1."""
-    value: list[float] = []
-    weight: list[float] = []
-    width: list[int] = []
-    for h, n in zip(hits + 0.5, pairs + 1.0, strict=True):
-        value.append(float(h / n))
-        weight.append(float(n))
-        width.append(1)
-        while len(value) > 1 and value[-2] >= value[-1]:
-            v, w, k = value.pop(), weight.pop(), width.pop()
-            value[-1] = (value[-1] * weight[-1] + v * w) / (weight[-1] + w)
-            weight[-1] += w
-            width[-1] += k
-    return np.repeat(value, width)
+    """Isotonic regression of hit fractions, with half a pair added to either side against 0 and 1."""
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression((hits + 0.5) / (pairs + 1.0), weights=pairs + 1.0).x)
 
 
-def check(
+def cross_validate(
     pairs: HitPairs, *, neighbors: int = 50, folds: int = 5, bins: int = 10, draws: int = 200, seed: int = 0
 ) -> dict[str, Any]:
-    """How right the percentages are on classes that did not help to fit them.
+    """Measure the errors of the percentages on classes that were not used to fit them.
 
-    Gives `ece`, reliability `bins` with bands, and how often each verdict was wrong, for hits and for queries; nothing
-    where a class cannot be checked, because the others have no right or no wrong hits to fit a curve by.
+    Args:
+        pairs: Pairs of queries and hits.
+        neighbors: Rank of the hit whose score is the level of the neighborhood.
+        folds: Number of parts the classes are divided into.
+        bins: Number of bins of the reliability diagram.
+        draws: Number of bootstrap samples of each fit.
+        seed: Seed of the folds and samples.
+
+    Returns:
+        ``ece`` (expected calibration error) with its interval, reliability ``bins``, and for ``hits`` and ``queries``
+        how often each verdict was wrong. Empty if a fold cannot be fitted, because the other classes have no right or
+        no wrong hits.
     """
     p, low = np.full(pairs.scores.shape, np.nan), np.full(pairs.scores.shape, np.nan)
-    names = numpy_rng(seed, "folds").permutation(np.unique(pairs.groups))
+    classes = numpy_rng(seed, "folds").permutation(np.unique(pairs.groups))
     for fold in range(folds):
-        out = np.isin(pairs.groups, names[fold::folds])
-        real = np.isfinite(pairs.scores[~out])
-        inside = int(pairs.same[~out].sum())
-        if not out.any() or not 0 < inside < real.sum():
+        held_out = np.isin(pairs.groups, classes[fold::folds])
+        valid = np.isfinite(pairs.scores[~held_out])
+        if not held_out.any() or not 0 < int(pairs.same[~held_out].sum()) < valid.sum():
             continue
-        fitted = _fit(pairs.of(~out), neighbors, draws, seed)
-        known = np.isfinite(pairs.scores[out])
-        held = fitted.probability(
-            np.where(known, pairs.scores[out], 0.0), np.where(known.any(axis=1), pairs.level[out], 0)
-        )
-        p[out], low[out] = (np.where(known, values, np.nan) for values in held[:2])
-    real = np.isfinite(p)
-    if not np.array_equal(real, np.isfinite(pairs.scores)):
+        fitted = _fit(pairs.select(~held_out), neighbors, draws, seed)
+        valid = np.isfinite(pairs.scores[held_out])
+        scores = np.where(valid, pairs.scores[held_out], 0.0)
+        predicted = fitted.probability(scores, np.where(valid.any(axis=1), pairs.level[held_out], 0))
+        p[held_out], low[held_out] = (np.where(valid, values, np.nan) for values in predicted[:2])
+    valid = np.isfinite(p)
+    if not np.array_equal(valid, np.isfinite(pairs.scores)):
         return {}
-    groups = np.broadcast_to(pairs.groups[:, None], p.shape)[real]
+    groups = np.broadcast_to(pairs.groups[:, None], p.shape)[valid]
     return {
-        **_reliability(p[real], pairs.same[real], groups, bins, seed),
-        **_wrong(p, low, pairs.same, pairs.groups, seed),
+        **_reliability(p[valid], pairs.same[valid], groups, bins, seed),
+        **_verdict_errors(p, low, pairs.same, pairs.groups, seed),
     }
 
 
@@ -266,7 +325,7 @@ def _reliability(p: Doubles, same: Bools, groups: Ints, bins: int, seed: int) ->
     rows, error = [], 0.0
     for number in np.unique(place):
         chosen = place == number
-        band = interval(same[chosen].astype(np.float64), groups=groups[chosen], draws=500, seed=seed)
+        band = bootstrap_interval(same[chosen].astype(np.float64), groups=groups[chosen], draws=500, seed=seed)
         mean = float(p[chosen].mean())
         error += float(chosen.mean()) * abs(mean - band.value)
         rows.append({"p": mean, "observed": band.value, "low": band.low, "high": band.high, "count": int(chosen.sum())})
@@ -275,67 +334,77 @@ def _reliability(p: Doubles, same: Bools, groups: Ints, bins: int, seed: int) ->
 
 
 def _ece_interval(gap: Doubles, place: Ints, groups: Ints, seed: int, draws: int = 500) -> tuple[float, float]:
-    """95 % of the errors with whole classes drawn anew: the bins' absolute sums of p − observed, a pair."""
+    """95 % interval of the expected calibration error, classes resampled; ``gap`` is p − observed of each pair."""
     codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
     classes, bins = int(codes.max()) + 1, int(place.max()) + 1
     gaps = np.bincount(codes * bins + place, gap, classes * bins).reshape(classes, bins)
-    drawn = numpy_rng(seed, "calibration error").multinomial(classes, np.full(classes, 1 / classes), size=draws)
-    errors = np.abs(drawn @ gaps).sum(axis=1) / (drawn @ np.bincount(codes))
+    samples = numpy_rng(seed, "calibration error").multinomial(classes, np.full(classes, 1 / classes), size=draws)
+    errors = np.abs(samples @ gaps).sum(axis=1) / (samples @ np.bincount(codes))
     low, high = np.quantile(errors, [0.025, 0.975])
     return float(low), float(high)
 
 
-def _wrong(p: Doubles, low: Doubles, same: Bools, groups: Ints, seed: int) -> dict[str, Any]:
-    """Share of wrong ones among hits of each verdict, and among queries by their best hit."""
-    real = np.isfinite(p)
-    said = np.array([hit_word(value) for value in p[real]])
-    truth, classes = same[real], np.broadcast_to(groups[:, None], p.shape)[real]
-    hits = {word: _share(~truth[said == word], classes[said == word], seed) for word in HIT_WORDS}
-    asked = real[:, 0] if p.shape[1] else np.zeros(len(p), bool)
-    words = np.array([found_word(a, b) for a, b in zip(p[asked, 0], low[asked, 0], strict=True)])
+def _verdict_errors(p: Doubles, low: Doubles, same: Bools, groups: Ints, seed: int) -> dict[str, Any]:
+    """How often each verdict was wrong, of hits and of queries (by their best hit)."""
+    valid = np.isfinite(p)
+    verdicts = np.array([hit_verdict(value) for value in p[valid]])
+    truth, classes = same[valid], np.broadcast_to(groups[:, None], p.shape)[valid]
+    hits = {v: _error_rate(~truth[verdicts == v], classes[verdicts == v], seed) for v in HIT_VERDICTS}
+    some = valid[:, 0] if p.shape[1] else np.zeros(len(p), bool)
+    verdicts = np.array([query_verdict(a, b) for a, b in zip(p[some, 0], low[some, 0], strict=True)])
     queries = {}
-    for word in QUERY_WORDS:
-        chosen = words == word
-        # "No good match" is wrong when the best hit was the same thing after all.
-        bad = same[asked, 0][chosen] if word == QUERY_WORDS[2] else ~same[asked, 0][chosen]
-        queries[word] = _share(bad, groups[asked][chosen], seed)
+    for verdict in QUERY_VERDICTS:
+        chosen = verdicts == verdict
+        # "No good match" is wrong if the best hit showed the same thing after all.
+        wrong = same[some, 0][chosen] if verdict == QUERY_VERDICTS[2] else ~same[some, 0][chosen]
+        queries[verdict] = _error_rate(wrong, groups[some][chosen], seed)
     return {"hits": hits, "queries": queries}
 
 
-def _share(wrong: Bools, groups: Ints, seed: int) -> dict[str, Any]:
-    """How many, what share of them was wrong, and how sure that is."""
+def _error_rate(wrong: Bools, groups: Ints, seed: int) -> dict[str, Any]:
     if not len(wrong):
         return {"count": 0, "wrong": None, "low": None, "high": None}
-    drawn = interval(wrong.astype(np.float64), groups=groups, draws=500, seed=seed)
-    few = share(int(wrong.sum()), len(wrong))
-    alike = drawn.low == drawn.high  # none or all wrong: drawing them anew would claim certainty
-    low, high = (few.low, few.high) if alike else (drawn.low, drawn.high)
-    return {"count": len(wrong), "wrong": drawn.value, "low": low, "high": high}
+    sure = bootstrap_interval(wrong.astype(np.float64), groups=groups, draws=500, seed=seed)
+    if sure.low == sure.high:  # none or all wrong: resampling would claim certainty
+        sure = replace(wilson_interval(int(wrong.sum()), len(wrong)), value=sure.value)
+    return {"count": len(wrong), "wrong": sure.value, "low": sure.low, "high": sure.high}
 
 
 @dataclass(frozen=True)
-class Background:
-    """Scores of random pairs, for the sentence that needs no labels: closer than 99.8 % of random pairs."""
+class RandomPairScores:
+    """Distribution of the scores of random pairs, for "closer than 99.8 % of random pairs" where there are no labels.
 
-    quantiles: list[float]  # of 0, 0.1, ... 100 per cent
+    Attributes:
+        quantiles: Quantiles at 0, 0.1, … 100 %.
+    """
 
-    def share_below(self, score: Any) -> Doubles:
+    quantiles: list[float]
+
+    def fraction_below(self, score: Any) -> Doubles:
+        """Fraction of random pairs with a lower score."""
         return np.asarray(np.interp(score, self.quantiles, np.linspace(0, 1, len(self.quantiles))))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Background:
+    def from_json(cls, document: dict[str, Any]) -> RandomPairScores:
+        """Read what :meth:`to_json` wrote."""
         return cls(list(document["quantiles"]))
 
 
-def background(embeddings: Any, *, pairs: int = 200_000, seed: int = 0) -> Background | None:
-    """Quantiles over random pairs of different rows; None for fewer than two rows."""
+def random_pair_scores(embeddings: Any, *, pairs: int = 200_000, seed: int = 0) -> RandomPairScores | None:
+    """Measure the scores of random pairs of different rows; None for fewer than two rows.
+
+    Args:
+        embeddings: One vector a row.
+        pairs: Number of pairs.
+        seed: Seed of the pairs.
+    """
     rows = as_rows(embeddings)
     if len(rows) < 2:
         return None
     rng = numpy_rng(seed, "background")
     left = rng.integers(len(rows), size=pairs)
     right = (left + rng.integers(1, len(rows), size=pairs)) % len(rows)
-    return Background(np.quantile(pair_scores(rows, left, right), np.linspace(0, 1, 1001)).tolist())
+    return RandomPairScores(np.quantile(pair_scores(rows, left, right), np.linspace(0, 1, 1001)).tolist())

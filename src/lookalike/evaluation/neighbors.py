@@ -45,7 +45,7 @@ def top_k(queries: Any, gallery: Any, k: int, *, exclude: Any = None) -> tuple[F
                [2, 0],
                [1, 0]])
     """
-    from lookalike.evaluation._ranking.lists import first_items
+    from lookalike.evaluation._ranking.ranks import first_items
 
     left, right = as_rows(queries, "queries"), as_rows(gallery, "gallery vectors")
     if left.shape[1] != right.shape[1] and len(left) and len(right):

@@ -1,4 +1,4 @@
-"""What `evaluate` and `compare` answer: figures with intervals, a verdict in words, the parts of a report."""
+"""Results of `evaluate` and `compare`: figures with intervals, a verdict in words, tables and report sections."""
 
 from __future__ import annotations
 
@@ -15,21 +15,45 @@ from lookalike.core.files import atomic_file
 from lookalike.core.report_blocks import Section, number
 from lookalike.core.run import Run
 from lookalike.data import Table
-from lookalike.evaluation import report as sections
+from lookalike.evaluation import report_sections as sections
 from lookalike.evaluation.arrays import Bools, Ints
-from lookalike.evaluation.bootstrap import Paired
-from lookalike.evaluation.classifying import Classified
-from lookalike.evaluation.query_images import Measured, Subject
-from lookalike.evaluation.retriever_knn import retriever_section
+from lookalike.evaluation.bootstrap import PairedDifference
+from lookalike.evaluation.classification import Classification
+from lookalike.evaluation.report_sections import EvaluatedModel, ReportImages
+from lookalike.evaluation.verdicts import interval_text, metric_name, p_text
 from lookalike.evaluation.verification import Verification
+
+
+def _metrics(model: EvaluatedModel) -> dict[str, Any]:
+    return {key: value.to_json() for key, value in model.intervals.items()}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found; `str()` is the table for a terminal, `sections(run)` the parts of a report."""
+    """Result of :func:`~lookalike.evaluation.evaluate`; ``str()`` gives the table for a terminal.
+
+    Attributes:
+        table: The images that were evaluated.
+        model: The model with its retrieval metrics and calibration.
+        labels: Class of each image, or a boolean matrix (images, labels) if they have several.
+        names: Names of the classes.
+        mode: ``"leave-one-out"`` or ``"query-gallery"``.
+        gallery: Rows that were searched.
+        verification: Error rates of deciding whether two images show the same class.
+        nmi: Agreement of clusters with classes.
+        classification: Accuracies of k-NN, probes and fine-tuning.
+        failures: Images that could not be read.
+        baseline: The evaluation of the model it is compared with.
+
+    Example:
+        >>> from lookalike.evaluation import evaluate
+        >>> evaluation = evaluate(data="photos")  # doctest: +SKIP
+        >>> evaluation.model.intervals["recall@1"].value  # doctest: +SKIP
+        0.958
+    """
 
     table: Table
-    model: Measured
+    model: EvaluatedModel
     labels: Ints | Bools
     names: list[str]
     mode: str
@@ -37,22 +61,28 @@ class Evaluation:
     ids: Ints | None = None
     verification: Verification | None = None
     nmi: float | None = None
-    classified: Classified | None = None
+    classification: Classification | None = None
     failures: list[Any] = field(default_factory=list)
     baseline: Evaluation | None = None
 
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """The baseline if there is one, and this one."""
+        return [self] if self.baseline is None else [self.baseline, self]
+
     @cached_property
-    def differences(self) -> dict[str, Paired]:
-        """Every measure less the baseline's, paired by query."""
+    def differences(self) -> dict[str, PairedDifference]:
+        """Every metric minus the baseline's, paired by query."""
         return {} if self.baseline is None else sections.differences(self.baseline.model, self.model)
 
     @property
     def verdict(self) -> str:
+        """The result in a sentence."""
         if self.baseline is None:
-            only = self.model.intervals["recall@1"]
-            where = f"{len(self.model.result.query_index):,} queries"
-            return f"Recall@1 is {number(only.value)} ({number(only.low)} to {number(only.high)}) on {where}."
-        return sections.compared(self.baseline.model, self.model, self.differences["recall@1"])
+            recall = self.model.intervals["recall@1"]
+            interval = f"{number(recall.value)} ({number(recall.low)} to {number(recall.high)})"
+            return f"Recall@1 is {interval} on {len(self.model.result.query_index):,} queries."
+        return sections.compare_recall(self.baseline.model, self.model, self.differences["recall@1"])
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -60,7 +90,7 @@ class Evaluation:
             "model": self.model.name,
             "mode": self.mode,
             **{k: v for k, v in self.model.result.to_json().items() if k != "mean"},
-            "measures": {key: value.to_json() for key, value in self.model.intervals.items()},
+            "metrics": _metrics(self.model),
             "unreadable": [failure.to_json() for failure in self.failures],
             "verdict": self.verdict,
         }
@@ -68,31 +98,28 @@ class Evaluation:
             document["verification"] = self.verification.to_json()
         if self.nmi is not None:
             document["nmi"] = self.nmi
-        if self.classified is not None:
-            document["classification"] = self.classified.to_json()
+        if self.classification is not None:
+            document["classification"] = self.classification.to_json()
         if self.labels.ndim == 1:
             each = self.model.result.per_class()
-            document["per_class"] = {self.names[code]: measures for code, measures in each.items()}
+            document["per_class"] = {self.names[code]: metrics for code, metrics in each.items()}
         if self.model.calibration is not None:
             document["calibration"] = self.model.calibration.to_json()
             document["calibration_note"] = self.model.note
-        elif self.model.why_not:
-            document["no_calibration"] = self.model.why_not
+        elif self.model.no_calibration:
+            document["no_calibration"] = self.model.no_calibration
         if self.baseline is not None:
-            document["baseline"] = {
-                "model": self.baseline.model.name,
-                "measures": {key: value.to_json() for key, value in self.baseline.model.intervals.items()},
-            }
+            document["baseline"] = {"model": self.baseline.model.name, "metrics": _metrics(self.baseline.model)}
             document["differences"] = {key: value.to_json() for key, value in self.differences.items()}
         return document
 
-    def further(self) -> dict[str, str]:
-        """What was measured beside retrieval, as words."""
+    def lines(self) -> dict[str, str]:
+        """Name → value of everything measured besides retrieval."""
         out: dict[str, str] = {}
         if self.nmi is not None:
             out["NMI"] = number(self.nmi)
-        if self.classified is not None:
-            out |= self.classified.further()
+        if self.classification is not None:
+            out |= self.classification.lines()
         if (pairs := self.verification) is not None:
             out["Same or not: equal error rate"] = number(pairs.equal_error)
             best = f"{number(pairs.best_threshold)} (right in {number(pairs.accuracy)} of both kinds)"
@@ -100,14 +127,13 @@ class Evaluation:
         return out
 
     def write_queries(self, path: Path) -> None:
-        """One line a query: the row, its class, how many there were to find, and every measure."""
-        found = self.model.result
-        codes = found.labels
+        """Write a CSV file with one line a query: row, class, number of relevant items, and every metric."""
+        result = self.model.result
         columns = {
-            "row_id": self.table.column("row_id")[found.query_index],
-            "label": [self.names[code] if code >= 0 else "" for code in codes],
-            "relevant": found.relevant,
-            **found.per_query,
+            "row_id": self.table.column("row_id")[result.query_index],
+            "label": [self.names[code] if code >= 0 else "" for code in result.labels],
+            "relevant": result.relevant,
+            **result.per_query,
         }
         with atomic_file(path) as part, part.open("w", encoding="utf-8", errors="replace", newline="") as file:
             writer = csv.writer(file)
@@ -115,25 +141,18 @@ class Evaluation:
             writer.writerows(zip(*columns.values(), strict=True))
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table as words: a header and one row a measure."""
-        models = [self.model] if self.baseline is None else [self.baseline.model, self.model]
-        head = ["measure", *(model.name for model in models)]
+        """The table as text: a header, and one row a metric."""
+        head = ["metric", *(one.model.name for one in self.evaluations)]
         body = []
         for key in self.model.intervals:
-            cells = [sections.measure_name(key)]
-            for model in models:
-                i = model.intervals[key]
-                cells.append(f"{number(i.value)} ({number(i.low)}–{number(i.high)})")
+            cells = [metric_name(key), *(interval_text(one.model.intervals[key]) for one in self.evaluations)]
             if key in self.differences:
                 d = self.differences[key]
-                points = f"{number(100 * d.difference, 1, signed=True)}"
-                cells.append(f"{points} ({number(100 * d.low, 1)} to {number(100 * d.high, 1)})")
-                cells.append(sections.p_text(d.p))
+                points = number(100 * d.difference, 1, signed=True)
+                cells += [f"{points} ({number(100 * d.low, 1)} to {number(100 * d.high, 1)})", p_text(d.p)]
             body.append(cells)
-        shown = [self] if self.baseline is None else [self.baseline, self]
-        for name in self.further():
-            cells = [name, *(one.further()[name] for one in shown)]
-            body.append([*cells, *([""] * (2 if self.baseline else 0))])
+        empty = ["", ""] if self.baseline else []
+        body += [[name, *(one.lines()[name] for one in self.evaluations), *empty] for name in self.lines()]
         return [*head, *(["difference, points", ""] if self.baseline else [])], body
 
     def __str__(self) -> str:
@@ -151,56 +170,62 @@ class Evaluation:
         return f"<p>{html.escape(self.verdict)}</p><table><tr>{top}</tr>{rows}</table>"
 
     def sections(self, run: Run, *, seed: int = 0) -> dict[str, Section]:
-        """The report's parts by name; images are stored in the run."""
-        models = [self.model] if self.baseline is None else [self.baseline.model, self.model]
-        out = {
-            "verdict": sections.verdict_section(self.model)
-            if self.baseline is None
-            else sections.comparison_section(models[0], models[1], self.verdict),
-            "table": sections.table_section(models),
-        }
+        """Make the report sections by name; thumbnails are stored in the run."""
+        models = [one.model for one in self.evaluations]
+        verdict = sections.verdict_section if self.baseline is None else sections.comparison_section
+        out = {"verdict": verdict(*models), "table": sections.table_section(models)}
         if self.labels.ndim == 2:  # several labels an image: no class to show a hit by
             return out
-        subject = Subject(self.table, run, self.labels.astype(np.int64), self.names, self.gallery, self.ids)
-        out["worst"] = sections.extremes_section(subject, self.model)
+        images = ReportImages(self.table, run, self.labels.astype(np.int64), self.names, self.gallery, self.ids)
+        out["worst"] = sections.extremes_section(images, self.model)
         out["calibration"] = sections.calibration_section(self.model)
         if self.verification is not None:
-            out["verification"] = sections.verification_section(self.verification, self.further())
-        if self.classified is not None and self.classified.retriever is not None:
-            out["retriever"] = retriever_section(subject, models, self.classified.retriever)
+            out["verification"] = sections.verification_section(self.verification, self.lines())
+        if self.classification is not None and self.classification.retriever is not None:
+            out["retriever"] = sections.retriever_section(images, models, self.classification.retriever)
+        out["map"] = sections.map_section(images, models, seed=seed)
         if self.baseline is None:
-            out["classes"] = sections.one_model_classes(self.model, self.names)
-        out["map"] = sections.map_section(subject, models, seed=seed)
-        if self.baseline is not None:
-            out["changed"] = sections.changed_section(subject, models[0], models[1], seed=seed)
-            out["classes"] = sections.classes_section(models[0], models[1], self.names)
+            out["classes"] = sections.classes_section(self.model, self.names)
+        else:
+            out["changed"] = sections.changed_section(images, models[0], models[1], seed=seed)
+            out["classes"] = sections.class_changes_section(models[0], models[1], self.names)
         return out
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: both models on the same queries, and the paired difference b − a."""
+    """Result of :func:`~lookalike.evaluation.compare`: two models on the same queries.
+
+    Attributes:
+        a: Evaluation of the first model.
+        b: Evaluation of the second model, with the first as its baseline.
+
+    Example:
+        >>> from lookalike.evaluation import compare
+        >>> compare(data="photos", a="resnet18", b="efficientnet_lite0").verdict  # doctest: +SKIP
+        'No difference was found between resnet18 and efficientnet_lite0: recall@1 …'
+    """
 
     a: Evaluation
     b: Evaluation
 
     @property
-    def differences(self) -> dict[str, Paired]:
+    def differences(self) -> dict[str, PairedDifference]:
+        """Every metric of b minus that of a, paired by query."""
         return self.b.differences
 
     @property
     def verdict(self) -> str:
+        """The result in a sentence."""
         return self.b.verdict
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "data": self.b.table.name,
-            "mode": self.b.mode,
-            "a": {"model": self.a.model.name, "measures": {k: v.to_json() for k, v in self.a.model.intervals.items()}},
-            "b": {"model": self.b.model.name, "measures": {k: v.to_json() for k, v in self.b.model.intervals.items()}},
-            "differences": {k: v.to_json() for k, v in self.differences.items()},
-            "verdict": self.verdict,
+        sides = {
+            name: {"model": e.model.name, "metrics": _metrics(e.model)} for name, e in (("a", self.a), ("b", self.b))
         }
+        changes = {k: v.to_json() for k, v in self.differences.items()}
+        about = {"data": self.b.table.name, "mode": self.b.mode}
+        return {**about, **sides, "differences": changes, "verdict": self.verdict}
 
     def __str__(self) -> str:
         return str(self.b)
@@ -209,4 +234,5 @@ class Comparison:
         return self.b._repr_html_()
 
     def sections(self, run: Run, *, seed: int = 0) -> dict[str, Section]:
+        """Make the report sections by name."""
         return self.b.sections(run, seed=seed)

@@ -1,4 +1,4 @@
-"""Which images a model was trained on, as far as that is known: percentages are to be checked on others."""
+"""Which images a model was trained on, so that percentages checked on the same images carry a warning."""
 
 from __future__ import annotations
 
@@ -13,65 +13,70 @@ from lookalike.core.run import Run
 if TYPE_CHECKING:
     from lookalike.data import Table
 
-FILE = "trained.json"  # in a model folder that has left its run
+FILE = "training_images.json"  # in a model folder that was copied out of its run
 SEEN = "The percentages were checked on images the model was trained on, so they may be too high."
 UNKNOWN = "It is not known whether the model was trained on these images; if it was, the percentages may be too high."
 
 
-def mark(row: str, size: int | None) -> str:
-    """What an image is known again by, also when the whole collection has moved: its folder, its name and its size."""
-    return hash_bytes(*row.rsplit("/", 2)[-2:], str(size))
+def image_key(row_id: str, size: int | None) -> str:
+    """Compute a key of an image that survives moving the collection: a hash of its folder, name and size."""
+    return hash_bytes(*row_id.rsplit("/", 2)[-2:], str(size))
 
 
-def marks_of(table: Table) -> frozenset[str]:
-    """Marks of all rows."""
+def image_keys(table: Table) -> frozenset[str]:
+    """Compute the keys of all images of a table."""
     sizes = table.arrow["size"].to_pylist() if table.has("size") else [None] * len(table)
-    return frozenset(map(mark, table.arrow["row_id"].to_pylist(), sizes))
+    return frozenset(map(image_key, table.arrow["row_id"].to_pylist(), sizes))
 
 
-def trained_on(model: Any) -> frozenset[str] | None:
-    """Marks of the images that a model (or its name, folder or run) was trained on: none for public weights.
+def training_images(model: Any) -> frozenset[str] | None:
+    """Find the keys of the images a model was trained on.
 
-    None where it cannot be known: a trained model without its run, or weights of the user's own.
+    Args:
+        model: An embedder, or the name, folder or run of one.
+
+    Returns:
+        The keys; none for public weights. None if it cannot be known: a trained model without its run, or weights
+        from a file of the user's.
     """
     if not isinstance(model, (str, os.PathLike)):
-        return _public(getattr(model, "parent", None), getattr(model, "card", {}))
+        return _of_public(getattr(model, "parent", None), getattr(model, "card", {}))
     for path in (Path(model), folders.runs() / model):
         if not path.is_dir():
             continue
         if (path / FILE).is_file():
-            kept = read_json(path / FILE, "list of training images")["marks"]
-            return None if kept is None else frozenset(kept)
-        for place in (path, path.parent):
-            if Run.is_run(place):
-                return _of_run(Run(place))
+            keys = read_json(path / FILE, "list of training images")["images"]
+            return None if keys is None else frozenset(keys)
+        for folder in (path, path.parent):
+            if Run.is_run(folder):
+                return _of_run(Run(folder))
         if (path / "config.json").is_file():
             config = read_json(path / "config.json", "model's configuration")
-            return _public(config.get("parent"), config.get("card", {}))
+            return _of_public(config.get("parent"), config.get("card", {}))
     return None if Path(model).is_absolute() else frozenset()
 
 
-def note(model: Any, table: Table) -> str:
-    """What must be said of a model's percentages that were checked on some images."""
-    seen = trained_on(model)
+def overlap_note(model: Any, table: Table) -> str:
+    """Write the warning on percentages that were checked on some images; empty if there is nothing to warn of."""
+    seen = training_images(model)
     if not seen:
         return UNKNOWN if seen is None else ""
-    return "" if seen.isdisjoint(marks_of(table)) else SEEN
+    return "" if seen.isdisjoint(image_keys(table)) else SEEN
 
 
-def _public(parent: str | None, card: dict[str, Any]) -> frozenset[str] | None:
+def _of_public(parent: str | None, card: dict[str, Any]) -> frozenset[str] | None:
     own = "own file" in card.get("license", "")
     return None if parent or card.get("method") or own else frozenset()
 
 
 def _of_run(run: Run) -> frozenset[str] | None:
-    """The training side of the run's images, and what its starting model was trained on before."""
+    """The training images of the run, and those its starting model was trained on before."""
     from lookalike.data import Table
 
-    place = run.path / "table.parquet"
-    table = Table.load(place) if place.is_file() else None
+    path = run.path / "table.parquet"
+    table = Table.load(path) if path.is_file() else None
     if table is None or not table.has("split"):
         return None
-    before = trained_on(run.config["model"]["name"])
-    own = marks_of(table.take(table.column("split") == "train"))
+    before = training_images(run.config["model"]["name"])
+    own = image_keys(table.take(table.column("split") == "train"))
     return None if before is None else before | own

@@ -1,27 +1,37 @@
-"""The words for a probability, the same on the page, in the terminal and in the report."""
+"""The wording of results: one place for what reports, terminal and web page say about figures and hits."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from lookalike.core import report_blocks as s
+from lookalike.core.report_blocks import Figure, Value, Verdict, number
 
-LIKELY, POSSIBLE = 0.8, 0.5
-HIT_WORDS = ("Very likely the same", "Possibly", "Similar look only")
-QUERY_WORDS = ("Very likely found", "Possibly found", "No good match")
+if TYPE_CHECKING:
+    from lookalike.evaluation.bootstrap import Interval, PairedDifference
 
-
-def hit_word(p: float) -> str:
-    return HIT_WORDS[0] if p >= LIKELY else HIT_WORDS[1] if p >= POSSIBLE else HIT_WORDS[2]
-
-
-def found_word(p: float, low: float) -> str:
-    """The verdict on a query from its best hit; "very likely" needs the lower bound to agree."""
-    return QUERY_WORDS[0] if low >= LIKELY else QUERY_WORDS[1] if p >= POSSIBLE else QUERY_WORDS[2]
+LIKELY, POSSIBLE = 0.8, 0.5  # probabilities
+HIT_VERDICTS = ("Very likely the same", "Possibly", "Similar look only")
+QUERY_VERDICTS = ("Very likely found", "Possibly found", "No good match")
 
 
-def per_cent(p: float, low: float, high: float) -> str:
-    """`94 %`; `about 85 %` where the interval is wider than ±3; never 0 or 100."""
+def hit_verdict(p: float) -> str:
+    """Describe a hit by its probability of showing the same thing as the query."""
+    return HIT_VERDICTS[0] if p >= LIKELY else HIT_VERDICTS[1] if p >= POSSIBLE else HIT_VERDICTS[2]
+
+
+def query_verdict(p: float, low: float) -> str:
+    """Describe a query by the probability of its best hit; "very likely" needs the lower bound to agree."""
+    return QUERY_VERDICTS[0] if low >= LIKELY else QUERY_VERDICTS[1] if p >= POSSIBLE else QUERY_VERDICTS[2]
+
+
+def percent_text(p: float, low: float, high: float) -> str:
+    """Write a probability as `94 %`, or `about 85 %` if its interval is wider than ±3; never as 0 or 100.
+
+    Args:
+        p: The probability.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+    """
     if p > 0.99:
         return "over 99 %"
     if p < 0.01:
@@ -31,52 +41,94 @@ def per_cent(p: float, low: float, high: float) -> str:
     return f"about {min(95, max(5, 5 * round(20 * p)))} %"
 
 
-def training_verdict(
-    *,
-    metric: str,
-    before: s.Value,
-    after: s.Value,
-    difference: s.Value,
-    images: int,
-    kept: bool,
-    p: float | None = None,
-    line: str = "",
-) -> s.Verdict:
-    """The verdict of a run. `difference` is a paired one on the metric's own scale; `kept`: the trained model is."""
-    gain = s.Value(
-        value=100 * difference.value,
-        low=None if difference.low is None else 100 * difference.low,
-        high=None if difference.high is None else 100 * difference.high,
-        digits=1,
-        signed=True,
-        unit="points",
-    )
-    change = f"{gain.number()} points"
-    if gain.low is not None and gain.high is not None:
-        change += f", 95 % interval {s.number(gain.low, 1)} to {s.number(gain.high, 1)}"
-    ends = f"from {before.number()} to {after.number()} ({change})"
-    where = f"on {images:,} unseen images"
-    sure = gain.low is None or gain.low > 0
-    tone: Literal["better", "same", "worse", "plain"] = "better"
-    if not kept:
-        sentence, tone = "Training did not help; the starting model is kept.", "same"
-    elif sure and gain.value > 0:
-        sentence = f"Training raised {metric} {ends} {where}."
-    else:
-        sentence, tone = f"Training moved {metric} {ends} {where}, which may be chance.", "same"
-    note = "" if p is None else f"p {'< 0.001' if p < 0.001 else '= ' + s.number(p)}"
-    figures = [
-        s.Figure(label=f"{metric}, starting model", value=before),
-        s.Figure(label=f"{metric}, trained", value=after),
-        s.Figure(label="difference", value=gain, note=note),
-    ]
-    return s.Verdict(sentence=sentence, figures=figures, line=line, tone=tone)
+def p_text(p: float) -> str:
+    """Write a p-value as `p = 0.012` or `p < 0.001`."""
+    return "p < 0.001" if p < 0.001 else f"p = {number(p)}"
 
 
-def evaluation_verdict(*, metric: str, value: s.Value, images: int, line: str = "") -> s.Verdict:
-    """The verdict where only one model was measured."""
+def metric_name(key: str) -> str:
+    """Write the key of a metric as people do: `map@r` as `MAP@R`, `map@1000` as `mAP@1000`."""
+    if key.endswith("_authors"):
+        return f"{metric_name(key.removesuffix('_authors'))} (ooDML)"
+    names = {"map@r": "MAP@R", "r_precision": "R-precision"}
+    name = names.get(key) or key.replace("map@", "mAP@").replace("_", " ")
+    return name[:1].upper() + name[1:] if not name.startswith("mAP") else name
+
+
+def interval_text(interval: Interval) -> str:
+    """Write a value with its confidence interval: `0.612 (0.598–0.626)`."""
+    return f"{number(interval.value)} ({number(interval.low)}–{number(interval.high)})"
+
+
+def points_text(change: PairedDifference) -> str:
+    """Write a difference in percentage points with its interval: `+4.1 points, 95 % interval 2.9 to 5.2`."""
+    points = f"{number(100 * change.difference, 1, signed=True)} points"
+    return f"{points}, 95 % interval {number(100 * change.low, 1)} to {number(100 * change.high, 1)}"
+
+
+def evaluation_verdict(*, metric: str, value: Value, images: int, line: str = "") -> Verdict:
+    """Write the verdict on one model.
+
+    Args:
+        metric: Key of the metric.
+        value: Its value and interval.
+        images: Number of images it was measured on.
+        line: Small print below the verdict.
+    """
     interval = ""
     if value.low is not None and value.high is not None:
         interval = f" (95 % interval {value.number(value.low)} to {value.number(value.high)})"
     sentence = f"{metric[:1].upper()}{metric[1:]} is {value.number()}{interval} on {images:,} images."
-    return s.Verdict(sentence=sentence, figures=[s.Figure(label=metric, value=value)], line=line)
+    return Verdict(sentence=sentence, figures=[Figure(label=metric, value=value)], line=line)
+
+
+def training_verdict(
+    *, metric: str, before: Value, after: Value, change: PairedDifference, images: int, kept: bool, line: str = ""
+) -> Verdict:
+    """Write the verdict on a training run.
+
+    Args:
+        metric: Key of the metric.
+        before: Value of the starting model.
+        after: Value of the trained model.
+        change: Paired difference of the two.
+        images: Number of images they were measured on.
+        kept: Whether the trained model becomes the result of the run.
+        line: Small print below the verdict.
+    """
+    change_text = f"from {before.number()} to {after.number()} ({points_text(change)}) on {images:,} unseen images"
+    tone: Literal["better", "same"] = "same"
+    if not kept:
+        sentence = "Training did not help; the starting model is kept."
+    elif change.better:
+        sentence, tone = f"Training raised {metric} {change_text}.", "better"
+    else:
+        sentence = f"Training moved {metric} {change_text}, which may be due to chance."
+    low, value, high = (100 * v for v in (change.low, change.difference, change.high))
+    points = Value(value=value, low=low, high=high, digits=1, signed=True, unit="points")
+    figures = [
+        Figure(label=f"{metric}, starting model", value=before),
+        Figure(label=f"{metric}, trained", value=after),
+        Figure(label="difference", value=points, note=p_text(change.p)),
+    ]
+    return Verdict(sentence=sentence, figures=figures, line=line, tone=tone)
+
+
+def comparison_verdict(a: str, b: str, before: Interval, after: Interval, change: PairedDifference, count: int) -> str:
+    """Write the verdict on two models; a difference counts only if its whole interval is on one side of 0.
+
+    Args:
+        a: Name of the first model.
+        b: Name of the second model.
+        before: Recall@1 of the first.
+        after: Recall@1 of the second.
+        change: Paired difference of the two.
+        count: Number of queries.
+    """
+    values = f"recall@1 {number(before.value)} and {number(after.value)}"
+    figures = f"{values} ({points_text(change)}, {p_text(change.p)}) on {count:,} queries"
+    if change.better:
+        return f"{b} is better than {a}: {figures}."
+    if change.worse:
+        return f"{b} is worse than {a}: {figures}."
+    return f"No difference was found between {a} and {b}: {figures}."

@@ -1,4 +1,4 @@
-"""Same or not? Error rates over all thresholds, the equal error rate and the best threshold."""
+"""Verification: deciding from a score whether two images show the same class, at every threshold."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.evaluation.arrays import Bools, Doubles, as_codes, as_rows
-from lookalike.evaluation.pairs import draw_pairs, pair_scores
+from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_rows, pair_scores
 
-CURVE_POINTS = 501  # kept of the curve for a report; the rates below come from every pair
+CURVE_POINTS = 501  # of the stored curve; the rates come from every pair
 
 
 @dataclass(frozen=True)
 class Verification:
-    """A pair is accepted as the same when its score reaches the threshold.
+    """Error rates of accepting a pair as the same when its score reaches a threshold.
 
-    `best_threshold` has the lowest mean of the two error rates (`accuracy` = 1 − that mean), which does not depend
-    on how many pairs of either kind there are.
+    ``best_threshold`` has the lowest mean of the two error rates (``accuracy`` is 1 minus that mean), which does not
+    depend on how many pairs of either kind there are.
+
+    Attributes:
+        thresholds: Points of the curve.
+        false_accept: Fraction of different pairs accepted at each threshold.
+        false_reject: Fraction of same pairs rejected at each threshold.
+        equal_error: Error rate where the two are equal, at ``equal_threshold``.
+        positive: Number of pairs of the same class; ``negative`` of different classes.
+        complete: Whether every pair was scored, not a sample.
     """
 
     thresholds: Doubles
@@ -33,53 +42,63 @@ class Verification:
     complete: bool
 
     def accept_at(self, false_accept: float) -> float:
-        """Share of true pairs accepted at the lowest threshold whose false accept rate is at most this."""
+        """Fraction of same pairs accepted at the lowest threshold whose false accept rate is at most this."""
         allowed = np.flatnonzero(self.false_accept <= false_accept)
         return float(1 - self.false_reject[allowed].min()) if len(allowed) else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "equal_error": self.equal_error,
-            "equal_threshold": self.equal_threshold,
-            "best_threshold": self.best_threshold,
-            "accuracy": self.accuracy,
-            "positive": self.positive,
-            "negative": self.negative,
-            "complete": self.complete,
-        }
+        names = ("equal_error", "equal_threshold", "best_threshold", "accuracy", "positive", "negative", "complete")
+        return {name: getattr(self, name) for name in names}
 
 
 def verify(embeddings: Any, labels: Any, *, ids: Any = None, max_pairs: int = 2_000_000, seed: int = 0) -> Verification:
-    """Error rates of deciding "same class" by the score, over all pairs or a seeded sample of `max_pairs`."""
+    """Compute the error rates of deciding "same class" by the dot product of two embeddings.
+
+    Args:
+        embeddings: One vector a row.
+        labels: One label a row; rows without one are left out.
+        ids: Content id of each row; pairs of equal content are left out.
+        max_pairs: If there are more pairs, a sample of so many is scored, half of them of the same class.
+        seed: Seed of the sample.
+
+    Example:
+        >>> from lookalike.evaluation import verify
+        >>> verify(np.repeat(np.eye(3), 4, axis=0), np.repeat([0, 1, 2], 4)).equal_error
+        0.0
+    """
     rows = as_rows(embeddings)
     codes = as_codes(labels, len(rows))
     content = None if ids is None else as_codes(ids, len(rows), "ids")
-    pairs = draw_pairs(codes, limit=max_pairs, ids=content, seed=seed)
+    pairs = sample_pairs(codes, limit=max_pairs, ids=content, seed=seed)
     return error_rates(pair_scores(rows, pairs.left, pairs.right), pairs.same, complete=pairs.complete)
 
 
 def error_rates(scores: Doubles, same: Bools, *, complete: bool = True) -> Verification:
-    """The rates from scored pairs; every distinct score is a threshold, and one above all accepts nothing."""
+    """Compute the error rates of scored pairs; every distinct score is a threshold, and one above all of them.
+
+    Args:
+        scores: Score of each pair.
+        same: Whether the pair is of one class.
+        complete: Whether these are all pairs there are.
+    """
     order = np.argsort(scores, kind="stable")
     ranked, truth = scores[order], same[order]
     positive, negative = int(truth.sum()), int((~truth).sum())
-    first = np.concatenate([[True], ranked[1:] != ranked[:-1]])  # equal scores are accepted together
-    below = np.flatnonzero(first)
-    accepted_wrong = negative - np.concatenate([[0], np.cumsum(~truth)])[below]
-    missed = np.concatenate([[0], np.cumsum(truth)])[below]
-    thresholds = np.append(ranked[below], np.nextafter(ranked[-1], np.inf))
-    far = np.append(accepted_wrong, 0) / negative
-    frr = np.append(missed, positive) / positive
-    cross = int(np.argmax(frr >= far))
+    distinct = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))  # equal scores are accepted together
+    false_accepts = negative - np.concatenate([[0], np.cumsum(~truth)])[distinct]
+    false_rejects = np.concatenate([[0], np.cumsum(truth)])[distinct]
+    thresholds = np.append(ranked[distinct], np.nextafter(ranked[-1], np.inf))
+    far = np.append(false_accepts, 0) / negative
+    frr = np.append(false_rejects, positive) / positive
     best = int(np.argmin(far + frr))
-    equal, at = _crossing(thresholds, far, frr, cross)
-    kept = np.unique(np.linspace(0, len(thresholds) - 1, CURVE_POINTS).round().astype(np.int64))
+    equal_error, equal_threshold = _equal_error(thresholds, far, frr)
+    points = np.unique(np.linspace(0, len(thresholds) - 1, CURVE_POINTS).round().astype(np.int64))
     return Verification(
-        thresholds[kept],
-        far[kept],
-        frr[kept],
-        equal,
-        at,
+        thresholds[points],
+        far[points],
+        frr[points],
+        equal_error,
+        equal_threshold,
         float(thresholds[best]),
         float(1 - (far[best] + frr[best]) / 2),
         positive,
@@ -88,11 +107,84 @@ def error_rates(scores: Doubles, same: Bools, *, complete: bool = True) -> Verif
     )
 
 
-def _crossing(thresholds: Doubles, far: Doubles, frr: Doubles, cross: int) -> tuple[float, float]:
-    """Where the falling and the rising rate meet, on the straight line between two thresholds."""
+def _equal_error(thresholds: Doubles, far: Doubles, frr: Doubles) -> tuple[float, float]:
+    """Where the falling and the rising rate cross, interpolated between two thresholds."""
+    cross = int(np.argmax(frr >= far))
     if cross == 0 or far[cross] == frr[cross]:
         return float((far[cross] + frr[cross]) / 2), float(thresholds[cross])
     gap = far - frr
-    share = gap[cross - 1] / (gap[cross - 1] - gap[cross])
-    value = far[cross - 1] + share * (far[cross] - far[cross - 1])
-    return float(value), float(thresholds[cross - 1] + share * (thresholds[cross] - thresholds[cross - 1]))
+    fraction = gap[cross - 1] / (gap[cross - 1] - gap[cross])
+    value = far[cross - 1] + fraction * (far[cross] - far[cross - 1])
+    return float(value), float(thresholds[cross - 1] + fraction * (thresholds[cross] - thresholds[cross - 1]))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of rows, and whether they are of the same class; ``complete`` if these are all pairs there are."""
+
+    left: Ints
+    right: Ints
+    same: Bools
+    complete: bool
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+
+def sample_pairs(labels: Ints, *, limit: int = 2_000_000, ids: Ints | None = None, seed: int = 0) -> Pairs:
+    """Draw pairs of labeled rows: all of them if they fit the limit, else half the limit of each kind.
+
+    Args:
+        labels: Class of each row, −1 for none.
+        limit: Largest number of pairs.
+        ids: Content id of each row; pairs of equal content are left out.
+        seed: Seed of the sample.
+    """
+    labeled = np.flatnonzero(labels >= 0)
+    complete = len(labeled) * (len(labeled) - 1) // 2 <= limit
+    if complete:
+        one, two = np.triu_indices(len(labeled), k=1)
+        left, right = labeled[one], labeled[two]
+    else:
+        rng = numpy_rng(seed, "pairs")
+        positive = _same_class(labels, labeled, limit // 2, rng)
+        negative = _different_class(labels, labeled, limit - limit // 2, rng)
+        left, right = np.concatenate([positive[0], negative[0]]), np.concatenate([positive[1], negative[1]])
+    if ids is not None:
+        distinct = (ids[left] != ids[right]) | (ids[left] < 0)
+        left, right = left[distinct], right[distinct]
+    same = labels[left] == labels[right]
+    if not same.any() or same.all():
+        raise LookalikeError("Verification needs pairs of the same and of different classes; one kind is missing.")
+    return Pairs(left, right, same, complete)
+
+
+def _same_class(labels: Ints, labeled: Ints, limit: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """All pairs of the same class, or `limit` of them drawn uniformly."""
+    order = labeled[np.argsort(labels[labeled], kind="stable")]
+    _, start, size = np.unique(labels[order], return_index=True, return_counts=True)
+    pairs = size * (size - 1) // 2
+    total = int(pairs.sum())
+    chosen = np.arange(total) if total <= limit else rng.choice(total, size=limit, replace=total > 50_000_000)
+    group = np.searchsorted(np.cumsum(pairs), chosen, side="right")
+    number = chosen - (np.cumsum(pairs) - pairs)[group]
+    # Pair (a, b) with a < b has number b(b−1)/2 + a within its class; this is the inverse.
+    second = ((1 + np.sqrt(1 + 8 * number.astype(np.float64))) / 2).astype(np.int64)
+    second -= second * (second - 1) // 2 > number
+    first = number - second * (second - 1) // 2
+    return order[start[group] + first], order[start[group] + second]
+
+
+def _different_class(labels: Ints, labeled: Ints, limit: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    if len(np.unique(labels[labeled])) < 2:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    lefts: list[Ints] = []
+    rights: list[Ints] = []
+    count = 0
+    while count < limit:
+        left, right = rng.choice(labeled, size=limit), rng.choice(labeled, size=limit)
+        different = labels[left] != labels[right]
+        lefts.append(left[different][: limit - count])
+        rights.append(right[different][: limit - count])
+        count += len(lefts[-1])
+    return np.concatenate(lefts), np.concatenate(rights)

@@ -20,7 +20,7 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.data import thumbnail
 from lookalike.data.augmentation import CenterView
 from lookalike.evaluation.neighbors import torch_top_k
-from lookalike.evaluation.query_images import Subject
+from lookalike.evaluation.report_sections import ReportImages
 from lookalike.losses import dmcac as losses
 from lookalike.methods.base import ReportContext
 from lookalike.methods.dmcac_settings import DMCACSettings
@@ -194,7 +194,7 @@ def _maps(told: ReportContext) -> list[s.Block]:
 def _queries(told: ReportContext) -> list[s.Block]:
     state, settings, table = told.state, told.settings, told.table
     database = state["database"].numpy()
-    subject = Subject(table, told.run, told.labels, told.names, database)
+    images = ReportImages(table, told.run, told.labels, told.names, database)
     heads = losses.AttentionHeads(len(told.names), state["rows"].shape[1])
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
     k = min(settings.k, len(database))
@@ -218,13 +218,13 @@ def _queries(told: ReportContext) -> list[s.Block]:
         for n, square in enumerate(squares):
             name = f"view {n + 1}"
             query = s.Image(
-                file=told.run.keep_image(thumbnail(square)), alt=name, label=f"{subject.class_name(row)}, {name}"
+                file=told.run.keep_image(thumbnail(square)), alt=name, label=f"{images.class_name(row)}, {name}"
             )
             best = weights[n].argsort(descending=True, stable=True)[:HITS]
             attended = [(int(members[m]), float(z[n] @ near[0, m]), float(weights[n, m])) for m in best]
             retrieved = [(int(m), float(score), None) for m, score in zip(found[n][:HITS], scores[n], strict=False)]
             lists = [
-                _hits(subject, database, row, told.labels, w, hits)
+                _hits(images, database, row, told.labels, w, hits)
                 for w, hits in (("retrieved", retrieved), ("attention", attended))
             ]
             rows.append(s.HitRow(query=query, lists=lists))
@@ -238,12 +238,12 @@ def _queries(told: ReportContext) -> list[s.Block]:
     return [s.Hits(title="What the views of a query found", rows=rows, note=note)] if rows else []
 
 
-def _hits(subject: Subject, database: np.ndarray, row: int, labels: np.ndarray, name: str, found: Any) -> s.HitList:
+def _hits(images: ReportImages, database: np.ndarray, row: int, labels: np.ndarray, name: str, found: Any) -> s.HitList:
     hits = []
     for member, score, weight in found:
         there = int(database[member])
         ok = bool(labels[there] == labels[row])
-        hits.append(s.Hit(image=subject.image(there), ok=ok, score=score, probability=weight))
+        hits.append(s.Hit(image=images.image(there), ok=ok, score=score, probability=weight))
     return s.HitList(name=name, hits=hits)
 
 

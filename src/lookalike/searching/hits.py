@@ -11,12 +11,12 @@ from typing import Any, overload
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import printable
-from lookalike.evaluation.verdicts import HIT_WORDS, QUERY_WORDS, found_word, hit_word, per_cent
+from lookalike.evaluation.verdicts import HIT_VERDICTS, QUERY_VERDICTS, hit_verdict, percent_text, query_verdict
 from lookalike.searching.payload import open_image, payload_box, public_columns
 
 # Groups of hits and kinds of verdicts in JSON, by the words that people read.
-GROUPS = dict(zip(HIT_WORDS, ("likely", "possibly", "similar"), strict=True))
-KINDS = dict(zip(QUERY_WORDS, ("found", "possible", "none"), strict=True))
+GROUPS = dict(zip(HIT_VERDICTS, ("likely", "possibly", "similar"), strict=True))
+KINDS = dict(zip(QUERY_VERDICTS, ("found", "possible", "none"), strict=True))
 NO_PERCENTAGES = "This index has no labeled pairs, so there are no percentages."
 TEXT_NOTE = "Probabilities are calibrated for images; hits for a text are only ranked."
 UNLIKE_NOTE = "This image is unlike those that the percentages were calibrated on: they are rough."
@@ -63,7 +63,7 @@ class Hit:
     @property
     def word(self) -> str | None:
         """Heading of its group as people read it."""
-        return None if self.probability is None else hit_word(self.probability)
+        return None if self.probability is None else hit_verdict(self.probability)
 
     @property
     def group(self) -> str | None:
@@ -75,7 +75,7 @@ class Hit:
         """Probability (or score) as it is shown beside the image."""
         if self.identical:
             return "identical"
-        return f"{self.score:.3f}" if self.probability is None else per_cent(self.probability, self.low, self.high)
+        return f"{self.score:.3f}" if self.probability is None else percent_text(self.probability, self.low, self.high)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
@@ -147,7 +147,7 @@ class Hits:
             return "none"
         if self.best.probability is None:
             return "uncalibrated"
-        return KINDS[found_word(self.best.probability, self.best.low)]
+        return KINDS[query_verdict(self.best.probability, self.best.low)]
 
     @property
     def message(self) -> str:
@@ -173,7 +173,7 @@ class Hits:
         if self.kind == "uncalibrated":
             return self.note or NO_PERCENTAGES
         if self.kind == "none" and self.best is not None and self.best.probability is not None:
-            sure = per_cent(self.best.probability, self.best.low, self.best.high)
+            sure = percent_text(self.best.probability, self.best.low, self.best.high)
             return f"The nearest one is {sure} likely to show the same thing. {self.note}".rstrip()
         return self.note
 

@@ -131,8 +131,7 @@ def draw_map(
 
     `sketch` is given two principal axes first, where the drawing takes long.
     """
-    from lookalike.evaluation.projection import measure, principal
-    from lookalike.evaluation.tsne import layout
+    from lookalike.evaluation.projection import neighbor_preservation, pca, tsne
 
     old = Map.load(index.folder)
     if is_current(index, old) and not again and old is not None:
@@ -144,21 +143,21 @@ def draw_map(
     if old is not None and not again and len(ids) <= GROWTH * max(old.drawn, 1) and any(i in old.where for i in ids):
         made = _placed(old, ids, rows, number, state)
     else:
-        start = principal(rows, 2)
+        start = pca(rows, 2)
         known = np.array([-1 if like is None else like.where.get(name, -1) for name in ids], dtype=np.int64)
         if sketch is not None and old is None:
             seen = _over(like, known, start).astype(np.float32)
-            sketch(ordered(Map(ids, seen, number, "PCA", measure(rows, start), len(ids), **state)))
+            sketch(ordered(Map(ids, seen, number, "PCA", neighbor_preservation(rows, start), len(ids), **state)))
             number += 1
         warm = old is not None and bool((known >= 0).mean() > 0.5)
         if warm and old is not None:
             start = _starting(old, known, rows)
         with Progress("Drawing the map", 1000, shown=progress) as bar:
-            places = layout(
+            places = tsne(
                 rows, start, warm=warm, progress=lambda share: bar.advance(max(0, round(1000 * share) - bar.done))
             )
         places = _over(like, known, places)
-        kept = measure(rows, places)
+        kept = neighbor_preservation(rows, places)
         made = ordered(Map(ids, places.astype(np.float32), number, "t-SNE", kept, len(ids), **state))
     made.save(index.folder)
     return made
@@ -189,12 +188,12 @@ def _of_another_model(index: Index) -> Map | None:
 
 def _over(like: Map | None, known: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Turned, mirrored and scaled to lie over another map; `known` says where in it each image is, -1 nowhere."""
-    from lookalike.evaluation.projection import lay_over
+    from lookalike.evaluation.projection import align
 
     both = known >= 0
     if like is None or both.sum() <= 3:
         return places
-    return lay_over(places, like.places[known[both]].astype(np.float64), places[both])
+    return align(places, like.places[known[both]].astype(np.float64), places[both])
 
 
 def _starting(old: Map, known: np.ndarray, rows: np.ndarray) -> np.ndarray:

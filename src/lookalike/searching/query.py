@@ -141,7 +141,7 @@ class Query:
         """Set the probabilities of hits where the index is calibrated; returns a caveat if they are only rough."""
         scores = np.array([hit.score for hit in hits])
         if index.scores.background is not None:
-            for hit, fraction in zip(hits, index.scores.background.share_below(scores), strict=True):
+            for hit, fraction in zip(hits, index.scores.background.fraction_below(scores), strict=True):
                 hit.closer_than = float(fraction)
         calibration = index.scores.calibration
         if calibration is None or not hits:
@@ -154,7 +154,7 @@ class Query:
             hit.probability, hit.low, hit.high = float(p), max(float(low) - margin, 0.0), min(float(high) + margin, 1.0)
             if hit.identical:
                 hit.probability = hit.low = hit.high = 1.0
-        return " ".join(filter(None, [index.scores.note, "" if bool(calibration.within(level)) else UNLIKE_NOTE]))
+        return " ".join(filter(None, [index.scores.note, "" if bool(calibration.in_range(level)) else UNLIKE_NOTE]))
 
 
 def check_k(k: int) -> None:

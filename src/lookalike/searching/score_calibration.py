@@ -15,7 +15,7 @@ from lookalike.evaluation import training_overlap
 from lookalike.store import Store
 
 if TYPE_CHECKING:
-    from lookalike.evaluation.calibration import Background, Calibration
+    from lookalike.evaluation.calibration import Calibration, RandomPairScores
 
 FILE = "calibration.json"
 # Enough for narrow intervals; a larger index is checked on a sample, which makes neighborhoods a little sparser.
@@ -27,17 +27,17 @@ class Scores:
     """How an index reads its scores: as probabilities where labels allowed it, else against random pairs."""
 
     calibration: Calibration | None
-    background: Background | None
+    background: RandomPairScores | None
     why: str = ""  # why there are no probabilities
     note: str = ""  # what must be said beside them
 
 
 def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
     """Fit and store `calibration.json`, on images that the model was not trained on where there are enough."""
-    from lookalike.evaluation.calibration import background, calibrate
+    from lookalike.evaluation.calibration import calibrate, random_pair_scores
 
     with Progress("Checking scores", shown=progress):
-        seen = training_overlap.trained_on(folder / "model")
+        seen = training_overlap.training_images(folder / "model")
         vectors, labels, contents, held = _sample(store, seen)
         doubt = training_overlap.UNKNOWN if seen is None else ""
         found, why, note = None, "no image has a label", ""
@@ -48,7 +48,7 @@ def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
                 found, why = calibrate(vectors, labels, query=queries, ids=contents)
             if found is not None or chosen.all():
                 break
-        random = background(vectors)
+        random = random_pair_scores(vectors)
     scores = Scores(found, random, why, note if found is not None else "")
     document = {
         "calibration": None if found is None else found.to_json(),
@@ -65,7 +65,7 @@ def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
 
 
 def read(folder: Path) -> Scores:
-    from lookalike.evaluation.calibration import Background, Calibration
+    from lookalike.evaluation.calibration import Calibration, RandomPairScores
 
     path = folder / FILE
     if not path.exists():
@@ -74,7 +74,7 @@ def read(folder: Path) -> Scores:
     found, random = document.get("calibration"), document.get("background")
     return Scores(
         Calibration.from_json(found) if found else None,
-        Background.from_json(random) if random else None,
+        RandomPairScores.from_json(random) if random else None,
         document.get("why", ""),
         document.get("note", ""),
     )
@@ -110,7 +110,7 @@ def _sample(store: Store, seen: frozenset[str] | None) -> tuple[np.ndarray, np.n
                 if seen is None:
                     held.append(record.payload.get("split") != "train")
                 else:
-                    held.append(training_overlap.mark(record.id, record.payload.get("_size")) not in seen)
+                    held.append(training_overlap.image_key(record.id, record.payload.get("_size")) not in seen)
     fresh, codes = np.array(held, dtype=bool), _codes(contents)
     return np.stack(rows), _codes(labels), codes, fresh & ~np.isin(codes, codes[~fresh])  # a copy is known, too
 

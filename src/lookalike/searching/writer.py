@@ -80,9 +80,9 @@ class Writer:
         mark = self.generation.model.fingerprint
         same = [g.number for g in self.manifest.generations if g.model.fingerprint == mark]
         sources = (model, *(generation_folder(self.path, number) / "model" for number in same))
-        told = [training_overlap.trained_on(source) for source in sources]
+        told = [training_overlap.training_images(source) for source in sources]
         found = next(filter(None, told), None if None in told else frozenset())
-        document = {"marks": None if found is None else sorted(found)}
+        document = {"images": None if found is None else sorted(found)}
         write_json(self.folder / "model" / training_overlap.FILE, document, private=True)
 
     def begin(self) -> None:

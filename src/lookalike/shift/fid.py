@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack  # at module level, so that whoever limits BLAS threads finds it loaded
 
 from lookalike.core.device import threads
-from lookalike.evaluation._ranking.parallel import crew
+from lookalike.evaluation._ranking.screening import numpy_thread_pool
 
 Floats = NDArray[np.float64]
 Side = tuple[int, ...]
@@ -235,7 +235,7 @@ class ClassFID:
         if not steps:
             return []
         size = self.means.shape[1]
-        with crew() as pool:
+        with numpy_thread_pool() as pool:
             if any(sum(len(self._by_class[code]) for code in side) <= size for sides in steps for side in sides):
                 return list(pool.map(lambda sides: self.between(*sides), steps))
             waiting: deque[Future[float]] = deque()

@@ -9,7 +9,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation._ranking.parallel import crew
+from lookalike.evaluation._ranking.screening import numpy_thread_pool
 from lookalike.shift.fid import frechet_distance
 from lookalike.shift.neighbor_features import class_means, evidence
 from lookalike.shift.recall_estimate import PLAIN, CurvePoint, GradedFolder
@@ -217,7 +217,7 @@ def grade_folders(
         point = CurvePoint(distance, value, int(asked.sum()), look, tuple(classes.tolist()))
         return GradedFolder(point, evidence(own, features, kinds), found, asked)
 
-    with crew() as pool:  # small matrices: a folder a core
+    with numpy_thread_pool() as pool:  # small matrices: a folder a core
         return list(pool.map(lambda one: measured(*one), drawn)), reference, kinds
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import expit
 
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation._ranking.parallel import crew
+from lookalike.evaluation._ranking.screening import numpy_thread_pool
 from lookalike.evaluation.bootstrap import Interval
 
 
@@ -136,7 +136,7 @@ class Estimator:
             own = mask[owner]
             return logistic(x[own], y[own], weights[own], whole, MORE)
 
-        with crew() as pool:  # a fit a core
+        with numpy_thread_pool() as pool:  # a fit a core
             fits = np.array(list(pool.map(fit, masks))).reshape(len(masks), x.shape[1])
         levels = np.array([truth[mask].mean() for mask in masks])
         said = [

@@ -22,7 +22,7 @@ from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
 from lookalike.evaluation.neighbors import top_k
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.shift import shared_features
 from lookalike.shift.embedding_structure import structure
 from lookalike.shift.shared_features import SharedFeatures
@@ -136,7 +136,7 @@ def retrieval_scores(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarra
     table = found.table.take(rows)
     how = query_gallery(table, found.labels[rows])
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
-    result = retrieval(vectors, found.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **how)
+    result = retrieval_metrics(vectors, found.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **how)
     means = result.mean()
     values = {name: means[name] for name in MEASURES if name in means}
     return {**values, "queries": len(result.query_index), "classes": len(np.unique(found.labels[rows]))}
@@ -147,7 +147,7 @@ def _recall_among(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray, 
     kept = np.isin(rows, found.rows_of(classes))
     labels = found.labels[rows[kept]]
     how = query_gallery(found.table.take(rows[kept]), labels)
-    return retrieval(vectors[kept], labels, recall_at=(1,), top=1, **how).mean()["recall@1"]
+    return retrieval_metrics(vectors[kept], labels, recall_at=(1,), top=1, **how).mean()["recall@1"]
 
 
 def query_gallery(table: Table, labels: np.ndarray) -> dict[str, Any]:

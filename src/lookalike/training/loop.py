@@ -21,9 +21,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped, stop_on_interrupt
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
-from lookalike.evaluation.classifying import COUNTS
-from lookalike.evaluation.knn import weighted_knn
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.classification import KNN_COUNTS, weighted_knn
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
@@ -293,7 +292,7 @@ class Loop:
         else:
             rows = self.parts.validation
             vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
-            found = retrieval(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            found = retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, found[self.settings.metric], found["map@r"])
             logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
         if best and distributed.is_main():
@@ -312,7 +311,7 @@ class Loop:
         for name, model in {"": self.method.export_model(), **self.method.extra_models()}.items():
             rows = [self.embed(side, model).cpu().numpy() for side in (known, asked)]
             given = (rows[0], labels[known], rows[1], labels[asked])
-            found = weighted_knn(*given, k=COUNTS, temperature=self.method.knn_temperature)
+            found = weighted_knn(*given, k=KNN_COUNTS, temperature=self.method.knn_temperature)
             before = f"{name}_" if name else ""
             out |= {f"knn/{before}accuracy@{k}": value for k, value in found.accuracy.items()}
         return out

@@ -14,12 +14,12 @@ from lookalike import methods
 from lookalike.core import report_blocks as s
 from lookalike.core.imports import package_versions
 from lookalike.core.run import Run
-from lookalike.evaluation import report as measured
+from lookalike.evaluation import report_sections as sections
 from lookalike.evaluation import training_overlap
 from lookalike.evaluation.calibration import calibrate
-from lookalike.evaluation.query_images import Measured, Subject
-from lookalike.evaluation.report import p_text
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.report_sections import EvaluatedModel, ReportImages
+from lookalike.evaluation.retrieval import retrieval_metrics
+from lookalike.evaluation.verdicts import metric_name, p_text
 from lookalike.methods.base import ReportContext
 from lookalike.methods.collapse import HEALTHY, STATES
 from lookalike.training import checkpoint
@@ -62,27 +62,27 @@ def write_sections(
     table = parts.table.take(outcome.rows)
     labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
     result, gallery = outcome.measured[TRAINED].result, outcome.gallery
-    subject = Subject(table, run, labels, names, gallery)
+    report_images = ReportImages(table, run, labels, names, gallery)
     frozen, after, kept = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.kept))
-    found, why = calibrate(kept.rows, labels, query=result.query_index, gallery=gallery)
-    note = training_overlap.note(
+    found, why = calibrate(kept.vectors, labels, query=result.query_index, gallery=gallery)
+    note = training_overlap.overlap_note(
         parts.settings.model.name, table.take(result.query_index)
     )  # a run may go on from another
-    kept = Measured(kept.name, kept.rows, kept.result, found, why, note)
+    kept = EvaluatedModel(kept.name, kept.vectors, kept.result, found, why, note)
     if outcome.kept == TRAINED:
         after = kept
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
-    verdict = measured.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line)
+    verdict = sections.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line)
     if outcome.neighbors is not None:
         verdict = knn_section(outcome.neighbors, outcome.sentence, line)
     written = {
         "verdict": verdict,
         "table": table_section(outcome),
-        "changed": measured.changed_section(subject, frozen, after),
-        "extremes": measured.extremes_section(subject, kept),
-        "calibration": measured.calibration_section(kept),
-        "classes": measured.classes_section(frozen, after, names),
-        "map": measured.map_section(subject, [frozen, after]),
+        "changed": sections.changed_section(report_images, frozen, after),
+        "extremes": sections.extremes_section(report_images, kept),
+        "calibration": sections.calibration_section(kept),
+        "classes": sections.class_changes_section(frozen, after, names),
+        "map": sections.map_section(report_images, [frozen, after]),
     }
     for name, section in written.items():
         run.write_section(name, section)
@@ -113,7 +113,7 @@ def method_sections(run: Run, parts: TrainingSetup) -> dict[str, s.Section]:
 
 def table_section(outcome: Outcome) -> s.Section:
     """The three models side by side, and trained against each of the others."""
-    section = measured.table_section([outcome.measured[name] for name in (FROZEN, START, TRAINED)])
+    section = sections.table_section([outcome.measured[name] for name in (FROZEN, START, TRAINED)])
     rows = []
     for name in (FROZEN, START):
         change = outcome.differences[name]["recall@1"]
@@ -134,13 +134,13 @@ def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.
     key = f"validation/{parts.settings.metric if parts.settings.metric != 'r_precision' else 'map@r'}"
     score = [(row["step"], row[key]) for row in log if key in row]
     blocks: list[s.Block] = []
-    name = measured.measure_name(key.removeprefix("validation/"))
+    name = metric_name(key.removeprefix("validation/"))
     if score:
         x, y = zip(*score, strict=True)
         series = [s.Series(name=TRAINED, x=list(x), y=list(y))]
         rows = parts.validation
         start = embed_features(parts.first_head, parts.features[rows], parts.first_norm)
-        frozen = retrieval(start, parts.labels[rows], recall_at=(1,))
+        frozen = retrieval_metrics(start, parts.labels[rows], recall_at=(1,))
         series.append(s.Series(name=FROZEN, x=[0], y=[frozen.mean()[key.removeprefix("validation/")]], dashed=True))
         series.append(s.Series(name=START, x=[0], y=[y[0]], dashed=True))
         note = f"{len(rows):,} images held out of training to choose the step."
@@ -303,14 +303,14 @@ def _guard_lines(
 
 def prototypes_section(run: Run, parts: TrainingSetup, found: PrototypeFacet) -> s.Section:
     """The largest prototypes with the images nearest to them."""
-    subject = Subject(parts.table, run, parts.labels, parts.table.labels()[1], np.arange(len(parts.table)))
+    report_images = ReportImages(parts.table, run, parts.labels, parts.table.labels()[1], np.arange(len(parts.table)))
     number, score, _ = found.assigned
     counts = np.bincount(number, minlength=len(found.prototypes))
     shown = []
     for prototype in np.argsort(-counts, kind="stable")[:LARGEST]:
         own = np.flatnonzero(number == prototype)
         best = own[np.argsort(-score[own], kind="stable")][: NEAREST + 1]
-        images = [subject.image(int(found.rows[i])) for i in best]
+        images = [report_images.image(int(found.rows[i])) for i in best]
         hits = [s.Hit(image=p, score=float(score[i])) for p, i in zip(images[1:], best[1:], strict=True)]
         name = f"prototype {prototype}: {counts[prototype]:,} images"
         shown.append(s.HitRow(query=images[0], lists=[s.HitList(name=name, hits=hits)]))

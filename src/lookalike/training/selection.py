@@ -15,11 +15,10 @@ from lookalike.core.report_blocks import number
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
-from lookalike.evaluation.bootstrap import Interval, Paired, interval, paired
-from lookalike.evaluation.classifying import COUNTS, NEIGHBORS, TEMPERATURE
-from lookalike.evaluation.knn import weighted_knn
-from lookalike.evaluation.query_images import Measured
-from lookalike.evaluation.retrieval import retrieval
+from lookalike.evaluation.bootstrap import Interval, PairedDifference, bootstrap_interval, paired_test
+from lookalike.evaluation.classification import KNN_COUNTS, KNN_NEIGHBORS, KNN_TEMPERATURE, weighted_knn
+from lookalike.evaluation.report_sections import EvaluatedModel
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.models.heads import BlockLinear
 from lookalike.models.pooling import unit
 from lookalike.models.prototypes import Assignment, Prototypes
@@ -34,7 +33,7 @@ CARD_METRICS = ("recall@1", "map@r")
 
 @dataclass(frozen=True)
 class Outcome:
-    measured: dict[str, Measured]
+    measured: dict[str, EvaluatedModel]
     """By name, over the test images; empty when there were none to measure on."""
     rows: np.ndarray
     """The rows of the table that were measured on."""
@@ -42,7 +41,7 @@ class Outcome:
     """Which of those rows can be found, by their place in `rows`."""
     side: str
     """`test`, or `validation` when there is no test side."""
-    differences: dict[str, dict[str, Paired]]
+    differences: dict[str, dict[str, PairedDifference]]
     """Trained against the two others by name, paired by query, whole classes drawn."""
     kept: str
     """Whose model the run ends with; `undecided`: the starting one, with the trained one beside it."""
@@ -86,7 +85,7 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
         asked, rows = rows, np.union1d(parts.known, rows)
         how = {"query": np.isin(rows, asked), "gallery": np.isin(rows, parts.known)}
     gallery = np.flatnonzero(how["gallery"]) if how else np.arange(len(rows))
-    measured: dict[str, Measured] = {}
+    measured: dict[str, EvaluatedModel] = {}
     if len(rows) and _pairs(parts.labels[rows]):
         vectors = {
             FROZEN: embed_features(parts.first_head, parts.features[rows], parts.first_norm),
@@ -95,7 +94,7 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
         }
         labels = parts.labels[rows]
         for name, found in vectors.items():
-            measured[name] = Measured(name, found, retrieval(found, labels, **how))
+            measured[name] = EvaluatedModel(name, found, retrieval_metrics(found, labels, **how))
     outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
     if pretrained:
         return _select_pretrained(outcome, parts, best, how)
@@ -117,7 +116,7 @@ def _select_pretrained(
             else f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
         )
         return replace(outcome, kept=kept, sentence=told)
-    vectors = {name: found.rows for name, found in outcome.measured.items() if name != START}
+    vectors = {name: found.vectors for name, found in outcome.measured.items() if name != START}
     for name in iterate_extra_models(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
     labels = parts.labels[outcome.rows]
@@ -126,13 +125,13 @@ def _select_pretrained(
     return replace(outcome, neighbors=found, kept=kept, sentence=found.sentence(kept == TRAINED))
 
 
-def _differences(measured: dict[str, Measured]) -> dict[str, dict[str, Paired]]:
+def _differences(measured: dict[str, EvaluatedModel]) -> dict[str, dict[str, PairedDifference]]:
     if not measured:
         return {}
     after = measured[TRAINED].result
 
-    def against(name: str, key: str) -> Paired:
-        return paired(measured[name].result.per_query[key], after.per_query[key], groups=after.labels)
+    def against(name: str, key: str) -> PairedDifference:
+        return paired_test(measured[name].result.per_query[key], after.per_query[key], groups=after.labels)
 
     return {name: {key: against(name, key) for key in MEASURES} for name in (FROZEN, START)}
 
@@ -215,7 +214,7 @@ class KNNComparison:
     accuracy: dict[str, dict[int, float]]
     intervals: dict[str, Interval]
     """Those of 20 neighbors, whole classes drawn."""
-    difference: Paired
+    difference: PairedDifference
     images: int
 
     def to_json(self) -> dict[str, Any]:
@@ -246,12 +245,13 @@ def compare_knn(
     """Name the asked rows after the known ones (masks), by each model."""
     accuracy, right = {}, {}
     for name, rows in vectors.items():
-        found = weighted_knn(rows[known], labels[known], rows[asked], labels[asked], k=COUNTS, temperature=TEMPERATURE)
+        sides = (rows[known], labels[known], rows[asked], labels[asked])
+        found = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
         accuracy[name] = found.accuracy
-        right[name] = (found.predicted[NEIGHBORS] == labels[asked]).astype(float)
+        right[name] = (found.predicted[KNN_NEIGHBORS] == labels[asked]).astype(float)
     groups = labels[asked]
-    bands = {name: interval(values, groups=groups) for name, values in right.items()}
-    change = paired(right[before], right[after], groups=groups)
+    bands = {name: bootstrap_interval(values, groups=groups) for name, values in right.items()}
+    change = paired_test(right[before], right[after], groups=groups)
     return KNNComparison(accuracy, bands, change, int(asked.sum()))
 
 
@@ -325,5 +325,5 @@ def _card(parts: TrainingSetup, outcome: Outcome) -> dict[str, Any]:
         "data": f"{parts.table.name}: {len(parts.train):,} images"
         + (f" of {parts.classes:,} classes" if parts.classes else ""),
         "results": results,
-        "limits": f"Measured on {where}. {outcome.sentence}",
+        "limits": f"EvaluatedModel on {where}. {outcome.sentence}",
     }

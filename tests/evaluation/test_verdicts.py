@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lookalike.core import report_blocks as s
+from lookalike.evaluation.bootstrap import PairedDifference
 from lookalike.evaluation.verdicts import evaluation_verdict, training_verdict
 
 
@@ -12,10 +13,9 @@ def verdict(difference: tuple[float, float, float], kept: bool = True) -> s.Verd
         metric="recall@1",
         before=s.Value(value=0.571),
         after=s.Value(value=0.612),
-        difference=s.Value(value=value, low=low, high=high),
+        change=PairedDifference(value, low, high, 0.0004),
         images=5924,
         kept=kept,
-        p=0.0004,
     )
 
 

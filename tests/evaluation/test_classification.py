@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.retriever_knn import expertise
+from lookalike.evaluation.classification import retriever_knn
 
 
-def bed(spread: float = 0.7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def samples(spread: float = 0.7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 240)
     rows = np.eye(8)[labels] + spread * rng.normal(size=(240, 8)) / np.sqrt(2)
@@ -20,8 +20,8 @@ def bed(spread: float = 0.7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_it_is_a_plain_majority() -> None:
-    rows, labels, known = bed()
-    found = expertise(rows, labels, known, ~known)
+    rows, labels, known = samples()
+    found = retriever_knn(rows, labels, known, ~known)
     right = []
     for i in np.flatnonzero(~known):
         near = sorted(np.flatnonzero(known), key=lambda j: -float(rows[j] @ rows[i]))[: found.k]
@@ -34,12 +34,12 @@ def test_it_is_a_plain_majority() -> None:
 
 
 def test_k_is_chosen_without_the_asked_images() -> None:
-    rows, labels, known = bed()
+    rows, labels, known = samples()
     other = labels.copy()
     other[~known] = (other[~known] + 1) % 4
-    one, two = expertise(rows, labels, known, ~known), expertise(rows, other, known, ~known)
+    one, two = retriever_knn(rows, labels, known, ~known), retriever_knn(rows, other, known, ~known)
     assert one.k == two.k and one.tried == two.tried
     assert one.accuracy.value > 0.6 > two.accuracy.value
     assert one.tried[one.k] == max(one.tried.values()) and max(one.tried) == 100
     with pytest.raises(LookalikeError, match="at least 2"):
-        expertise(rows, labels, np.arange(240) == 0, ~known)
+        retriever_knn(rows, labels, np.arange(240) == 0, ~known)

@@ -63,7 +63,7 @@ def test_evaluate_measures_and_says_so(folder):
     found = evaluate(data=folder, model=GOOD, nmi=True)
     document = json.loads(json.dumps(found.to_json()))
     assert document["queries"] == 48 and document["mode"] == "leave-one-out" and document["classes"] == 6
-    assert 0.5 < document["measures"]["recall@1"]["value"] <= 1 and 0 < document["nmi"] <= 1
+    assert 0.5 < document["metrics"]["recall@1"]["value"] <= 1 and 0 < document["nmi"] <= 1
     assert document["verification"]["equal_error"] < 0.5
     assert "mAP@1000" in str(found) and found.verdict in str(found) and found.verdict in found._repr_html_()
     assert "baseline" not in document
@@ -97,7 +97,7 @@ def test_sections_are_kept_in_a_run(folder, tmp_path):
         assert [lists.name for lists in row.lists] == ["bad", "good"]
         assert not row.lists[0].hits[0].ok and row.lists[1].hits[0].ok
     worst, best = found["worst"].blocks
-    assert "taken for class-" in worst.rows[0].note and len(worst.rows) == len(best.rows) == 12
+    assert "confused with class-" in worst.rows[0].note and len(worst.rows) == len(best.rows) == 12
     for block in (worst, best):
         labels = [row.query.label for row in block.rows]
         assert all(labels.count(label) <= 2 for label in labels), "at most two of a class"
@@ -173,8 +173,8 @@ def test_classes_of_one_image_are_answered(folder):
 def test_neighbors_and_a_probe_name_images_they_have_not_seen(folder):
     found = evaluate(data=folder, model=GOOD, baseline=BAD, knn=True, probe=True)
     said = found.to_json()["classification"]
-    assert (said["known"], said["asked"]) == (36, 12)  # a fifth of each 8, rounded
-    worse = found.baseline.classified
+    assert (said["train"], said["test"]) == (36, 12)  # a fifth of each 8, rounded
+    worse = found.baseline.classification
     assert said["knn"]["value"] > worse.knn.value and said["probe"]["low"] <= said["probe"]["value"] <= 1
     assert "k-NN accuracy" in str(found) and "Linear probe accuracy" in str(found)
 
@@ -201,13 +201,13 @@ def test_the_split_says_who_is_known(folder):
     parted = table.with_column("split", part)
     still = Colors("still")
     said = evaluate(data=parted, model=still, split="val", knn=True)
-    assert (said.classified.known, said.classified.asked) == (24, 12) and said.classified.probe is None
+    assert (said.classification.train, said.classification.test) == (24, 12) and said.classification.probe is None
     assert said.to_json()["queries"] == 12  # retrieval is among the images of the split alone
     alone = evaluate(data=parted, model=still, split="val")
-    assert alone.to_json()["measures"] == said.to_json()["measures"]
-    assert evaluate(data=parted, model=GOOD, probe=True).classified.asked == 12  # the test images
+    assert alone.to_json()["metrics"] == said.to_json()["metrics"]
+    assert evaluate(data=parted, model=GOOD, probe=True).classification.test == 12  # the test images
     apart = table.with_column("split", np.repeat(["train", "train", "train", "test", "test", "test"], 8))
-    with pytest.raises(LookalikeError, match="keeps classes apart"):
+    with pytest.raises(LookalikeError, match="no class in both train and test"):
         evaluate(data=apart, model=GOOD, knn=True)
 
 
@@ -219,7 +219,7 @@ def test_figures_of_every_class_and_query_are_kept(folder, tmp_path):
         lines = list(csv.DictReader(file))
     assert len(lines) == 48 and lines[0]["row_id"] == "shop/class-00/0.jpg" and lines[0]["relevant"] == "7"
     mean = np.mean([float(line["recall@1"]) for line in lines])
-    assert mean == pytest.approx(document["measures"]["recall@1"]["value"])  # there though only 5 was asked for
+    assert mean == pytest.approx(document["metrics"]["recall@1"]["value"])  # there though only 5 was asked for
     sections = Run(tmp_path / "run").read_sections()
     assert len(sections["classes"]["blocks"][0]["rows"]) == 6
     assert sections["verification"]["blocks"][0]["marks"][0]["x"] == found.verification.best_threshold

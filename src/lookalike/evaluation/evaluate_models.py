@@ -1,0 +1,303 @@
+"""The commands `evaluate` and `compare`: from images and models to metrics with confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow
+
+from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.run import Run
+from lookalike.data import Table
+from lookalike.evaluation import clustering
+from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
+from lookalike.evaluation.calibration import calibrate
+from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
+from lookalike.evaluation.report_sections import EvaluatedModel
+from lookalike.evaluation.results import Comparison, Evaluation
+from lookalike.evaluation.retrieval import retrieval_metrics
+from lookalike.evaluation.training_overlap import overlap_note
+from lookalike.evaluation.verification import Verification, verify
+
+if TYPE_CHECKING:
+    from lookalike.models import Embedder
+
+MODES = ("auto", "leave-one-out", "query-gallery")
+
+
+def evaluate(
+    *,
+    data: str | Path | Table,
+    model: str | Path | Embedder = "efficientnet_lite0",
+    weights: str | Path | None = None,
+    split: str | None = None,
+    layout: str = "auto",
+    mode: str = "auto",
+    baseline: str | Path | Embedder | None = None,
+    recall_at: Sequence[int] = (1, 10, 100, 1000),
+    top: int = 1000,
+    leave_out_copies: bool = False,
+    verification: bool = True,
+    nmi: bool = False,
+    knn: bool = False,
+    probe: bool = False,
+    linear: bool = False,
+    retriever: bool = False,
+    svm: bool = False,
+    fine_tune: bool = False,
+    calibration: bool = True,
+    batch_size: int = 32,
+    runtime: str = "auto",
+    device: str = "auto",
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Evaluation:
+    """Measure how well a model finds images of the same class.
+
+    Computes recall@k, mAP@k, MAP@R and R-precision with 95 % intervals. The options `knn`, `probe`, `linear`,
+    `retriever`, `svm` and `fine_tune` also measure classification: images of the split `train` (without one, four
+    fifths of each class) name the others.
+
+    Args:
+        data: Folder or table of labeled images.
+        model: Model name, model folder or run.
+        weights: Local file with weights for a timm model name.
+        split: Evaluate only this split.
+        layout: Layout of the data.
+        mode: Which images are queries. `query-gallery` takes the marked ones, `leave-one-out` every image; `auto` is
+            `query-gallery` if the table marks queries.
+        baseline: Second model to compare with, on the same queries.
+        recall_at: The k of recall@k.
+        top: Depth of mAP.
+        leave_out_copies: Leave images with equal pixels out of each other's hits.
+        verification: Measure the error rates of deciding whether two images show the same class.
+        nmi: Measure how well k-means clusters agree with the classes.
+        knn: Measure k-NN classification with 10, 20, 100 and 200 neighbors.
+        probe: Measure a linear probe on center crops, fitted to convergence.
+        linear: Measure a linear classifier trained for 100 epochs on random crops (slow).
+        retriever: Measure k-NN classification by plain majority.
+        svm: Measure one-vs-rest linear SVMs, also with few images of each class.
+        fine_tune: Measure fine-tuning on 1 % and 10 % of the labels (slow).
+        calibration: Fit the probability that a hit shows the same thing.
+        batch_size: Images encoded at a time.
+        runtime: Runtime that encodes the images.
+        device: Device that encodes the images.
+        seed: Seed of everything that is drawn.
+        out: Run folder to write the report sections and the metrics of every query to.
+        progress: Show progress.
+
+    Returns:
+        The metrics, with the baseline's and the paired differences if there is one.
+
+    Example:
+        >>> evaluation = la.evaluate(data="photos", recall_at=(1, 2))  # doctest: +SKIP
+        >>> print(evaluation)  # doctest: +SKIP
+    """
+    choose(mode, MODES, "a mode of evaluation")
+    if out is not None:
+        Run.refuse_taken(out)
+    recall_at = sorted({1, *recall_at})  # the verdict is on recall@1
+    single_label = knn or probe or linear or retriever or fine_tune
+    table, labels, names, evaluated = _images(data, layout, split, leave_out_copies, with_train=single_label or svm)
+    if single_label and labels.ndim > 1:
+        raise LookalikeError(
+            f"The images of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
+        )
+    models = [_embedder(model, device, weights)]
+    models += [_embedder(baseline, device)] if baseline is not None else []
+    sources = (models[0] if weights else model, baseline)  # a file with weights says nothing of its training
+    encoded = [_encode(one, table, batch_size, runtime, progress) for one in models]
+    readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
+    for _, failures in encoded:
+        readable[[failure.index for failure in failures]] = False
+    vectors = [_readable_rows(rows, failures, readable) for rows, failures in encoded]
+    table, labels, evaluated = table.take(readable), labels[readable], evaluated[readable]
+    classifications: list[Classification | None] = [None] * len(models)
+    if single_label or svm:
+        members = labels.astype(bool) if labels.ndim > 1 else None
+        codes = labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
+        train, test = classification_split(table, codes, evaluated, seed=seed)
+        how: dict[str, Any] = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
+        tuning: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed}
+        for n, one in enumerate(models):
+            result = classify(vectors[n], codes, train, test, seed=seed, **how)
+            result.fine_tuned.extend(fine_tune_all(one, table, codes, train, test, **tuning))
+            classifications[n] = result
+    if not evaluated.all():
+        table, labels, vectors = table.take(evaluated), labels[evaluated], [rows[evaluated] for rows in vectors]
+    query, gallery, mode = _query_gallery(table, mode)
+    coarse = table.labels("coarse")[0] if table.has("coarse") else None
+    ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
+    done: list[Evaluation] = []
+    # The baseline first.
+    for one, source, rows, classification in reversed(
+        list(zip(models, sources, vectors, classifications, strict=False))
+    ):
+        metrics = retrieval_metrics(
+            rows, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
+        )
+        if not len(metrics.query_index):
+            raise LookalikeError(
+                f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 "
+                "images."
+            )
+        single = labels.ndim == 1
+        fitted, reason, note = None, "", ""
+        if calibration and single:
+            fitted, reason = calibrate(rows, labels, query=query, gallery=gallery, ids=ids, seed=seed)
+            note = overlap_note(source, table.take(metrics.query_index))
+        done.append(
+            Evaluation(
+                table,
+                EvaluatedModel(_unique_name(one, done), rows, metrics, fitted, reason, note),
+                labels,
+                names,
+                mode,
+                as_index(gallery, len(table), "gallery"),
+                ids,
+                _verify(rows, labels, ids, seed) if verification and single else None,
+                clustering.nmi(rows, labels, seed=seed) if nmi and single else None,
+                classification,
+                encoded[0][1],
+                done[0] if done else None,
+            )
+        )
+    if out is not None:
+        _write_run(done[-1], Path(out), seed)
+    return done[-1]
+
+
+def compare(
+    *,
+    data: str | Path | Table,
+    a: str | Path | Embedder,
+    b: str | Path | Embedder,
+    split: str | None = None,
+    layout: str = "auto",
+    mode: str = "auto",
+    recall_at: Sequence[int] = (1, 10, 100, 1000),
+    top: int = 1000,
+    leave_out_copies: bool = False,
+    batch_size: int = 32,
+    runtime: str = "auto",
+    device: str = "auto",
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Compare two models on the same images, paired by query.
+
+    Gives the difference of every metric with its interval and p-value, and says which model is better if either is.
+
+    Args:
+        data: Folder or table of labeled images.
+        a: First model: name, model folder or run.
+        b: Second model.
+        split: Evaluate only this split.
+        layout: Layout of the data.
+        mode: Which images are queries. `query-gallery` takes the marked ones, `leave-one-out` every image; `auto` is
+            `query-gallery` if the table marks queries.
+        recall_at: The k of recall@k.
+        top: Depth of mAP.
+        leave_out_copies: Leave images with equal pixels out of each other's hits.
+        batch_size: Images encoded at a time.
+        runtime: Runtime that encodes the images.
+        device: Device that encodes the images.
+        seed: Seed of everything that is drawn.
+        out: Run folder to write the report sections and the metrics of every query to.
+        progress: Show progress.
+
+    Returns:
+        Both evaluations and the paired differences b − a.
+
+    Example:
+        >>> la.compare(data="photos", a="resnet18", b="efficientnet_lite0").verdict  # doctest: +SKIP
+        'No difference was found between resnet18 and efficientnet_lite0: recall@1 …'
+    """
+    options: dict[str, Any] = dict(locals())
+    evaluation = evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
+    assert evaluation.baseline is not None
+    return Comparison(evaluation.baseline, evaluation)
+
+
+def _images(
+    data: str | Path | Table, layout: str, split: str | None, copies: bool, *, with_train: bool
+) -> tuple[Table, Ints | Bools, list[str], Bools]:
+    """The images, their labels and class names, and which are evaluated: all but added ones of the split `train`."""
+    from lookalike.data import audit, read_table
+
+    whole = read_table(data, layout=layout)
+    table = read_table(whole, split=split)
+    evaluated = np.ones(len(table), bool)
+    if with_train and split is not None:
+        evaluated = np.isin(whole.column("row_id"), table.column("row_id"))
+        rows = evaluated | (whole.column("split") == "train")
+        table, evaluated = whole.take(rows), evaluated[rows]
+    if copies and not table.has("content_id"):
+        table = audit(table, near=False).table
+    if not table.has("label"):
+        raise LookalikeError(f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table.")
+    multilabel = pyarrow.types.is_list(table.arrow["label"].type)
+    labels, names = table.label_matrix() if multilabel else table.labels()
+    if len(names) < 2:
+        what = "1 class, so that every hit would be right" if names else "no labels"
+        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.")
+    return table, labels, names, evaluated
+
+
+def _embedder(model: str | Path | Embedder, device: str, weights: str | Path | None = None) -> Embedder:
+    if not isinstance(model, (str, Path)):
+        return model
+    from lookalike.models import Embedder
+
+    return Embedder.from_pretrained(model, device=device, weights=weights)
+
+
+def _encode(model: Embedder, table: Table, batch_size: int, runtime: str, progress: bool) -> tuple[Any, list[Any]]:
+    vectors, failures = model.encode(table, batch_size=batch_size, runtime=runtime, on_error="skip", progress=progress)
+    return vectors, failures
+
+
+def _readable_rows(vectors: Any, failures: list[Any], readable: Bools) -> Any:
+    """The vectors of images that every model could read."""
+    own = np.ones(len(readable), bool)
+    own[[failure.index for failure in failures]] = False
+    return vectors[readable[own]]
+
+
+def _unique_name(model: Embedder, done: list[Evaluation]) -> str:
+    name = str(model.name)
+    taken = {other.model.name for other in done}
+    return name if name not in taken else f"{name} ({model.fingerprint()[:4]})"
+
+
+def _query_gallery(table: Table, mode: str) -> tuple[Ints | None, Ints | None, str]:
+    """Query and gallery rows, None if every row is both."""
+    marked = table.has("is_query") and table.has("is_gallery")
+    query, gallery = (table.column(n) if marked else np.zeros(len(table), bool) for n in ("is_query", "is_gallery"))
+    if mode == "leave-one-out" or (mode == "auto" and not (query.any() and gallery.any())):
+        return None, None, "leave-one-out"
+    if not (query.any() and gallery.any()):
+        raise LookalikeError(f"`{table.name}` does not say which images are queries and which are the gallery.")
+    return np.flatnonzero(query), np.flatnonzero(gallery), "query-gallery"
+
+
+def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verification | None:
+    labeled = labels[labels >= 0]
+    if len(np.unique(labeled)) < 2 or len(np.unique(labeled)) == len(labeled):
+        return None
+    return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
+
+
+def _write_run(evaluation: Evaluation, out: Path, seed: int) -> None:
+    about = {"data": evaluation.table.name, "model": evaluation.model.name, "seed": seed}
+    run = Run.create("evaluate", about, path=out)
+    with run.or_nothing():
+        for name, section in evaluation.sections(run, seed=seed).items():
+            run.write_section(name, section)
+        evaluation.write_queries(run.path / "queries.csv")
+        run.write_result(**evaluation.to_json())

@@ -1,0 +1,467 @@
+"""Report sections on evaluated models: tables, hits as images, calibration, classes, and the map.
+
+Pure functions from :class:`EvaluatedModel` to :class:`~lookalike.core.report_blocks.Section`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lookalike.core import report_blocks as s
+from lookalike.core.run import Run
+from lookalike.core.seeds import numpy_rng
+from lookalike.data import Table, thumbnail
+from lookalike.evaluation.arrays import Bools, Floats, Ints
+from lookalike.evaluation.bootstrap import Interval, PairedDifference, bootstrap_interval, paired_test, wilson_interval
+from lookalike.evaluation.calibration import Calibration
+from lookalike.evaluation.classification import RetrieverKnn
+from lookalike.evaluation.neighbors import top_k_scores
+from lookalike.evaluation.projection import project
+from lookalike.evaluation.retrieval import RetrievalResult
+from lookalike.evaluation.verdicts import (
+    HIT_VERDICTS,
+    QUERY_VERDICTS,
+    comparison_verdict,
+    evaluation_verdict,
+    metric_name,
+    p_text,
+    training_verdict,
+)
+from lookalike.evaluation.verification import Verification
+
+HITS_SHOWN = 5
+RETRIEVER_QUERIES = 3
+MAP_POINTS = 1200
+MAP_IMAGES = 240
+CLASSES = 60  # listed one by one
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model's vectors of the images and what was measured on them.
+
+    Attributes:
+        name: Name in tables.
+        vectors: One vector an image.
+        result: Retrieval metrics.
+        calibration: Calibration curve; without one ``no_calibration`` says why.
+        note: Warning on the percentages: the model was trained on the images.
+    """
+
+    name: str
+    vectors: Floats
+    result: RetrievalResult
+    calibration: Calibration | None = None
+    no_calibration: str = ""
+    note: str = ""
+
+    @cached_property
+    def intervals(self) -> dict[str, Interval]:
+        """Every metric with its interval, whole classes resampled."""
+        groups = self.result.labels
+        return {key: bootstrap_interval(values, groups=groups) for key, values in self.result.per_query.items()}
+
+
+@dataclass(frozen=True)
+class ReportImages:
+    """The images of a report as thumbnails, with their classes and hits.
+
+    Attributes:
+        table: The images.
+        run: The run that stores the thumbnails.
+        labels: Class of each image, −1 for none.
+        names: Names of the classes.
+        gallery: Rows that are searched.
+        ids: Content id of each row; copies of a query are no hits.
+    """
+
+    table: Table
+    run: Run
+    labels: Ints
+    names: list[str]
+    gallery: Ints
+    ids: Ints | None = None
+    _thumbnails: dict[int, s.Image] = field(default_factory=dict, repr=False)
+
+    def image(self, row: int) -> s.Image:
+        """The thumbnail of a row, stored once."""
+        if row not in self._thumbnails:
+            jpeg = thumbnail(self.table.open_bytes(row), box=self.table.box(row))
+            path = str(self.table.column("path")[row])
+            name = self.class_name(row)
+            self._thumbnails[row] = s.Image(file=self.run.keep_image(jpeg), alt=name or path, label=name)
+        return self._thumbnails[row]
+
+    def class_name(self, row: int) -> str:
+        return self.names[self.labels[row]] if self.labels[row] >= 0 else ""
+
+    def best_rows(self, model: EvaluatedModel, query: int, count: int) -> tuple[Ints, Floats]:
+        """Rows of the first hits of a query with their scores, without the query and its copies."""
+        scores = model.vectors[self.gallery] @ model.vectors[query]
+        out = self.gallery == query
+        if self.ids is not None and self.ids[query] >= 0:
+            out |= self.ids[self.gallery] == self.ids[query]
+        values, columns = top_k_scores(np.where(out, -np.inf, scores)[None], min(count, int((~out).sum())))
+        return self.gallery[columns[0]], values[0]
+
+    def hit_list(self, model: EvaluatedModel, query: int, name: str = "") -> s.HitList:
+        """The first hits, right or wrong, with probabilities where the model has a calibration."""
+        depth = HITS_SHOWN if model.calibration is None else max(HITS_SHOWN, model.calibration.neighbors)
+        rows, scores = self.best_rows(model, query, depth)
+        probabilities: list[float | None] = [None] * len(rows)
+        if model.calibration is not None and len(rows):
+            probabilities = model.calibration.probability(scores)[0].tolist()
+        best = list(zip(rows, scores, probabilities, strict=True))[:HITS_SHOWN]
+        hits = [self.hit(int(row), query, float(score), probability) for row, score, probability in best]
+        return s.HitList(name=name or model.name, hits=hits)
+
+    def hit(self, row: int, query: int, score: float, probability: float | None = None) -> s.Hit:
+        right = bool(self.labels[row] == self.labels[query])
+        return s.Hit(image=self.image(row), ok=right, score=score, probability=probability)
+
+    def hit_row(self, models: Sequence[EvaluatedModel], query: int, note: str = "") -> s.HitRow:
+        """A query with the hits of every model."""
+        return s.HitRow(query=self.image(query), lists=[self.hit_list(m, query) for m in models], note=note)
+
+    def confused_with(self, model: EvaluatedModel, query: int) -> str:
+        """The most frequent wrong class among the first hits of a query."""
+        rows, _ = self.best_rows(model, query, HITS_SHOWN)
+        wrong = [self.class_name(int(r)) for r in rows if self.labels[r] != self.labels[query]]
+        return max(wrong, key=lambda name: (wrong.count(name), -wrong.index(name))) if wrong else ""
+
+
+def differences(before: EvaluatedModel, after: EvaluatedModel) -> dict[str, PairedDifference]:
+    """Compute the paired difference of every metric over the queries that both models answered."""
+    a, b = before.result, after.result
+    common, left, right = np.intersect1d(a.query_index, b.query_index, return_indices=True)
+    if not len(common):
+        return {}
+    return {
+        key: paired_test(a.per_query[key][left], b.per_query[key][right], groups=a.labels[left])
+        for key in b.per_query
+        if key in a.per_query
+    }
+
+
+def _value(change: PairedDifference) -> s.Value:
+    return s.Value(value=change.difference, low=change.low, high=change.high, signed=True)
+
+
+def verdict_section(
+    before: EvaluatedModel,
+    after: EvaluatedModel | None = None,
+    *,
+    metric: str = "recall@1",
+    kept: bool = True,
+    line: str = "",
+) -> s.Section:
+    """Make the verdict on a training run, or on one model.
+
+    Args:
+        before: The starting model, or the only one.
+        after: The trained model.
+        metric: The metric of the verdict.
+        kept: Whether the trained model becomes the result of the run.
+        line: Small print below the verdict.
+    """
+    value, count = s.Value.of(before.intervals[metric]), len(before.result.query_index)
+    if after is None:
+        block = evaluation_verdict(metric=metric, value=value, images=count, line=line)
+    else:
+        trained, change = s.Value.of(after.intervals[metric]), differences(before, after)[metric]
+        block = training_verdict(
+            metric=metric, before=value, after=trained, change=change, images=count, kept=kept, line=line
+        )
+    return s.Section(title="Verdict", order=s.VERDICT, blocks=[block])
+
+
+def compare_recall(a: EvaluatedModel, b: EvaluatedModel, change: PairedDifference) -> str:
+    """Write the verdict on two models by recall@1."""
+    before, after = a.intervals["recall@1"], b.intervals["recall@1"]
+    return comparison_verdict(a.name, b.name, before, after, change, len(b.result.query_index))
+
+
+def comparison_section(a: EvaluatedModel, b: EvaluatedModel) -> s.Section:
+    """Make the verdict on two models."""
+    change = differences(a, b)["recall@1"]
+    figures = [s.Figure(label=f"recall@1, {m.name}", value=s.Value.of(m.intervals["recall@1"])) for m in (a, b)]
+    block = s.Verdict(
+        sentence=compare_recall(a, b, change),
+        figures=[*figures, s.Figure(label="difference", value=_value(change), note=p_text(change.p))],
+        tone="better" if change.better else "worse" if change.worse else "same",
+    )
+    return s.Section(title="Verdict", order=s.VERDICT, blocks=[block])
+
+
+def table_section(models: Sequence[EvaluatedModel]) -> s.Section:
+    """Make the table of metrics by model; the last model is compared with the first, paired by query."""
+    intervals = [model.intervals for model in models]
+    keys = [key for key in intervals[0] if all(key in m for m in intervals)]
+    columns = ["metric", *(model.name for model in models)]
+    rows: list[list[s.Cell]] = [[metric_name(k), *(s.Value.of(m[k]) for m in intervals)] for k in keys]
+    note = f"{len(models[0].result.query_index):,} queries; 95 % intervals, whole classes resampled."
+    if any(key.endswith("_authors") for key in keys):
+        note += " (ooDML): as that paper's authors compute it, to compare with published tables."
+    whisker = models[0].name
+    if len(models) > 1:
+        changes, whisker = differences(models[0], models[-1]), "difference"
+        columns += ["difference", "p"]
+        for key, row in zip(keys, rows, strict=True):
+            row += [_value(changes[key]), changes[key].p]
+        label = f"{models[-1].name} − {models[0].name}"
+        note += f" The difference is {label}, paired by query; p by flipping the signs of classes."
+    grid = s.Grid(columns=columns, rows=rows, whisker=whisker, note=note)
+    return s.Section(title="Metrics", order=s.TABLE, blocks=[grid])
+
+
+def changed_section(
+    images: ReportImages, before: EvaluatedModel, after: EvaluatedModel, *, count: int = 6, seed: int = 0
+) -> s.Section:
+    """Show queries whose first hit is right with one model and wrong with the other: fixed ones, then broken ones.
+
+    Args:
+        images: The images of the report.
+        before: The first model.
+        after: The second model.
+        count: Number of queries of each kind.
+        seed: Seed of the drawn queries.
+    """
+    index = before.result.query_index
+    was, now = before.result.per_query["recall@1"] > 0, after.result.per_query["recall@1"] > 0
+    blocks: list[s.Block] = []
+    for title, chosen in (("Fixed", ~was & now), ("Broken", was & ~now)):
+        rows = [images.hit_row([before, after], int(q)) for q in _draw(index, chosen, count, seed, title)]
+        text = f"{title}: {int(chosen.sum()):,} of {len(index):,} queries"
+        blocks.append(s.Hits(title=text, rows=rows) if rows else s.Text(text=f"{text}."))
+    return s.Section(title="What changed", order=s.CHANGED, blocks=blocks)
+
+
+def _draw(index: Ints, chosen: Bools, count: int, seed: int, name: str) -> Ints:
+    rows = index[chosen]
+    return np.sort(numpy_rng(seed, "report", name).choice(rows, size=min(count, len(rows)), replace=False))
+
+
+def extremes_section(
+    images: ReportImages, model: EvaluatedModel, *, count: int = 12, metric: str = "map@r"
+) -> s.Section:
+    """Show the worst queries with the class they are confused with, then the best.
+
+    Args:
+        images: The images of the report.
+        model: The model.
+        count: Number of queries of each kind.
+        metric: The metric that ranks them.
+    """
+    values, index = model.result.per_query[metric], model.result.query_index
+    count = min(count, (len(index) + 1) // 2)
+    # Of equally good queries those with more relevant items say more.
+    worst, best = (np.lexsort((-model.result.relevant, order)) for order in (values, -values))
+    worst = _at_most_two_of_each(worst, model.result.labels, count)
+    best = _at_most_two_of_each(best[~np.isin(best, worst)], model.result.labels, count)
+
+    def note(position: int) -> str:
+        other = images.confused_with(model, int(index[position]))
+        text = f"{metric_name(metric)} {values[position]:.2f}"
+        return f"{text}, confused with {other}" if other else text
+
+    blocks: list[s.Block] = [
+        s.Hits(title=title, rows=[images.hit_row([model], int(index[i]), note(int(i))) for i in chosen])
+        for title, chosen in (("Worst", worst), ("Best", best))
+    ]
+    return s.Section(title="Worst and best", order=s.WORST, blocks=blocks)
+
+
+def _at_most_two_of_each(order: Ints, labels: Ints, count: int) -> Ints:
+    """The first of an order with at most two of a class: twelve images of one bad class show no more than two."""
+    seen: dict[int, int] = {}
+    chosen: list[int] = []
+    for position in order.tolist():
+        label = int(labels[position])
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] <= 2:
+            chosen.append(position)
+        if len(chosen) == count:
+            break
+    return np.array(chosen, dtype=np.int64)
+
+
+def calibration_section(model: EvaluatedModel) -> s.Section:
+    """Compare percentages with what was observed, and show how often each verdict was wrong."""
+    calibration = model.calibration
+    if calibration is None:
+        reason = model.no_calibration
+        text = f"No percentages are given: {reason}." if reason else "No percentages were fitted."
+        return s.Section(title="Calibration", order=s.CALIBRATION, blocks=[s.Text(text=text)])
+    checked = calibration.checked
+    rows: list[list[s.Cell]] = []
+    for kind, verdicts in (("queries", QUERY_VERDICTS), ("hits", HIT_VERDICTS)):
+        for verdict in verdicts:
+            entry = checked[kind][verdict]
+            rows.append([kind, verdict, entry["count"], _percent(entry["wrong"], entry.get("low"), entry.get("high"))])
+    note = (
+        f"Fitted to {calibration.pairs:,} pairs of a query and one of its first hits, {calibration.positive:,} of "
+        "them showing the same thing; checked on classes held out from the fit."
+    ) + f" {model.note}" * bool(model.note)
+    ece = s.Value(value=checked["ece"], low=checked.get("ece_low"), high=checked.get("ece_high"))
+    blocks: list[s.Block] = [
+        s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=ece, note=note),
+        s.Grid(
+            title="How often each verdict was wrong",
+            columns=["of", "verdict", "count", "wrong"],
+            rows=rows,
+            note="“No good match” is wrong if the best hit showed the same thing after all.",
+        ),
+    ]
+    return s.Section(title="Calibration", order=s.CALIBRATION, blocks=blocks)
+
+
+def _percent(value: float | None, low: float | None, high: float | None) -> s.Value | None:
+    if value is None:
+        return None
+    low, high = (None, None) if low is None or high is None else (100 * low, 100 * high)
+    return s.Value(value=100 * value, low=low, high=high, digits=1, unit="%")
+
+
+def class_changes_section(
+    before: EvaluatedModel, after: EvaluatedModel, names: Sequence[str], *, metric: str = "recall@1"
+) -> s.Section:
+    """Show the metric of each class, from one model to the other.
+
+    Args:
+        before: The first model.
+        after: The second model.
+        names: Names of the classes.
+        metric: The metric.
+    """
+    old, new = before.result.per_class(), after.result.per_class()
+    rows = []
+    for code in new:
+        if code >= 0 and code in old:
+            count, value = int(new[code]["count"]), new[code][metric]
+            sure = wilson_interval(value * count, count)
+            ends: dict[str, Any] = {"count": count, "low": sure.low, "high": sure.high}
+            rows.append(s.Arrow(name=names[code], before=old[code][metric], after=value, **ends))
+    arrows = s.Arrows(rows=rows, label=metric_name(metric), before=before.name, after=after.name)
+    return s.Section(title="Per class", order=s.CLASSES, blocks=[arrows])
+
+
+def classes_section(model: EvaluatedModel, names: Sequence[str], *, metric: str = "recall@1") -> s.Section:
+    """List the metrics of single classes, the worst first.
+
+    Args:
+        model: The model.
+        names: Names of the classes.
+        metric: The metric that ranks them.
+    """
+    each = model.result.per_class()
+    order = sorted((code for code in each if code >= 0), key=lambda code: (each[code][metric], names[code]))
+    keys = (metric, "map@r", "r_precision")
+    rows: list[list[s.Cell]] = [
+        [names[c], int(each[c]["count"]), *(each[c][key] for key in keys)] for c in order[:CLASSES]
+    ]
+    columns = ["class", "queries", *map(metric_name, keys)]
+    note = f"The {CLASSES} worst of {len(order):,}; `result.json` has them all." if len(order) > CLASSES else ""
+    return s.Section(title="Per class", order=s.CLASSES, blocks=[s.Grid(columns=columns, rows=rows, note=note)])
+
+
+def verification_section(verification: Verification, further: dict[str, str]) -> s.Section:
+    """Draw both error rates of verification over the threshold.
+
+    Args:
+        verification: The error rates.
+        further: Further figures to list below, by name.
+    """
+    x = verification.thresholds.tolist()
+    lines = s.Lines(
+        x_label="score from which two images count as the same",
+        y_label="error rate",
+        series=[
+            s.Series(name="different pairs accepted", x=x, y=verification.false_accept.tolist()),
+            s.Series(name="same pairs rejected", x=x, y=verification.false_reject.tolist()),
+        ],
+        marks=[s.Mark(x=verification.best_threshold, label="best")],
+        note=f"{verification.positive:,} pairs of the same class and {verification.negative:,} of different classes"
+        + (", all there are." if verification.complete else ", drawn at random."),
+    )
+    facts = s.Facts(rows=list(further.items()))
+    return s.Section(title="Same or not", order=s.CALIBRATION + 5, blocks=[lines, facts])
+
+
+def retriever_section(images: ReportImages, models: list[EvaluatedModel], retriever: RetrieverKnn) -> s.Section:
+    """Show what a query retrieves: how its scores are distributed, and hits from the most to the least similar.
+
+    Args:
+        images: The images of the report.
+        models: The last model is the one that was scored; one before it is shown beside it.
+        retriever: Its score.
+    """
+    model = models[-1]
+    queries = model.result.query_index
+    queries = queries[:: max(1, len(queries) // RETRIEVER_QUERIES)][:RETRIEVER_QUERIES]
+    first = int(queries[0])
+    others = images.gallery[images.gallery != first]
+    counts, edges = np.histogram(model.vectors[others] @ model.vectors[first], bins=20)
+    ends = zip(counts, edges[:-1], edges[1:], strict=True)
+    bars = [s.Bar(name=f"{low:.2f} to {high:.2f}", value=int(count)) for count, low, high in ends]
+    facts: list[tuple[str, s.Cell]] = [
+        ("k-NN accuracy, by majority", s.Value.of(retriever.accuracy)),
+        ("k, chosen on a tenth of the train images", retriever.k),
+    ]
+    lists, positions = [], [0]
+    for one in models:
+        rows, scores = images.best_rows(one, first, len(images.gallery))
+        positions = sorted({at for at in (0, 6, len(rows) // 2, len(rows) - 1) if 0 <= at < len(rows)})
+        hits = [images.hit(int(rows[at]), first, float(scores[at])) for at in positions]
+        lists.append(s.HitList(name=one.name, hits=hits))
+    ranks = s.HitRow(query=images.image(first), lists=lists, note=f"Ranks {', '.join(f'{i + 1:,}' for i in positions)}")
+    blocks: list[s.Block] = [
+        s.Facts(rows=facts),
+        s.Bars(title="Scores of one query with all other images", rows=bars, label="images"),
+        s.Hits(title="The same query, from the most to the least similar", rows=[ranks]),
+        s.Hits(title="What is retrieved", rows=[images.hit_row(models, int(query)) for query in queries]),
+    ]
+    return s.Section(title="As a retriever", order=45, blocks=blocks)
+
+
+def map_section(
+    images: ReportImages,
+    models: Sequence[EvaluatedModel],
+    *,
+    points: int = MAP_POINTS,
+    thumbnails: int = MAP_IMAGES,
+    seed: int = 0,
+) -> s.Section:
+    """Draw a map of the images for one or two models; the second map is aligned with the first.
+
+    Args:
+        images: The images of the report.
+        models: One or two models.
+        points: Number of images on the map.
+        thumbnails: Number of these that show a thumbnail.
+        seed: Seed of the drawn images and of the map.
+    """
+    rng = numpy_rng(seed, "map points")
+    total = len(images.labels)
+    chosen = np.sort(rng.choice(total, size=min(points, total), replace=False))
+    panels, notes = [], []
+    like = None
+    for model in models[:2]:
+        projection = project(model.vectors[chosen], seed=seed, like=like)
+        x, y = projection.places.T.tolist()
+        like = projection.places if like is None else like
+        panels.append(s.Panel(title=model.name, x=x, y=y))
+        notes.append(f"{model.name}: {projection.note}")
+    shown = rng.choice(len(chosen), size=min(thumbnails, len(chosen)), replace=False)
+    block = s.Scatter(
+        panels=panels,
+        codes=images.labels[chosen].tolist(),
+        names=images.names,
+        images={int(i): images.image(int(chosen[i])) for i in sorted(shown.tolist())},
+        note=f"{len(chosen):,} of {total:,} images. {' '.join(notes)}",
+    )
+    return s.Section(title="Map", order=s.MAP, blocks=[block])
