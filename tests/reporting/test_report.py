@@ -109,7 +109,7 @@ def test_landmarks_headings_and_names(document):
     ids = Counter(e.attributes["id"] for e in document.elements if "id" in e.attributes)
     assert max(ids.values()) == 1
     for element in document.elements:
-        for name in ("aria-labeledby", "aria-describedby"):
+        for name in ("aria-labelledby", "aria-describedby"):
             assert element.attributes.get(name, "s1") in ids
         if element.attributes.get("href", "").startswith("#"):
             assert element.attributes["href"][1:] in ids
@@ -122,7 +122,7 @@ def test_every_chart_has_title_and_description(document):
     assert len(charts) >= 7
     by_id = {e.attributes["id"]: e for e in document.elements if "id" in e.attributes}
     for chart in charts:
-        assert by_id[chart.attributes["aria-labeledby"]].tag == "title"
+        assert by_id[chart.attributes["aria-labelledby"]].tag == "title"
         assert by_id[chart.attributes["aria-describedby"]].text
 
 

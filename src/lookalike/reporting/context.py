@@ -25,12 +25,12 @@ class Context:
 
 
 def chart_label(key: str, title: str, description: str) -> tuple[Html, Html]:
-    """`<title>` and `<desc>` of a chart; it names them by `aria-labeledby` and `aria-describedby`."""
+    """`<title>` and `<desc>` of a chart; it names them by `aria-labelledby` and `aria-describedby`."""
     return h("title", title, id=f"{key}-t"), h("desc", description, id=f"{key}-d")
 
 
 def svg_label(key: str) -> dict[str, str]:
-    return {"role": "img", "aria_labeledby": f"{key}-t", "aria_describedby": f"{key}-d"}
+    return {"role": "img", "aria_labelledby": f"{key}-t", "aria_describedby": f"{key}-d"}
 
 
 def folded(summary: str, *body: object, class_: str = "numbers") -> Html:

@@ -58,7 +58,7 @@ def page(sections: Sequence[Section], context: Context, *, title: str, line: str
         aria_label="Contents",
     )
     parts = [
-        h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labeledby=f"{key}-h")
+        h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labelledby=f"{key}-h")
         for key, section, blocks in drawn
     ]
     missing = len(context.images.missing)
