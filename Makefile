@@ -6,10 +6,8 @@ TESTS ?= tests
 # glibc keeps what was freed for the next test: else a seventh of the time goes into asking for it anew.
 KEEP = MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=33554432
 PYTEST = $(KEEP) $(BIN)/python -m pytest $(if $(NOTHING_MISSING),--nothing-missing)
-# AGAIN=1: what failed beside other tests is run once more by itself, and counts only if it fails then too.
-ALONE = || { [ $$? = 1 ] && echo "Once more, alone:" && $(PYTEST) --last-failed --last-failed-no-failures none $(TESTS); }
 
-.PHONY: help setup demo test test-all soak check check-js bench wheel pins clean
+.PHONY: help setup demo test test-all soak check check-js docs bench reproduce wheel pins clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,13 +24,13 @@ demo: ## from images to a trained, measured search; IMAGES=folder takes your own
 test: ## the test suite
 	@tools/setup dev
 	@tools/chromium
-	@$(PYTEST) -n $(JOBS) --dist worksteal $(TESTS) $(if $(AGAIN),$(ALONE))
+	@$(PYTEST) -n $(JOBS) --dist worksteal $(TESTS)
 
 test-all: ## the test suite with the long forms
 	@tools/setup dev
 	@tools/setup bench
 	@tools/chromium
-	@$(PYTEST) -n $(JOBS) --dist worksteal --slow $(TESTS) $(if $(AGAIN),$(ALONE))
+	@$(PYTEST) -n $(JOBS) --dist worksteal --slow $(TESTS)
 
 soak: ## crashes, full disks, two writers, and 64 clients for 5 minutes (about 25 minutes)
 	@tools/setup dev
@@ -47,6 +45,7 @@ check: ## lint, types, layers, security, and documents that are up to date
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium src
 	tools/check-js
 	$(BIN)/python tools/docs.py --check
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python tools/licenses.py --check
 	$(BIN)/python tools/audit.py
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_source.py
@@ -54,6 +53,11 @@ check: ## lint, types, layers, security, and documents that are up to date
 check-js: ## lint and type-check the page's JavaScript (needs node and npm); FIX=1 formats it
 	@tools/setup dev
 	tools/check-js $(if $(FIX),--fix)
+
+docs: ## the documentation site, in docs/_build/html
+	@tools/setup dev
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
 	@tools/setup core
@@ -71,5 +75,5 @@ pins: ## resolve constraints.txt anew; UPGRADE=1 takes the newest versions
 	@$(BIN)/python tools/pins.py $(if $(UPGRADE),--upgrade)
 
 clean: ## delete what was built and cached here; .venv and runs/ stay
-	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf build dist docs/_build docs/_generated .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
