@@ -64,20 +64,27 @@ def make(place: Path) -> dict[str, Path]:
 def _curve(folder: Path) -> None:
     """A model's curve, learned on made-up features of twelve classes."""
     import numpy as np
-    from tests.shift.test_placing import encode, world
+    from tests.shift.test_placement import encode, world
 
-    from lookalike.shift.graded_folders import Images, Model, SplitPoint, class_halves, far_limit, grade_folders
+    from lookalike.shift.graded_folders import (
+        HeldOutModel,
+        LabeledFeatures,
+        SplitPoint,
+        class_halves,
+        far_limit,
+        grade_folders,
+    )
     from lookalike.shift.shift_curve import ShiftCurve
 
     features, labels = world(classes=16, images=26, dim=8)
     train, held = np.flatnonzero(labels < 4), np.flatnonzero(labels >= 4)
-    images = Images(features, labels)
-    model = Model(encode, train, held)
+    images = LabeledFeatures(features, labels)
+    model = HeldOutModel(encode, train, held)
     graded, reference, kinds = grade_folders(images, model, class_halves(labels, held, 0), plain=2)
     split = SplitPoint(1, 10.0, 0.8, reference, reference.project(features[held]))
     far = far_limit(images, held, reference)
-    learned = ShiftCurve.learn(
-        "abc", graded, splits=[split], reference=reference, kinds=kinds, far=far, about={"seed": 0}
+    learned = ShiftCurve.fit(
+        "abc", graded, splits=[split], reference=reference, class_centers=kinds, far=far, about={"seed": 0}
     )
     learned.save(folder)
 

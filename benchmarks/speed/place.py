@@ -2,7 +2,7 @@
 
 CUB: at splits from easy to hard a model is trained on the train side, its curve learned on three quarters of the test
 classes, and folders are class subsets of the last quarter, which nothing has seen. PACS: a model of each domain,
-folders of the three others. Folders that are said to lie beyond the curve count like the others.
+folders of the three others. Folders that are out of range count like the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.speed import Bar, BenchContext
 
 FOLDERS = {"cub": 40, "pacs": 8}  # of every split, and of every pair of domains
 SPLITS, JUDGED = 5, (1, 3, 5)
-IMAGES = 30  # of a class of CUB: all of them would take hours to bring into other looks
+IMAGES = 30  # of a class of CUB: all of them would take hours to render in other styles
 LEVEL, COVERED, WIDTH = 0.9, 0.85, 0.75
 LOOK: dict[str, Any] = {"size": 160, "pooling": "gem"}
 
@@ -62,7 +62,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "width_knowing_nothing": round(without, 4),
         "width_ratio": round(width / without, 4),
         "covered_knowing_nothing": round(sum(blind) / len(rows), 4),
-        "beyond": sum(row["verdict"] == "beyond" for row in rows),
+        "out_of_range": sum(row["verdict"] == "out_of_range" for row in rows),
         "mean_error": round(float(np.mean(off)), 4),
         "recall": [round(float(np.quantile([row["truth"] for row in rows], q)), 3) for q in (0.05, 0.5, 0.95)],
     }
@@ -107,7 +107,7 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
     from lookalike.core.settings import merge
     from lookalike.data.augmentation import CenterView
     from lookalike.models import Embedder, features_for
-    from lookalike.shift.graded_folders import Classes, draw, recall
+    from lookalike.shift.graded_folders import Classes, draw_folder, folder_recall
     from lookalike.shift.placement import encoder, learn, unit_rows
     from lookalike.shift.shared_features import copy_head
     from lookalike.training import train
@@ -116,20 +116,20 @@ def judge(own: Any, others: dict[str, Any], folders: int, settings: dict[str, An
         more = {"model": LOOK, "data": {"near_duplicates": False}, "keep": "trained", "log": {"tensorboard": False}}
         done = train(data=own, settings=merge(more, settings), out=Path(home) / "run", report=False)
         model = Embedder.from_pretrained(done.path)  # type: ignore[union-attr]
-        reach = learn(done.path, model, None)  # type: ignore[union-attr]
+        curve = learn(done.path, model, None)  # type: ignore[union-attr]
     encode, rows = encoder(copy_head(model)), []
     for name, table in others.items():
         labels = table.labels()[0]
         features = unit_rows(features_for(model, table, views=[CenterView(model.preprocess)])[0])
-        classes = Classes.of(features, labels, np.arange(len(labels)), reach.reference.mean)
+        classes = Classes.of(features, labels, np.arange(len(labels)), curve.reference.mean)
         rng = numpy_rng(0, "judged folders", name)
         for _ in range(folders):
-            chosen = draw(classes, rng)
+            chosen = draw_folder(classes, rng)
             vectors = encode(features[chosen])
-            truth, queries = recall(vectors, labels[chosen])
-            said = reach.place(vectors, features[chosen], level=LEVEL)
+            truth, queries = folder_recall(vectors, labels[chosen])
+            said = curve.place(vectors, features[chosen], level=LEVEL)
             assert said.recall is not None  # none of them is too small
-            blind = {"blind_low": said.ignoring.low, "blind_high": said.ignoring.high}
+            blind = {"blind_low": said.baseline.low, "blind_high": said.baseline.high}
             row = {"from": name, "truth": truth, "queries": queries, "verdict": said.verdict}
             rows.append({**row, **said.recall.to_json(), **blind})
-    return {"rows": rows, "about": reach.about, "splits": [s.recall for s in reach.splits]}
+    return {"rows": rows, "about": curve.about, "splits": [s.recall for s in curve.splits]}

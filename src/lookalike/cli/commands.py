@@ -294,17 +294,17 @@ def _runs(done: Any, lines: list[str]) -> Answer:
 
 
 def _place(placed: Any, options: Options) -> Answer:
-    blind, out = placed.ignoring, options.get("out")
+    blind, out = placed.baseline, options.get("out")
     lines = rows(
         [
-            ("Images", f"{placed.seen.images:,}"),
-            ("Measure", f"recall@1 among {placed.seen.used:,} images of the folder"),
+            ("Images", f"{placed.position.images:,}"),
+            ("Measure", f"recall@1 among {placed.position.used:,} images of the folder"),
             ("Interval", f"holds {100 * placed.level:.0f} times in 100, for classes the model has not seen"),
             ("Without data", f"between {blind.low:.2f} and {blind.high:.2f}"),
             ("Report", f"lookalike report {short(out)}" if out else None),
         ]
     )
-    return Answer(placed, [placed.sentence, *lines], always=True)
+    return Answer(placed, [placed.message, *lines], always=True)
 
 
 COMMANDS: dict[str, Command] = {

@@ -1,4 +1,4 @@
-"""How a set of embeddings fills its space, whatever they retrieve."""
+"""Structural measures of a set of embeddings: how it fills the space, whatever it retrieves."""
 
 from __future__ import annotations
 
@@ -13,17 +13,39 @@ BLOCK = 2048
 
 
 def structure(vectors: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[str, float]:
-    """All measures below of unit vectors and their classes; those that cannot be told of so few are left out."""
+    """All structural measures of some embeddings.
+
+    Args:
+        vectors: Unit embeddings of shape ``(n, d)``.
+        labels: Class codes of shape ``(n,)``, at least 2 classes.
+
+    Returns:
+        Values by name: ``within``, ``between``, ``density``, four forms of ``spectral_decay``,
+        ``zero_singular_values``, ``uniformity``, ``alignment``, ``power_law`` and ``effective_rank``;
+        those that are undefined are left out.
+
+    Raises:
+        LookalikeError: If there are fewer than 2 classes.
+
+    References:
+        Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", section 5.
+
+    Example:
+        >>> vectors = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
+        >>> measures = structure(vectors, np.array([0, 0, 1, 1]))
+        >>> round(measures["within"], 2)
+        0.2
+    """
     x, y = np.asarray(vectors, np.float64), np.asarray(labels)
     if len(x) != len(y) or len(np.unique(y)) < 2:
         raise LookalikeError("The structure of embeddings needs a label each and at least 2 classes.")
-    intra, inter = distances_within(x, y), distances_between(x, y)
+    within, between = distances_within(x, y), distances_between(x, y)
     values = singular_values(x)
     covariance = np.maximum(np.linalg.eigvalsh(np.atleast_2d(np.cov(x, rowvar=False)))[::-1], 0)
-    found = {
-        "within": intra,
-        "between": inter,
-        "density": intra / inter if inter > 0 else float("nan"),
+    measures = {
+        "within": within,
+        "between": between,
+        "density": within / between if between > 0 else float("nan"),
         "spectral_decay": spectral_decay(values),
         "spectral_decay_less_1": spectral_decay(values[1:]),
         "spectral_decay_less_9": spectral_decay(values[9:]),
@@ -34,49 +56,65 @@ def structure(vectors: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[
         "power_law": power_law(covariance),
         "effective_rank": effective_rank(covariance),
     }
-    return {name: value for name, value in found.items() if np.isfinite(value)}
+    return {name: value for name, value in measures.items() if np.isfinite(value)}
 
 
 def distances_within(x: Floats, labels: NDArray[np.int64]) -> float:
-    """π_intra: mean over classes of the mean cosine distance of two of its members; classes of one have none."""
+    """π_intra: mean over classes of the mean cosine distance of two members; classes of one image have none."""
     out = []
     for label in np.unique(labels):
-        own = x[labels == label]
-        if (n := len(own)) > 1:  # Σ over pairs of cosines from the length of the sum
-            total = own.sum(0)
-            out.append(1 - (total @ total - np.vdot(own, own)) / (n * (n - 1)))
+        members = x[labels == label]
+        if (n := len(members)) > 1:  # Σ over pairs of cosines from the length of the sum
+            total = members.sum(0)
+            out.append(1 - (total @ total - np.vdot(members, members)) / (n * (n - 1)))
     return float(np.mean(out)) if out else float("nan")
 
 
 def distances_between(x: Floats, labels: NDArray[np.int64]) -> float:
-    """π_inter: mean cosine distance of two normalized class centers."""
+    """π_inter: mean cosine distance between two normalized class centers."""
     centers: Floats = np.stack([x[labels == label].mean(0) for label in np.unique(labels)])
     centers /= np.maximum(np.linalg.norm(centers, axis=1, keepdims=True), FLOOR)
     return distances_within(centers, np.zeros(len(centers), np.int64))
 
 
 def singular_values(x: Floats) -> Floats:
-    """Of the embeddings as they are, not centered."""
+    """Singular values of the embeddings, not centered."""
     return np.asarray(np.linalg.svd(x, compute_uv=False), np.float64)
 
 
 def spectral_decay(values: Floats, *, reverse: bool = False) -> float:
-    """ρ: KL(U ‖ s) of the uniform distribution from the singular values that sum to 1 (reversed: KL(s ‖ U)).
+    """ρ: KL divergence of the normalized singular values from the uniform distribution.
 
-    Zeros count as 1e−12 of the whole: they keep the measure finite, and large.
+    Args:
+        values: Singular values.
+        reverse: KL(s ‖ U) instead of KL(U ‖ s).
+
+    Returns:
+        The divergence; zero singular values count as 1e−12 of the sum, which keeps it finite, and large.
     """
     if not len(values) or not values.sum():
         return float("nan")
-    shares = np.maximum(values / values.sum(), FLOOR)
-    shares = shares / shares.sum()
-    even = 1 / len(shares)
+    fractions = np.maximum(values / values.sum(), FLOOR)
+    fractions = fractions / fractions.sum()
+    uniform = 1 / len(fractions)
     if reverse:
-        return float((shares * np.log(shares / even)).sum())
-    return float((even * np.log(even / shares)).sum())
+        return float((fractions * np.log(fractions / uniform)).sum())
+    return float((uniform * np.log(uniform / fractions)).sum())
 
 
 def uniformity(x: Floats, scale: float = 2.0) -> float:
-    """log mean over pairs of exp(−2|zᵢ − zⱼ|²), Wang & Isola 2020; nothing of size n×n is stored."""
+    """Log of the mean over pairs of exp(−2|zᵢ − zⱼ|²), in blocks.
+
+    Args:
+        x: Embeddings of shape ``(n, d)``.
+        scale: Factor in the exponent.
+
+    Returns:
+        The uniformity; lower is more uniform.
+
+    References:
+        Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and Uniformity", eq. 6.
+    """
     total, n = 0.0, len(x)
     squares = (x * x).sum(1)
     for start in range(0, n, BLOCK):
@@ -87,13 +125,13 @@ def uniformity(x: Floats, scale: float = 2.0) -> float:
 
 
 def alignment(x: Floats, labels: NDArray[np.int64]) -> float:
-    """Mean |zᵢ − zⱼ|² over the pairs of one class."""
+    """Mean |zᵢ − zⱼ|² over the pairs of the same class (Wang and Isola 2020)."""
     total, pairs = 0.0, 0
     for label in np.unique(labels):
-        own = x[labels == label]
-        center = own.mean(0)
-        total += 2 * len(own) * float(((own - center) ** 2).sum())  # Σ over ordered pairs
-        pairs += len(own) * (len(own) - 1)
+        members = x[labels == label]
+        center = members.mean(0)
+        total += 2 * len(members) * float(((members - center) ** 2).sum())  # Σ over ordered pairs
+        pairs += len(members) * (len(members) - 1)
     return total / pairs if pairs else float("nan")
 
 
@@ -108,6 +146,6 @@ def power_law(eigenvalues: Floats) -> float:
 
 
 def effective_rank(eigenvalues: Floats) -> float:
-    """exp of the entropy of the eigenvalues that sum to 1."""
-    shares = eigenvalues[eigenvalues > 0] / eigenvalues.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum()))
+    """Exponential of the entropy of the normalized eigenvalues."""
+    fractions = eigenvalues[eigenvalues > 0] / eigenvalues.sum()
+    return float(np.exp(-(fractions * np.log(fractions)).sum()))

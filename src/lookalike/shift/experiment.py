@@ -1,4 +1,7 @@
-"""Experiment."""
+"""The command ``shift run``: train splits × methods × seeds, and summarize how performance falls with the shift.
+
+Images, splits and finished jobs are stored in the run folder, so that a stopped experiment can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from lookalike.core import progress
 from lookalike.core.device import resolve as resolve_device
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import read_json
 from lookalike.core.job_cache import Jobs
 from lookalike.core.run import Run, find_run
 from lookalike.data import audit, read_table
@@ -28,12 +30,12 @@ TABLE, SPLITS = "table.parquet", "splits.json"
 RECIPE = "shift"
 METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")
 
-# The authors' constants where the method's own defaults are others: for all images, and by layout.
-CONSTANTS: dict[str, dict[str, Any]] = {
+# The authors' constants where they differ from the method's defaults: for all images, and by layout.
+AUTHOR_SETTINGS: dict[str, dict[str, Any]] = {
     "ms": {"method": {"beta": 40.0, "epsilon": 0.1, "average": "active"}},
     "proxy_anchor": {"method": {"std": 0.125}, "optimizer": {"loss_lr": 0.02}},
 }
-BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
+AUTHOR_SETTINGS_BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
     "cars": {"r_margin": {"apart": 0.35}, "s2sd": {"apart": 0.3}, "diva": {"alpha": 0.15, "decorrelation": 100.0}},
     "sop": {
         "r_margin": {"beta": 0.9, "apart": 0.15},
@@ -45,7 +47,11 @@ BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class Experiment:
-    """A run folder with its table, its splits and its jobs."""
+    """A run folder with its images, its splits and its finished jobs.
+
+    Args:
+        run: The run folder.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, run.config
@@ -55,7 +61,7 @@ class Experiment:
     def create_or_resume(
         cls, kind: str, config: Mapping[str, Any], out: str | Path | None, resume: str | Path | None
     ) -> Experiment:
-        """A new one, or (`resume`) one that was stopped: it goes on with the settings it began with."""
+        """Create a run folder, or open a stopped one, which keeps the settings it was started with."""
         if resume is None:
             return cls(Run.create(kind, config, path=out))
         run = find_run(resume)
@@ -64,40 +70,41 @@ class Experiment:
         return cls(run)
 
     def table(self, name: str, source: Any, layout: str = "auto") -> Table:
-        """The readable images of a source, looked at once."""
+        """The readable images of a source, audited once and stored."""
         path = self.path(name)
         if not path.exists():
-            found = audit(read_table(source, layout=layout, progress=True), near=False, progress=True)
-            if found.unreadable:
-                progress.warn(f"{len(found.unreadable)} images cannot be read and are left out.")
-            found.table.save(path)
+            audited = audit(read_table(source, layout=layout, progress=True), near=False, progress=True)
+            if audited.unreadable:
+                progress.warn(f"{len(audited.unreadable)} images cannot be read and are left out.")
+            audited.table.save(path)
         return Table.load(path)
 
     def path(self, name: str = TABLE) -> Path:
+        """Path of a file in the run folder."""
         return self.run.path / name
 
     def splits(self, table: Table, settings: TrainSettings) -> SplitSet:
-        """The splits of this run, made with the starting model as the eye or taken over from a file, once."""
-        path, given = self.path(SPLITS), self.config["splits"]
+        """The splits of this run: from a file, or made once with the starting model as reference model."""
+        path, file = self.path(SPLITS), self.config["splits"]
         if not path.exists():
-            if given is not None:
-                found = SplitSet.load(Path(given)).with_random_removals()
-                found.check(table)
+            if file is not None:
+                splits = SplitSet.load(Path(file)).with_random_removals()
+                splits.check(table)
             else:
                 model = starting_model(settings, resolve_device(settings.device))
-                found = make_splits(table, model, count=self.config["count"], progress=True)
-            found.save(path)
+                splits = make_splits(table, model, count=self.config["count"], progress=True)
+            splits.save(path)
         return SplitSet.load(path)
 
     def run_jobs(
         self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], what: str, processes: int | None
     ) -> Iterator[tuple[str, Any]]:
-        """Finished results as they come, several processes at a time."""
+        """Run the jobs in several processes and yield each result once it is finished."""
         count = processes or threads()
         with progress.Progress(what, len(jobs)) as bar:
-            for key, found in self.jobs.run_many(jobs, function, processes=count):
+            for key, result in self.jobs.run_many(jobs, function, processes=count):
                 bar.advance(note=key)
-                yield key, found
+                yield key, result
 
 
 def trial_settings(
@@ -110,22 +117,37 @@ def trial_settings(
     settings: Mapping[str, Any],
     layout: str = "",
 ) -> TrainSettings:
-    """The settings of one run: the recipe (the same batches for all), the authors' constants of the method for these
-    images, the user's. What the user gives under a method's name (`s2sd.features=0`) is for that method alone."""
-    own = {"method": {"name": method, **BY_LAYOUT.get(layout, {}).get(method, {})}}
+    """Training settings of one run.
+
+    The recipe is the same for all methods; over it lie the authors' constants for the method and the data set, and the
+    user's settings. Settings under a method's name (``s2sd.features=0``) apply to that method alone.
+
+    Args:
+        method: Training method.
+        recipe: Name or file of the recipe.
+        model: Starting model, as NAME or NAME=WEIGHTS.
+        seed: Seed of the run.
+        steps: Training steps; those of the recipe by default.
+        settings: The user's settings.
+        layout: Layout of the data set, for the authors' constants.
+
+    Returns:
+        The settings.
+    """
+    own = {"method": {"name": method, **AUTHOR_SETTINGS_BY_LAYOUT.get(layout, {}).get(method, {})}}
     common = {key: value for key, value in settings.items() if key not in methods.names()}
-    asked = {"method": settings[method]} if method in settings else {}
+    of_method = {"method": settings[method]} if method in settings else {}
     name, _, weights = model.partition("=")
     base = {key: value for key, value in recipes.load(recipe).items() if key != "method"}
-    given: dict[str, Any] = {"model": {"name": name, **({"weights": weights} if weights else {})}, "seed": seed}
+    own_settings: dict[str, Any] = {"model": {"name": name, **({"weights": weights} if weights else {})}, "seed": seed}
     if steps is not None:
-        given |= {"steps": steps, "evaluate_every": max(1, steps // 2)}
-    return resolve(own, CONSTANTS.get(method, {}), base, common, asked, given)
+        own_settings |= {"steps": steps, "evaluate_every": max(1, steps // 2)}
+    return resolve(own, AUTHOR_SETTINGS.get(method, {}), base, common, of_method, own_settings)
 
 
-def select_splits(wanted: Sequence[int] | None, splits: SplitSet) -> list[Split]:
-    """The splits asked for by number, or all."""
-    return [splits.split(number) for number in wanted] if wanted else list(splits.splits)
+def select_splits(numbers: Sequence[int] | None, splits: SplitSet) -> list[Split]:
+    """The splits with these numbers, or all."""
+    return [splits.split(number) for number in numbers] if numbers else list(splits.splits)
 
 
 RUN_KIND = "shift"
@@ -151,23 +173,54 @@ def run(
     resume: str | Path | None = None,
     report: bool = True,
 ) -> Run:
-    """Train every method on every split with every seed, and draw how performance falls as the shift grows.
+    """Train every method on every split.
 
-    `splits` is a file that `shift splits` wrote (`count` are made here otherwise); `only` picks some by number.
-    Several `models` (NAME, or NAME=WEIGHTS; the first one measures the splits) show what capacity and pretraining do.
-    `transfer` names other data sets: the models of the default split are measured on them too. `select="test"` chooses
-    the step on the test classes, as the papers' code does, and is marked as such. `resume` goes on with a run that
-    was stopped.
+    Shows how performance falls as the shift between training and test classes grows. Every finished training run is
+    stored in the run folder, so that a stopped experiment can be resumed.
+
+    Args:
+        data: Labeled images: a folder with one subfolder per class, or a table.
+        splits: File of splits written by ``shift splits``; made here by default.
+        methods: Training methods.
+        models: Starting models, as NAME or NAME=WEIGHTS; the first one measures the splits.
+        count: Number of splits to make, if none are given.
+        only: Numbers of the splits to use; all by default.
+        seeds: Number of runs per method and split.
+        steps: Training steps per run; those of the recipe by default.
+        recipe: Name of a recipe, or a YAML file.
+        settings: Further training settings, such as optimizer.lr=1e-4.
+        select: Choose the step on validation classes, or on test classes as the papers do (marked in the report).
+        transfer: Further data sets on which the models of the default split are evaluated.
+        layout: Layout of the data set; detected by default.
+        processes: Number of parallel runs; one per core by default.
+        out: Run folder; runs/<time>-shift by default.
+        resume: Stopped run to resume.
+        report: Also write the report's maps.
+
+    Returns:
+        The finished run; its result has one row per training run, AGS, ranks, gaps and correlations.
+
+    Raises:
+        LookalikeError: If there are no images, an option is invalid, or a split cannot be trained on.
+
+    References:
+        Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts in Deep Metric Learning",
+        section 4.
+
+    Example:
+        >>> run = la.shift.run(data="birds", methods=["ms", "s2sd"], seeds=1)  # doctest: +SKIP
+        >>> run.result["ags"]["recall@1"]["ms"]["value"]  # doctest: +SKIP
+        0.62
     """
     if resume is None and data is None:
-        raise LookalikeError("There is nothing to run on: give a folder of images with classes.")
+        raise LookalikeError("No images given: give a folder of images with classes.")
     choose(select, ("validation", "test"), "a way to choose the step")
-    from lookalike import methods as known
+    from lookalike import methods as registry
 
     for name in methods:
-        known.find(name)
+        registry.find(name)
     if transfer and (settings or {}).get("views", {}).get("mode") == "end_to_end":
-        raise LookalikeError("`transfer` measures heads on cached features; leave `views.mode` at cached.")
+        raise LookalikeError("`transfer` needs heads on cached features; leave `views.mode` at cached.")
     config = {
         "data": str(data),
         "layout": layout,
@@ -192,25 +245,25 @@ def _run(experiment: Experiment, processes: int | None, *, report: bool) -> Run:
     config = experiment.config
     table = experiment.table(TABLE, config["data"], config["layout"])
     first = _trial_settings(config, table, config["methods"][0], config["models"][0], 0)
-    found = experiment.splits(table, first)
+    split_set = experiment.splits(table, first)
     others = dict(zip(unique_names(config["transfer"]), config["transfer"], strict=True))
     for name, path in others.items():
         experiment.table(f"transfer-{name}.parquet", path)
-    jobs, about = plan_trials(experiment, table, found, list(others))
-    for model in config["models"]:  # once, before several processes ask for them
+    jobs, descriptions = plan_trials(experiment, table, split_set, list(others))
+    for model in config["models"]:  # fill the cache before several processes start
         for name in (TABLE, *[f"transfer-{name}.parquet" for name in others]):
             shared_features.load(
                 experiment.path(name), _trial_settings(config, table, config["methods"][0], model, 0), progress=True
             )
-    rows = [{**about[key], **result} for key, result in experiment.run_jobs(jobs, trial, "Runs", processes)]
+    rows = [{**descriptions[key], **result} for key, result in experiment.run_jobs(jobs, trial, "Runs", processes)]
     facts = summary(rows, config)
     experiment.run.write_result(finished=True, rows=rows, **facts)
     if report:
         from lookalike.shift import shift_report
 
-        material = shared_features.load(experiment.path(), first)
+        shared = shared_features.load(experiment.path(), first)
         main = [row for row in rows if row["model"] == config["models"][0]]
-        shift_report.write_sections(experiment.run, main, found, material, {**facts, "line": _line(config, table)})
+        shift_report.write_sections(experiment.run, main, split_set, shared, {**facts, "line": _line(config, table)})
     best = next(iter(facts["ags"]["recall@1"]))
     progress.say(f"Best by AGS: {best}, {facts['ags']['recall@1'][best]['value']:.3f}")
     return experiment.run
@@ -222,7 +275,7 @@ def _trial_settings(config: Mapping[str, Any], table: Table, method: str, model:
 
 
 def unique_names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, with a number behind it where several end alike."""
+    """The last part of each path, numbered where several are equal."""
     ends = [Path(path).name for path in paths]
     return [end if ends.count(end) == 1 else f"{end} {place}" for place, end in enumerate(ends, 1)]
 
@@ -230,18 +283,30 @@ def unique_names(paths: Sequence[str]) -> list[str]:
 def plan_trials(
     experiment: Experiment, table: Table, splits: SplitSet, others: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """(arguments, what it is) of every run by name, the longest methods first; the frozen model once a split."""
+    """Arguments and description of every training run, by name; slowest methods first.
+
+    The frozen model is evaluated once per split.
+
+    Args:
+        experiment: The experiment.
+        table: The images.
+        splits: The splits.
+        others: Names of the data sets for transfer.
+
+    Returns:
+        Arguments of :func:`lookalike.shift.trials.trial`, and the descriptions that go into the rows.
+    """
     config = experiment.config
     chosen = select_splits(config["only"], splits)
     if len(chosen) < 2:
         raise LookalikeError("A curve needs at least 2 splits.")
     check_trainable(splits, chosen)
-    end, beside = splits.end_of_swapping(), controls(splits, chosen)
-    if beside and end not in chosen:
+    end, removal_controls = splits.end_of_swapping(), controls(splits, chosen)
+    if removal_controls and end not in chosen:
         more = f"add split {end.id}" if end else "make more splits"
-        progress.warn(f"Removals are shown without random ones of their size: those start from the last swap ({more}).")
+        progress.warn(f"Removals are shown without random controls, which start from the last swap; {more}.")
     fingerprint = table.fingerprint()
-    jobs, about = {}, {}
+    jobs, descriptions = {}, {}
     for method in (*config["methods"], FROZEN):
         for model, short in zip(config["models"], unique_names(config["models"]), strict=True):
             for split in chosen:
@@ -249,7 +314,7 @@ def plan_trials(
                     own = method if method != FROZEN else config["methods"][0]
                     settings = _trial_settings(config, table, own, model, seed)
                     key = f"{method} {short} split {split.id} seed {seed}"
-                    about[key] = {
+                    descriptions[key] = {
                         "method": method,
                         "model": model,
                         "split": split.id,
@@ -264,17 +329,17 @@ def plan_trials(
                         "settings": settings.model_dump(mode="json"),
                         "select": config["select"],
                         "validation": split.validation,
-                        "controls": beside if split is end else {},
+                        "controls": removal_controls if split is end else {},
                         "transfer": {name: str(experiment.path(f"transfer-{name}.parquet")) for name in others}
                         if split.id == splits.default
                         else {},
                         "fingerprint": fingerprint,
                     }
-    return jobs, about
+    return jobs, descriptions
 
 
 def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[str]]]:
-    """Test classes that random removals of the same size would leave, by the id of the removal they stand beside."""
+    """Test classes left by random removals of the same size, by the id of each removal split."""
     return {
         str(split.id): [list(test[len(test) - len(split.test) :]) for _, test in splits.random]
         for split in chosen
@@ -283,7 +348,7 @@ def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[s
 
 
 def check_trainable(splits: SplitSet, chosen: Sequence[Split]) -> None:
-    """Refuse, before anything is trained, splits on which nothing could be learned or measured."""
+    """Raise if a split cannot be trained or evaluated, before anything is trained."""
     images = splits.data["classes"]
     for split in chosen:
         for name, side in (("train", split.train), ("test", split.test)):
@@ -295,7 +360,7 @@ def check_trainable(splits: SplitSet, chosen: Sequence[Split]) -> None:
 
 
 def summary(rows: ags.Rows, config: Mapping[str, Any]) -> dict[str, Any]:
-    """AGS, ranks, gaps, correlations and transfer of the first model; AGS of the others."""
+    """AGS, ranks, gaps, correlations and transfer of the first starting model; AGS of the others."""
     by_model = {model: [row for row in rows if row["model"] == model] for model in config["models"]}
     main = by_model[config["models"][0]]
     trained = [row for row in main if row["method"] != FROZEN] or main
@@ -317,21 +382,16 @@ def summary(rows: ags.Rows, config: Mapping[str, Any]) -> dict[str, Any]:
 def _transfer(rows: ags.Rows) -> dict[str, Any]:
     import numpy as np
 
-    found: dict[str, dict[str, list[float]]] = {}
+    recalls: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         for name, values in row.get("transfer", {}).items():
-            found.setdefault(name, {}).setdefault(row["method"], []).append(values["recall@1"])
+            recalls.setdefault(name, {}).setdefault(row["method"], []).append(values["recall@1"])
     return {
         name: {method: ags.t_interval(np.array(values)).to_json() for method, values in methods.items()}
-        for name, methods in found.items()
+        for name, methods in recalls.items()
     }
 
 
 def _line(config: Mapping[str, Any], table: Any) -> str:
-    peeked = ", step chosen on the test classes (as the authors did)" if config["select"] == "test" else ""
-    return f"{table.name}, {len(table):,} images, {config['seeds']} seeds, {config['models'][0]}{peeked}"
-
-
-def rows_of(run: Run) -> list[dict[str, Any]]:
-    """The finished runs of a curve."""
-    return list(read_json(run.path / "result.json", "result")["rows"])
+    selection = ", step chosen on the test classes (as the authors did)" if config["select"] == "test" else ""
+    return f"{table.name}, {len(table):,} images, {config['seeds']} seeds, {config['models'][0]}{selection}"

@@ -1,4 +1,8 @@
-"""Few-shot."""
+"""The command ``shift fewshot``: adapt a trained head to a few labeled images of every test class.
+
+Support and queries never overlap, the number of steps is fixed beforehand, and adapted and unadapted models are
+evaluated on the same queries: those left over by the largest support, of which the smaller ones are subsets.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ from lookalike.training.split import Division
 
 FEWSHOT_KIND = "fewshot"
 MEASURES = ("recall@1", "map@1000")
-# Only the head moves, by Margin at its start's β, which is what the authors adapt with (docs/decisions/0122).
+# As the authors do, only the head is adapted, by Margin with β fixed at its start.
 ADAPT = {"method": {"name": "margin"}, "data": {"validation_fraction": 0.0}}
-STILL = 1e-12  # a rate at which β stays what it was
+FROZEN_LR = 1e-12  # a learning rate at which β does not move
 
 
 def fewshot(
@@ -46,13 +50,48 @@ def fewshot(
     out: str | Path | None = None,
     resume: str | Path | None = None,
 ) -> Run:
-    """Adapt each method's head to `shots` images of every test class, over random episodes.
+    """Adapt to a few labeled images of the test classes.
 
-    The unadapted model answers the same queries. Nothing is chosen on the test classes: `adapt_steps` are taken for
-    the smallest number of shots and half as many again for the others.
+    The head of each method is adapted to random episodes; the unadapted model answers the same queries. Nothing is
+    chosen on the test classes: ``adapt_steps`` are taken for the smallest number of shots and 1.5 times as many for the
+    others.
+
+    Args:
+        data: Labeled images: a folder with one subfolder per class, or a table.
+        splits: File of splits written by ``shift splits``; made here by default.
+        methods: Training methods.
+        model: Starting model, as NAME or NAME=WEIGHTS.
+        shots: Labeled images per test class, at least 2.
+        episodes: Random draws of these images.
+        adapt_steps: Steps of adaptation; 1.5 times as many for more shots.
+        count: Number of splits to make, if none are given.
+        only: Numbers of the splits to use; all by default.
+        seeds: Number of runs per method and split.
+        steps: Training steps per run; those of the recipe by default.
+        recipe: Name of a recipe, or a YAML file.
+        settings: Further training settings, such as optimizer.lr=1e-4.
+        layout: Layout of the data set; detected by default.
+        processes: Number of parallel runs; one per core by default.
+        out: Run folder; runs/<time>-fewshot by default.
+        resume: Stopped run to resume.
+
+    Returns:
+        The finished run; its result has one row per episode and a summary.
+
+    Raises:
+        LookalikeError: If there are no images, or fewer than 2 shots.
+
+    References:
+        Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts in Deep Metric Learning",
+        section 5.
+
+    Example:
+        >>> run = la.shift.fewshot(data="birds", methods=["ms"], episodes=3)  # doctest: +SKIP
+        >>> run.result["summary"][0]["recall@1"]["gain"]["value"]  # doctest: +SKIP
+        0.021
     """
     if resume is None and data is None:
-        raise LookalikeError("There is nothing to run on: give a folder of images with classes.")
+        raise LookalikeError("No images given: give a folder of images with classes.")
     if not shots or min(shots) < 2:
         raise LookalikeError("Few-shot needs at least 2 images of every class: one alone has no pair to learn from.")
     if (settings or {}).get("views", {}).get("mode") == "end_to_end":
@@ -89,19 +128,19 @@ def _run(experiment: Experiment, processes: int | None) -> Run:
 
     first = settings(config["methods"][0], 0)
 
-    found = experiment.splits(table, first)
+    split_set = experiment.splits(table, first)
     shared_features.load(experiment.path(), first, progress=True)
-    jobs, about = {}, {}
+    jobs, descriptions = {}, {}
     for method in config["methods"]:
-        for split in select_splits(config["only"], found):
+        for split in select_splits(config["only"], split_set):
             for seed in range(config["seeds"]):
                 chosen = settings(method, seed)
                 key = f"{method} split {split.id} seed {seed}"
-                about[key] = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
+                descriptions[key] = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
                 jobs[key] = fewshot_job(experiment.path(), split, method, chosen, config, table.fingerprint())
     rows = []
     for key, result in experiment.run_jobs(jobs, fewshot_trial, "Few-shot", processes):
-        rows += [{**about[key], **row} for row in result["episodes"]]
+        rows += [{**descriptions[key], **row} for row in result["episodes"]]
     summary = summarize(rows)
     experiment.run.write_result(finished=True, rows=rows, summary=summary)
     for name, section in report_sections(summary).items():
@@ -112,10 +151,10 @@ def _run(experiment: Experiment, processes: int | None) -> Run:
 def fewshot_job(
     table: Path, split: Any, method: str, settings: Any, config: Mapping[str, Any], fingerprint: str
 ) -> dict[str, Any]:
-    """The arguments of one few-shot job."""
+    """Arguments of :func:`fewshot_trial` for one method, split and seed."""
     rate = settings.optimizer.head_lr or settings.optimizer.lr
     base = settings.model_dump(mode="json", exclude={"method"})
-    further = resolve(base, ADAPT, {"optimizer": {"lr": rate, "head_lr": rate, "loss_lr": STILL}})
+    further = resolve(base, ADAPT, {"optimizer": {"lr": rate, "head_lr": rate, "loss_lr": FROZEN_LR}})
     least = min(config["shots"])
     steps = {
         str(k): config["adapt_steps"] if k == least else round(1.5 * config["adapt_steps"]) for k in config["shots"]
@@ -138,8 +177,14 @@ def fewshot_job(
 
 
 def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
-    """Zero- and few-shot of every method, split and number of shots; the gain with its t interval over episodes, each
-    the mean over the seeds, which share them."""
+    """Zero-shot and few-shot scores of every method, split and number of shots.
+
+    Args:
+        rows: One row per episode.
+
+    Returns:
+        One row per case; the gain has Student's interval over episodes, each the mean over the seeds, which share them.
+    """
     out = []
     keys = sorted({(row["fid"], row["split"], row["method"], row["shots"]) for row in rows})
     for fid, split, method, shots in keys:
@@ -161,6 +206,7 @@ def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
 
 
 def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section]:
+    """Report sections: a verdict and one table per measure."""
     blocks: list[s.Block] = []
     for name in MEASURES:
         cells: list[list[s.Cell]] = []
@@ -180,8 +226,10 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
         columns = ["split", "method", "shots", "zero-shot", "few-shot", "gain, points"]
         blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="gain, points"))
     gains = [row["recall@1"]["gain"] for row in summary]
-    sure = sum(gain["low"] > 0 for gain in gains)
-    sentence = f"Few images help in {sure} of {len(gains)} cases beyond chance, by recall@1 on the same queries."
+    significant = sum(gain["low"] > 0 for gain in gains)
+    sentence = (
+        f"Few-shot adaptation helps significantly in {significant} of {len(gains)} cases (recall@1, same queries)."
+    )
     return {
         "verdict": s.Section(title="Few-shot", order=s.VERDICT, blocks=[s.Verdict(sentence=sentence)]),
         "table": s.Section(title="Zero-shot and few-shot", order=s.TABLE, blocks=blocks),
@@ -191,10 +239,20 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
 def episode(
     labels: np.ndarray, rows: np.ndarray, shots: Sequence[int], number: int, gallery: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Rows of each support (by shots, nested) and of the `queries`. Classes too small for a query are left out.
+    """Draw one episode.
 
-    Where queries are parted from the `gallery` (by row), supports come from the gallery, of which something is left: a
+    Where queries are separate from the ``gallery``, supports come from the gallery, of which something is left: an
     image taken a moment after a query would give its answer away.
+
+    Args:
+        labels: Class codes of all rows.
+        rows: Row numbers of the test images.
+        shots: Numbers of support images per class.
+        number: Number of the episode.
+        gallery: Gallery mask of all rows.
+
+    Returns:
+        Row numbers of each support (by shots, nested) and of the ``queries``; too small classes are left out.
     """
     most = max(shots)
     supports: dict[str, list[np.ndarray]] = {str(k): [] for k in shots}
@@ -211,30 +269,42 @@ def episode(
             supports[str(k)].append(group[:k])
         queries.append(group[most:])
     if len(queries) < 2:
-        raise LookalikeError(f"Few-shot needs two test classes or more with at least {most + 2} images.")
+        raise LookalikeError(f"Few-shot needs at least two test classes with at least {most + 2} images.")
     out = {name: np.sort(np.concatenate(parts)) for name, parts in supports.items()}
     return {**out, "queries": np.sort(np.concatenate(queries))}
 
 
 def stored_episode(
-    found: shared_features.SharedFeatures,
+    shared: shared_features.SharedFeatures,
     rows: np.ndarray,
     supports: Mapping[str, Any],
     shots: Sequence[int],
     number: int,
 ) -> dict[str, np.ndarray]:
-    """The same of an authors' file, `supports`: shots → episode → class → file names. Its supports are not nested: the
-    queries are what none of them holds."""
-    files = [str(name) for name in found.table.take(rows).column("path")]
-    places = {(found.names[found.labels[row]], Path(f).name): row for row, f in zip(rows.tolist(), files, strict=True)}
+    """An episode of an authors' file, whose supports are not nested: the queries are what none of them contains.
+
+    Args:
+        shared: The shared features.
+        rows: Row numbers of the test images.
+        supports: Shots → episode → class → file names.
+        shots: Numbers of support images per class.
+        number: Number of the episode.
+
+    Returns:
+        Row numbers of each support and of the ``queries``.
+    """
+    files = [str(name) for name in shared.table.take(rows).column("path")]
+    row_of = {
+        (shared.names[shared.labels[row]], Path(f).name): row for row, f in zip(rows.tolist(), files, strict=True)
+    }
     out = {}
     for k in shots:
         try:
             named = supports[str(k)][str(number)]
             wanted = [(name, Path(file).name) for name, files in named.items() for file in files]
-            out[str(k)] = np.sort(np.array([places[key] for key in wanted], np.int64))
+            out[str(k)] = np.sort(np.array([row_of[key] for key in wanted], np.int64))
         except KeyError as error:
-            raise LookalikeError(f"Episode {number} with {k} shots needs {error}, which is not there.") from error
+            raise LookalikeError(f"Episode {number} with {k} shots refers to {error}, which does not exist.") from error
     return {**out, "queries": np.setdiff1d(rows, np.concatenate(list(out.values())))}
 
 
@@ -252,42 +322,56 @@ def fewshot_trial(
     supports: Mapping[str, Any] | None = None,
     fingerprint: str = "",
 ) -> dict[str, Any]:
-    """Train on the classes `train`, then adapt to each episode's support; `shots` gives steps by number of shots.
+    """Train on some classes, then adapt to the support of each episode.
 
-    `validation` are training classes that choose the step, `supports` the episodes (both drawn otherwise).
+    Args:
+        table: Path of the stored table.
+        train: Training classes.
+        test: Test classes.
+        method: Training method, or ``"frozen"``.
+        settings: Training settings.
+        adapt: Settings of the adaptation.
+        shots: Steps of adaptation by number of shots.
+        episodes: Number of episodes.
+        validation: Training classes that choose the step; drawn at random if empty.
+        supports: Supports of an authors' file; drawn at random by default.
+        fingerprint: Identity of the table; only distinguishes the stored jobs.
+
+    Returns:
+        ``episodes``: zero-shot and few-shot scores of every episode and number of shots.
     """
     chosen, further = TrainSettings.model_validate(dict(settings)), TrainSettings.model_validate(dict(adapt))
     with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
-        found = shared_features.load(table, chosen)
+        shared = shared_features.load(table, chosen)
         run = Run.create(method, {}, path=Path(folder) / "run")
-        parts = shared_features.build_setup(
-            found, chosen, divide(found, chosen, train, test, validation=validation), run
+        setup = shared_features.build_setup(
+            shared, chosen, divide(shared, chosen, train, test, validation=validation), run
         )
         if method != FROZEN:
-            fit(parts, run)
-        top = shared_features.copy_head(found.model)
-        rows, counts = found.rows_of(test), [int(k) for k in shots]
-        gallery = np.zeros(len(found.labels), bool)
-        gallery[rows] = query_gallery(found.table.take(rows), found.labels[rows]).get("gallery", False)
+            fit(setup, run)
+        top = shared_features.copy_head(shared.model)
+        rows, counts = shared.rows_of(test), [int(k) for k in shots]
+        gallery = np.zeros(len(shared.labels), bool)
+        gallery[rows] = query_gallery(shared.table.take(rows), shared.labels[rows]).get("gallery", False)
         out = []
         for number in range(episodes):
             if supports:
-                sets = stored_episode(found, rows, supports, counts, number)
+                sets = stored_episode(shared, rows, supports, counts, number)
             else:
-                sets = episode(found.labels, rows, counts, number, gallery if gallery.any() else None)
+                sets = episode(shared.labels, rows, counts, number, gallery if gallery.any() else None)
             queries = sets["queries"]
-            zero = _measured(found, queries, found.vectors(queries, top))
+            zero = _measured(shared, queries, shared.vectors(queries, top))
             for k, steps in shots.items():
                 own = further.model_copy(update={"steps": steps, "evaluate_every": max(steps, 1), "seed": number})
                 none = queries[:0]
                 division = Division(sets[k], none, queries, "few-shot")
                 run = Run.create("few-shot", {}, path=Path(folder) / f"{number}-{k}")
-                encode, _ = fit(shared_features.build_setup(found, own, division, run, top), run)
-                few = _measured(found, queries, encode(queries))
+                encode, _ = fit(shared_features.build_setup(shared, own, division, run, top), run)
+                few = _measured(shared, queries, encode(queries))
                 out.append({"episode": number, "shots": int(k), "zero": zero, "few": few, "queries": len(queries)})
     return {"episodes": out}
 
 
-def _measured(found: shared_features.SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, float]:
-    values = retrieval_scores(found, rows, vectors)
+def _measured(shared: shared_features.SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, float]:
+    values = retrieval_scores(shared, rows, vectors)
     return {name: values[name] for name in ("recall@1", "map@1000")}

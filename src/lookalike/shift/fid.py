@@ -177,7 +177,7 @@ def _cholesky(covariance: Floats) -> Floats | None:
 
 
 def _root_trace(lower: Floats, second: Floats) -> float:
-    """tr (S₁S₂)^½ as Σ√λ of LᵀS₂L with S₁ = LLᵀ: half the cost of singular values. Overwrites ``second``."""
+    """Trace of (S₁S₂)^½ as Σ√λ of LᵀS₂L with S₁ = LLᵀ: half the cost of singular values. Overwrites ``second``."""
     # LAPACK is column-major: the transposed views need no copy, and S₂ is symmetric.
     product, _ = lapack.dsygst(second.T, lower.T, itype=2, lower=0, overwrite_a=1)  # fills the upper half
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(product.T, UPLO="L"), 0)).sum())

@@ -1,4 +1,4 @@
-"""The verb `shift place`: new, unlabeled images on a model's own curve."""
+"""The command ``shift place``: place new, unlabeled images on a model's own curve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ from lookalike.data.table import Table
 from lookalike.models import Embedder, features_for
 from lookalike.models.model_folder import find
 from lookalike.models.pooling import unit
-from lookalike.shift.graded_folders import FEWEST, Images, Model, SplitPoint, class_halves, far_limit, grade_folders
+from lookalike.shift.graded_folders import (
+    MIN_TO_PLACE,
+    HeldOutModel,
+    LabeledFeatures,
+    SplitPoint,
+    class_halves,
+    far_limit,
+    grade_folders,
+)
 from lookalike.shift.make_splits import split_features
 from lookalike.shift.recall_estimate import GradedFolder
 from lookalike.shift.shared_features import HeadAndNorm, SharedFeatures, build_setup, copy_head
@@ -37,8 +45,8 @@ from lookalike.training.selection import embed_features
 from lookalike.training.settings import TrainSettings, resolve
 
 Halves = Sequence[tuple[np.ndarray, np.ndarray]]
-STYLED = 800  # held-out images that other looks are made of: each look costs a pass over them
-LOOKS: tuple[Steps, ...] = (
+STYLED_IMAGES = 800  # held-out images rendered in other styles; each style costs a pass over them
+STYLES: tuple[Steps, ...] = (
     *((step,) for step in (("gray", 3), ("blur", 2), ("blur", 3), ("noise", 2), ("noise", 3), ("jpeg", 3))),
     *((step,) for step in (("color", 2), ("poster", 2), ("poster", 3), ("sketch", 2), ("sketch", 3))),
     *((step,) for step in (("negative", 3), ("edges", 1), ("edges", 3), ("pixel", 2), ("dark", 3), ("pale", 3))),
@@ -67,22 +75,44 @@ def place(
     device: str = "auto",
     out: str | Path | None = None,
 ) -> Placement:
-    """Say where unlabeled images lie on the model's own curve, and the recall@1 to expect of them.
+    """Estimate recall@1 on new images without labels.
 
-    `model` is a run or a model folder. The curve is learned once, from images the model was not trained on (those of
-    the run, or `data`: classes it has not seen, or a table with a split), and kept beside the model (`curve` puts it
-    elsewhere). It is learned again with `fresh`, and when another `data` or `seed` (0 at first) is given than it was
-    learned with. The figure is about finding images of the same class within the folder. `out` makes a run folder with
-    the sections of a report.
+    The folder is placed on the model's own curve of recall over distance from training. The curve is learned once, from
+    images the model was not trained on (those of the run, or ``data``), and stored beside the model; it is learned
+    again when ``data`` or ``seed`` differ from those it was learned with. The estimate is about finding images of the
+    same class within the folder.
+
+    Args:
+        model: A run or a model folder.
+        folder: New images, without labels.
+        data: Labeled images to learn the curve from, of classes the model has not seen or with a split.
+        layout: Layout of the labeled images; detected by default.
+        level: Coverage of the interval.
+        curve: Folder of the curve; beside the model by default.
+        fresh: Learn the curve again.
+        seed: Seed the curve is learned with; 0 at first.
+        device: Device to compute on.
+        out: Run folder to write the report's sections to.
+
+    Returns:
+        The placement: position, expected recall@1 with its interval, and a message.
+
+    Raises:
+        LookalikeError: If the level is out of range, or there is nothing to learn the curve from.
+
+    Example:
+        >>> placement = la.shift.place(model="runs/birds", folder="new-photos")  # doctest: +SKIP
+        >>> print(placement.message)  # doctest: +SKIP
+        As far from training as split 2 of 5; expect recall@1 0.71, between 0.60 and 0.81.
     """
     if not 0.5 <= level < 1:
         raise LookalikeError(f"The level of an interval is {level:g}; it must be at least 0.5 and below 1.")
     embedder = Embedder.from_pretrained(model, device=device)
     path = Path(curve) if curve is not None else curve_folder(model, embedder)
     if data is None and layout != "auto":
-        progress.warn("`layout` is that of the labeled images; without `data` it changes nothing.")
+        progress.warn("`layout` describes the labeled images; without `data` it has no effect.")
     labeled = read_table(data, layout=layout, progress=True) if isinstance(data, (str, Path)) else data
-    known = None if fresh else _kept(path, embedder, labeled, seed)
+    known = None if fresh else _stored_curve(path, embedder, labeled, seed)
     if known is None:
         known = learn(model, embedder, labeled, seed=seed or 0)
         known.save(path)
@@ -90,9 +120,11 @@ def place(
     found = audit(table, near=False, progress=True)
     first = np.sort(np.unique(found.table.column("content_id").astype(str), return_index=True)[1])
     if len(first) < len(found.table):
-        progress.say(f"{len(found.table) - len(first)} copies of other images are left out.")
+        progress.say(f"{len(found.table) - len(first)} duplicate images are left out.")
     if len(first) < 2:
-        raise LookalikeError(f"`{table.name}` holds {len(first)} different images; placing needs at least {FEWEST}.")
+        raise LookalikeError(
+            f"`{table.name}` has {len(first)} different images, but placing needs at least {MIN_TO_PLACE}."
+        )
     images = found.table.take(first)
     features = unit_rows(features_for(embedder, images, views=[CenterView(embedder.preprocess)], progress=True)[0])
     placement = known.place(encoder(copy_head(embedder))(features), features, level=level)
@@ -107,19 +139,19 @@ def place(
 
 
 def curve_folder(model: str | Path, embedder: Embedder) -> Path:
-    """Beside the model folder; a model without one keeps its curve in the user's folder."""
+    """Folder of a model's curve: beside the model folder, or in the user's folder for a model without one."""
     found = find(model)
     if found is None:
         return folders.home() / "curves" / embedder.fingerprint()
     return found.with_name(f"{found.name}.curve")
 
 
-def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) -> ShiftCurve | None:
-    """The curve that was learned before, if it is this model's, of today's kind, and of what is asked for."""
+def _stored_curve(path: Path, embedder: Embedder, data: Table | None, seed: int | None) -> ShiftCurve | None:
+    """The stored curve, if it belongs to this model, is current, and was learned from the given data and seed."""
     if not (path / CURVE).is_file():
         return None
     if read_json(path / CURVE, "model's curve").get("format") in range(FORMAT_VERSIONS["curve"]):
-        progress.warn(f"The curve `{path}` was learned by an older version; it is learned again.")
+        progress.warn(f"The curve `{path}` was learned by an older version; it will be learned again.")
         return None
     known = ShiftCurve.load(path)
     why = ""
@@ -132,23 +164,24 @@ def _kept(path: Path, embedder: Embedder, data: Table | None, seed: int | None) 
     elif seed is not None and known.about.get("seed") != seed:
         why = f"was learned with seed {known.about.get('seed')}"
     if why:
-        progress.warn(f"The curve `{path}` {why}; it is learned again.")
+        progress.warn(f"The curve `{path}` {why}; it will be learned again.")
     return None if why else known
 
 
 def _identity(table: Table) -> str:
-    """A name for labeled images: what they are, their classes, and who was trained on."""
+    """Hash of labeled images: content, classes and split."""
     codes, names = table.labels()
     split = table.column("split") if table.has("split") else ()
     return hash_bytes(table.fingerprint(), codes.tobytes(), json.dumps([names, [str(side) for side in split]]))
 
 
 def encoder(top: HeadAndNorm) -> Any:
-    """Unit features → unit embeddings."""
+    """A function from unit features to unit embeddings."""
     return lambda rows: embed_features(top[0], rows, top[1])
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Rows of unit length."""
     out: np.ndarray = unit(torch.from_numpy(np.array(features, np.float32))).numpy()
     return out
 
@@ -157,23 +190,33 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
 
 
 def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: int = 0) -> ShiftCurve:
-    """Learn a model's curve from labeled images: those it was trained on, and those it was not."""
+    """Learn a model's curve from labeled images.
+
+    Args:
+        model: The run or model folder.
+        embedder: The loaded model.
+        data: Labeled images; those of the run by default.
+        seed: Seed of all draws.
+
+    Returns:
+        The curve.
+    """
     torch.set_num_threads(threads())
     given, settings = _labeled(model, data)
     table = given if data is None else audit(given, near=False, progress=True).table  # a run's was looked at before
     labels, names = table.labels()
     train, held = _sides(table, labels)
     progress.say(
-        f"The model's curve is learned, once: from {min(STYLED, len(held)):,} images of `{table.name}` it was not "
-        f"trained on, each in {len(LOOKS)} other looks. That takes some minutes."
+        f"Learning the model's curve, once, from {min(STYLED_IMAGES, len(held)):,} held-out images of `{table.name}` "
+        f"in {len(STYLES)} other styles; this takes some minutes."
     )
     center = [CenterView(embedder.preprocess)]
     features = unit_rows(features_for(embedder, table, views=center, progress=True)[0])
-    some = np.sort(numpy_rng(seed, "other looks").permutation(held)[:STYLED])
-    images = Images(features, labels, _looks(embedder, table.take(some)), some)
+    some = np.sort(numpy_rng(seed, "other looks").permutation(held)[:STYLED_IMAGES])
+    images = LabeledFeatures(features, labels, _styled_features(embedder, table.take(some)), some)
     halves = class_halves(labels, held, seed)
-    fixed = Model(encoder(copy_head(embedder)), train, held)
-    graded, reference, kinds = grade_folders(images, fixed, halves, seed=seed, name="fixed")
+    fixed = HeldOutModel(encoder(copy_head(embedder)), train, held)
+    graded, reference, class_centers = grade_folders(images, fixed, halves, seed=seed, name="fixed")
     splits: list[SplitPoint] = []
     if settings is not None and len(names) >= RECIPE_CLASSES:
         more, splits = recipe_curve(images, table, embedder, settings, halves, seed=seed)
@@ -184,55 +227,61 @@ def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: in
         "held_out": len(held),
         "classes": len(names),
         "folders": len(graded),
-        "looks": list(images.looks),
+        "styles": list(images.styles),
         "method": None if settings is None else settings.method.name,
         "data": _identity(given),
         "seed": seed,
     }
     far = far_limit(images, held, reference)
     progress.say(f"Learning from {len(graded):,} folders of known classes")
-    return ShiftCurve.learn(
-        embedder.fingerprint(), graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about
+    return ShiftCurve.fit(
+        embedder.fingerprint(),
+        graded,
+        splits=splits,
+        reference=reference,
+        class_centers=class_centers,
+        far=far,
+        about=about,
     )
 
 
 def _labeled(model: str | Path, data: Table | None) -> tuple[Table, TrainSettings | None]:
-    """The labeled images, and the recipe where the model comes from a run."""
+    """The labeled images, and the settings where the model comes from a run."""
     run = next((Run(p) for p in (Path(model), folders.runs() / Path(model), Path(model).parent) if Run.is_run(p)), None)
     settings = resolve(run.config) if run is not None and "method" in run.config else None
     if data is not None:
         return data, settings
     if run is None or not (run.path / "table.parquet").exists():
         raise LookalikeError(
-            f"There is nothing to learn the curve of `{model}` from, since it is not a run whose images are known: "
-            "give labeled images with --data, of classes the model was not trained on or with a split."
+            f"`{model}` is not a run whose images are known, so its curve cannot be learned. Give labeled images with "
+            "--data, of classes the model was not trained on or with a split."
         )
     return Table.load(run.path / "table.parquet"), settings
 
 
 def _sides(table: Table, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(trained on, held out) of the labeled rows; without a split all are held out, and distances are from them."""
+    """(training rows, held-out rows) of the labeled images; without a split, all of them for both."""
     known = labels >= 0
     if table.has("split") and {"train"} < set(table.column("split")) - {None}:
         split = table.column("split")
         return np.flatnonzero(known & (split == "train")), np.flatnonzero(known & np.isin(split, ("val", "test")))
-    progress.say("The table has no split: no image is taken to be trained on.")
+    progress.say("The table has no split, so no image is assumed to be trained on.")
     rows = np.flatnonzero(known)
     return rows, rows
 
 
-def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
-    """Unit features of images in other looks; each is decoded once."""
+def _styled_features(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
+    """Unit features of images in other styles; each image is decoded once."""
     pre = embedder.preprocess
 
     def crop(row: int) -> np.ndarray:
         return prepare(decode(table.open_bytes(row), box=table.box(row), min_side=pre.size), pre)
 
-    with ThreadPoolExecutor(threads()) as crew:
-        crops = list(crew.map(crop, range(len(table))))
+    with ThreadPoolExecutor(threads()) as pool:
+        crops = list(pool.map(crop, range(len(table))))
     out = {}
-    with progress.Progress("Other looks", len(LOOKS) * len(crops)) as bar:
-        for number, steps in enumerate(LOOKS):
+    with progress.Progress("Other styles", len(STYLES) * len(crops)) as bar:
+        for number, steps in enumerate(STYLES):
             view = StyleView(pre, steps, cropped=True)
             found = embedder.features(crops, view=view, seed=derive(0, "view", number, 0))
             out[" and ".join(f"{style} {strength}" for style, strength in steps)] = unit_rows(found)
@@ -241,21 +290,32 @@ def _looks(embedder: Embedder, table: Table) -> dict[str, np.ndarray]:
 
 
 def recipe_curve(
-    images: Images, table: Table, embedder: Embedder, settings: TrainSettings, halves: Halves, *, seed: int = 0
+    images: LabeledFeatures, table: Table, embedder: Embedder, settings: TrainSettings, halves: Halves, *, seed: int = 0
 ) -> tuple[list[GradedFolder], list[SplitPoint]]:
-    """The recipe retrained on splits of growing difficulty: folders of each test side, and the curve itself.
+    """Retrain the recipe on splits of growing difficulty and grade folders of each test side.
 
-    Only the head is trained again, on the model's own features: a curve of the backbone would take days.
+    Only the head is retrained, on the model's own features.
+
+    Args:
+        images: Labeled features.
+        table: The images.
+        embedder: The model.
+        settings: Training settings of the run.
+        halves: Pairs of class subsets.
+        seed: Seed of the draws.
+
+    Returns:
+        The graded folders, and the curve over the splits.
     """
-    eye = {"name": embedder.name, "weights": embedder.fingerprint("pooled")}
-    found = split_features(table, images.features, eye, count=SPLITS, draws=1)
-    plain = Images(images.features, images.labels)
+    reference_model = {"name": embedder.name, "weights": embedder.fingerprint("pooled")}
+    found = split_features(table, images.features, reference_model, count=SPLITS, draws=1)
+    plain = LabeledFeatures(images.features, images.labels)
     graded: list[GradedFolder] = []
     splits: list[SplitPoint] = []
     for split in found.splits:
         rows = found.rows(table, split)
         encode = retrained(images, table, embedder, settings, rows["train"])
-        model = Model(encode, rows["train"], rows["test"])
+        model = HeldOutModel(encode, rows["train"], rows["test"])
         more, reference, _ = grade_folders(plain, model, halves, plain=2, seed=seed, name=f"split {split.id}")
         graded += more
         value = recall_at_1(encode(images.features[rows["test"]]), images.labels[rows["test"]])
@@ -264,10 +324,20 @@ def recipe_curve(
     return graded, splits
 
 
-def retrained(images: Images, table: Table, embedder: Embedder, settings: TrainSettings, train: np.ndarray) -> Any:
-    """The encoder the recipe would have made, had it been trained on these rows; some of their classes choose the step.
+def retrained(
+    images: LabeledFeatures, table: Table, embedder: Embedder, settings: TrainSettings, train: np.ndarray
+) -> Any:
+    """The encoder that the recipe gives when trained on these rows only, with a new head.
 
-    It starts anew: the model's own head knows classes that are now on the test side.
+    Args:
+        images: Labeled features.
+        table: The images.
+        embedder: The model.
+        settings: Training settings of the run.
+        train: Row numbers to train on; some of their classes choose the step.
+
+    Returns:
+        A function from unit features to unit embeddings.
     """
     over = {
         "views": {"mode": "cached", "layer": "pooled", "num_cached": 0},

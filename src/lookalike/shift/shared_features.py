@@ -1,6 +1,6 @@
-"""What the runs along a curve share: the images, a model's features of them, and cached random views.
+"""Images and features that all runs along a curve share.
 
-Each process loads them once, memory-mapped; a run then only picks rows.
+Each process loads them once, memory-mapped; a run then only selects rows.
 """
 
 from __future__ import annotations
@@ -33,23 +33,30 @@ HeadAndNorm = tuple[Any, Any]  # the head, and the norm layer behind it
 
 @dataclass
 class SharedFeatures:
-    """Images and the features of one starting model; row numbers are into the table."""
+    """Images and the features of one starting model; row numbers refer to the table.
+
+    Args:
+        table: The images.
+        labels: Class code of each row; −1 without a label.
+        names: Class names by code.
+        model: The starting model; each run replaces its head.
+        features: Pooled features of the center crop, shape ``(rows, d)``.
+        views: Pooled features of some random views, shape ``(views, rows, d)``; None: only the center crop.
+    """
 
     table: Table
     labels: np.ndarray
     names: list[str]
     model: Embedder
     features: np.ndarray
-    """Pooled features at the center crop, a row an image."""
     views: np.ndarray | None
-    """Pooled features of some random views (views, rows, …); None: the center crop alone."""
 
     def __post_init__(self) -> None:
         self.top = copy_head(self.model)
         """The starting model's own; the model's is replaced by every run."""
 
     def rows_of(self, classes: Sequence[str]) -> np.ndarray:
-        """The rows of these classes, in the table's order."""
+        """Row numbers of these classes, in the table's order."""
         places = {name: code for code, name in enumerate(self.names)}
         missing = [name for name in classes if name not in places]
         if missing:
@@ -60,18 +67,27 @@ class SharedFeatures:
         return np.flatnonzero(np.isin(self.labels, [places[name] for name in classes]))
 
     def vectors(self, rows: np.ndarray, top: HeadAndNorm | None = None) -> np.ndarray:
-        """Unit embeddings that a top, by default the starting model's own, makes of the features."""
+        """Unit embeddings of some rows by a head, by default that of the starting model."""
         head, norm = self.top if top is None else top
         return embed_features(head, self.features[rows], norm)
 
 
 def copy_head(model: Embedder) -> HeadAndNorm:
-    """A copy of what stands above the features: the head, and the norm layer behind it."""
+    """A copy of what follows the features: the head, and the norm layer behind it."""
     return copy.deepcopy(model.head), copy.deepcopy(model.norm)
 
 
 def load(table: str | Path, settings: TrainSettings, *, progress: bool = False) -> SharedFeatures:
-    """The material of a stored table; kept for the next call of the same process."""
+    """Load the shared features of a stored table; kept for the next call of the same process.
+
+    Args:
+        table: Path of the stored table.
+        settings: Training settings; only those of the model, the views and the device matter.
+        progress: Show progress.
+
+    Returns:
+        The features, from the cache where possible.
+    """
     # Steps, rates and seeds do not change the features, and must not load them again.
     of_features = settings.model_dump(mode="json", include={"model", "views", "device"})
     return _load(str(table), TrainSettings(**of_features).model_dump_json(), progress)
@@ -83,7 +99,16 @@ def _load(table: str, settings: str, progress: bool) -> SharedFeatures:
 
 
 def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) -> SharedFeatures:
-    """Compute (or find in the cache) what the runs need of these images."""
+    """Compute (or read from the cache) the features that runs on these images need.
+
+    Args:
+        table: The images.
+        settings: Training settings.
+        progress: Show progress.
+
+    Returns:
+        The shared features.
+    """
     torch.set_num_threads(threads())
     model = starting_model(settings, resolve(settings.device))
     pre, chosen = model.preprocess, settings.views
@@ -98,7 +123,7 @@ def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) ->
 
 
 class _SharedSetup(TrainingSetup):
-    """An assembly over shared material: nothing is computed again for a split."""
+    """Training setup over shared features: nothing is computed again for a split."""
 
     views: np.ndarray | None = None
 
@@ -110,32 +135,42 @@ class _SharedSetup(TrainingSetup):
 
 
 def build_setup(
-    material: SharedFeatures, settings: TrainSettings, division: Division, run: Run, top: HeadAndNorm | None = None
+    shared: SharedFeatures, settings: TrainSettings, division: Division, run: Run, top: HeadAndNorm | None = None
 ) -> TrainingSetup:
-    """Everything the loop needs for one run on cached features; `top` is another start than that of the settings.
+    """Everything the training loop needs for one run on cached features.
 
-    The model is the material's own, with this run's head in it: one run at a time.
+    The model is the shared one with this run's head in it, so only one run at a time may use it.
+
+    Args:
+        shared: The shared features.
+        settings: Settings of the run.
+        division: Rows for training, validation and test.
+        run: Run folder.
+        top: Head and norm to start from instead of those of the settings.
+
+    Returns:
+        The setup.
     """
-    model = material.model
-    model.head, model.norm = copy.deepcopy(material.top if top is None else top)
+    model = shared.model
+    model.head, model.norm = copy.deepcopy(shared.top if top is None else top)
     if top is None:
-        start_head(model, settings, material.features, material.labels, division.train, run)
+        start_head(model, settings, shared.features, shared.labels, division.train, run)
     model.head.requires_grad_(True)
     frozen = freeze(model, settings)
-    parts = _SharedSetup(
+    setup = _SharedSetup(
         settings=settings,
-        table=material.table,
+        table=shared.table,
         division=division,
-        labels=material.labels,
-        training_images=training_images_of(settings, material.table, material.labels, division),
+        labels=shared.labels,
+        training_images=training_images_of(settings, shared.table, shared.labels, division),
         model=model,
         device=model.device,
         parent="",
-        features=material.features,
-        first_head=material.top[0],
-        first_norm=material.top[1],
+        features=shared.features,
+        first_head=shared.top[0],
+        first_norm=shared.top[1],
         start_norm=copy.deepcopy(model.norm),
         frozen=frozen,
     )
-    parts.views = material.views
-    return parts
+    setup.views = shared.views
+    return setup

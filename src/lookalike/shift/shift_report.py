@@ -1,4 +1,4 @@
-"""Report."""
+"""Report sections of ``shift run`` (curve, tables, ranks, splits, maps, transfer) and of ``shift place``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,23 @@ POINTS = 1500  # images on a map
 SIDES = ("train", "test", "removed")
 
 
-def write_sections(run: Any, rows: ags.Rows, splits: Any, found: Any, facts: Mapping[str, Any]) -> None:
-    """All sections of a run; `rows` of the first model, `facts` what the result says of the others."""
+def write_sections(run: Any, rows: ags.Rows, splits: Any, shared: Any, facts: Mapping[str, Any]) -> None:
+    """Write all sections of a run.
+
+    Args:
+        run: Run folder.
+        rows: Results of the first starting model, one row per training run.
+        splits: The splits.
+        shared: Images and features, for the maps.
+        facts: Summary of the runs, also of the other starting models.
+    """
     sections = {
         "verdict": verdict_section(rows, facts),
         "table": table_section(rows),
         "curve": curve_section(rows),
         "ranks": ranks_section(rows),
         "progression": progression_section(splits),
-        "map": map_section(splits, found),
+        "map": map_section(splits, shared),
     }
     if facts.get("structure"):
         sections["structure"] = structure_section(facts["structure"])
@@ -41,6 +49,7 @@ def write_sections(run: Any, rows: ags.Rows, splits: Any, found: Any, facts: Map
 
 
 def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
+    """The best method, with its AGS and its recall on the easiest and the hardest split."""
     measure = "recall@1"
     trained = [row for row in rows if row["method"] != FROZEN] or list(rows)
     best, score = next(iter(ags.scores(trained, measure).items()))
@@ -56,13 +65,14 @@ def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
         s.Figure(label="hardest split", value=s.Value.of(ags.t_interval(values[-1]))),
     ]
     return s.Section(
-        title="How far it can be trusted",
+        title="Performance under shift",
         order=s.VERDICT,
         blocks=[s.Verdict(sentence=sentence, figures=figures, line=str(facts.get("line", "")))],
     )
 
 
 def table_section(rows: ags.Rows) -> s.Section:
+    """Every method on every split, with AGS."""
     blocks: list[s.Block] = []
     fids = ags.fids_of(rows)
     for measure, name in NAMES.items():
@@ -82,6 +92,7 @@ def table_section(rows: ags.Rows) -> s.Section:
 
 
 def curve_section(rows: ags.Rows) -> s.Section:
+    """Performance over FID for every method, and removals beside random ones."""
     blocks: list[s.Block] = []
     fids = list(ags.fids_of(rows).values())
     for measure, name in NAMES.items():
@@ -97,12 +108,12 @@ def curve_section(rows: ags.Rows) -> s.Section:
     if beside:
         columns = ["split", "method", "after removal", "on random classes"]
         note = "Fewer classes raise recall by themselves: a removal counts against random subsets of the same size."
-        blocks.append(s.Grid(title="Removal against chance", columns=columns, rows=beside, note=note))
+        blocks.append(s.Grid(title="Targeted against random removal", columns=columns, rows=beside, note=note))
     return s.Section(title="The curve", order=s.TABLE + 2, blocks=blocks)
 
 
 def _controls(rows: ags.Rows) -> list[list[s.Cell]]:
-    """Recall on each removal beside that on random classes before it; the mean over seeds and draws."""
+    """Recall after each removal beside that of random removals; means over seeds and draws."""
     return [
         [f"split {found['split']}", found["method"], s.Value(value=found["removal"]), s.Value(value=found["random"])]
         for found in ags.compare_removals(rows)
@@ -110,18 +121,17 @@ def _controls(rows: ags.Rows) -> list[list[s.Cell]]:
 
 
 def ranks_section(rows: ags.Rows) -> s.Section:
+    """Rank of every method on every split."""
     found = ags.ranks([row for row in rows if row["method"] != FROZEN] or rows, "recall@1")
     columns = ["method", *[f"split {k}" for k in found["splits"]]]
     cells: list[list[s.Cell]] = [[name, *places] for name, places in found["places"].items()]
-    cells.append(["pairs in another order than on the first", *found["pairs_swapped"]])
-    note = "Places by recall@1, 1 is best."
-    return s.Section(
-        title="Who leads where", order=s.TABLE + 4, blocks=[s.Grid(columns=columns, rows=cells, note=note)]
-    )
+    cells.append(["pairs in another order than on the first split", *found["pairs_swapped"]])
+    note = "Ranks by recall@1; 1 is best."
+    return s.Section(title="Ranks", order=s.TABLE + 4, blocks=[s.Grid(columns=columns, rows=cells, note=note)])
 
 
 def progression_section(splits: Any) -> s.Section:
-    """FID along the whole sequence, chosen splits marked; random removals beside it."""
+    """FID along the whole sequence with the chosen splits marked, beside random removals."""
     series = []
     for name, points in splits.progression().items():
         x, y = [p[0] for p in points], [p[1] for p in points]
@@ -130,9 +140,11 @@ def progression_section(splits: Any) -> s.Section:
     lines = s.Lines(
         x_label="steps of swapping and removal", y_label=f"FID ({splits.measure})", series=series, marks=marks
     )
-    columns = ["split", "step", "FID", "classes a side", "removed"]
+    columns = ["split", "step", "FID", "classes per side", "removed"]
     largest = max(p.fid for p in splits.splits)
-    digits = min(8, max(1, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1  # eyes differ in scale
+    digits = (
+        min(8, max(1, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
+    )  # the scale depends on the reference model
     cells: list[list[s.Cell]] = [
         [p.id, str(p.step), s.Value(value=p.fid, digits=digits), len(p.test), len(p.removed)] for p in splits.splits
     ]
@@ -141,39 +153,42 @@ def progression_section(splits: Any) -> s.Section:
     return s.Section(title="The splits", order=s.CURVES, blocks=blocks)
 
 
-def map_section(splits: Any, found: Any, *, points: int = POINTS, seed: int = 0) -> s.Section:
-    """The same images three times: which side they are on in an easy, a middle and a hard split."""
+def map_section(splits: Any, shared: Any, *, points: int = POINTS, seed: int = 0) -> s.Section:
+    """The same images three times: their side in an easy, a middle and a hard split."""
     from lookalike.evaluation.projection import project
 
-    rows = np.flatnonzero(found.labels >= 0)
+    rows = np.flatnonzero(shared.labels >= 0)
     rows = np.sort(numpy_rng(seed, "shift map").permutation(rows)[:points])
-    drawn = project(found.vectors(rows), seed=seed)
-    chosen = _three(splits.splits)
+    drawn = project(shared.vectors(rows), seed=seed)
+    chosen = _easy_middle_hard(splits.splits)
     blocks: list[s.Block] = []
-    for word, split in chosen:
+    for difficulty, split in chosen:
         side = {name: code for code, names in enumerate((split.train, split.test, split.removed)) for name in names}
-        codes = [side.get(found.names[label], -1) for label in found.labels[rows]]
-        panel = s.Panel(title=f"{word}: split {split.id}", x=drawn.places[:, 0].tolist(), y=drawn.places[:, 1].tolist())
+        codes = [side.get(shared.names[label], -1) for label in shared.labels[rows]]
+        panel = s.Panel(
+            title=f"{difficulty}: split {split.id}", x=drawn.places[:, 0].tolist(), y=drawn.places[:, 1].tolist()
+        )
         blocks.append(s.Scatter(panels=[panel], codes=codes, names=list(SIDES), note=drawn.note))
     return s.Section(title="Easy, middle, hard", order=s.MAP, blocks=blocks)
 
 
-def _three(splits: Sequence[Any]) -> list[tuple[str, Any]]:
+def _easy_middle_hard(splits: Sequence[Any]) -> list[tuple[str, Any]]:
     order = sorted(splits, key=lambda split: split.fid)
     picks = {0: "easy", len(order) // 2: "middle", len(order) - 1: "hard"}
-    return [(word, order[place]) for place, word in picks.items()]
+    return [(name, order[i]) for i, name in picks.items()]
 
 
 def structure_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
+    """Correlation of structural measures with performance."""
     blocks: list[s.Block] = []
     for measure, name in NAMES.items():
         rows = [s.Whisker(name=key, value=v["rho"], low=v["low"], high=v["high"]) for key, v in found[measure].items()]
         blocks.append(s.Whiskers(title=name, rows=rows, label="Spearman's ρ over all runs", reference=0.0))
-    return s.Section(title="What goes with performance", order=s.CLASSES, blocks=blocks)
+    return s.Section(title="Correlation with performance", order=s.CLASSES, blocks=blocks)
 
 
 def models_section(found: Mapping[str, Mapping[str, Any]]) -> s.Section:
-    """Capacity and pretraining: the same curve from several starting models."""
+    """AGS of several starting models."""
     cells: list[list[s.Cell]] = []
     for model, methods in found.items():
         for method, scores in methods.items():
@@ -183,7 +198,7 @@ def models_section(found: Mapping[str, Mapping[str, Any]]) -> s.Section:
 
 
 def transfer_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
-    """Trained here, measured elsewhere, beside the frozen model."""
+    """Models of the default split on other data sets, beside the frozen model."""
     cells: list[list[s.Cell]] = []
     for name, methods in found.items():
         frozen = methods[FROZEN]["value"]
@@ -201,37 +216,48 @@ def _value(score: Mapping[str, float]) -> s.Value:
 BINS = 8
 
 
-def placement_sections(found: Placement, reach: ShiftCurve) -> dict[str, s.Section]:
-    line = f"{found.seen.images:,} images; the curve was learned on {len(reach.points):,} folders of known classes"
-    shown = {"without a look at the folder": found.ignoring}
-    if found.recall is not None:
-        shown = {"recall@1 to expect": found.recall, **shown}
-    look = {"digits": 2, "level": found.level}
-    figures = [s.Figure(label=label, value=s.Value.of(value, **look)) for label, value in shown.items()]
-    verdict = s.Verdict(sentence=found.sentence, figures=figures, line=line)
+def placement_sections(placement: Placement, curve: ShiftCurve) -> dict[str, s.Section]:
+    """Sections of a placed folder.
+
+    Args:
+        placement: Where the folder lies.
+        curve: The model's curve.
+
+    Returns:
+        Sections by name.
+    """
+    line = (
+        f"{placement.position.images:,} images; the curve was learned on {len(curve.points):,} folders of known classes"
+    )
+    shown = {"without seeing the folder": placement.baseline}
+    if placement.recall is not None:
+        shown = {"recall@1 to expect": placement.recall, **shown}
+    options = {"digits": 2, "level": placement.level}
+    figures = [s.Figure(label=label, value=s.Value.of(value, **options)) for label, value in shown.items()]
+    verdict = s.Verdict(sentence=placement.message, figures=figures, line=line)
     out = {"verdict": s.Section(title="Where the folder lies", order=s.VERDICT, blocks=[verdict])}
-    if found.seen.distance is not None:
-        out["curve"] = s.Section(title="The model's curve", order=s.TABLE, blocks=[curve_block(found, reach)])
+    if placement.position.distance is not None:
+        out["curve"] = s.Section(title="The model's curve", order=s.TABLE, blocks=[curve_block(placement, curve)])
     return out
 
 
-def curve_block(found: Placement, reach: ShiftCurve) -> s.Lines:
-    """Recall over distance: the recipe retrained on splits, the fixed model on graded folders; the folder marked."""
-    assert found.seen.distance is not None
-    size = min(found.seen.used, MATCHED)
+def curve_block(placement: Placement, curve: ShiftCurve) -> s.Lines:
+    """Recall over distance for the recipe on splits and the model on graded folders; the folder is marked."""
+    assert placement.position.distance is not None
+    size = min(placement.position.used, MATCHED)
     series = []
-    if reach.splits:
-        points = sorted((max(split.distance(size), 0.0) ** 0.5, split.recall) for split in reach.splits)
+    if curve.splits:
+        points = sorted((max(split.distance(size), 0.0) ** 0.5, split.recall) for split in curve.splits)
         series.append(s.Series(name="recipe retrained on splits", x=[x for x, _ in points], y=[y for _, y in points]))
-    series.append(_fixed(reach))
-    mark = s.Mark(x=max(found.seen.distance, 0.0) ** 0.5, label="this folder")
+    series.append(_fixed(curve))
+    mark = s.Mark(x=max(placement.position.distance, 0.0) ** 0.5, label="this folder")
     note = "Band: 90 % of the graded folders. Distance is the square root of FID in 64 directions at equal size."
     return s.Lines(x_label="distance from training", y_label="recall@1", series=series, marks=[mark], note=note)
 
 
-def _fixed(reach: ShiftCurve) -> s.Series:
-    """The graded folders in order of their distance, a few at a time."""
-    order = sorted(reach.points, key=lambda point: point.distance)
+def _fixed(curve: ShiftCurve) -> s.Series:
+    """Graded folders in order of their distance, in a few bins."""
+    order = sorted(curve.points, key=lambda point: point.distance)
     groups: list[Any] = [group for group in np.array_split(np.arange(len(order)), BINS) if len(group)]
     recalls = [np.array([order[k].recall for k in group]) for group in groups]
     return s.Series(

@@ -1,7 +1,7 @@
-"""One run along a curve: train on one side of a split, measure on the other.
+"""One training run on a split: train on one side, evaluate on the other.
 
-The product's own loop takes the steps; around it nothing is computed twice. Functions here are jobs: plain
-arguments in, JSON out, so that they run in other processes and are stored by name.
+The functions here are jobs: plain arguments in, JSON out, so that they run in other processes and their results are
+stored by name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lookalike.training.loop import Loop, TrainingProgress
 from lookalike.training.selection import query_gallery_masks
 from lookalike.training.settings import TrainSettings
 from lookalike.training.setup import TrainingSetup
-from lookalike.training.setup import build_setup as assemble_whole
+from lookalike.training.setup import build_setup as build_whole_setup
 from lookalike.training.split import Division
 
 FROZEN = "frozen"  # the starting model itself, beside the methods
-STRUCTURE = 3000  # images that structural measures are taken on: more do not move them, and cost seconds
+STRUCTURE_IMAGES = 3000  # images that structural measures are taken on: more do not move them, and cost seconds
 MEASURES = ("recall@1", "map@1000", "map@1000_authors", "map@r", "coarse_recall@1")
 
 
@@ -52,78 +52,106 @@ def trial(
     transfer: Mapping[str, str] | None = None,
     fingerprint: str = "",
 ) -> dict[str, Any]:
-    """Recall and mAP on the classes `test` after training on the classes `train`.
+    """Train on some classes and evaluate retrieval on others.
 
-    `validation` are training classes that choose the step (drawn otherwise).
-    `controls` are other sets of test classes (by a name) to measure recall on: what removal does by itself.
-    `transfer` names other tables to measure the same model on. `fingerprint` only tells tables apart.
+    Args:
+        table: Path of the stored table.
+        train: Training classes.
+        test: Test classes.
+        method: Training method, or ``"frozen"`` for the starting model itself.
+        settings: Training settings as a nested mapping.
+        select: ``"validation"``, or ``"test"`` to choose the step on the test classes as the authors did.
+        validation: Training classes that choose the step; drawn at random if empty.
+        controls: Further sets of test classes, by name, on which recall@1 is evaluated (random removals).
+        transfer: Further tables, by name, on which the same model is evaluated.
+        fingerprint: Identity of the table; only distinguishes the stored jobs.
+
+    Returns:
+        The measures, structural measures of the embeddings, the best step, validation scores and seconds.
     """
-    chosen = TrainSettings.model_validate(dict(settings))
+    resolved = TrainSettings.model_validate(dict(settings))
     with quiet():
-        found = shared_features.load(table, chosen)
+        shared = shared_features.load(table, resolved)
         started = time.monotonic()
-        rows = found.rows_of(test)
+        rows = shared.rows_of(test)
         if method == FROZEN:
-            found.model.head, found.model.norm = found.top
-            encode, done = found.vectors, TrainingProgress()
+            shared.model.head, shared.model.norm = shared.top
+            encode, done = shared.vectors, TrainingProgress()
         else:
-            division = divide(found, chosen, train, test, select, validation)
-            encode, done = _train(found, chosen, division)
+            division = divide(shared, resolved, train, test, select, validation)
+            encode, done = _train(shared, resolved, division)
         trained = time.monotonic()
         vectors = encode(rows)
-        out = retrieval_scores(found, rows, vectors)
-        some = np.sort(numpy_rng(0, "structure").permutation(len(rows))[:STRUCTURE])
-        out["structure"] = structure(vectors[some], found.labels[rows][some])
+        out = retrieval_scores(shared, rows, vectors)
+        sample = np.sort(numpy_rng(0, "structure").permutation(len(rows))[:STRUCTURE_IMAGES])
+        out["structure"] = structure(vectors[sample], shared.labels[rows][sample])
         out["controls"] = {
-            name: [_recall_among(found, rows, vectors, classes) for classes in sets]
+            name: [_recall_among(shared, rows, vectors, classes) for classes in sets]
             for name, sets in (controls or {}).items()
         }
         if transfer:
-            out["transfer"] = _transfer(found, chosen, transfer)
+            out["transfer"] = _transfer(shared, resolved, transfer)
     seconds = {"train": round(trained - started, 2), "measure": round(time.monotonic() - trained, 2)}
     return {**out, "best_step": done.best_step, "steps": done.step, "scores": done.scores, "seconds": seconds}
 
 
 def divide(
-    found: SharedFeatures,
+    shared: SharedFeatures,
     settings: TrainSettings,
     train: Sequence[str],
     test: Sequence[str],
     select: str = "validation",
     validation: Sequence[str] = (),
 ) -> Division:
-    """The training classes less some that choose the step: `validation`, or a share drawn at random.
+    """Rows for training, validation and test.
 
-    `select="test"` is the authors' way: the test classes choose.
+    Args:
+        shared: The shared features.
+        settings: Settings of the run.
+        train: Training classes.
+        test: Test classes.
+        select: ``"test"``: the test classes choose the step, as in the authors' code.
+        validation: Training classes that choose the step; otherwise a random fraction of them.
+
+    Returns:
+        The division.
     """
     if select == "test":
-        return Division(found.rows_of(train), found.rows_of(test), found.rows_of(test), "shift")
-    share = settings.data.validation_fraction
-    if not validation and share and len(train) >= 4:
+        return Division(shared.rows_of(train), shared.rows_of(test), shared.rows_of(test), "shift")
+    fraction = settings.data.validation_fraction
+    if not validation and fraction and len(train) >= 4:
         order = numpy_rng(settings.data.split_seed, "shift validation").permutation(sorted(train)).tolist()
-        wanted = max(2, round(share * len(order)))
-        validation = [name for name in order if len(found.rows_of([name])) >= 2][:wanted]  # one image finds no other
-    kept = [name for name in train if name not in set(validation)]
-    return Division(found.rows_of(kept), found.rows_of(validation), found.rows_of(test), "shift")
+        size = max(2, round(fraction * len(order)))
+        validation = [name for name in order if len(shared.rows_of([name])) >= 2][:size]  # one image finds no other
+    training = [name for name in train if name not in set(validation)]
+    return Division(shared.rows_of(training), shared.rows_of(validation), shared.rows_of(test), "shift")
 
 
-def _train(found: SharedFeatures, settings: TrainSettings, division: Division) -> tuple[Any, TrainingProgress]:
-    """(encode(rows), how the training went)."""
+def _train(shared: SharedFeatures, settings: TrainSettings, division: Division) -> tuple[Any, TrainingProgress]:
+    """The encoder of row numbers, and how the training went."""
     with tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
-        parts: TrainingSetup
+        setup: TrainingSetup
         if settings.views.mode == "cached" and settings.views.layer == "pooled":
-            parts = shared_features.build_setup(found, settings, division, run)
+            setup = shared_features.build_setup(shared, settings, division, run)
         else:
-            parts = assemble_whole(settings, found.table, division, run)
-        return fit(parts, run)
+            setup = build_whole_setup(settings, shared.table, division, run)
+        return fit(setup, run)
 
 
-def fit(parts: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
-    """Take the steps, go back to the best one, and give what embeds any rows of the table."""
-    loop = Loop(parts.settings, parts, run)
+def fit(setup: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
+    """Run the training loop and return to the best step.
+
+    Args:
+        setup: What the loop needs.
+        run: Run folder.
+
+    Returns:
+        A function that embeds rows of the table, and how the training went.
+    """
+    loop = Loop(setup.settings, setup, run)
     done = loop.go()
-    checkpoint.load_trainable_state(parts.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
+    checkpoint.load_trainable_state(setup.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
 
     def encode(rows: np.ndarray) -> np.ndarray:
         return loop.embed(rows).cpu().numpy()
@@ -131,31 +159,50 @@ def fit(parts: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
     return encode, done
 
 
-def retrieval_scores(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
-    """Recall@1 and mAP@1000, corrected and as the authors have it, with the query and gallery sets of the table."""
-    table = found.table.take(rows)
-    how = query_gallery(table, found.labels[rows])
+def retrieval_scores(shared: SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
+    """Recall@1 and mAP@1000, corrected and as in the authors' code, by the protocol of the table.
+
+    Args:
+        shared: The shared features.
+        rows: Row numbers of the test images.
+        vectors: Their unit embeddings.
+
+    Returns:
+        The measures, the number of queries and the number of classes.
+    """
+    table = shared.table.take(rows)
+    masks = query_gallery(table, shared.labels[rows])
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
-    result = retrieval_metrics(vectors, found.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **how)
+    result = retrieval_metrics(vectors, shared.labels[rows], coarse=coarse, recall_at=(1,), top=1000, **masks)
     means = result.mean()
     values = {name: means[name] for name in MEASURES if name in means}
-    return {**values, "queries": len(result.query_index), "classes": len(np.unique(found.labels[rows]))}
+    return {**values, "queries": len(result.query_index), "classes": len(np.unique(shared.labels[rows]))}
 
 
-def _recall_among(found: SharedFeatures, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
-    """Recall@1 among the rows of some of the classes, with the same query and gallery sets."""
-    kept = np.isin(rows, found.rows_of(classes))
-    labels = found.labels[rows[kept]]
-    how = query_gallery(found.table.take(rows[kept]), labels)
-    return retrieval_metrics(vectors[kept], labels, recall_at=(1,), top=1, **how).mean()["recall@1"]
+def _recall_among(shared: SharedFeatures, rows: np.ndarray, vectors: np.ndarray, classes: Sequence[str]) -> float:
+    """Recall@1 among the rows of some of the classes, by the same protocol."""
+    among = np.isin(rows, shared.rows_of(classes))
+    labels = shared.labels[rows[among]]
+    masks = query_gallery(shared.table.take(rows[among]), labels)
+    return retrieval_metrics(vectors[among], labels, recall_at=(1,), top=1, **masks).mean()["recall@1"]
 
 
 def query_gallery(table: Table, labels: np.ndarray) -> dict[str, Any]:
-    """Query and gallery where the table has them for every class; else none, and each image asks all others. After
-    swapping, classes that were for training are tested, and some data sets part only the others."""
-    how = query_gallery_masks(table)
-    marked = np.unique(labels[how["query"] | how["gallery"]]) if how else labels[:0]
-    return how if np.isin(labels, marked).all() else {}
+    """Query and gallery masks where the table has them for every class, else none.
+
+    Without masks each image is a query against all others. After swapping, former training classes are tested, and some
+    data sets mark queries and gallery only for the other classes.
+
+    Args:
+        table: The test images.
+        labels: Their class codes.
+
+    Returns:
+        ``query`` and ``gallery`` masks, or nothing.
+    """
+    masks = query_gallery_masks(table)
+    marked = np.unique(labels[masks["query"] | masks["gallery"]]) if masks else labels[:0]
+    return masks if np.isin(labels, marked).all() else {}
 
 
 def recall_at_1(vectors: np.ndarray, labels: np.ndarray) -> float:
@@ -164,20 +211,20 @@ def recall_at_1(vectors: np.ndarray, labels: np.ndarray) -> float:
     return float((labels[index[:, 0]] == labels).mean())
 
 
-def _transfer(found: SharedFeatures, settings: TrainSettings, others: Mapping[str, str]) -> dict[str, Any]:
-    """The model as it is now on other data sets."""
+def _transfer(shared: SharedFeatures, settings: TrainSettings, others: Mapping[str, str]) -> dict[str, Any]:
+    """Scores of the current model on other data sets."""
     out = {}
     for name, path in others.items():
         other = shared_features.load(path, settings)
         rows = np.flatnonzero(other.labels >= 0)
-        values = retrieval_scores(other, rows, other.vectors(rows, shared_features.copy_head(found.model)))
+        values = retrieval_scores(other, rows, other.vectors(rows, shared_features.copy_head(shared.model)))
         out[name] = {key: values[key] for key in ("recall@1", "map@1000")}
     return out
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """A worker says nothing, and uses the threads it was given."""
+    """Silence progress messages, and use the number of threads this process may use."""
     torch.set_num_threads(threads())
     level = progress.level()
     progress.set_level(0)

@@ -20,9 +20,9 @@ def row(truth, low, high, verdict="placed"):
 
 
 def test_coverage_and_width():
-    rows = [row(0.5, 0.4, 0.6), row(0.9, 0.4, 0.8), row(0.3, 0.0, 0.6, "beyond"), row(0.6, 0.4, 0.8)]
+    rows = [row(0.5, 0.4, 0.6), row(0.9, 0.4, 0.8), row(0.3, 0.0, 0.6, "out_of_range"), row(0.6, 0.4, 0.8)]
     found = place.summary(rows)
-    assert found["covered"] == 0.75 and found["folders"] == 4 and found["beyond"] == 1
+    assert found["covered"] == 0.75 and found["folders"] == 4 and found["out_of_range"] == 1
     assert found["covered_low"] < 0.75 < found["covered_high"]
     assert found["width"] == pytest.approx(0.4) and found["width_ratio"] == pytest.approx(0.5)
     assert found["mean_error"] == pytest.approx((0.0 + 0.3 + 0.0 + 0.0) / 4)

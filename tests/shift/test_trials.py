@@ -97,7 +97,7 @@ def test_a_removal_without_its_start_has_no_controls_and_that_is_said(capfd, ima
     splits = SplitSet.load(done.path / "splits.json")
     assert splits.end_of_swapping() is None and any(map(splits.is_removal, splits.splits))
     assert not any(row["controls"] for row in done.result["rows"])
-    assert "without random ones" in capfd.readouterr().err
+    assert "without random controls" in capfd.readouterr().err
 
 
 def test_files_without_random_removals_get_them():

@@ -17,8 +17,8 @@ from lookalike.data import read_table
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
 from lookalike.shift import graded_folders, neighbor_features, placement
 from lookalike.shift.graded_folders import (
-    Images,
-    Model,
+    HeldOutModel,
+    LabeledFeatures,
     SplitPoint,
     TrainingReference,
     class_halves,
@@ -47,23 +47,25 @@ def encode(rows):
 
 
 @pytest.fixture(scope="module")
-def reach():
+def curve():
     features, labels = world()
     train, held = np.flatnonzero(labels < 14), np.flatnonzero(labels >= 14)
-    looks = {
+    styles = {
         "gray": unit(features[held] + 0.05),
         "noise": unit(features[held] + 0.03 * numpy_rng(1, "n").standard_normal(features[held].shape)),
     }
-    images = Images(features, labels, looks, held)
-    model = Model(encode, train, held)
-    graded, reference, kinds = grade_folders(images, model, class_halves(labels, held, 0), plain=4, styled=2)
+    images = LabeledFeatures(features, labels, styles, held)
+    model = HeldOutModel(encode, train, held)
+    graded, reference, class_centers = grade_folders(images, model, class_halves(labels, held, 0), plain=4, styled=2)
     splits = [
         SplitPoint(k, 10.0 * k, 0.9 - 0.1 * k, reference, reference.project(unit(features[held] + 0.1 * k)))
         for k in range(1, 4)
     ]
     far = far_limit(images, held, reference)
     about = {"images": len(labels)}
-    return ShiftCurve.learn("abc", graded, splits=splits, reference=reference, kinds=kinds, far=far, about=about)
+    return ShiftCurve.fit(
+        "abc", graded, splits=splits, reference=reference, class_centers=class_centers, far=far, about=about
+    )
 
 
 # ---- evidence ------------------------------------------------------------------------------------
@@ -72,12 +74,12 @@ def reach():
 def test_evidence_is_what_the_loops_say():
     features, labels = world(classes=8, images=9)
     vectors = encode(features)
-    kinds = neighbor_features.class_means(vectors[labels < 4], labels[labels < 4])
+    class_centers = neighbor_features.class_means(vectors[labels < 4], labels[labels < 4])
     images = labels >= 3
-    found = neighbor_features.evidence(vectors[images], features[images], kinds)
+    found = neighbor_features.neighbor_features(vectors[images], features[images], class_centers)
     for row in (0, 7, 44):
-        said = dict(zip(neighbor_features.NAMES, found[row].tolist(), strict=True))
-        expected = naive.evidence(vectors[images], features[images], kinds, row)
+        said = dict(zip(neighbor_features.FEATURES, found[row].tolist(), strict=True))
+        expected = naive.evidence(vectors[images], features[images], class_centers, row)
         assert {name: said[name] for name in expected} == pytest.approx(expected, abs=2e-4)
 
 
@@ -85,22 +87,26 @@ def test_recall_is_what_the_loops_say():
     features, labels = world(classes=5, images=6, spread=2.0)
     labels = labels.copy()
     labels[0] = 9  # alone in its class: it does not ask
-    assert graded_folders.recall(features, labels) == pytest.approx(naive.recall(features, labels))
+    assert graded_folders.folder_recall(features, labels) == pytest.approx(naive.recall(features, labels))
 
 
 def test_evidence_follows_its_image():
     features, labels = world(classes=8, images=8)
     vectors, order = encode(features), numpy_rng(0, "order").permutation(len(features))
-    kinds = neighbor_features.class_means(vectors, labels)
-    one = neighbor_features.evidence(vectors, features, kinds)
-    two = neighbor_features.evidence(vectors[order], features[order], kinds)
+    class_centers = neighbor_features.class_means(vectors, labels)
+    one = neighbor_features.neighbor_features(vectors, features, class_centers)
+    two = neighbor_features.neighbor_features(vectors[order], features[order], class_centers)
     np.testing.assert_allclose(one[order], two, atol=1e-4)
 
 
 def test_without_classes_of_training_nothing_is_said_of_them():
     features, _ = world(classes=6, images=8)
     found = dict(
-        zip(neighbor_features.NAMES, neighbor_features.evidence(features, features, features[:0]).T, strict=True)
+        zip(
+            neighbor_features.FEATURES,
+            neighbor_features.neighbor_features(features, features, features[:0]).T,
+            strict=True,
+        )
     )
     assert not any(found[name].any() for name in ("classes sharp", "classes", "same class", "profile"))
     assert (found["features first"] == 1).all() and (found["features rank"] == 0).all()
@@ -111,9 +117,9 @@ def test_images_that_were_trained_on_are_no_witnesses_for_their_classes():
     from lookalike.shift.graded_folders import training_class_means
 
     features, labels = world(classes=6, images=8)
-    rows, images = np.arange(len(labels)), Images(features, labels)
-    assert len(training_class_means(images, Model(encode, rows, rows), features)) == 0
-    assert len(training_class_means(images, Model(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
+    rows, images = np.arange(len(labels)), LabeledFeatures(features, labels)
+    assert len(training_class_means(images, HeldOutModel(encode, rows, rows), features)) == 0
+    assert len(training_class_means(images, HeldOutModel(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
 
 
 # ---- distance ------------------------------------------------------------------------------------
@@ -143,21 +149,23 @@ def test_folders_are_class_subsets_of_every_size():
     features, labels = world(classes=20, images=40)
     classes = graded_folders.Classes.of(features, labels, np.arange(len(labels)), features.mean(axis=0))
     rng = numpy_rng(0, "draws")
-    drawn = [graded_folders.draw(classes, rng) for _ in range(60)]
+    drawn = [graded_folders.draw_folder(classes, rng) for _ in range(60)]
     sizes, counts = [len(rows) for rows in drawn], [len(np.unique(labels[rows])) for rows in drawn]
     assert min(sizes) >= 100 and max(sizes) <= 1000 and max(sizes) > 400
     assert min(counts) <= 4 and max(counts) >= 15
     assert all(len(np.unique(rows)) == len(rows) for rows in drawn)
     with pytest.raises(LookalikeError, match="too few"):
-        graded_folders.draw(graded_folders.Classes.of(features, labels, np.arange(60), features.mean(axis=0)), rng)
+        graded_folders.draw_folder(
+            graded_folders.Classes.of(features, labels, np.arange(60), features.mean(axis=0)), rng
+        )
 
 
 def test_points_of_a_half_hold_its_classes_only():
     features, labels = world()
     held = np.flatnonzero(labels >= 14)
     halves = class_halves(labels, held, 0)
-    model = Model(encode, np.flatnonzero(labels < 14), held)
-    points = [folder.point for folder in grade_folders(Images(features, labels), model, halves, plain=2)[0]]
+    model = HeldOutModel(encode, np.flatnonzero(labels < 14), held)
+    points = [folder.point for folder in grade_folders(LabeledFeatures(features, labels), model, halves, plain=2)[0]]
     sides = [set(half) for pair in halves for half in pair]
     assert len(points) == 24
     for number, point in enumerate(points):
@@ -204,66 +212,68 @@ def folder_of(seed=5, classes=8, images=25, shift=0.0):
     return unit(rows[chosen] + shift), labels[chosen]
 
 
-def test_a_folder_is_placed_with_an_interval(reach):
+def test_a_folder_is_placed_with_an_interval(curve):
     features, _ = folder_of()
-    found = reach.place(encode(features), features)
+    found = curve.place(encode(features), features)
     assert found.verdict == "placed" and found.recall is not None
     assert found.recall.low <= found.recall.value <= found.recall.high
-    assert found.seen.split in (1, 2, 3)
-    assert found.sentence.startswith(f"As far from training as split {found.seen.split} of 3; expect recall@1 ")
-    wide = reach.place(encode(features), features, level=0.95).recall
+    assert found.position.split in (1, 2, 3)
+    assert found.message.startswith(f"As far from training as split {found.position.split} of 3; expect recall@1 ")
+    wide = curve.place(encode(features), features, level=0.95).recall
     assert wide.low <= found.recall.low and wide.high >= found.recall.high
 
 
-def test_a_split_lands_on_itself(reach):
+def test_a_split_lands_on_itself(curve):
     features, labels = world()
     held = features[labels >= 14]
-    for split in reach.splits:
+    for split in curve.splits:
         moved = unit(held + 0.1 * split.id)
-        found = reach.place(encode(moved), moved)
-        assert abs(found.seen.split - split.id) <= 1
+        found = curve.place(encode(moved), moved)
+        assert abs(found.position.split - split.id) <= 1
 
 
-def test_twice_the_images_move_the_estimate_by_less_than_its_interval(reach):
+def test_twice_the_images_move_the_estimate_by_less_than_its_interval(curve):
     features, _ = folder_of(classes=8, images=40)
     half = features[::2]
-    one, two = reach.place(encode(half), half).recall, reach.place(encode(features), features).recall
+    one, two = curve.place(encode(half), half).recall, curve.place(encode(features), features).recall
     assert abs(one.value - two.value) < min(one.high - one.low, two.high - two.low)
 
 
-def test_small_and_far_folders_are_said_to_be(reach):
+def test_small_and_far_folders_are_said_to_be(curve):
     features, _ = folder_of(classes=2, images=20)
-    small = reach.place(encode(features), features)
-    assert small.verdict == "small" and small.recall is None and "too few for a number" in small.sentence
-    assert "near training" in small.sentence
+    small = curve.place(encode(features), features)
+    assert small.verdict == "too_few" and small.recall is None and "too few for an estimate" in small.message
+    assert "near training" in small.message
     far = unit(numpy_rng(0, "far").standard_normal((150, 40)) - 3)
-    found = reach.place(encode(far), far)
-    assert found.verdict == "beyond" and found.sentence.startswith("Beyond the curve: ")
-    assert "nothing measured stands behind that" in found.sentence
-    assert "far from training" in reach.place(encode(far[:50]), far[:50]).sentence
+    found = curve.place(encode(far), far)
+    assert found.verdict == "out_of_range" and found.message.startswith("Out of range: ")
+    assert "no measurement supports it" in found.message
+    assert "far from training" in curve.place(encode(far[:50]), far[:50]).message
 
 
-def test_a_folder_nearer_than_the_curve_is_taken_for_its_near_end(reach):
+def test_a_folder_nearer_than_the_curve_is_taken_for_its_near_end(curve):
     features, _ = folder_of()
-    plain = reach.place(encode(features), features)
+    plain = curve.place(encode(features), features)
     best = plain.recall.low - 0.1
-    points = [replace(point, distance=point.distance + 100, recall=min(point.recall, best)) for point in reach.points]
-    far = replace(reach, points=points)
+    points = [replace(point, distance=point.distance + 100, recall=min(point.recall, best)) for point in curve.points]
+    far = replace(curve, points=points)
     found = far.place(encode(features), features)
-    assert found.verdict == "placed" and "Nearer" not in plain.sentence
+    assert found.verdict == "placed" and "Nearer" not in plain.message
     assert found.recall.low <= found.recall.value == best < plain.recall.value
     assert found.recall.high == plain.recall.high
-    start = "Nearer to training than every folder the curve was learned on, so the near end of the curve is taken"
-    assert found.sentence.startswith(f"{start} (split {found.seen.split} of 3); expect recall@1 {best:.2f}, between ")
+    start = "Nearer to training than every folder the curve was learned on, so its near end is used"
+    assert found.message.startswith(
+        f"{start} (split {found.position.split} of 3); expect recall@1 {best:.2f}, between "
+    )
     bare = replace(far, splits=[]).place(encode(features), features)
-    assert bare.sentence.startswith(f"{start}; expect recall@1 {best:.2f}, between ")
+    assert bare.message.startswith(f"{start}; expect recall@1 {best:.2f}, between ")
 
 
-def test_the_curve_comes_back_from_disk_as_it_was(reach, tmp_path):
-    reach.save(tmp_path / "model.curve")
+def test_the_curve_comes_back_from_disk_as_it_was(curve, tmp_path):
+    curve.save(tmp_path / "model.curve")
     again = ShiftCurve.load(tmp_path / "model.curve")
     features, _ = folder_of()
-    assert again.place(encode(features), features) == reach.place(encode(features), features)
+    assert again.place(encode(features), features) == curve.place(encode(features), features)
     document = read_json(tmp_path / "model.curve" / "curve.json")
     assert document["format"] == 2 and document["kind"] == "curve"
     write_json(tmp_path / "model.curve" / "curve.json", {**document, "format": 99})
@@ -283,7 +293,9 @@ def trained(tiny, tmp_path_factory):
     """A run on 20 classes of 24 images."""
     from lookalike.training import train
 
-    folder = helpers.make_images(tmp_path_factory.mktemp("many") / "kinds", classes=20, images=24, width=40, height=40)
+    folder = helpers.make_images(
+        tmp_path_factory.mktemp("many") / "classes", classes=20, images=24, width=40, height=40
+    )
     settings = {
         "head": {"embedding_dim": 8},
         "sampler": {"classes_per_batch": 4, "images_per_class": 2},
@@ -296,11 +308,11 @@ def trained(tiny, tmp_path_factory):
 
 
 def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "LOOKS", placement.LOOKS[-3:])
+    monkeypatch.setattr(placement, "STYLES", placement.STYLES[-3:])
     folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     found = shift.place(model=trained.path, folder=folder, out=tmp_path / "placed")
     path = trained.path / "model.curve" / "curve.json"
-    assert found.seen.images == 120 and path.is_file()
+    assert found.position.images == 120 and path.is_file()
     before = path.stat().st_mtime_ns
     again = shift.place(model=trained.path, folder=folder)
     assert path.stat().st_mtime_ns == before
@@ -309,21 +321,21 @@ def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_pat
         assert found.recall.high - found.recall.low <= 1
     from lookalike.reporting import report
 
-    assert found.sentence in report(run=tmp_path / "placed").read_text()
+    assert found.message in report(run=tmp_path / "placed").read_text()
     document = read_json(path)
     assert document["about"]["trained_on"] + document["about"]["held_out"] == 480
     assert len(document["splits"]) >= 3
-    assert document["about"]["looks"][-1] == "poster 2 and gray 3"
+    assert document["about"]["styles"][-1] == "poster 2 and gray 3"
 
 
 def test_a_curve_of_an_older_version_is_learnt_again(tmp_path, capsys):
     write_json(tmp_path / "curve.json", {"format": 1, "kind": "curve", "points": []})
-    assert placement._kept(tmp_path, None, None, None) is None
-    assert "older version; it is learned again" in capsys.readouterr().err
+    assert placement._stored_curve(tmp_path, None, None, None) is None
+    assert "older version; it will be learned again" in capsys.readouterr().err
 
 
 def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(placement, "LOOKS", placement.LOOKS[-1:])
+    monkeypatch.setattr(placement, "STYLES", placement.STYLES[-1:])
     folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     one, two = (
         helpers.make_images(tmp_path / name, classes=6, images=40, width=40, height=40, seed=seed)
@@ -335,7 +347,7 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
         shift.place(model=trained.path, folder=folder, curve=curve, **asked)
         return capsys.readouterr().err
 
-    assert "learned, once: from 240 images of `one`" in said(data=one)
+    assert "once, from 240 held-out images of `one`" in said(data=one)
     first = ShiftCurve.load(curve)
     assert first.about["seed"] == 0
 
@@ -346,17 +358,17 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
     monkeypatch.setattr(placement, "learn", learn)
     for asked in ({}, {"data": one}, {"data": one, "seed": 0}, {"seed": 0}, {"data": read_table(one)}):
         assert "learned" not in said(**asked)
-    assert "was learned with seed 0; it is learned again" in said(data=one, seed=1)
+    assert "was learned with seed 0; it will be learned again" in said(data=one, seed=1)
     assert "learned" not in said(data=one) + said(seed=1)
-    assert "was learned from other images or labels; it is learned again" in said(data=two)
+    assert "was learned from other images or labels; it will be learned again" in said(data=two)
     assert ShiftCurve.load(curve).about["seed"] == 0
     other = read_table(two)
     other = other.with_column("label", other.column("label")[::-1])
     assert "other images or labels" in said(data=other)
     assert "was learned with seed 0" in said(seed=2)  # such a curve does not say which images it was learned from
     assert "learned" not in said()
-    assert "does not say which images it was learned from; it is learned again" in said(data=two)
-    assert "without `data` it changes nothing" in said(layout="folder")
+    assert "does not say which images it was learned from; it will be learned again" in said(data=two)
+    assert "without `data` it has no effect" in said(layout="folder")
 
 
 def test_find_duplicates_are_one_image_and_a_bare_model_needs_data(trained, tiny, tmp_path):

@@ -114,7 +114,7 @@ def test_the_step_is_never_chosen_on_the_test_classes(images, tiny, tmp_path, mo
 
 
 def test_what_cannot_be_run_is_said_in_a_sentence(images, tiny, tmp_path, done):
-    with pytest.raises(LookalikeError, match="nothing to run on"):
+    with pytest.raises(LookalikeError, match="No images given"):
         shift.run()
     with pytest.raises(LookalikeError, match="nosuch"):
         go(images, tiny, tmp_path / "a", methods=["nosuch"])

@@ -15,10 +15,10 @@ from lookalike.shift.recall_estimate import (
     CurvePoint,
     Estimator,
     GradedFolder,
-    apart,
     cv_plus,
     expit,
     grouped_interval,
+    independent,
     logistic,
 )
 
@@ -66,8 +66,8 @@ def test_halves_share_no_class_and_lose_none():
 
 def test_folders_that_cannot_judge_each_other_give_no_bounds():
     folder = world(numpy_rng(0, "one class"))
-    fit = Estimator.learn([folder([0]) for _ in range(12)])
-    found, nothing = fit.at(folder([1]).evidence, 400), fit.ignoring(400)
+    fit = Estimator.fit([folder([0]) for _ in range(12)])
+    found, nothing = fit.predict(folder([1]).features, 400), fit.predict_baseline(400)
     assert (found.low, found.high) == (nothing.low, nothing.high) == (0.0, 1.0)
     assert 0 < found.value < 1 and 0 < nothing.value < 1
 
@@ -109,10 +109,10 @@ def test_the_interval_covers_what_it_promises_on_unseen_classes():
         rng = numpy_rng(trial, "world")
         folder = world(rng, classes=36)
         points = learned(rng, folder, np.arange(24))
-        fit = Estimator.learn(points)
+        fit = Estimator.fit(points)
         for _ in range(4):
             new = folder(24 + rng.permutation(12)[:4])
-            found, wide = fit.at(new.evidence, 400), fit.ignoring(400)
+            found, wide = fit.predict(new.features, 400), fit.predict_baseline(400)
             covered.append(found.low <= new.point.recall <= found.high)
             widths.append(found.high - found.low)
             blind.append(wide.high - wide.low)
@@ -129,33 +129,33 @@ def test_what_judges_a_folder_has_nothing_in_common_with_it():
             for size in (1, 3, 6):
                 classes = tuple(int(k) for k in rng.permutation(half)[:size])
                 points += [CurvePoint(1.0, 0.5, 100, look, classes)] * 3
-    for own, others in zip(points, apart(points), strict=True):
+    for own, others in zip(points, independent(points), strict=True):
         assert others.any()
         for other in (points[k] for k in np.flatnonzero(others)):
             assert not set(own.classes) & set(other.classes)
-            assert other.look == "plain" or other.look != own.look
+            assert other.style == "plain" or other.style != own.style
 
 
 def test_a_folder_that_nothing_can_judge_is_not_counted():
     rng = numpy_rng(0, "nothing")
     folder = world(rng)
     points = [folder([k % 2]) for k in range(24)]
-    assert len(Estimator.learn([*points, folder([0, 1])]).residuals) == 24
+    assert len(Estimator.fit([*points, folder([0, 1])]).residuals) == 24
 
 
 def test_what_does_not_vary_says_nothing():
     rng = numpy_rng(0, "flat")
     folder = world(rng)
     folders = [folder([k % 2]) for k in range(24)]
-    flat = [GradedFolder(f.point, np.hstack([f.evidence, np.ones((400, 1))]), f.found, f.asked) for f in folders]
-    one, two = Estimator.learn(folders), Estimator.learn(flat)
-    told = folders[0].evidence
-    found, wanted = two.at(np.hstack([told, np.full((400, 1), 7.0)]), 400), one.at(told, 400)
+    flat = [GradedFolder(f.point, np.hstack([f.features, np.ones((400, 1))]), f.hits, f.is_query) for f in folders]
+    one, two = Estimator.fit(folders), Estimator.fit(flat)
+    told = folders[0].features
+    found, wanted = two.predict(np.hstack([told, np.full((400, 1), 7.0)]), 400), one.predict(told, 400)
     # Another number of columns adds in another order: the last digit may differ.
     assert asdict(found) == pytest.approx(asdict(wanted), rel=1e-9)
 
 
 def test_of_known_classes_another_look_judges():
     points = [CurvePoint(1.0, 0.5, 100, look, ()) for look in ("plain", "gray", "blur") for _ in range(4)]
-    for own, others in zip(points, apart(points), strict=True):
-        assert {points[k].look for k in np.flatnonzero(others)} == {"plain", "gray", "blur"} - {own.look}
+    for own, others in zip(points, independent(points), strict=True):
+        assert {points[k].style for k in np.flatnonzero(others)} == {"plain", "gray", "blur"} - {own.style}
