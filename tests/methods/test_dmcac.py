@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.dmcac import AttentionHeads, Database
-from lookalike.memory import retrieval
+from lookalike.memory import retriever
 from lookalike.methods import Batch
 from lookalike.methods.dmcac import DMCAC
 from lookalike.methods.dmcac_maps import class_maps, diagonal
@@ -296,12 +296,14 @@ def test_a_retriever_is_made_again_with_the_rows():
 
 
 def test_an_index_that_finds_too_little_is_not_built_again(monkeypatch, capsys):
-    monkeypatch.setattr(retrieval.Stored, "nearest", lambda self, queries, k: torch.zeros(len(queries), k).long())
+    monkeypatch.setattr(
+        retriever.StoreRetriever, "nearest", lambda self, queries, k: torch.zeros(len(queries), k).long()
+    )
     method = make(retriever="store", store="exact", refresh={"every": 1})
     step(method, 1)
-    assert isinstance(method._retriever, retrieval.Checked)
+    assert isinstance(method._retriever, retriever.RecallCheckedRetriever)
     step(method, 2)
-    assert isinstance(method._retriever, retrieval.Exact)
+    assert isinstance(method._retriever, retriever.ExactRetriever)
     assert capsys.readouterr().err.count("every row is compared") == 1
 
 

@@ -22,7 +22,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.memory.retrieval import make_retriever
+from lookalike.memory.retriever import make_retriever
 from lookalike.methods import dmcac
 from lookalike.methods.dmcac import DMCAC
 from lookalike.methods.dmcac_split import part

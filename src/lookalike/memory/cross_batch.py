@@ -1,8 +1,12 @@
-"""`CrossBatchMemory`: the batch is compared with the rows of past batches, kept up to date (XBM, XBN, AXBN)."""
+"""Cross-batch memory: the batch is compared with the embeddings of past batches (XBM, XBN, AXBN).
+
+Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020; Ajanthan et al., "Adaptive Cross Batch
+Normalization for Metric Learning". See docs/design/memory.md.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,27 +14,76 @@ from torch import Tensor, nn
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
+from lookalike.losses.mined_supcon import (
+    Pairs,
+    References,
+    count_negatives,
+    equal_value_pairs,
+    merge_pairs,
+    mined_supcon,
+)
 from lookalike.losses.pml import PMLLoss
-from lookalike.memory import drift as rules
-from lookalike.memory import pairs
-from lookalike.memory._gather import Joint, alone, gathered, gathered_tuple
-from lookalike.memory.fused import fused_loss
-from lookalike.memory.moments import Moments, moments, understatement
-from lookalike.memory.pml_compat import LikePML, from_pml
-from lookalike.memory.queue import BLOCK, Rows, Stale
+from lookalike.memory.pml_compat import (
+    FusedSettings,
+    IndicesTuple,
+    PMLCompatibleMemory,
+    fused_settings,
+    load_pml_state,
+    mine_pairs,
+    remove_same_images,
+)
+from lookalike.memory.queue import BLOCK, EmbeddingQueue, WatchedRows
+from lookalike.memory.xbn import CustomRule, Moments, class_balance_factor, compute_moments, make_drift_rule
 
 FORMAT = 1
 RENORM = ("loss", "store", "none")
 
 
-class CrossBatchMemory(LikePML):
-    """A memory of embeddings around any loss and miner of pytorch-metric-learning; a drop-in for its class.
+class CrossBatchMemory(PMLCompatibleMemory):
+    """Cross-batch memory for pair-based losses, with optional drift correction (XBM, XBN, AXBN).
 
-    One step: adapt the stored rows to the batch's moments (`drift`), enqueue the batch, take the loss of the
-    batch against all filled rows but its own. Rows and moments are constants: no gradient goes through them.
+    Keeps the last ``memory_size`` embeddings. At each step the stored embeddings are first matched to the moments of
+    the current batch (``drift``), then the batch is enqueued, then the loss of the batch against the memory is
+    returned. Stored embeddings and moments are constants: no gradient flows through them. A drop-in replacement of
+    `pytorch_metric_learning.losses.CrossBatchMemory`; SupCon with or without a `PairMarginMiner` runs in a fused
+    kernel.
 
-        >>> memory = CrossBatchMemory(SupConLoss(0.1), 512, 29775, miner=PairMarginMiner(), drift="xbn")
-        >>> memory(embeddings, labels, ids=ids).backward()   # (n, 512), (n,), (n,) → scalar
+    Args:
+        loss: A loss of :mod:`lookalike.losses` or pytorch-metric-learning.
+        embedding_size: Dimension of the embeddings.
+        memory_size: Number of stored embeddings.
+        miner: A miner of pytorch-metric-learning; None uses the loss's own, or all pairs.
+        drift: ``None`` (XBM), ``"xbn"``, ``"axbn"``, ``"ema"``, or a module of your own that is called with the moments
+            of the memory and the batch and returns (scale, shift).
+        q: Process noise of AXBN's filter.
+        r: Observation noise of AXBN's filter, or ``"auto"`` to estimate it.
+        p0: Initial uncertainty of AXBN's filter.
+        interval: Steps between two updates of AXBN's filter.
+        interval_mode: ``"gain"``, ``"filter"`` or ``"noise"``; see :class:`lookalike.memory.xbn.MomentFilter`.
+        beta: Weight of the past for ``"ema"``.
+        debias: Correlation of embeddings of one class, to correct the spread of class-balanced batches; None: off.
+        correction: 1 divides variances by n − 1, 0 by n.
+        renorm: Normalize corrected embeddings in the ``"loss"``, when they are in the ``"store"``, or ``"none"``.
+        batch_loss: Add the loss within the batch (XBM*).
+        memory_weight: Weight of the loss against the memory if `batch_loss` is set.
+        gather: Gather the batches of all processes; None: wherever another trainer than ours distributes.
+        watch: Number of rows whose original form is kept for measuring drift.
+        compat: ``"pml"`` reproduces pytorch-metric-learning bit by bit.
+
+    Shape:
+        - embeddings: ``(n, embedding_size)``; labels: ``(n,)``; ids: ``(n,)`` optional.
+        - output: scalar.
+
+    References:
+        Wang et al., XBM, section 3; Ajanthan et al., eq. 6 and algorithm 1.
+
+    Example:
+        >>> from lookalike.losses import SupConLoss
+        >>> memory = CrossBatchMemory(SupConLoss(0.1), embedding_size=8, memory_size=64, drift="xbn")
+        >>> embeddings = torch.nn.functional.normalize(torch.randn(4, 8), dim=1).requires_grad_()
+        >>> memory(embeddings, torch.tensor([0, 0, 1, 1])).backward()
+        >>> memory.count
+        4
     """
 
     def __init__(
@@ -58,40 +111,47 @@ class CrossBatchMemory(LikePML):
     ) -> None:
         super().__init__()
         if memory_size < 1 or embedding_size < 1:
-            raise LookalikeError(f"A memory of {memory_size} rows of {embedding_size} numbers holds nothing.")
+            raise LookalikeError(
+                f"`memory_size` is {memory_size} and `embedding_size` {embedding_size}; both must be at least 1."
+            )
         choose(renorm, RENORM, "a way to normalize rows")
         if correction not in (0, 1):
-            raise LookalikeError(f"`correction` is {correction}; it is 0 (divide by n) or 1 (by n − 1).")
+            raise LookalikeError(f"`correction` is {correction}; it must be 0 (divide by n) or 1 (by n − 1).")
         if isinstance(drift, str) and drift == "none":
             drift = None
-        if isinstance(loss, PMLLoss):  # one of lookalike.losses brings its miner along
+        if isinstance(loss, PMLLoss):  # a loss of lookalike.losses has a miner of its own
             loss, miner = loss.loss, loss.miner if miner is None else miner
         if compat is not None:
             choose(compat, ["pml"], "a library to be compatible with")
             if drift is not None:
-                raise LookalikeError('compat="pml" repeats a library that has no drift rule: leave one of the two out.')
+                raise LookalikeError('compat="pml" has no drift rule: leave out one of `compat` and `drift`.')
             self.check_loss_support(type(loss).__name__)
         self.loss, self.miner = loss, miner
         self.embedding_size, self.memory_size = embedding_size, memory_size
         self.compat, self.renorm, self.gather = compat, renorm, gather
         self.debias, self.correction = debias, correction
         self.batch_loss, self.memory_weight = batch_loss, memory_weight
-        self.drift = rules.make(
-            drift, embedding_size, beta=beta, q=q, r=r, p0=p0, interval=interval, interval_mode=interval_mode
-        )
+        filter_settings: dict[str, Any] = {
+            "q": q,
+            "r": r,
+            "p0": p0,
+            "interval": interval,
+            "interval_mode": interval_mode,
+        }
+        self.drift = make_drift_rule(drift, embedding_size, beta=beta, **filter_settings)
         self.settings: dict[str, Any] = {"drift": drift if isinstance(drift, str | None) else type(drift).__name__}
         if drift == "axbn":
-            self.settings |= {"q": q, "r": r, "p0": p0, "interval": interval, "interval_mode": interval_mode}
+            self.settings |= filter_settings
         elif drift == "ema":
             self.settings |= {"beta": beta}
         if drift is not None:
             self.settings |= {"debias": debias, "correction": correction, "renorm": renorm}
-        self.queue = Rows(
+        self.queue = EmbeddingQueue(
             memory_size, embedding_size, tracked=self.drift is not None, correction=correction, watch=watch
         )
         self.curr_batch_idx = torch.zeros(0, dtype=torch.int64)
         self._warned = False
-        self.register_load_state_dict_pre_hook(from_pml)
+        self.register_load_state_dict_pre_hook(load_pml_state)
 
     # ---- one step --------------------------------------------------------------------------------
 
@@ -99,119 +159,127 @@ class CrossBatchMemory(LikePML):
         self,
         embeddings: Tensor,
         labels: Tensor,
-        indices_tuple: pairs.Tuple | None = None,
+        indices_tuple: IndicesTuple | None = None,
         enqueue_mask: Tensor | None = None,
         *,
         ids: Tensor | None = None,
     ) -> Tensor:
-        """`embeddings` (n, d), `labels` (n,) integers, `ids` (n,) integers that name images; a scalar.
+        """Correct the memory, enqueue the batch and return its loss against the memory.
 
-        With `enqueue_mask` its rows are stored and the others are compared with the memory; otherwise all
-        rows are both. `indices_tuple` holds further pairs or triplets, as positions in this batch.
+        Args:
+            embeddings: ``(n, embedding_size)``.
+            labels: ``(n,)`` integers.
+            indices_tuple: Further pairs or triplets, as positions in this batch.
+            enqueue_mask: Enqueue only these rows and compare the others with the memory; None: all rows are both.
+            ids: ``(n,)`` integers that identify images, so that an image is not compared with itself.
+
+        Returns:
+            The scalar loss.
         """
         if indices_tuple is not None and enqueue_mask is not None:
             raise ValueError("indices_tuple and enqueue_mask are mutually exclusive")
         self._check(embeddings, labels, enqueue_mask, ids)
-        labels, mask, ids = self._at(embeddings.device, labels, enqueue_mask, ids)
-        make = gathered if self._gathers() else alone
-        joint = make(embeddings, labels, ids, mask)
-        self._finite(joint.embeddings)
+        labels, mask, ids = self._to_device(embeddings.device, labels, enqueue_mask, ids)
+        batch = gather_batch(embeddings, labels, ids, mask, gather=self._gathers())
+        self._check_finite(batch.embeddings)
         with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-            slots = self._remember(joint)
-        value = self._memory_loss(joint, slots, indices_tuple)
+            slots = self._update(batch)
+        value = self._memory_loss(batch, slots, indices_tuple)
         if self.batch_loss:
-            value = self._batch_loss(joint) + self.memory_weight * value
+            value = self._within_batch_loss(batch) + self.memory_weight * value
         return value
 
-    def _remember(self, joint: Joint) -> Tensor | None:
-        """Adapt, then enqueue. The row of every image of the joint batch, None with a mask."""
-        rows, labels, ids = joint.embeddings.detach(), joint.labels, joint.ids
-        if joint.mask is not None:
-            rows, labels = rows[joint.mask], labels[joint.mask]
-            ids = None if ids is None else ids[joint.mask]
-        self._adapt(rows, labels)
+    def _update(self, batch: JointBatch) -> Tensor | None:
+        """Correct the memory, then enqueue; returns the slot of every image, or None with a mask."""
+        rows, labels, ids = batch.embeddings.detach(), batch.labels, batch.ids
+        if batch.mask is not None:
+            rows, labels = rows[batch.mask], labels[batch.mask]
+            ids = None if ids is None else ids[batch.mask]
+        self._correct_drift(rows, labels)
         if self.compat is not None and self.queue.base.dtype != rows.dtype:
             self.queue.base = self.queue.base.to(rows.dtype)
         slots = self._enqueue(rows, labels, ids)
         self.queue.step += 1
-        return slots if joint.mask is None else None
+        return slots if batch.mask is None else None
 
-    def _adapt(self, rows: Tensor, labels: Tensor) -> None:
+    def _correct_drift(self, rows: Tensor, labels: Tensor) -> None:
         if self.drift is None or len(rows) < 2:
             return
         rows = rows.float()
-        if isinstance(self.drift, rules.Hook):
+        if isinstance(self.drift, CustomRule):
             stored = self.queue.moments()
             answer = self.drift(stored, rows)
             if stored is not None:
-                self.queue.move_by(*answer)
+                self.queue.apply_affine(*answer)
         else:
-            self.queue.move_to(self.drift(self._batch_moments(rows, labels), len(rows)))
+            self.queue.match_moments(self.drift(self._batch_moments(rows, labels), len(rows)))
         if self.renorm == "store":
             self.queue.normalize()
 
     def _batch_moments(self, rows: Tensor, labels: Tensor) -> Moments:
         if self.debias is None or self.debias is False:
-            return moments(rows, self.correction)
-        mean, std = moments(rows)
-        return Moments(mean, std / understatement(labels, float(self.debias)))
+            return compute_moments(rows, self.correction)
+        mean, std = compute_moments(rows)
+        return Moments(mean, std / class_balance_factor(labels, float(self.debias)))
 
     def _enqueue(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
-        self._warn_of(len(rows))
+        self._warn_if_too_many(len(rows))
         start = self.queue.pointer
         self.curr_batch_idx = torch.arange(start, start + len(rows), device=rows.device) % self.memory_size
-        self.queue.settle()
+        self.queue.rebase_if_needed()
         return self.queue.write(rows.float() if self.compat is None else rows, labels, ids)
 
     # ---- the loss --------------------------------------------------------------------------------
 
-    def _memory_loss(self, joint: Joint, slots: Tensor | None, given: pairs.Tuple | None) -> Tensor:
+    def _memory_loss(self, batch: JointBatch, slots: Tensor | None, extra: IndicesTuple | None) -> Tensor:
         queue = self.queue
-        embeddings, labels, ids = joint.embeddings, joint.labels, joint.ids
-        settings = self._fast() if given is None and embeddings.dtype != torch.float64 else None
-        anchors = None if joint.mask is None else ~joint.mask
-        if settings is not None and joint.parts > 1:  # the kernel needs this process's own queries only
+        embeddings, labels, ids = batch.embeddings, batch.labels, batch.ids
+        settings = self._fused_settings() if extra is None and embeddings.dtype != torch.float64 else None
+        anchors = None if batch.mask is None else ~batch.mask
+        if settings is not None and batch.world_size > 1:  # the kernel needs the queries of this process only
             own = torch.zeros_like(labels, dtype=torch.bool)
-            own[joint.mine] = True
+            own[batch.own_rows] = True
             anchors = own if anchors is None else own & anchors
         if anchors is not None:
             embeddings, labels = embeddings[anchors], labels[anchors]
             ids = None if ids is None else ids[anchors]
             slots = None if slots is None else slots[anchors]
         if queue.count == 0:
-            return joint.embeddings.sum() * 0
+            return batch.embeddings.sum() * 0
         if settings is not None:
             cosine = self.renorm != "none"
-            return fused_loss(queue, settings, embeddings, labels, ids, slots, cosine=cosine, parts=joint.parts)
+            return _fused_loss(
+                queue, settings, embeddings, labels, ids, slots, cosine=cosine, world_size=batch.world_size
+            )
         if len(embeddings) == 0:
-            return joint.embeddings.sum() * 0
+            return batch.embeddings.sum() * 0
         rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
-        if given is not None and joint.parts > 1:
-            given = gathered_tuple(tuple(given), joint)
-        found = self.compared(embeddings, labels, rows, row_labels, given, slots)
+        if extra is not None and batch.world_size > 1:
+            extra = tuple(distributed.group_rows(part + batch.own_rows.start)[0] for part in extra)
+        indices = self.select_pairs(embeddings, labels, rows, row_labels, extra, slots)
         if ids is not None:
-            found = pairs.without_same(found, ids, queue.ids[: queue.count])
-        return joint.share(self.loss(embeddings, labels, found, rows, row_labels))
+            indices = remove_same_images(indices, ids, queue.ids[: queue.count])
+        return batch.scale_gradient(self.loss(embeddings, labels, indices, rows, row_labels))
 
-    def _fast(self) -> pairs.Fast | None:
-        return pairs.fast(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
+    def _fused_settings(self) -> FusedSettings | None:
+        return fused_settings(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
 
-    def _batch_loss(self, joint: Joint) -> Tensor:
-        """The same loss and miner inside the batch (XBM*)."""
-        found = pairs.mine(self.miner, joint.embeddings, joint.labels, None, None)
-        if joint.ids is not None:
-            found = pairs.without_same(found, joint.ids, joint.ids)
-        return joint.share(self.loss(joint.embeddings, joint.labels, found))
+    def _within_batch_loss(self, batch: JointBatch) -> Tensor:
+        """The same loss and miner within the batch (XBM*)."""
+        indices = mine_pairs(self.miner, batch.embeddings, batch.labels, None, None)
+        if batch.ids is not None:
+            indices = remove_same_images(indices, batch.ids, batch.ids)
+        return batch.scale_gradient(self.loss(batch.embeddings, batch.labels, indices))
 
-    # ---- around it -------------------------------------------------------------------------------
+    # ---- reading and writing the memory ----------------------------------------------------------
 
     @torch.no_grad()
     def fill(self, embeddings: Tensor, labels: Tensor, ids: Tensor | None = None) -> None:
-        """Enqueue without a loss and without adapting: a warm start, or the memory encoded anew."""
+        """Enqueue without a loss and without drift correction, as a warm start or a refresh."""
         self._check(embeddings, labels, None, ids)
-        self._finite(embeddings)
-        self._warn_of(len(embeddings))
-        labels, _, ids = self._at(embeddings.device, labels, None, ids)
+        self._check_finite(embeddings)
+        self._warn_if_too_many(len(embeddings))
+        labels, _, ids = self._to_device(embeddings.device, labels, None, ids)
         for start in range(0, len(embeddings), BLOCK):
             part = slice(start, start + BLOCK)
             self._enqueue(embeddings[part], labels[part], None if ids is None else ids[part])
@@ -221,41 +289,44 @@ class CrossBatchMemory(LikePML):
         self.fill(embeddings[:batch_size], labels[:batch_size])
 
     def reset_queue(self) -> None:
-        """Empty: rows, filter and pointer."""
+        """Empty the memory and reset the drift rule."""
         self.queue.reset()
         if self.drift is not None:
             self.drift.reset()
 
-    def stale(self) -> Stale:
-        """Up to `watch` rows spread over the memory, as adapted now and as they were enqueued."""
-        return self.queue.stale()
+    def watched_rows(self) -> WatchedRows:
+        """Return up to `watch` rows spread over the memory, as corrected now and as they were enqueued."""
+        return self.queue.watched_rows()
 
-    def filter_report(self) -> dict[str, Any]:
-        """What the drift rule did so far: the gain, its mean, the window in steps that it amounts to."""
+    def drift_report(self) -> dict[str, Any]:
+        """Return what the drift rule did so far: gain, mean gain and the equivalent window in steps."""
         return {} if self.drift is None else self.drift.report()
 
     @property
     def count(self) -> int:
-        """How many rows are filled."""
+        """Number of filled rows."""
         return self.queue.count
 
     @property
     def rows(self) -> Tensor:
-        """The filled rows as adapted now, a copy."""
+        """A copy of the filled rows, as corrected now."""
         rows = self.queue.read(slice(0, self.count))
         return rows.clone() if self.queue.plain else rows
 
     @property
     def row_labels(self) -> Tensor:
+        """A copy of the labels of the filled rows."""
         return self.queue.labels[: self.count].clone()
 
     @property
     def row_ids(self) -> Tensor:
-        """The images' ids; those enqueued without one have the least integer."""
+        """A copy of the image ids of the filled rows; the smallest integer where there was none."""
         return self.queue.ids[: self.count].clone()
 
+    # ---- checks and state ------------------------------------------------------------------------
+
     def _gathers(self) -> bool:
-        """By itself wherever a process group is not that of our own loop, which hands over joint batches."""
+        """By default where a process group is not that of our own loop, which passes joint batches."""
         if self.gather is None:
             return distributed.world() == 1 and distributed.group() > 1
         return self.gather and distributed.group() > 1
@@ -268,31 +339,30 @@ class CrossBatchMemory(LikePML):
             if column is not None and column.shape != (len(embeddings),):
                 raise LookalikeError(f"`{what}` has the shape {tuple(column.shape)} for {len(embeddings)} embeddings.")
             if column is not None and column.is_floating_point():
-                raise LookalikeError(f"`{what}` holds {column.dtype}; it must be whole numbers.")
+                raise LookalikeError(f"`{what}` has the type {column.dtype}; it must be an integer type.")
 
-    def _at(
+    def _to_device(
         self, device: torch.device, labels: Tensor, mask: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Everything where the embeddings are, as whole numbers and truth values."""
         if self.queue.base.device != device:
             self.queue.to(device)
         labels = labels.to(device, torch.int64)
         mask = None if mask is None else mask.to(device, torch.bool)
         return labels, mask, None if ids is None else ids.to(device, torch.int64)
 
-    def _warn_of(self, number: int) -> None:
+    def _warn_if_too_many(self, number: int) -> None:
         if number > self.memory_size and not self._warned:
             self._warned = True
-            warn(f"{number} rows are more than the memory of {self.memory_size} holds; the last ones are kept.")
+            warn(f"{number} embeddings exceed the memory of {self.memory_size}; only the last ones are stored.")
 
-    def _finite(self, rows: Tensor) -> None:
-        """Before anything is touched: one such row would stay in the memory and silence the loss of later steps."""
+    def _check_finite(self, rows: Tensor) -> None:
+        """Check before anything changes: one such row would stay in the memory and spoil later steps."""
         if bool(torch.isfinite(rows).all()):
             return
         bad = int((~torch.isfinite(rows)).any(1).sum())
         raise LookalikeError(
-            f"Step {self.queue.step}: {bad} of {len(rows)} embeddings are not finite. The memory is as it was; "
-            "lower the learning rate, or look at the images of this batch."
+            f"Step {self.queue.step}: {bad} of {len(rows)} embeddings are not finite. The memory is unchanged; "
+            "lower the learning rate, or check the images of this batch."
         )
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -305,5 +375,104 @@ class CrossBatchMemory(LikePML):
         if other:
             name, value = next(iter(other.items()))
             raise LookalikeError(
-                f"The memory was saved with {name}={value}, this one has {self.settings.get(name)}: make it alike."
+                f"The memory was saved with {name}={value}, this one has {self.settings.get(name)}: use the same value."
             )
+
+
+# ---- several processes -------------------------------------------------------------------------------
+
+
+class JointBatch(NamedTuple):
+    """The batch of all processes of a trainer other than ours."""
+
+    embeddings: Tensor
+    """In the order of ranks; only the rows of this process carry a gradient."""
+    labels: Tensor
+    ids: Tensor | None
+    mask: Tensor | None
+    own_rows: slice
+    """The rows of this process."""
+    world_size: int
+
+    def scale_gradient(self, loss: Tensor) -> Tensor:
+        """Scale the gradient of a joint loss so that its mean over the processes is the true gradient.
+
+        Each process has the gradient of its own rows only.
+        """
+        return loss if self.world_size == 1 else loss.detach() + self.world_size * (loss - loss.detach())
+
+
+def gather_batch(
+    embeddings: Tensor, labels: Tensor, ids: Tensor | None, mask: Tensor | None, *, gather: bool
+) -> JointBatch:
+    """Gather the batches of all processes, or wrap that of this one."""
+    if not gather:
+        return JointBatch(embeddings, labels, ids, mask, slice(0, len(embeddings)), 1)
+    rows, own = distributed.group_rows(embeddings)
+    rows = torch.cat([rows[: own.start], embeddings, rows[own.stop :]])
+    return JointBatch(
+        rows,
+        distributed.group_rows(labels)[0],
+        None if ids is None else distributed.group_rows(ids)[0],
+        None if mask is None else distributed.group_rows(mask.to(torch.uint8))[0].bool(),
+        own,
+        distributed.group(),
+    )
+
+
+# ---- SupCon by the fused kernel ----------------------------------------------------------------------
+
+
+def _fused_loss(
+    queue: EmbeddingQueue,
+    settings: FusedSettings,
+    embeddings: Tensor,
+    labels: Tensor,
+    ids: Tensor | None,
+    slots: Tensor | None,
+    *,
+    cosine: bool,
+    world_size: int,
+) -> Tensor:
+    """Mean over the queries with a loss above 0, over all processes.
+
+    Each process has its own queries: their sum × processes / joint count, so that the mean of the processes' gradients
+    is that of the joint loss.
+    """
+    with torch.autocast(embeddings.device.type, enabled=False):
+        queries = torch.nn.functional.normalize(embeddings.float(), dim=1)
+        base = queue.base[: queue.count]
+        if queue.plain:
+            references = References(base, norms=queue.norms() if cosine else None, cosine=cosine)
+        else:
+            references = References(base, *queue.affine_map(), cosine=cosine)
+        positives, excluded = _label_pairs(queue, labels, ids, slots)
+        mined = mined_supcon(queries, references, positives, excluded, **settings._asdict())
+        active = mined.losses > 0
+        counts = torch.stack([active.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
+        num_active, num_pos, num_neg = (distributed.group_sum(counts) if world_size > 1 else counts).tolist()
+        # PML treats one pair of each kind as nothing to compare, but one query may have several negatives.
+        if num_pos == num_neg == 1:
+            number = count_negatives(queries, references, excluded, settings.margins.min_negative)
+            num_neg = int(distributed.group_sum(counts.new_tensor(number))) if world_size > 1 else number
+        if num_active and num_pos and num_neg and max(num_pos, num_neg) > 1:
+            value = torch.where(active, mined.losses, 0.0).sum() * (world_size / num_active)
+        else:
+            value = queries.sum() * 0
+    return value.to(embeddings.dtype)
+
+
+def _label_pairs(
+    queue: EmbeddingQueue, labels: Tensor, ids: Tensor | None, slots: Tensor | None
+) -> tuple[Pairs, Pairs]:
+    """The positives, and all pairs that are not negatives: same label, or the same image."""
+    excluded = equal_value_pairs(labels, queue.labels[: queue.count])
+    other_image = torch.ones_like(excluded.rows, dtype=torch.bool)
+    if slots is not None:
+        other_image &= slots[excluded.queries] != excluded.rows
+    if ids is not None:
+        other_image &= ids[excluded.queries] != queue.ids[excluded.rows]
+    positives = excluded.select(other_image)
+    if ids is not None:
+        excluded = merge_pairs(excluded, equal_value_pairs(ids, queue.ids[: queue.count]))
+    return positives, excluded

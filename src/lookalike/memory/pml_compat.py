@@ -1,43 +1,160 @@
-"""The face of pytorch-metric-learning's `CrossBatchMemory`: its attributes, its smaller methods, its checkpoints."""
+"""Compatibility with pytorch-metric-learning (PML): index tuples, attributes and checkpoints of its memory."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
-from lookalike.memory import pairs
-from lookalike.memory.drift import Filter, Hook
-from lookalike.memory.queue import Rows
+from lookalike.losses.mined_supcon import Margins
+from lookalike.memory.queue import EmbeddingQueue
+from lookalike.memory.xbn import CustomRule, MomentFilter
+
+IndicesTuple = Sequence[Tensor]
+"""(anchors, positives, negatives) or (anchors, positives, anchors, negatives)."""
 
 
-class LikePML(nn.Module):
-    """Attributes can be read and assigned. Where a drift rule is at work, reading writes the rows out, and a
-    change inside what was read is not seen: assign."""
+class FusedSettings(NamedTuple):
+    """Settings of the fused SupCon kernel."""
+
+    temperature: float
+    margins: Margins
+
+
+def fused_settings(loss: Any, miner: Any) -> FusedSettings | None:
+    """Return the settings of the fused kernel if it computes exactly this loss and miner, else None."""
+    from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
+    from pytorch_metric_learning.losses import SupConLoss
+    from pytorch_metric_learning.miners import PairMarginMiner
+    from pytorch_metric_learning.reducers import AvgNonZeroReducer
+
+    def is_default(distance: Any, kind: Any) -> bool:
+        return (
+            type(distance) is kind
+            and _is_plain(distance)
+            and (distance.p, distance.power, distance.normalize_embeddings) == (2, 1, True)
+        )
+
+    if type(loss) is not SupConLoss or not _is_plain(loss) or not is_default(loss.distance, CosineSimilarity):
+        return None
+    reducer = loss.reducer
+    if type(reducer) is not AvgNonZeroReducer or not _is_plain(reducer) or (reducer.low, reducer.high) != (0, None):
+        return None
+    if loss.embedding_regularizer is not None or not isinstance(loss.temperature, int | float):
+        return None
+    margins = Margins()
+    if miner is not None:
+        if type(miner) is not PairMarginMiner or not _is_plain(miner):
+            return None
+        pos, neg = float(miner.pos_margin), float(miner.neg_margin)
+        if is_default(miner.distance, CosineSimilarity):
+            margins = Margins(pos, neg)
+        elif is_default(miner.distance, LpDistance):
+            # Distances of unit vectors as cosines: d = √(2 − 2cos).
+            margins = Margins(math.inf if pos < 0 else 1 - pos**2 / 2, math.inf if neg <= 0 else 1 - neg**2 / 2)
+        else:
+            return None
+    return FusedSettings(float(loss.temperature), margins)
+
+
+def _is_plain(module: Any) -> bool:
+    """Whether a module has no hooks and collects no statistics."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not any(hooks) and not module.collect_stats
+
+
+def mine_pairs(
+    miner: Any, embeddings: Tensor, labels: Tensor, rows: Tensor | None, row_labels: Tensor | None
+) -> IndicesTuple:
+    """Return the tuples of the miner, or all pairs."""
+    from pytorch_metric_learning.utils.loss_and_miner_utils import get_all_pairs_indices
+
+    if miner is not None:
+        mined: IndicesTuple = miner(embeddings, labels, rows, row_labels)
+        return mined
+    return get_all_pairs_indices(labels, row_labels)
+
+
+def remove_own_rows(indices: IndicesTuple, slots: Tensor | None) -> IndicesTuple:
+    """Drop positives that are the anchor's own row; a row of the same image cannot be a negative."""
+    if slots is None:
+        return indices
+    keep = slots[indices[0]] != indices[1]
+    if len(indices) == 3:
+        return tuple(part[keep] for part in indices)
+    return indices[0][keep], indices[1][keep], indices[2], indices[3]
+
+
+def remove_same_images(indices: IndicesTuple, ids: Tensor, row_ids: Tensor) -> IndicesTuple:
+    """Drop pairs of the same image, whatever their labels."""
+    keep_pos = ids[indices[0]] != row_ids[indices[1]]
+    if len(indices) == 3:
+        keep_pos &= ids[indices[0]] != row_ids[indices[2]]
+        return tuple(part[keep_pos] for part in indices)
+    keep_neg = ids[indices[2]] != row_ids[indices[3]]
+    return indices[0][keep_pos], indices[1][keep_pos], indices[2][keep_neg], indices[3][keep_neg]
+
+
+def append_indices(indices: IndicesTuple, extra: IndicesTuple, labels: Tensor, slots: Tensor | None) -> IndicesTuple:
+    """Append the caller's tuples. Theirs are positions in the batch: `slots` maps them to rows of the memory.
+
+    None leaves them as they are, as pytorch-metric-learning does.
+    """
+    from pytorch_metric_learning.utils.common_functions import concatenate_indices_tuples
+    from pytorch_metric_learning.utils.loss_and_miner_utils import convert_to_pairs, convert_to_triplets
+
+    if len(extra) == 3 and len(indices) == 4:
+        extra = convert_to_pairs(extra, labels)
+    elif len(extra) == 4 and len(indices) == 3:
+        extra = convert_to_triplets(extra, labels)
+    if slots is not None:
+        extra = _to_slots(extra, slots)
+    combined: IndicesTuple = concatenate_indices_tuples(tuple(indices), tuple(extra))
+    return combined
+
+
+def _to_slots(extra: IndicesTuple, slots: Tensor) -> IndicesTuple:
+    """Map batch positions to slots; images that were not stored drop out."""
+    if len(extra) == 3:
+        anchors, positives, negatives = extra[0], slots[extra[1]], slots[extra[2]]
+        keep = (positives >= 0) & (negatives >= 0)
+        return anchors[keep], positives[keep], negatives[keep]
+    first, positives, second, negatives = extra[0], slots[extra[1]], extra[2], slots[extra[3]]
+    return first[positives >= 0], positives[positives >= 0], second[negatives >= 0], negatives[negatives >= 0]
+
+
+class PMLCompatibleMemory(nn.Module):
+    """Attributes and smaller methods of pytorch-metric-learning's `CrossBatchMemory`.
+
+    Attributes can be read and assigned. With a drift rule, reading returns a copy: assign to change the memory.
+    """
 
     loss: Any
     miner: Any
-    queue: Rows
-    drift: Filter | Hook | None
+    queue: EmbeddingQueue
+    drift: MomentFilter | CustomRule | None
     compat: str | None
     memory_size: int
     curr_batch_idx: Tensor
 
     @staticmethod
     def supported_losses() -> list[str]:
-        """Those that pytorch-metric-learning lets in; we take any unless `compat` is set."""
+        """Return the losses that pytorch-metric-learning supports; without `compat` any loss works."""
         from pytorch_metric_learning.losses import CrossBatchMemory as Theirs
 
         return list(Theirs.supported_losses())
 
     @classmethod
     def check_loss_support(cls, loss_name: str) -> None:
+        """Raise if pytorch-metric-learning does not support the loss."""
         if loss_name not in cls.supported_losses():
             raise LookalikeError(
-                f"pytorch-metric-learning's memory does not take {loss_name}; ours does without compat."
+                f"pytorch-metric-learning's memory does not support {loss_name}; leave out `compat` to use it."
             )
 
     def create_indices_tuple(
@@ -46,30 +163,31 @@ class LikePML(nn.Module):
         labels: Tensor,
         E_mem: Tensor,
         L_mem: Tensor,
-        input_indices_tuple: pairs.Tuple | None,
+        input_indices_tuple: IndicesTuple | None,
         do_remove_self_comparisons: bool,
-    ) -> pairs.Tuple:
+    ) -> IndicesTuple:
+        """Return the pairs or triplets of a batch and a memory."""
         slots = self.curr_batch_idx if do_remove_self_comparisons else None
-        return self.compared(embeddings, labels, E_mem, L_mem, input_indices_tuple, slots)
+        return self.select_pairs(embeddings, labels, E_mem, L_mem, input_indices_tuple, slots)
 
-    def compared(
+    def select_pairs(
         self,
         embeddings: Tensor,
         labels: Tensor,
         rows: Tensor,
         row_labels: Tensor,
-        given: pairs.Tuple | None,
+        extra: IndicesTuple | None,
         slots: Tensor | None,
-    ) -> pairs.Tuple:
-        """What the miner finds, without each image's own row, and with the pairs that were given."""
-        found = pairs.without_own(pairs.mine(self.miner, embeddings, labels, rows, row_labels), slots)
-        if given is not None:
-            found = pairs.outer(found, given, labels, None if self.compat else slots)
-        return found
+    ) -> IndicesTuple:
+        """Return the mined tuples without each image's own row, and the caller's extra tuples."""
+        indices = remove_own_rows(mine_pairs(self.miner, embeddings, labels, rows, row_labels), slots)
+        if extra is not None:
+            indices = append_indices(indices, extra, labels, None if self.compat else slots)
+        return indices
 
     @property
     def embedding_memory(self) -> Tensor:
-        """All rows as adapted now, zeros where none is stored."""
+        """All rows as corrected now, zeros where none is stored."""
         if self.queue.plain:
             return self.queue.base
         rows = self.queue.read(slice(None))
@@ -84,7 +202,7 @@ class LikePML(nn.Module):
         queue.base = rows.detach().clone() if self.compat else rows.detach().float().clone()
         queue.scale.fill_(1.0)
         queue.shift.zero_()
-        queue.recount()
+        queue.recompute_sums()
         queue.rebase()
 
     @property
@@ -116,12 +234,12 @@ class LikePML(nn.Module):
 
     def _set_count(self, value: int) -> None:
         self.queue.count = value
-        self.queue.recount()
+        self.queue.recompute_sums()
 
 
-def from_pml(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """A checkpoint of pytorch-metric-learning's class: rows and labels, but not how far it was filled."""
-    if f"{prefix}embedding_memory" not in state or not isinstance(module, LikePML):
+def load_pml_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load a checkpoint of pytorch-metric-learning, which has rows and labels but not how many are filled."""
+    if f"{prefix}embedding_memory" not in state or not isinstance(module, PMLCompatibleMemory):
         return
     rows = state.pop(f"{prefix}embedding_memory")
     labels = state.pop(f"{prefix}label_memory")
@@ -134,10 +252,10 @@ def from_pml(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> 
     module.label_memory = labels.to(queue.labels.device)
     queue.count, queue.pointer = count, count % module.memory_size
     module.embedding_memory = rows.to(queue.base.device)
-    # What was just built is put in as if it had been saved, so that nothing counts as missing.
-    own = ("queue.", "drift.", "_extra_state")
-    state |= {f"{prefix}{name}": value for name, value in module.state_dict().items() if name.startswith(own)}
+    # Insert the new state as if it had been saved, so that no key counts as missing.
+    prefixes = ("queue.", "drift.", "_extra_state")
+    state |= {f"{prefix}{name}": value for name, value in module.state_dict().items() if name.startswith(prefixes)}
     warn(
-        f"A memory of pytorch-metric-learning does not say how far it was filled: {count:,} of {len(rows):,} rows "
-        "are taken as filled, and the next batch goes after them."
+        f"The checkpoint of pytorch-metric-learning does not store how many rows are filled: {count:,} of "
+        f"{len(rows):,} rows are taken as filled, and the next batch goes after them."
     )

@@ -1,8 +1,8 @@
-"""The stored rows: a ring in which one affine map stands for all adaptations so far.
+"""Ring buffer of embeddings in which one affine map stands for all drift corrections so far.
 
-Every row present gets the same map at each step, so base rows u and one pair (a, c) with z = a∘u + c are
-enough, and adapting costs O(d) instead of O(n·d). The sums over the base rows are kept up to date with every
-write; a and c are set from them anew each time, never multiplied up, so nothing drifts.
+At each step every stored embedding gets the same map, so base rows u and one pair (a, c) with z = a∘u + c suffice, and
+a correction costs O(d) instead of O(n·d). Sums over the base rows are updated with every write; a and c are computed
+from them anew each time, never accumulated, so no error builds up. See docs/design/memory.md.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from lookalike.core.device import CPU
-from lookalike.memory.moments import TINY, Moments, exact, moments, spread
+from lookalike.memory.xbn import MIN_STD, Moments, as_float64, compute_moments, std_from_squares
 
 NO_ID = torch.iinfo(torch.int64).min
 BLOCK = 4096
-SETTLE_EVERY = 10_000
+REBASE_EVERY = 10_000
 
 
-class Stale(NamedTuple):
-    """Watched rows, for a drift meter: as they are now and as they were when they were stored."""
+class WatchedRows(NamedTuple):
+    """Some stored embeddings for measuring drift: as corrected now, and as they were enqueued."""
 
     slots: Tensor
     ids: Tensor
@@ -31,7 +31,24 @@ class Stale(NamedTuple):
     enqueued: Tensor
 
 
-class Rows(nn.Module):
+class EmbeddingQueue(nn.Module):
+    """Ring buffer of embeddings, labels and ids with a common affine map.
+
+    Args:
+        size: Number of rows.
+        dim: Dimension of the embeddings.
+        tracked: Keep the sums and the map that drift correction needs; otherwise rows are stored as they are.
+        correction: 1 divides variances by n − 1, 0 by n.
+        watch: Number of rows whose original form is kept for measuring drift.
+
+    Example:
+        >>> queue = EmbeddingQueue(4, 2, tracked=True)
+        >>> slots = queue.write(torch.randn(3, 2), torch.tensor([0, 0, 1]), None)
+        >>> queue.match_moments(compute_moments(torch.randn(8, 2)))
+        >>> queue.read(slots).shape
+        torch.Size([3, 2])
+    """
+
     base: Tensor
     labels: Tensor
     ids: Tensor
@@ -49,61 +66,66 @@ class Rows(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Empty, as new, on the device where it was."""
+        """Empty the buffer, on the device where it is."""
         device = self.base.device if "base" in self._buffers else CPU
         self.pointer = self.count = self.step = 0
-        numbers: dict[str, Tensor] = {
+        buffers: dict[str, Tensor] = {
             "base": torch.zeros(self.size, self.dim, device=device),
             "labels": torch.zeros(self.size, dtype=torch.int64, device=device),
             "ids": torch.full((self.size,), NO_ID, device=device),
         }
         if self.watch:
             slots = torch.arange(self.watch, device=device) * self.size // self.watch
-            numbers |= {"watched": slots, "enqueued": torch.zeros(self.watch, self.dim, device=device)}
+            buffers |= {"watched": slots, "enqueued": torch.zeros(self.watch, self.dim, device=device)}
         for name in ("scale", "shift", "total", "squares"):
-            numbers[name] = torch.zeros(self.dim, dtype=torch.float64, device=CPU)
-        for name, tensor in numbers.items():
+            buffers[name] = torch.zeros(self.dim, dtype=torch.float64, device=CPU)
+        for name, tensor in buffers.items():
             self.register_buffer(name, tensor)
         self.scale.fill_(1.0)
         self._norms: Tensor | None = None
-        self._norms_of: tuple[Tensor, int] | None = None
+        self._norms_version: tuple[Tensor, int] | None = None
 
     # ---- reading ---------------------------------------------------------------------------------
 
     @property
     def plain(self) -> bool:
-        """Whether the rows stand in `base` as they are."""
+        """Whether `base` holds the rows as they are, without a map."""
         return not self.tracked
 
-    def map(self) -> tuple[Tensor, Tensor]:
-        """(a, c) as the rows' own kind of number, where the rows are."""
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return (a, c) with dtype and device of the rows."""
         return self.scale.to(self.base), self.shift.to(self.base)
 
-    def read(self, chosen: slice | Tensor) -> Tensor:
-        """Rows as adapted now; a view of the stored ones where there is no map."""
-        base = self.base[chosen]
+    def read(self, selection: slice | Tensor) -> Tensor:
+        """Return rows as corrected now; without a map this is a view of the stored ones."""
+        base = self.base[selection]
         if self.plain:
             return base
-        a, c = self.map()
+        a, c = self.affine_map()
         return torch.addcmul(c, base, a)
 
     def norms(self) -> Tensor:
-        """Lengths of the filled rows where there is no map: kept, and renewed after any write from outside."""
-        if self._norms is None or not self._norms_fresh():
+        """Return the norms of the filled rows where there is no map; cached until the rows change."""
+        if self._norms is None or not self._norms_valid():
             self._norms = torch.linalg.vector_norm(self.base, dim=1)
-            self._norms_of = (self.base, self.base._version)
+            self._norms_version = (self.base, self.base._version)
         return self._norms[: self.count]
 
-    def _norms_fresh(self) -> bool:
-        return self._norms_of is not None and self._norms_of[0] is self.base and self._norms_of[1] == self.base._version
+    def _norms_valid(self) -> bool:
+        return (
+            self._norms_version is not None
+            and self._norms_version[0] is self.base
+            and self._norms_version[1] == self.base._version
+        )
 
-    def stale(self) -> Stale:
-        chosen = self.watched[self.watched < self.count] if self.watch else self.labels[:0]
-        kept = self.enqueued[: len(chosen)] if self.watch else self.base[:0]
-        return Stale(chosen, self.ids[chosen], self.labels[chosen], self.read(chosen).clone(), kept.clone())
+    def watched_rows(self) -> WatchedRows:
+        """Return up to `watch` filled rows, spread over the memory."""
+        slots = self.watched[self.watched < self.count] if self.watch else self.labels[:0]
+        enqueued = self.enqueued[: len(slots)] if self.watch else self.base[:0]
+        return WatchedRows(slots, self.ids[slots], self.labels[slots], self.read(slots).clone(), enqueued.clone())
 
     def moments(self) -> Moments | None:
-        """Of the filled rows as adapted now; None for fewer than two."""
+        """Return the moments of the filled rows as corrected now; None for fewer than two."""
         if self.count < 2:
             return None
         mean, std = self._base_moments()
@@ -111,77 +133,81 @@ class Rows(nn.Module):
 
     def _base_moments(self) -> Moments:
         mean = self.total / self.count
-        return Moments(mean, spread(mean, self.squares / self.count, self.count, self.correction))
+        return Moments(mean, std_from_squares(mean, self.squares / self.count, self.count, self.correction))
 
-    # ---- adapting --------------------------------------------------------------------------------
+    # ---- drift -----------------------------------------------------------------------------------
 
-    def move_to(self, target: Moments) -> None:
-        """Eq. 6: every filled row, so that their moments are the target's. Scale 1 where either spread is nil."""
+    def match_moments(self, target: Moments) -> None:
+        """Apply XBN (eq. 6) to all filled rows: their moments become the target's, as in `xbn_update`.
+
+        Dimensions in which either standard deviation vanishes are only shifted.
+        """
         now = self.moments()
         if now is None:
             return
         base = self._base_moments()
-        flat = (now.std < TINY) | (target.std < TINY)
+        flat = (now.std < MIN_STD) | (target.std < MIN_STD)
         scale = torch.where(flat, self.scale, target.std / base.std)
         shift = torch.where(flat, self.shift + target.mean - now.mean, target.mean - scale * base.mean)
         self.scale.copy_(scale)
         self.shift.copy_(shift)
 
-    def move_by(self, scale: Tensor, shift: Tensor) -> None:
-        """z ← scale∘z + shift for every filled row."""
-        scale, shift = exact(scale), exact(shift)
+    def apply_affine(self, scale: Tensor, shift: Tensor) -> None:
+        """Apply z ← scale∘z + shift to all filled rows."""
+        scale, shift = as_float64(scale), as_float64(shift)
         self.scale.mul_(scale)
         self.shift.mul_(scale).add_(shift)
 
-    def settle(self) -> None:
-        """Re-base when the frame has wandered so far that float32 would lose digits, and now and then anyway.
+    def rebase_if_needed(self) -> None:
+        """Rebase when the map is so extreme that float32 would lose digits, and every 10,000 steps.
 
-        Decided from the state alone, so that a resumed run re-bases at the same steps.
+        Decided from the state alone, so that a resumed run rebases at the same steps.
         """
         if not self.tracked or self.count < 2:
             return
         base = self._base_moments()
-        matters = self.scale.abs() * base.std >= TINY
+        matters = self.scale.abs() * base.std >= MIN_STD
         bad = (base.mean.abs() > 8.0 * base.std) | (base.std < 2.0**-6) | (base.std > 2.0**6)
-        if self.step % SETTLE_EVERY == SETTLE_EVERY - 1 or bool((bad & matters).any()):
+        if self.step % REBASE_EVERY == REBASE_EVERY - 1 or bool((bad & matters).any()):
             self.rebase()
 
     def rebase(self) -> None:
-        """u ← (u − μ_u)/σ_u; the rows that are read stay what they are."""
+        """Standardize the base rows, u ← (u − μ_u)/σ_u, and adjust the map; `read` returns the same rows."""
         if self.count < 2:
             return
         mean, std = self._base_moments()
-        std = torch.where(std * self.scale.abs() < TINY, 1.0, std)
+        std = torch.where(std * self.scale.abs() < MIN_STD, 1.0, std)
         for block in self.blocks():
-            block.copy_(((exact(block) - mean) / std).to(block))
+            block.copy_(((as_float64(block) - mean) / std).to(block))
         self.shift.add_(self.scale * mean)
         self.scale.mul_(std)
-        self.recount()
+        self.recompute_sums()
 
     def normalize(self) -> None:
-        """Apply the map for good and bring every row to length one."""
-        a, c = self.map()
+        """Apply the map to the base rows and normalize them to unit length."""
+        a, c = self.affine_map()
         for block in self.blocks():
             torch.nn.functional.normalize(torch.addcmul(c, block, a), dim=1, out=block)
         self.scale.fill_(1.0)
         self.shift.zero_()
-        self.recount()
+        self.recompute_sums()
 
-    def recount(self) -> None:
-        """The sums anew, after the base rows have changed by other ways than `write`."""
+    def recompute_sums(self) -> None:
+        """Compute the sums anew after the base rows were changed other than by `write`."""
         if not self.tracked:
             return
         self.total.zero_()
         self.squares.zero_()
         for block in self.blocks():
-            self._count(block, 1.0)
+            self._add_to_sums(block, 1.0)
 
     def blocks(self) -> Iterator[Tensor]:
+        """Iterate over the filled base rows, a block at a time."""
         for start in range(0, self.count, BLOCK):
             yield self.base[start : min(start + BLOCK, self.count)]
 
-    def _count(self, rows: Tensor, sign: float) -> None:
-        rows = exact(rows)
+    def _add_to_sums(self, rows: Tensor, sign: float) -> None:
+        rows = as_float64(rows)
         self.total.add_(rows.sum(0), alpha=sign)
         self.squares.add_(rows.square_().sum(0), alpha=sign)
 
@@ -189,19 +215,27 @@ class Rows(nn.Module):
 
     @torch.no_grad()
     def write(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
-        """Enqueue at (pointer + i) mod size. Of more rows than fit the last ones stay. The slot of each row,
-        −1 for those that found none."""
+        """Enqueue rows at (pointer + i) mod size; of more rows than fit, the last ones stay.
+
+        Args:
+            rows: ``(n, d)`` embeddings.
+            labels: ``(n,)``.
+            ids: ``(n,)`` image ids, or None.
+
+        Returns:
+            The slot of each row, −1 for rows that were not stored.
+        """
         number = len(rows)
         slots = (self.pointer + torch.arange(number, device=self.base.device)) % self.size
         first = max(number - self.size, 0)
         used = slots[first:]
         rows = rows.detach()[first:]
         stored = self._encode(rows, used) if self.tracked else rows.to(self.base.dtype)
-        fresh = self._norms_fresh()
+        valid = self._norms_valid()
         self.base[used] = stored
-        if fresh and self._norms is not None:
+        if valid and self._norms is not None:
             self._norms = self._norms.index_copy(0, used, torch.linalg.vector_norm(stored, dim=1))
-            self._norms_of = (self.base, self.base._version)
+            self._norms_version = (self.base, self.base._version)
         self.labels[used] = labels.detach()[first:].to(self.labels)
         self.ids[used] = NO_ID if ids is None else ids.detach()[first:].to(self.ids)
         if self.watch:
@@ -217,17 +251,17 @@ class Rows(nn.Module):
             self.scale.fill_(1.0)
             self.shift.zero_()
             if len(rows) > 1:
-                mean, std = moments(rows)
-                wide = std >= TINY
+                mean, std = compute_moments(rows)
+                wide = std >= MIN_STD
                 self.scale.copy_(torch.where(wide, std, 1.0))
                 self.shift.copy_(torch.where(wide, mean, 0.0))
         else:
-            self._count(self.base[used[used < self.count]], -1.0)
-        stored = ((exact(rows) - self.shift) / self.scale).to(self.base)
-        self._count(stored, 1.0)
+            self._add_to_sums(self.base[used[used < self.count]], -1.0)
+        stored = ((as_float64(rows) - self.shift) / self.scale).to(self.base)
+        self._add_to_sums(stored, 1.0)
         return stored
 
-    # ---- keeping ---------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"pointer": self.pointer, "count": self.count, "step": self.step}
@@ -236,8 +270,8 @@ class Rows(nn.Module):
         self.pointer, self.count, self.step = state["pointer"], state["count"], state["step"]
         self._norms = None
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Rows:
-        """Rows go where the model goes and keep float32, whatever it is cast to; statistics stay."""
+    def _apply(self, fn: Any, recurse: bool = True) -> EmbeddingQueue:
+        """Move rows with the model but keep float32, whatever it is cast to; statistics stay in main memory."""
         device = fn(self.labels).device
         for name in ("base", "labels", "ids", "watched", "enqueued"):
             if name in self._buffers:

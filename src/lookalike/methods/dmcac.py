@@ -20,7 +20,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import dmcac as losses
-from lookalike.memory.retrieval import Checked, Retriever, make_retriever
+from lookalike.memory.retriever import RecallCheckedRetriever, Retriever, make_retriever
 from lookalike.methods.base import Batch, Context, MemoryRows, Method, ReportContext
 from lookalike.methods.collapse import mean_cosine
 from lookalike.methods.dmcac_maps import CLASSES, Maps, find_row, maps_of, sections, views_of
@@ -149,7 +149,7 @@ class DMCAC(Method):
         """The index goes; it is made again of the rows when it is asked."""
         if self._retriever is not None:
             self._retriever.close()
-        if isinstance(self._retriever, Checked) and self._retriever.exact:
+        if isinstance(self._retriever, RecallCheckedRetriever) and self._retriever.exact:
             self._kind = "exact"  # an index that does not find enough is not built again
         self._retriever = None
 

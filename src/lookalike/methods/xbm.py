@@ -82,7 +82,7 @@ class XBM(Method):
         """How full the memory is, and what its filter did: the report's line is made from this."""
         self.context.log("memory/rows", self.memory.count)
         if self.settings.memory.drift in ("axbn", "ema") and self.settings.memory.size:
-            told = self.memory.filter_report()
+            told = self.memory.drift_report()
             for name in ("gain", "window"):
                 self.context.log(f"memory/{name}", told[name])
             if told.get("auto"):
@@ -90,7 +90,7 @@ class XBM(Method):
                 self.context.log("memory/q", told["q"])
 
     def memory_rows(self, count: int) -> MemoryRows | None:
-        found = self.memory.stale()
+        found = self.memory.watched_rows()
         if not len(found.ids):
             return None
         return MemoryRows(found.ids[:count], found.adapted[:count], found.enqueued[:count])

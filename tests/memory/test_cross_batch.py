@@ -11,15 +11,15 @@ from pytorch_metric_learning import losses
 from pytorch_metric_learning.losses import SupConLoss
 from pytorch_metric_learning.miners import PairMarginMiner
 from pytorch_metric_learning.utils.loss_and_miner_utils import get_all_pairs_indices as all_pairs
-from tests.memory.test_vectors import stream
+from tests.memory.test_xbn import stream
 from tests.naive import memory as naive
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import pml
 from lookalike.memory import CrossBatchMemory, Moments
-from lookalike.memory._gather import alone
-from lookalike.memory.moments import moments, understatement
+from lookalike.memory.cross_batch import gather_batch
+from lookalike.memory.xbn import class_balance_factor, compute_moments
 
 unit = torch.nn.functional.normalize
 DRIFTS = {
@@ -48,12 +48,12 @@ def test_adapted_rows_have_the_moments_of_the_batch():
     memory = make(size=40, drift="xbn")
     for rows, labels, _ in stream(14, 5, 6):
         if memory.count:
-            memory._adapt(rows, labels)
-            now, batch = moments(memory.rows), moments(rows)
+            memory._correct_drift(rows, labels)
+            now, batch = compute_moments(memory.rows), compute_moments(rows)
             assert torch.allclose(now.mean, batch.mean, atol=1e-6)
             assert torch.allclose(now.std, batch.std, atol=1e-6)
             before = memory.rows
-            memory._adapt(rows, labels)  # twice with one target is once
+            memory._correct_drift(rows, labels)  # twice with one target is once
             assert torch.allclose(memory.rows, before, atol=1e-7)
             assert memory.rows.square().sum(1).mean().item() == pytest.approx(1, abs=1e-6)
         memory(rows, labels)
@@ -67,7 +67,7 @@ def test_an_affine_drift_is_undone_and_a_rotation_is_not():
     for moved, undone in ((rows * scale + shift, True), (rows @ rotation, False)):
         memory = CrossBatchMemory(SupConLoss(), 16, 40, drift="xbn")
         memory.fill(rows, torch.arange(40))
-        memory._adapt(moved, torch.arange(40))
+        memory._correct_drift(moved, torch.arange(40))
         assert torch.allclose(memory.rows, moved, atol=1e-5) == undone
 
 
@@ -95,7 +95,7 @@ def same_bits(other):
     first, second = make(drift="xbn"), make(**other)
     assert run(first, 20) == run(second, 20)
     assert torch.equal(first.rows, second.rows)
-    assert second.filter_report()["gain"] == 1.0
+    assert second.drift_report()["gain"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_noise_is_estimated_from_the_run():
         seen = walk + 10 * torch.randn(dim, generator=generator, dtype=torch.float64)
         memory.drift(Moments(seen, torch.ones(dim).double()), 64)
         means.append(seen[:8].tolist())
-    report = memory.filter_report()
+    report = memory.drift_report()
     assert report["auto"]
     assert report["r"] == pytest.approx(100, rel=0.05)
     assert report["q"] == pytest.approx(1, rel=0.8)
@@ -171,39 +171,41 @@ def test_noise_is_estimated_from_the_run():
     short = make(dim=8, size=4, drift="axbn", r="auto")
     for one in means[:200]:
         short.drift(Moments(torch.tensor(one, dtype=torch.float64), torch.ones(8).double()), 64)
-    assert (short.drift.noise, short.drift.motion) == pytest.approx(naive.noise_and_motion(means[:200]), rel=1e-9)
+    assert (short.drift.observation_noise, short.drift.process_noise) == pytest.approx(
+        naive.noise_and_motion(means[:200]), rel=1e-9
+    )
     assert 0 < short.drift.gain < 1
 
 
 def test_the_report_says_what_the_filter_did():
     memory = make(drift="ema", beta=0.5)
-    assert memory.filter_report()["steps"] == 0
+    assert memory.drift_report()["steps"] == 0
     run(memory, 4)
-    report = memory.filter_report()
+    report = memory.drift_report()
     assert (report["gain"], report["mean_gain"], report["window"], report["steps"]) == (0.5, 0.5, 3.0, 4)
-    assert make().filter_report() == {}
+    assert make().drift_report() == {}
     memory = make(drift="axbn", r=8.0, interval=10)
     run(memory, 3)
-    assert {"q", "r", "interval", "interval_mode"} <= set(memory.filter_report())
+    assert {"q", "r", "interval", "interval_mode"} <= set(memory.drift_report())
 
 
 def test_the_spread_that_class_balanced_batches_understate():
     for size, expected in ((16, 0.86), (32, 0.93), (64, 0.965), (256, 0.99)):
         labels = torch.arange(size // 4).repeat_interleave(4)
-        assert understatement(labels, 1.0) == pytest.approx(math.sqrt(1 - 4 / size))
-        assert understatement(labels, 1.0) == pytest.approx(expected, abs=0.007)
-    assert understatement(torch.arange(8), 1.0) == pytest.approx(math.sqrt(1 - 1 / 8))
+        assert class_balance_factor(labels, 1.0) == pytest.approx(math.sqrt(1 - 4 / size))
+        assert class_balance_factor(labels, 1.0) == pytest.approx(expected, abs=0.007)
+    assert class_balance_factor(torch.arange(8), 1.0) == pytest.approx(math.sqrt(1 - 1 / 8))
     for labels in ([0, 0, 0, 1, 1, 2], [0, 1, 2, 3], [4, 4, 4, 4, 4, 1, 1]):
         for correlation in (0.0, 0.3, 1.0):
             expected = naive.understatement(labels, correlation)
-            assert understatement(torch.tensor(labels), correlation) == pytest.approx(expected, rel=1e-12)
+            assert class_balance_factor(torch.tensor(labels), correlation) == pytest.approx(expected, rel=1e-12)
     plain, wide = make(drift="xbn", size=40), make(drift="xbn", size=40, debias=1.0)
     rows, labels, _ = next(iter(stream(1, 8, 6)))
     for memory in (plain, wide):
         memory.fill(unit(torch.randn(20, 6, generator=torch_rng(1, "x")), dim=1), torch.arange(20))
-        memory._adapt(rows, labels)
-    factor = understatement(labels, 1.0)
-    assert torch.allclose(moments(wide.rows).std * factor, moments(plain.rows).std, atol=1e-6)
+        memory._correct_drift(rows, labels)
+    factor = class_balance_factor(labels, 1.0)
+    assert torch.allclose(compute_moments(wide.rows).std * factor, compute_moments(plain.rows).std, atol=1e-6)
 
 
 LONG = {
@@ -224,7 +226,7 @@ def test_the_lazy_form_stays_with_the_loops(name):
     for step, (rows, labels, _) in enumerate(stream(3000, batch, 3)):
         if step % 200 > 150:  # and the distribution jumps now and then
             rows = unit(rows * torch.tensor([1.0, -2.0, 0.1]), dim=1)
-        memory._remember(alone(rows, labels, None, None))
+        memory._update(gather_batch(rows, labels, None, None, gather=False))
         twin.step(rows.double().tolist(), labels.tolist())
     stored = torch.tensor([twin.rows[i] for i in twin.filled()], dtype=torch.float64)
     assert torch.allclose(memory.rows.double(), stored, atol=1e-6)
@@ -287,7 +289,7 @@ def test_a_second_derivative_is_refused():
 
 def test_a_loss_of_ours_brings_its_miner_along():
     memory = CrossBatchMemory(pml.SupConLoss(0.2), 6, 17)
-    assert memory._fast() is not None
+    assert memory._fused_settings() is not None
     mined = CrossBatchMemory(pml.MultiSimilarityLoss(epsilon=0.1), 6, 17)
     assert mined.miner is not None
     assert run(memory, 3) and run(mined, 3)
@@ -299,7 +301,7 @@ def test_batches_without_rows_and_whole_numbers_of_any_kind():
         assert memory(rows[:0], labels[:0]).item() == 0
         expected = twin(rows, labels, ids=ids).item()
         assert memory(rows, labels.to(torch.int32), ids=ids.to(torch.int16)).item() == expected
-    with pytest.raises(LookalikeError, match="whole numbers"):
+    with pytest.raises(LookalikeError, match="integer type"):
         memory(rows, labels.float())
 
 
@@ -388,7 +390,7 @@ def test_a_batch_larger_than_the_memory(drift, capsys):
         assert rows.grad.abs().sum(1).gt(0).any()
         slots = [(memory.queue_idx - 4 + i) % 4 for i in range(4)]
         assert torch.allclose(memory.rows[slots], rows.detach()[-4:], atol=1e-6)
-    assert capsys.readouterr().err.count("the last ones are kept") == 1
+    assert capsys.readouterr().err.count("only the last ones are stored") == 1
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
@@ -518,13 +520,13 @@ def test_watched_rows_as_they_were_and_as_they_are(drift):
     for rows, labels, ids in stream(9, 5, 6):
         memory(rows, labels, ids=ids)
         put |= dict(zip(memory.curr_batch_idx.tolist(), rows, strict=True))
-        seen = memory.stale()
+        seen = memory.watched_rows()
         assert len(seen.slots) == sum(s < memory.count for s in (i * 17 // 6 for i in range(6)))
         assert torch.equal(seen.enqueued, torch.stack([put[s] for s in seen.slots.tolist()]))
         assert torch.allclose(seen.adapted, memory.rows[seen.slots])
         assert torch.equal(seen.ids, memory.row_ids[seen.slots])
     assert torch.allclose(seen.enqueued, seen.adapted) == (drift == "none")
-    assert len(make().stale().slots) == 0
+    assert len(make().watched_rows().slots) == 0
 
 
 def test_filling_without_a_loss():

@@ -13,7 +13,7 @@ from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.memory import CrossBatchMemory, pairs
+from lookalike.memory import CrossBatchMemory, pml_compat
 from lookalike.memory.cross_batch import CrossBatchMemory as Whole
 
 DIM = 12
@@ -73,7 +73,7 @@ MINERS = {
 def test_every_loss_with_every_miner(loss, miner, compat):
     """Fill, wrap inside a batch, and go round several times."""
     ours, theirs = both(LOSSES[loss](), MINERS[miner](), compat=compat)
-    assert (ours._fast() is not None) == (loss == "supcon" and miner not in ("ms", "triplet"))
+    assert (ours._fused_settings() is not None) == (loss == "supcon" and miner not in ("ms", "triplet"))
     for rows, labels in batches(8):
         same(ours, theirs, rows, labels)
         assert ours.queue_idx == theirs.queue_idx
@@ -157,7 +157,7 @@ def test_own_rows_are_removed_from_positives_as_there():
         memory.add_to_memory(rows, labels, len(rows))
         all_pairs = lmu.get_all_pairs_indices(labels, memory.label_memory)
         expected = lmu.remove_self_comparisons(all_pairs, memory.curr_batch_idx, memory.memory_size)
-        for mine, other in zip(pairs.without_own(all_pairs, memory.curr_batch_idx), expected, strict=True):
+        for mine, other in zip(pml_compat.remove_own_rows(all_pairs, memory.curr_batch_idx), expected, strict=True):
             assert torch.equal(mine, other)
 
 
@@ -233,7 +233,7 @@ def listened(module):
 )
 def test_what_the_kernel_does_not_compute_goes_the_long_way(loss, miner):
     ours, theirs = both(loss, miner)
-    assert ours._fast() is None
+    assert ours._fused_settings() is None
     for rows, labels in batches(5):
         same(ours, theirs, rows, labels, tolerance=1e-5)
 
@@ -364,7 +364,7 @@ def test_a_checkpoint_of_the_other_library_is_taken(capsys):
         nested.load_state_dict({f"inner.{k}": v for k, v in theirs.state_dict().items()})
         assert nested["inner"].count == min(8 * steps, 21)
         ours.load_state_dict(theirs.state_dict())
-        assert "does not say how far it was filled" in capsys.readouterr().err
+        assert "does not store how many rows are filled" in capsys.readouterr().err
         assert ours.count == min(8 * steps, 21)
         assert torch.allclose(ours.rows, theirs.embedding_memory[: ours.count], atol=1e-6)
         assert torch.equal(ours.row_labels, theirs.label_memory[: ours.count])

@@ -9,11 +9,11 @@ import torch
 from tests.naive import dmcac as naive
 from torch.nn.functional import normalize
 
+import lookalike.memory.retriever as retriever_module
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.evaluation.neighbors import torch_top_k
-from lookalike.memory import retrieval
-from lookalike.memory.retrieval import Checked, Stored, make_retriever, recall
+from lookalike.memory.retriever import RecallCheckedRetriever, StoreRetriever, make_retriever, retrieval_recall
 
 K = 12
 
@@ -68,7 +68,7 @@ def test_a_graph_finds_nearly_all(kind):
     every = normalize(cloud(count + asked, dim, seed=3) * torch.linspace(1, 0.1, dim), dim=1)
     queries, rows = every[count:], every[:count]
     retriever = make_retriever(kind, rows)
-    if isinstance(retriever.index, Stored):
+    if isinstance(retriever.index, StoreRetriever):
         assert retriever.index.store.width  # a graph, not a scan
     retriever.nearest(queries[:60], K)
     assert retriever.checked and not retriever.exact, "the graph is asked"
@@ -84,12 +84,12 @@ def noise(count, dim=64):
 
 
 def share_found(retriever, queries, rows):
-    return recall(torch_top_k(queries, rows, K)[0], queries, rows, retriever.nearest(queries, K))
+    return retrieval_recall(torch_top_k(queries, rows, K)[0], queries, rows, retriever.nearest(queries, K))
 
 
 def test_a_graph_is_searched_more_widely_until_it_finds_enough(monkeypatch, capsys):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(retrieval, "WIDTH", K)
+    monkeypatch.setattr(retriever_module, "EF_SEARCH", K)
     rows, asked = noise(6000), noise(6000)[:200].flip(1)
     retriever = make_retriever("hnsw", rows)
     first = share_found(retriever.index, asked[:100], rows)
@@ -125,7 +125,7 @@ class Forgetful:
 def test_an_index_that_misses_too_much_is_not_asked_again(capsys):
     queries, rows = cloud(100, seed=4), cloud(400)
     index = Forgetful(rows)
-    retriever = Checked(index, rows)
+    retriever = RecallCheckedRetriever(index, rows)
     for _ in range(2):
         assert retriever.nearest(queries, K).tolist() == torch_top_k(queries, rows, K)[1].tolist() and retriever.exact
     assert capsys.readouterr().err.count("every row is compared") == 1, "and that is told once"
@@ -138,7 +138,7 @@ def test_recall_counts_what_is_as_near_and_nothing_twice():
     asked = torch.eye(4)[:1]
     wanted = torch_top_k(asked, rows, 2)[0]
     for found, share in (([0, 1], 1.0), ([2, 3], 1.0), ([2, 2], 0.5), ([2, 4], 0.5), ([5, 6], 0.0)):
-        assert recall(wanted, asked, rows, torch.tensor([found])) == share
+        assert retrieval_recall(wanted, asked, rows, torch.tensor([found])) == share
 
 
 @pytest.mark.parametrize("kind", ["exact", "faiss", "hnsw", "store"])
@@ -190,10 +190,10 @@ def test_a_store_on_a_server_is_made_at_its_address(monkeypatch):
         upsert = build = close = lambda self, *given: None
 
     monkeypatch.setattr("lookalike.store.registry.store_class", lambda name: Server)
-    monkeypatch.setattr("lookalike.memory.retrieval.remove_store", removed.append)
+    monkeypatch.setattr("lookalike.memory.retriever.remove_store", removed.append)
     retriever = make_retriever("store", cloud(3), store="milvus://box:19530")
     retriever.close()
-    assert made == [("milvus://box:19530", 24)] and removed == [retriever.index.place]
+    assert made == [("milvus://box:19530", 24)] and removed == [retriever.index.path]
 
 
 def test_a_misspelt_retriever_is_answered():
