@@ -199,11 +199,13 @@ def measure_refresh(context: BenchContext, images: int = IMAGES) -> tuple[dict[s
     import numpy as np
     import torch
 
-    from lookalike.data import make_shelf
+    from lookalike.data import make_demo_images
     from lookalike.models.inference.torch_runtime import TorchRuntime
 
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder:
-        make_shelf(Path(folder) / "shelf", classes=images // 16, images=20, styles=("studio",), size=160)
+        make_demo_images(
+            Path(folder) / "shelf", classes=images // 16, images_per_class=20, styles=("studio",), size=160
+        )
         made = _loop(Path(folder))
         few = np.arange(min(images, len(made.parts.train)))
         ids = np.tile(few, TIMES)

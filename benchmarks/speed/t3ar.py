@@ -93,7 +93,7 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
     from lookalike.adaptation.pool import read_pool
     from lookalike.adaptation.settings import resolve
     from lookalike.core.device import CPU
-    from lookalike.data.shelf import make_shelf
+    from lookalike.data.synthetic import make_demo_images
     from lookalike.models import Embedder
 
     done = {"embedded": 0, "searches": 0}
@@ -110,7 +110,7 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
 
     figures: dict[str, Any] = {"images": images}
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder, _home(Path(folder) / "home"):
-        make_shelf(Path(folder) / "shelf", classes=10, images=images // 10, styles=("studio",), size=96)
+        make_demo_images(Path(folder) / "shelf", classes=10, images_per_class=images // 10, styles=("studio",), size=96)
         pool = read_pool([Path(folder) / "shelf"])
         target = pool.table(np.arange(0, len(pool), 5))
         ids = [str(id_) for id_ in target.column("content_id")]

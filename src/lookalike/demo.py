@@ -119,13 +119,15 @@ def demo(
 def _load_images(images: str | Path | None, seed: int) -> tuple[Path, Table, str]:
     """The source of the images, its table, and a description."""
     if images is None:
-        from lookalike.data import make_shelf
+        from lookalike.data import make_demo_images
 
-        shelf = folders.runs() / "shelf"
-        table = make_shelf(shelf, classes=CLASSES, images=IMAGES_PER_CLASS, seed=seed, size=SIZE, progress=True)
+        folder = folders.runs() / "demo-images"
+        table = make_demo_images(
+            folder, classes=CLASSES, images_per_class=IMAGES_PER_CLASS, seed=seed, size=SIZE, progress=True
+        )
         styles = len(set(table.column("domain")))
         return (
-            shelf / "table.csv",
+            folder / "table.csv",
             table,
             f"{len(table):,} generated, {CLASSES} classes, {styles} styles",
         )

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from lookalike.data.decoding import Preprocess, UnreadableImage, content_id, decode, prepare
     from lookalike.data.pixel_cache import PixelCache
     from lookalike.data.readers import layouts, read_table
-    from lookalike.data.shelf import make_shelf
     from lookalike.data.strip_metadata import thumbnail
+    from lookalike.data.synthetic import make_demo_images
     from lookalike.data.table import Table
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "content_id",
     "decode",
     "layouts",
-    "make_shelf",
+    "make_demo_images",
     "prepare",
     "read_table",
     "retrieval_split",
