@@ -21,15 +21,7 @@ CIFAR = {
 
 
 def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
-    """ResNet-18 for images of 32 px: a first convolution of 3×3 with stride 1, and no max pooling.
-
-    Args:
-        pretrained: Ignored; there are no pretrained weights.
-        **options: Options of timm's ``resnet18``.
-
-    Returns:
-        The network.
-    """
+    """ResNet-18 for images of 32 px: a first convolution of 3×3 with stride 1, and no max pooling."""
     model: Any = import_timm().create_model("resnet18", pretrained=False, **options)
     model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -39,15 +31,7 @@ def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
 
 
 def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
-    """A ResNet of ten layers and half the usual width, for images of 64 px and short runs on a CPU.
-
-    Args:
-        pretrained: Ignored; there are no pretrained weights.
-        **options: Options of timm's ``resnet18``.
-
-    Returns:
-        The network.
-    """
+    """A ResNet of ten layers and half the usual width, for images of 64 px and short runs on a CPU."""
     sizes = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256)}
     model: Any = import_timm().create_model("resnet18", pretrained=False, **{**sizes, **options})
     model.pretrained_cfg = model.default_cfg = {**CIFAR, "input_size": (3, 64, 64), "interpolation": "bicubic"}

@@ -21,13 +21,7 @@ from lookalike.models import architectures, open_clip
 
 @dataclass(frozen=True)
 class BuiltinWeights:
-    """Weights that are installed as a Python package, so that they work offline.
-
-    Args:
-        architecture: Name in timm.
-        package: The Python package.
-        file_class: Class of the package that knows the path of the weight file.
-    """
+    """Weights that are installed as a Python package, so that they work offline."""
 
     architecture: str
     package: str
@@ -118,14 +112,9 @@ def _load_open_clip(name: str, weights: str | Path | None, size: int | None) -> 
 
 
 def create_backbone(architecture: str, size: int | None = None) -> Any:
-    """Create a backbone with random weights, without its classifier.
+    """Create a backbone without its classifier; its random weights are the same every time.
 
-    Args:
-        architecture: A timm or open_clip name.
-        size: Input size in pixels, for architectures with a fixed one.
-
-    Returns:
-        The network; the random weights are the same every time.
+    ``size`` is the input size in pixels, for architectures with a fixed one.
     """
     if open_clip.is_open_clip(architecture):
         return open_clip.create(architecture)
@@ -146,15 +135,7 @@ def create_backbone(architecture: str, size: int | None = None) -> Any:
 
 
 def remove_pooling(model: Any, pooling: str) -> None:
-    """Let the backbone return its feature map or tokens, for a pooling other than its own.
-
-    Args:
-        model: The backbone, changed in place.
-        pooling: Name of the other pooling, for the error message.
-
-    Raises:
-        LookalikeError: If the backbone cannot do without its own pooling.
-    """
+    """Let the backbone return its feature map or tokens, for a pooling other than its own."""
     try:
         model.reset_classifier(0, "")
     except (TypeError, AssertionError, ValueError, AttributeError) as error:
@@ -231,17 +212,7 @@ def _timm_file(name: str, cfg: dict[str, Any]) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a weight file: safetensors, or a PyTorch state dict (objects are never unpickled).
-
-    Args:
-        path: The file.
-
-    Returns:
-        The tensors by name, without the prefix ``module.``.
-
-    Raises:
-        LookalikeError: If the file is missing, damaged, or holds more than tensors.
-    """
+    """Read the tensors of a weight file: safetensors, or a PyTorch state dict (objects are never unpickled)."""
     import pickle
     import zipfile
 
@@ -269,16 +240,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: Any, path: Path, name: str) -> None:
-    """Load a weight file, which must contain every tensor of the backbone in its shape.
-
-    Args:
-        model: The backbone.
-        path: The weight file.
-        name: Name of the backbone, for error messages.
-
-    Raises:
-        LookalikeError: If tensors are missing or have another shape.
-    """
+    """Load a weight file, which must contain every tensor of the backbone in its shape."""
     tensors = read_tensors(path)
     expected = model.state_dict()
     if not tensors.keys() & expected.keys():

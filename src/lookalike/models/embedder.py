@@ -212,12 +212,6 @@ class Embedder(nn.Module):
         """A hash of what the model computes up to a layer: weights, architecture, pooling and preprocessing.
 
         It is computed again only if a tensor was written to or replaced since the last call.
-
-        Args:
-            layer: ``"embedding"``, ``"pooled"`` or a stage.
-
-        Returns:
-            The hash in hexadecimal digits.
         """
         state, tensors = self.snapshot(layer)
         cached = self._fingerprints.get(layer)
@@ -307,12 +301,7 @@ class Embedder(nn.Module):
         self.head = pca_head(rows, dim).to(self.device)
 
     def set_random_head(self, dim: int, seed: int = 0) -> None:
-        """Replace the head by a randomly initialized linear layer.
-
-        Args:
-            dim: Embedding dimension, at most ``feature_dim``.
-            seed: Seed of the initialization.
-        """
+        """Replace the head by a randomly initialized linear layer of ``dim`` outputs."""
         self._check_dim(dim)
         self.head = random_head(self.feature_dim, dim, seed).to(self.device)
 
@@ -356,17 +345,8 @@ class Embedder(nn.Module):
             >>> model.encode([np.zeros((80, 60, 3), np.uint8)]).shape
             (1, 256)
         """
-        from lookalike.models.inference import pipeline
-
-        return pipeline.encode(
-            self,
-            images,
-            batch_size=batch_size,
-            runtime=runtime,
-            precision=precision,
-            on_error=on_error,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
+        return self.features(images, layer="embedding", on_error=on_error, progress=progress, **options)
 
     def features(
         self,
@@ -383,35 +363,19 @@ class Embedder(nn.Module):
     ) -> Any:
         """Compute features below the head: pooled features (not normalized), or the output of a stage (float16).
 
-        Args:
-            images: As for ``encode``.
-            layer: ``"pooled"``, ``"embedding"`` or a stage; see ``layers``.
-            view: Augmentation of :mod:`lookalike.data`, applied in place of the center crop.
-            seed: Seed of the view; the same seed gives the same views.
-            batch_size: As for ``encode``.
-            runtime: As for ``encode``.
-            precision: As for ``encode``.
-            on_error: As for ``encode``.
-            progress: As for ``encode``.
-
-        Returns:
-            As for ``encode``.
+        The layer is one of ``layers``. A view of :mod:`lookalike.data` is applied in place of the center crop; the
+        same seed gives the same views. The other arguments and the result are those of ``encode``.
         """
         from lookalike.models.inference import pipeline
 
         stages.check_layer(self.backbone, layer)
-        return pipeline.encode(
-            self,
-            images,
-            layer=layer,
-            batch_size=batch_size,
-            runtime=runtime,
-            precision=precision,
-            on_error=on_error,
-            progress=progress,
-            view=view,
-            seed=seed,
-        )
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "runtime": runtime,
+            "precision": precision,
+            "on_error": on_error,
+        }
+        return pipeline.encode(self, images, layer=layer, view=view, seed=seed, progress=progress, **options)
 
     def crop(self, image: Any) -> np.ndarray:
         """Decode an image into the model's input, ``(size, size, 3)`` uint8; the first half of ``encode``."""
@@ -422,16 +386,7 @@ class Embedder(nn.Module):
     def encode_crops(
         self, crops: Iterable[np.ndarray], count: int, *, layer: str = "embedding"
     ) -> Iterator[np.ndarray]:
-        """Compute vectors of crops; the second half of ``encode``.
-
-        Args:
-            crops: What ``crop`` returned.
-            count: At most how many there are.
-            layer: ``"embedding"``, or ``"pooled"`` for features.
-
-        Yields:
-            The vectors in order, a few at a time, while further crops are drawn.
-        """
+        """Yield the vectors of at most ``count`` crops in order, a few at a time; the second half of ``encode``."""
         from lookalike.models.inference.pipeline import CropEncoder
 
         return CropEncoder(self, layer=layer).stream(crops, count)
@@ -442,17 +397,7 @@ class Embedder(nn.Module):
         return hasattr(self.backbone, "encode_text") and isinstance(self.head, nn.Identity)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Compute the unit vectors of texts, comparable with those of images.
-
-        Args:
-            texts: The texts.
-
-        Returns:
-            float32 vectors ``(N, dim)``.
-
-        Raises:
-            LookalikeError: If the model has no text encoder.
-        """
+        """Compute the unit vectors of texts ``(N, dim)``, comparable with those of images; see ``supports_text``."""
         if not self.supports_text:
             raise LookalikeError(
                 f"The model {self.name} has no text encoder: use an open_clip model (`open_clip:NAME`)."

@@ -48,16 +48,7 @@ def pca_head(features: Tensor, dim: int) -> nn.Linear:
 
 
 def random_head(in_features: int, dim: int, seed: int = 0) -> nn.Linear:
-    """Make a head with the default initialization of ``nn.Linear``, from a seed of its own.
-
-    Args:
-        in_features: Input dimension.
-        dim: Output dimension.
-        seed: Seed of the random numbers.
-
-    Returns:
-        The head.
-    """
+    """Make a head with the default initialization of ``nn.Linear``, from a seed of its own."""
     bound = in_features**-0.5
     generator = seeds.torch_rng(seed, "head")
     weight = (torch.rand(dim, in_features, generator=generator) * 2 - 1) * bound
@@ -81,8 +72,8 @@ class BlockLinear(nn.Linear):
 
     Example:
         >>> head = BlockLinear.from_linear(torch.nn.Linear(8, 6), blocks=3)
-        >>> head(torch.randn(2, 8)).norm(dim=1) ** 2  # three blocks of length one
-        tensor([3.0000, 3.0000], grad_fn=<PowBackward0>)
+        >>> head(torch.randn(2, 8)).square().sum(1).round().tolist()  # three blocks of length one
+        [3.0, 3.0]
     """
 
     blocks: int = 1
@@ -92,13 +83,6 @@ class BlockLinear(nn.Linear):
         """Deal the outputs of a linear head out to blocks in turn.
 
         Of a head made of leading principal directions, each block thus receives some of the first.
-
-        Args:
-            head: A linear layer.
-            blocks: Number of blocks; it must divide the output dimension.
-
-        Returns:
-            The block head.
         """
         if isinstance(head, cls) and head.blocks == blocks:
             return head
@@ -133,8 +117,8 @@ def make_norm(name: str, dim: int, *, reference_batch: int | None = None) -> nn.
         Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", appendix A.
 
     Example:
-        >>> make_norm("ln", 8)
-        LayerNorm((8,), eps=1e-05, elementwise_affine=True)
+        >>> norm_name(make_norm("ln", 8))
+        'ln'
     """
     choose(name, NORM_NAMES, "a norm layer")
     if name == "bn":
@@ -154,16 +138,7 @@ def norm_name(norm: nn.Module) -> str:
 def momentum_decay(epoch: int, epochs: int, batch: int, reference_batch: int) -> float:
     """The decay λ(t) = ρ^(T/(T−1)·max(T−t, 0)) − ρ^T with ρ = min(B/m₀, 1)^(1/T).
 
-    It grows from 0 in epoch 1 to 1 − B/m₀ in epoch T.
-
-    Args:
-        epoch: t, from 1.
-        epochs: T.
-        batch: B, the batch size.
-        reference_batch: m₀.
-
-    Returns:
-        The weight of the running moments.
+    It grows from 0 in epoch t = 1 to 1 − B/m₀ in epoch T, for batches of B rows and the reference batch m₀.
     """
     if epochs < 2:
         return 0.0

@@ -29,17 +29,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
 def find(name_or_path: str | Path) -> Path | None:
-    """Find the model folder of a name or path; for a run that is the model in it.
-
-    Args:
-        name_or_path: A model folder, a run, or the name of a run.
-
-    Returns:
-        The folder; ``None`` if the name can only be that of an architecture.
-
-    Raises:
-        LookalikeError: If a path was given and there is no model.
-    """
+    """Find the model folder of a path, a run or a run's name; ``None`` for what can only be an architecture."""
     for path in (Path(name_or_path), folders.runs() / name_or_path):
         if Run.is_run(path):
             if not (path / "model").is_dir():
@@ -58,13 +48,7 @@ def find(name_or_path: str | Path) -> Path | None:
 
 
 def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> None:
-    """Write a model folder; an existing one is replaced as a whole.
-
-    Args:
-        model: The model.
-        path: The folder.
-        card: Further entries of the model card.
-    """
+    """Write a model folder, replacing an existing one as a whole; see ``Embedder.save_pretrained``."""
     if card is not None:
         model.card.update(card)
     config = stamp(
@@ -93,20 +77,7 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
 
 
 def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
-    """Read a model folder.
-
-    Args:
-        kind: The class to create.
-        path: The folder.
-        pooling: A pooling in place of the stored one.
-        size: An input size in place of the stored one.
-
-    Returns:
-        The model, on the CPU.
-
-    Raises:
-        LookalikeError: If the folder is not a model, is damaged, or was written by a newer version.
-    """
+    """Read a model folder, with another pooling or input size if given; the model is on the CPU."""
     if not (path / CONFIG).is_file():
         raise LookalikeError(f"`{path}` is not a model folder: there is no `{CONFIG}` in it.")
     config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
@@ -156,13 +127,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
     """Render the model card as Markdown.
 
-    Args:
-        model: The model; ``model.card`` may hold ``description``, ``data``, ``method``, ``results``, ``limits`` and
-            ``license``.
-        config: The contents of ``config.json``.
-
-    Returns:
-        The text of ``README.md``.
+    ``model.card`` may hold ``description``, ``data``, ``method``, ``results``, ``limits`` and ``license``.
     """
     card, pre = model.card, model.preprocess
     lines = [

@@ -19,12 +19,7 @@ PREFIX = "open_clip:"
 
 
 class OpenClipBackbone(nn.Module):
-    """Image and text encoder of an open_clip model; called on images it returns their features.
-
-    Args:
-        model: A model of open_clip.
-        name: Its name in open_clip.
-    """
+    """Image and text encoder of an open_clip model; called on images it returns their features."""
 
     def __init__(self, model: Any, name: str) -> None:
         super().__init__()
@@ -73,18 +68,7 @@ def split_name(name: str) -> tuple[str, str | None]:
 
 
 def create(name: str, *, weights: str | None = None) -> OpenClipBackbone:
-    """Create an open_clip model.
-
-    Args:
-        name: ``open_clip:NAME``.
-        weights: Name of pretrained weights in open_clip; random weights without it.
-
-    Returns:
-        The model.
-
-    Raises:
-        LookalikeError: If open_clip is not installed or does not know the model.
-    """
+    """Create an open_clip model, with the pretrained weights of that name in open_clip or with random ones."""
     import_timm()  # open_clip imports timm, which fails on some machines without our workaround
     try:
         import open_clip

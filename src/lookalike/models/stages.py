@@ -78,15 +78,7 @@ def _shallow_copy(backbone: nn.Module) -> nn.Module:
 
 
 def lower_part(backbone: nn.Module, layer: str) -> nn.Module:
-    """The backbone up to and including a stage.
-
-    Args:
-        backbone: A timm model of one of ``FAMILIES``.
-        layer: The stage.
-
-    Returns:
-        A module whose ``forward_features`` maps normalized images to the output of the stage.
-    """
+    """The backbone up to and including a stage; call its ``forward_features`` on normalized images."""
     family, number = _family_and_stage(backbone, layer)
     part = _shallow_copy(backbone)
     if isinstance(family.stages, str):
@@ -102,15 +94,7 @@ def lower_part(backbone: nn.Module, layer: str) -> nn.Module:
 
 
 def upper_part(backbone: nn.Module, layer: str) -> nn.Module:
-    """The backbone after a stage.
-
-    Args:
-        backbone: A timm model of one of ``FAMILIES``.
-        layer: The stage.
-
-    Returns:
-        A module that maps the output of the stage to the backbone's output.
-    """
+    """The backbone after a stage; call it on the output of the stage."""
     family, number = _family_and_stage(backbone, layer)
     part = _shallow_copy(backbone)
     removed = list(family.stem)

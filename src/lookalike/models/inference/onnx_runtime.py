@@ -114,15 +114,6 @@ def write_onnx(model: Embedder, layer: str, file: Path, metadata: dict[str, str]
     """Export a model up to a layer as one ONNX file, for one image size and any batch size.
 
     A variable image size would make the padding symbolic and the export take minutes.
-
-    Args:
-        model: The model.
-        layer: The layer to compute.
-        file: The file to write.
-        metadata: Entries for the file's metadata.
-
-    Raises:
-        RuntimeUnavailable: If the exporter is not installed or does not support the model.
     """
     try:
         import onnxscript  # noqa: F401

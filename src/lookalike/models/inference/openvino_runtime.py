@@ -142,16 +142,7 @@ class OpenVINORuntime:
 
 
 def compile_model(path: Path, block: int | None, precision: str) -> CompiledModel:
-    """Compile a converted model for this process.
-
-    Args:
-        path: Folder of the converted model.
-        block: Fixed batch size, or ``None`` for any.
-        precision: ``"f32"`` or ``"bf16"``.
-
-    Returns:
-        The compiled model; the last few are kept.
-    """
+    """Compile a converted model for batches of ``block`` images (of any size if ``None``); the last few are kept."""
     ov, count = import_openvino(), threads()
 
     def compile_now() -> CompiledModel:
@@ -172,13 +163,6 @@ def compile_model(path: Path, block: int | None, precision: str) -> CompiledMode
 
 def convert(model: Embedder, layer: str) -> Path:
     """Convert a model and store it in the cache, unless it is there; agreement with torch is checked once.
-
-    Args:
-        model: The model.
-        layer: The layer to compute.
-
-    Returns:
-        Folder of the converted model.
 
     Raises:
         RuntimeUnavailable: If OpenVINO cannot run the model, or computes something else than torch.

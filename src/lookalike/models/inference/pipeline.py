@@ -46,27 +46,7 @@ def encode(
     view: Any = None,
     seed: int = 0,
 ) -> Any:
-    """Compute the output of a layer for images; the route behind ``Embedder.encode`` and ``Embedder.features``.
-
-    Args:
-        model: The model.
-        images: One image, a sequence, a ``Table`` or a generator; see ``image_stream``.
-        layer: ``"embedding"``, ``"pooled"`` or a stage.
-        batch_size: Images decoded and run together.
-        runtime: ``"auto"``, ``"torch"``, ``"openvino"`` or ``"onnx"``.
-        precision: ``"f32"`` or ``"bf16"``.
-        on_error: ``"raise"`` at the first unreadable image, or ``"skip"`` them.
-        progress: Whether to show a progress bar.
-        view: Augmentation of :mod:`lookalike.data` in place of the center crop.
-        seed: Seed of the view's random numbers.
-
-    Returns:
-        An array with one row per image (without a batch dimension for a single image); with ``on_error="skip"``
-        a pair of that array and the list of failures.
-
-    Raises:
-        UnreadableImage: If an image cannot be read and ``on_error`` is ``"raise"``.
-    """
+    """Compute the output of a layer for images; see ``Embedder.encode`` and ``Embedder.features`` for arguments."""
     if on_error not in ("raise", "skip"):
         raise LookalikeError(f"on_error is `{on_error}`: it must be `raise` or `skip`.")
     choose(precision, ("f32", "bf16"), "a precision")
@@ -111,13 +91,6 @@ def center_crop(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
 
     torch resamples 8-bit pixels to within a level or two of Pillow in a quarter of the time; at small sizes resizing
     would otherwise be the most expensive step before the model (docs/design/inference.md).
-
-    Args:
-        pixels: Decoded pixels.
-        preprocess: Input size, crop fraction and interpolation.
-
-    Returns:
-        The crop.
 
     Shape:
         - pixels: ``(H, W, 3)``, uint8.

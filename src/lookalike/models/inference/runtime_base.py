@@ -47,10 +47,6 @@ class Runtime(Protocol):
 class ModelGraph(nn.Module):
     """The model from pixels up to a layer as one module, for tracing, conversion and export.
 
-    Args:
-        model: The model; its weights are shared.
-        layer: Where to stop: ``"embedding"``, ``"pooled"`` or a stage.
-
     Shape:
         - pixels: ``(N, S, S, 3)``, uint8, RGB.
         - output: ``(N, D)``, or the feature map of a stage.
@@ -101,16 +97,10 @@ def to_output(outputs: np.ndarray, layer: str, precision: str = "f32") -> np.nda
 
 
 def parity_error(model: Embedder, layer: str, run: Callable[[np.ndarray], Any]) -> float:
-    """Compare a converted model with torch on random pixels.
+    """Largest absolute difference between a converted model and torch on random pixels.
 
-    Args:
-        model: The model in torch.
-        layer: The layer that was converted.
-        run: The converted model.
-
-    Returns:
-        The largest absolute difference; for layers other than the embedding relative to the largest value.
-        Infinity if shapes disagree or values are not finite.
+    For layers other than the embedding it is relative to the largest value; infinity if shapes disagree or values are
+    not finite.
     """
     graph = ModelGraph(model, layer)
     pixels = graph.example()

@@ -34,17 +34,6 @@ def select_runtime(
     ``"auto"`` takes OpenVINO if the model was converted before or if there are enough images for a conversion to pay
     off, a converted ONNX model where OpenVINO is missing, and torch otherwise.
 
-    Args:
-        model: The model.
-        layer: The layer to compute.
-        name: ``"auto"``, ``"torch"``, ``"openvino"`` or ``"onnx"``.
-        precision: ``"f32"`` or ``"bf16"``.
-        source: The images; the first ones of a generator may be looked at, none is lost.
-        batch_size: Images run together.
-
-    Returns:
-        The runtime.
-
     Raises:
         RuntimeUnavailable: If the requested runtime is not installed or cannot run the model.
         LookalikeError: If the name is unknown, or the runtime does not run on the model's device.

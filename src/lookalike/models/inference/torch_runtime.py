@@ -77,17 +77,10 @@ class TorchRuntime:
 def fused_graph(
     model: Embedder, layer: str, precision: str, count: int | None
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The model up to a layer as a fused graph, where that pays off.
+    """The model up to a layer as a fused graph for ``count`` images: a function from uint8 batches to arrays.
 
-    Args:
-        model: The model.
-        layer: The layer to compute.
-        precision: Only ``"f32"`` is fused.
-        count: Number of images to come, if known.
-
-    Returns:
-        A function from uint8 batches to arrays; ``None`` for few images, other devices, models with forward hooks
-        (a graph would bypass them) and networks that torch cannot fuse.
+    ``None`` for few images, bf16, other devices, models with forward hooks (a graph would bypass them) and networks
+    that torch cannot fuse.
     """
     if (count or 0) < MIN_IMAGES or precision != "f32" or model.device.type != CPU or fork_guard.forks:
         return None
