@@ -19,7 +19,7 @@ from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 from lookalike.evaluation.verdicts import evaluation_verdict
 from lookalike.reporting import report
-from lookalike.reporting.job import render
+from lookalike.reporting.html_report import render
 from tests.reporting import factory
 from tests.reporting.conftest import HOSTILE
 from tests.reporting.reading import Document, read
@@ -197,7 +197,7 @@ def test_for_the_goal_only_the_map_gives_up_thumbnails(whole_run):
 def test_a_image_that_is_gone_is_counted(tmp_path):
     gone = s.Image(file="f" * 32 + ".jpg", alt="a lost gull")
     drawn = read(render(small_run(tmp_path / "run", s.Hits(rows=[s.HitRow(query=gone, lists=[])]))))
-    assert "1 images were no longer in the run's folder" in drawn.one("footer").text
+    assert "1 images are missing from the run's folder" in drawn.one("footer").text
     assert "a lost gull" in drawn.text
 
 
@@ -296,10 +296,10 @@ def test_the_map_keeps_an_even_sample_and_every_thumbnail(tmp_path):
 
 
 def test_the_still_map_shows_what_the_script_paints():
-    from lookalike.reporting.scatter import PALETTE, still
+    from lookalike.reporting.maps import PALETTE, map_png
 
     xy = np.array([[0, 0], [65535, 65535], [32768, 0]], dtype=np.uint16)
-    image = Image.open(io.BytesIO(still(xy, np.array([0, 1, 11])))).convert("RGBA")
+    image = Image.open(io.BytesIO(map_png(xy, np.array([0, 1, 11])))).convert("RGBA")
     side = image.size[0] - 1
     for place, color in (((0, 0), 0), ((side, side), 1), ((side // 2, 0), 11)):
         assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(place)[:3]) == PALETTE[color]
@@ -330,10 +330,10 @@ def test_one_list_is_named_once(tmp_path):
 
 
 def test_a_table_of_numbers_is_drawn_as_colors(tmp_path):
-    from lookalike.reporting.heat import still
+    from lookalike.reporting.maps import heat_png
 
     values = np.array([[1.0, 0.0], [-0.5, 0.25]])
-    pixels = np.array(Image.open(io.BytesIO(still(values))))
+    pixels = np.array(Image.open(io.BytesIO(heat_png(values))))
     side = len(pixels) // 2
     assert pixels.shape == (2 * side, 2 * side, 4) and side > 100
     shown = pixels[side // 2 :: side, side // 2 :: side]
@@ -344,4 +344,4 @@ def test_a_table_of_numbers_is_drawn_as_colors(tmp_path):
     drawn = read(render(small_run(tmp_path / "run", s.Verdict(sentence="First"), block)))
     images = [e for e in drawn.all("img") if "diagonal" in e.attributes.get("alt", "")]
     assert len(images) == 3 and "mean of the diagonal 0.625" in images[0].attributes["alt"]
-    assert "<tern>" in drawn.text and "One line a query, one column a database" in drawn.text
+    assert "<tern>" in drawn.text and "One row per query, one column per database" in drawn.text

@@ -329,7 +329,7 @@ COMMANDS: dict[str, Command] = {
     "forget": Command(
         "lookalike.adaptation.adapt_command:forget", {"model": "MODEL", "images": "IMAGE…"}, show=_forget
     ),
-    "report": Command("lookalike.reporting.job:report", {"run": "RUN"}, show=_report),
+    "report": Command("lookalike.reporting.html_report:report", {"run": "RUN"}, show=_report),
     "embed": Command("lookalike.models.embedding:embed", {"source": "FOLDER"}, show=_embed),
     "export": Command("lookalike.models.exporting:export", show=_export),
     "shift splits": Command("lookalike.shift.make_splits:splits", {"data": "DATA"}, show=_lines, call=_splits),

@@ -1,4 +1,4 @@
-"""Turns the sections that a run holds as JSON into one HTML file; computes nothing itself."""
+"""Reporting: render the sections that a run holds as JSON as one HTML file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from lookalike.reporting.job import ReportFile, report
+    from lookalike.reporting.html_report import ReportFile, report
 
 __all__ = ["ReportFile", "report"]
 

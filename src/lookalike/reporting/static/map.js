@@ -1,5 +1,5 @@
 // The map's panels: the same images in both, so that pointing at one in the left shows it in the right.
-import { card, line, place } from "./chart.js";
+import { makeTooltip, placeTooltip, textElement } from "./chart.js";
 import { nearest, paint, pixel, unpack } from "./paint.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -18,7 +18,7 @@ export function map(root) {
   const palette = data.palette.map(pixel);
   const gray = palette.length - 1;
   let chosen = -1;
-  const tip = card(root);
+  const tip = makeTooltip(root);
 
   const panels = [...root.querySelectorAll(".field")].map((field, i) => {
     const still = field.querySelector("img");
@@ -51,7 +51,7 @@ export function map(root) {
     }
   }
 
-  function point(index, at) {
+  function showImage(index, event) {
     for (const panel of panels) {
       panel.over.style.setProperty("display", index < 0 ? "none" : "block");
       if (index < 0) continue;
@@ -61,15 +61,16 @@ export function map(root) {
     tip.hidden = index < 0;
     if (index < 0) return;
     const image = data.images[index];
-    const parts = [line(data.names[codes[index]], "bdi")];
+    const parts = [textElement(data.names[codes[index]], "bdi")];
     if (image) {
       const [key, width, height, alt] = image;
       const use = svg("use", { href: `#${key}` });
-      parts.unshift(svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": alt }, use));
+      const size = { viewBox: `0 0 ${width} ${height}`, width, height };
+      parts.unshift(svg("svg", { ...size, role: "img", "aria-label": alt }, use));
     }
     tip.replaceChildren(...parts);
     const box = root.getBoundingClientRect();
-    place(tip, root, at.clientX - box.left, at.clientY - box.top);
+    placeTooltip(tip, root, event.clientX - box.left, event.clientY - box.top);
   }
 
   for (const panel of panels) {
@@ -79,8 +80,8 @@ export function map(root) {
       const x = (event.clientX - area.left) * unit, y = (event.clientY - area.top) * up;
       return nearest(panel.places, x, y, 14 * unit, unit / up);
     };
-    panel.canvas.addEventListener("pointermove", (event) => point(find(event), event));
-    panel.canvas.addEventListener("pointerleave", () => point(-1));
+    panel.canvas.addEventListener("pointermove", (event) => showImage(find(event), event));
+    panel.canvas.addEventListener("pointerleave", () => showImage(-1));
     panel.canvas.addEventListener("click", (event) => {
       const index = find(event);
       choose(index < 0 || codes[index] === chosen ? -1 : codes[index]);
@@ -97,16 +98,17 @@ export function map(root) {
   }
   const present = [...new Set(codes)].sort((a, b) => a - b);
   for (const code of [-1, ...present]) {
-    const option = line(code < 0 ? "all" : data.names[code].slice(0, 80), "option");
+    const option = textElement(code < 0 ? "all" : data.names[code].slice(0, 80), "option");
     option.value = String(code);
     select.append(option);
   }
   select.addEventListener("change", () => choose(Number(select.value)));
-  const label = line("Show ", "label");
+  const label = textElement("Show ", "label");
   label.append(select);
   const bar = document.createElement("div");
   bar.className = "map-bar";
-  bar.append(label, line(`Point at an image to ${panels.length > 1 ? "find it in both" : "see it"}; click to light up its kind.`, "span"));
+  const purpose = panels.length > 1 ? "find it in both maps" : "see it";
+  bar.append(label, textElement(`Point at an image to ${purpose}; click to highlight its class.`, "span"));
   bar.lastChild.className = "muted";
   root.before(bar);
   legend.dataset.live = "";

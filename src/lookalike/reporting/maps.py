@@ -1,4 +1,4 @@
-"""The map: a still image that needs no script, and the same points for the script that answers the pointer."""
+"""Scatter maps and heat maps: still images that need no script, and the points for the script of the map."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lookalike.core.report_blocks import Panel, Scatter
+from lookalike.core.report_blocks import Heat, HeatPanel, Panel, Scatter
 from lookalike.core.seeds import numpy_rng
-from lookalike.reporting.context import Context, folded
-from lookalike.reporting.markup import Html, data_block, h, join, name
+from lookalike.reporting.markup import Html, column, data_block, folded, h, join, name, plain, scrolling
+from lookalike.reporting.thumbnails import RenderContext
 
 POINTS = 20_000
-SIDE = 640  # pixels of the still image
-NAMES = 200  # rows of the list of names
+SIDE = 640  # width of the still image in pixels
+NAMES = 200  # listed below the map
 # The twelve colors of the map, readable on both themes; the last one is "other".
 PALETTE = (
     "#0072b2", "#c85400", "#00875f", "#b8578f", "#9a7500", "#3b8fc7",
     "#8a5fc7", "#cf4444", "#62871f", "#94714a", "#1f8f88", "#777777",
 )  # fmt: skip
 OTHER = len(PALETTE) - 1
+HEAT_SIDE = 360  # approximate width of a heat map in pixels
+ABOVE, BELOW = (0x00, 0x72, 0xB2), (0xC8, 0x54, 0x00)  # readable on both themes
 
 
-def scatter(block: Scatter, context: Context) -> Html:
+def scatter(block: Scatter, context: RenderContext) -> Html:
+    """Render a map: a still image, legend and names, and the points for the script."""
     if not block.codes:
         return h("p", "There are no points to draw.", class_="muted")
     codes = np.asarray(block.codes, dtype=np.int64)
@@ -36,11 +39,11 @@ def scatter(block: Scatter, context: Context) -> Html:
     codes = codes[keep]
     dots = color[codes]
     key = context.key("map")
-    aspect = shape(block.panels)
+    aspect = aspect_ratio(block.panels)
     places = [_quantized(panel, keep, aspect) for panel in block.panels]
     total = len(block.codes)
     frames = [_panel(p.title, xy, dots, aspect, total) for p, xy in zip(block.panels, places, strict=True)]
-    cut = f"{len(keep):,} of {len(block.codes):,} images, drawn by lot. " if len(keep) < len(block.codes) else ""
+    cut = f"{len(keep):,} of {len(block.codes):,} images, drawn at random. " if len(keep) < len(block.codes) else ""
     position = {int(old): new for new, old in enumerate(keep)}
     thumbs = {}
     for i, image in block.images.items():
@@ -63,17 +66,17 @@ def scatter(block: Scatter, context: Context) -> Html:
     ])  # fmt: skip
 
 
-def _sample(count: int, pictured: Iterable[int]) -> np.ndarray:
-    """Which points are drawn: all, or an even sample that holds every point with an image."""
+def _sample(count: int, with_image: Iterable[int]) -> np.ndarray:
+    """The points that are drawn: all, or a random sample that includes every point with an image."""
     if count <= POINTS:
         return np.arange(count)
     order = numpy_rng(0, "report-map").permutation(count)
-    order = order[np.argsort(~np.isin(order, list(pictured)), kind="stable")]
+    order = order[np.argsort(~np.isin(order, list(with_image)), kind="stable")]
     return np.sort(order[:POINTS])
 
 
 def _colors(counts: Counter[int], names: int) -> np.ndarray:
-    """Code -> color; where there are more than twelve names, the eleven most frequent have one. −1 is other."""
+    """Code → color; of more than twelve names the eleven most frequent have one. −1 is other."""
     color = np.full(names + 1, OTHER)
     ranked = [c for c, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if c >= 0]
     shown = ranked if len(ranked) <= len(PALETTE) and -1 not in counts else ranked[:OTHER]
@@ -82,14 +85,14 @@ def _colors(counts: Counter[int], names: int) -> np.ndarray:
     return color
 
 
-def shape(panels: list[Panel]) -> float:
-    """Height over width of the fields: a flat map does not get a square of empty paper."""
-    reaches = [(max(p.x) - min(p.x) or 1.0, max(p.y) - min(p.y) or 1.0) for p in panels]
-    return min(1.0, max(0.6, max(high / wide for wide, high in reaches)))
+def aspect_ratio(panels: list[Panel]) -> float:
+    """Compute height over width of the panels, so that a flat map does not get an empty square."""
+    extents = [(max(p.x) - min(p.x) or 1.0, max(p.y) - min(p.y) or 1.0) for p in panels]
+    return min(1.0, max(0.6, max(high / wide for wide, high in extents)))
 
 
 def _quantized(panel: Panel, keep: np.ndarray, aspect: float) -> np.ndarray:
-    """Places as u16 across the field's width and height, one scale for both axes, with a margin of 3 %."""
+    """Coordinates as u16 across width and height of the panel, one scale for both axes, with a margin of 3 %."""
     xy = np.stack([panel.x, panel.y], axis=1)[keep]
     low, high = xy.min(axis=0), xy.max(axis=0)
     wide, tall = high - low
@@ -103,8 +106,8 @@ def _pack(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def still(xy: np.ndarray, dots: np.ndarray, aspect: float = 1.0) -> bytes:
-    """The panel as a transparent PNG, painted as the script paints it: opaque squares, the gray ones below."""
+def map_png(xy: np.ndarray, dots: np.ndarray, aspect: float = 1.0) -> bytes:
+    """Draw a panel as a transparent PNG, as the script does: opaque squares, the gray ones below."""
     from PIL import Image
 
     size = 3 if len(xy) > 4000 else 5
@@ -125,14 +128,14 @@ def still(xy: np.ndarray, dots: np.ndarray, aspect: float = 1.0) -> bytes:
 
 
 def _panel(title: str, xy: np.ndarray, dots: np.ndarray, aspect: float, total: int) -> Html:
-    address = f"data:image/png;base64,{base64.b64encode(still(xy, dots, aspect)).decode()}"
+    address = f"data:image/png;base64,{base64.b64encode(map_png(xy, dots, aspect)).decode()}"
     alt = f"Map of {total:,} images, {title}"
     image = h("img", src=address, width=SIDE, height=round(SIDE * aspect), alt=alt)
     return h("figure", h("figcaption", name(title, 80)), h("div", image, class_="field"))
 
 
 def _legend(block: Scatter, counts: Counter[int], color: np.ndarray) -> Html:
-    """The colors in use. Where scripts run, each entry lights up its images in both panels."""
+    """The colors in use. With scripts, each entry highlights its images in both panels."""
     colored = [c for c in range(len(block.names)) if color[c] != OTHER or (counts[c] and len(counts) <= OTHER + 1)]
     entries = [_entry(int(color[c]), block.names[c], counts[c], c + 1) for c in colored if counts[c]]
     rest = [c for c in range(len(block.names)) if counts[c] and c not in set(colored)]
@@ -155,3 +158,65 @@ def _names(block: Scatter, counts: Counter[int]) -> Html:
     items = [h("li", name(block.names[c], 60), " ", h("span", f"{counts[c]:,}", class_="span")) for c in ranked[:NAMES]]
     more = f" (the {NAMES} most frequent of {len(ranked):,})" if len(ranked) > NAMES else ""
     return folded(f"The names on the map{more}", h("ul", *items, class_="names"))
+
+
+def heat(block: Heat, context: RenderContext) -> Html:
+    """Render square matrices as colors, with their range and their diagonal in numbers."""
+    if not block.names:
+        return h("p", "There are no classes to draw.", class_="muted")
+    axes = f"One row per {block.y_label}, one column per {block.x_label}; " if block.y_label and block.x_label else ""
+    text = f"{axes}{len(block.names):,} of each, in the same order. Blue is above 0, orange below; stronger is more."
+    panels = [_heat_panel(panel) for panel in block.panels]
+    return join([
+        h("p", text, class_="muted"),
+        h("div", *panels, class_=f"map panels{len(panels)}"),
+        _diagonal(block),
+    ])  # fmt: skip
+
+
+def _heat_panel(panel: HeatPanel) -> Html:
+    values = np.array(panel.values)
+    ends = f"from {plain(float(values.min()))} to {plain(float(values.max()))}"
+    address = f"data:image/png;base64,{base64.b64encode(heat_png(values)).decode()}"
+    side = _factor(len(values)) * len(values)
+    alt = f"{panel.title}, {ends}; mean of the diagonal {plain(float(np.diag(values).mean()))}"
+    image = h("img", src=address, width=side, height=side, alt=alt)
+    return h(
+        "figure",
+        h("figcaption", name(panel.title, 80)),
+        h("div", image, class_="field"),
+        h("p", ends, class_="muted"),
+    )
+
+
+def _factor(count: int) -> int:
+    return max(1, HEAT_SIDE // count)
+
+
+def heat_png(values: np.ndarray) -> bytes:
+    """Draw a matrix as a PNG: color is the sign and opacity the magnitude, for any background."""
+    from PIL import Image
+
+    top = float(np.abs(values).max()) or 1.0
+    pixels = np.empty((*values.shape, 4), np.uint8)
+    pixels[..., :3] = np.where(values[..., None] < 0, BELOW, ABOVE)
+    pixels[..., 3] = np.round(255 * np.abs(values) / top)
+    factor = _factor(len(values))
+    out = io.BytesIO()
+    Image.fromarray(pixels.repeat(factor, 0).repeat(factor, 1), "RGBA").save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def _diagonal(block: Heat) -> Html:
+    """Every name with the numbers on the diagonal."""
+    heads = [column("name"), *(column(panel.title, class_="num") for panel in block.panels)]
+    rows = [
+        h(
+            "tr",
+            h("th", name(text, 60), scope="row"),
+            *(h("td", plain(p.values[n][n]), class_="num") for p in block.panels),
+        )
+        for n, text in enumerate(block.names)
+    ]
+    table = h("table", h("thead", h("tr", *heads)), h("tbody", *rows), class_="grid")
+    return folded("The diagonal in numbers", scrolling("Diagonal", table))

@@ -1,4 +1,4 @@
-"""One function a kind of block; each takes the block and gives its markup."""
+"""Render the blocks of a report: one function a kind of block, which takes the block and returns its markup."""
 
 from __future__ import annotations
 
@@ -7,24 +7,35 @@ from collections.abc import Callable
 from typing import Any
 
 from lookalike.core.report_blocks import Code, Facts, Grid, Hit, HitRow, Hits, Image, Text, Value, Verdict, number
-from lookalike.reporting.charts import lines, reliability
-from lookalike.reporting.context import Context, scrolling
-from lookalike.reporting.markup import Html, clean, column, h, join, name
-from lookalike.reporting.number_format import cell, cell_text, is_number, per_cent, span
-from lookalike.reporting.rows import arrows, axis, bars, whisker_marks, whiskers
-from lookalike.reporting.scale import Scale
+from lookalike.reporting.charts import Scale, lines, reliability
+from lookalike.reporting.markup import (
+    Html,
+    cell,
+    cell_text,
+    clean,
+    column,
+    h,
+    is_number,
+    join,
+    name,
+    percent,
+    scrolling,
+    span,
+)
+from lookalike.reporting.row_charts import arrows, axis, bars, whisker_marks, whiskers
+from lookalike.reporting.thumbnails import RenderContext
 
 GRID_ROWS = 500
 
 
-def verdict(block: Verdict, context: Context) -> Html:
-    """A verdict further down the page; the first one is the page's headline."""
+def verdict(block: Verdict, context: RenderContext) -> Html:
+    """Render a verdict further down the page; the first one is the headline of the page."""
     line = h("p", block.line, class_="line") if block.line else None
     return join([h("p", block.sentence, class_="sentence"), figures(block), line])
 
 
 def figures(verdict: Verdict) -> Html | None:
-    """The big numbers, each with what it is, how sure it is, and what else there is to say."""
+    """Render the key figures of a verdict with their intervals."""
     if not verdict.figures:
         return None
     cards = []
@@ -40,21 +51,25 @@ def figures(verdict: Verdict) -> Html | None:
     return h("dl", *cards, class_="figures")
 
 
-def text(block: Text, context: Context) -> Html:
+def text(block: Text, context: RenderContext) -> Html:
+    """Render paragraphs."""
     paragraphs = [p.strip() for p in clean(block.text).split("\n\n") if p.strip()]
     return join(h("p", p) for p in paragraphs)
 
 
-def code(block: Code, context: Context) -> Html:
+def code(block: Code, context: RenderContext) -> Html:
+    """Render a command or a file."""
     return h("pre", h("code", block.text), tabindex="0", role="region", aria_label=block.title or "Command")
 
 
-def facts(block: Facts, context: Context) -> Html:
+def facts(block: Facts, context: RenderContext) -> Html:
+    """Render names and values."""
     rows = (h("div", h("dt", name(title)), h("dd", cell(value, title))) for title, value in block.rows)
     return h("dl", *rows, class_="pairs")
 
 
-def grid(block: Grid, context: Context) -> Html:
+def grid(block: Grid, context: RenderContext) -> Html:
+    """Render a table, one of its columns also drawn as dots with whiskers."""
     shown = block.rows[:GRID_ROWS]
     columns = range(len(block.columns))
     numeric = [i > 0 and all(is_number(row[i]) or row[i] is None for row in shown) for i in columns]
@@ -68,7 +83,7 @@ def grid(block: Grid, context: Context) -> Html:
         scale = Scale.cover(ends, ticks=3)
     reference = 0.0 if scale is not None and scale.low <= 0 <= scale.high else None
 
-    # On a phone a row of many numbers becomes a card; a long or narrow table stays one.
+    # On a phone a row of many numbers becomes a card; a long or narrow table stays a table.
     cards = 3 < len(block.columns) <= 10 and len(shown) <= 40
 
     def heads() -> Html:
@@ -76,8 +91,8 @@ def grid(block: Grid, context: Context) -> Html:
         for i, title in enumerate(block.columns):
             out.append(column(title, class_="num" if numeric[i] else None))
             if scale is not None and i == drawn:
-                said = "; ".join(f"{cell_text(row[0])}: {cell_text(row[i])}" for row in shown[:12])
-                strip = axis(scale, context.key("chart"), title, said)
+                text = "; ".join(f"{cell_text(row[0])}: {cell_text(row[i])}" for row in shown[:12])
+                strip = axis(scale, context.key("chart"), title, text)
                 out.append(h("th", strip, scope="col", class_="drawing"))
         return h("tr", *out)
 
@@ -85,11 +100,12 @@ def grid(block: Grid, context: Context) -> Html:
         out = []
         for i, value in enumerate(row):
             attributes = {"scope": "row"} if i == 0 else {"data_label": clean(block.columns[i])[:60]}
-            tag, look = "th" if i == 0 else "td", "num" if numeric[i] else None
-            out.append(h(tag, cell(value, block.columns[i]), class_=look, **attributes))
+            tag, style = "th" if i == 0 else "td", "num" if numeric[i] else None
+            out.append(h(tag, cell(value, block.columns[i]), class_=style, **attributes))
             if scale is not None and i == drawn:
-                found = isinstance(value, Value)
-                marks = whisker_marks(scale, value.value, value.low, value.high, reference) if found else None
+                marks = None
+                if isinstance(value, Value):
+                    marks = whisker_marks(scale, value.value, value.low, value.high, reference)
                 out.append(h("td", marks, class_="drawing"))
         return h("tr", *out)
 
@@ -113,22 +129,23 @@ CROSS = h("svg", h("rect", width=18, height=18, rx=3), h("path", d="M5.4 5.4 L12
           class_="badge no", viewBox="0 0 18 18", aria_hidden="true")  # fmt: skip
 
 
-def hits(block: Hits, context: Context) -> Html:
+def hits(block: Hits, context: RenderContext) -> Html:
+    """Render queries with their hits."""
     if not block.rows:
         return h("p", "There are none.", class_="muted")
-    keep = max(1, math.ceil(len(block.rows) * context.rows))
-    look = "hits" if context.images.shown else "hits bare"
-    names = {tuple(found.name for found in row.lists) for row in block.rows}
+    keep = max(1, math.ceil(len(block.rows) * context.row_fraction))
+    style = "hits" if context.images.shown else "hits bare"
+    names = {tuple(hit_list.name for hit_list in row.lists) for row in block.rows}
     only = next(iter(names))[0] if len(names) == 1 and all(len(n) == 1 for n in names) else ""
-    whose = h("p", "Hits of ", name(only, 80), class_="muted") if only else None
-    rows = join([whose, h("ol", *(_hit_row(row, context, not only) for row in block.rows[:keep]), class_=look)])
+    caption = h("p", "Hits of ", name(only, 80), class_="muted") if only else None
+    rows = join([caption, h("ol", *(_hit_row(row, context, not only) for row in block.rows[:keep]), class_=style)])
     if keep == len(block.rows):
         return rows
     cut = f"{keep} of {len(block.rows)} rows are shown, to keep this file small enough to send."
     return join([rows, h("p", cut, class_="muted")])
 
 
-def _hit_row(row: HitRow, context: Context, labeled: bool) -> Html:
+def _hit_row(row: HitRow, context: RenderContext, labeled: bool) -> Html:
     query = h(
         "div",
         _cell(context, row.query, f"Query: {row.query.alt}"),
@@ -137,12 +154,12 @@ def _hit_row(row: HitRow, context: Context, labeled: bool) -> Html:
         class_="query",
     )
     lists = []
-    for found in row.lists:
-        cells = h("ol", *(_hit(hit, context) for hit in found.hits))
+    for hit_list in row.lists:
+        cells = h("ol", *(_hit(hit, context) for hit in hit_list.hits))
         lists.append(
             h(
                 "div",
-                h("p", name(found.name, 40), class_="label") if found.name and labeled else None,
+                h("p", name(hit_list.name, 40), class_="label") if hit_list.name and labeled else None,
                 cells,
                 class_="found",
             )
@@ -150,15 +167,15 @@ def _hit_row(row: HitRow, context: Context, labeled: bool) -> Html:
     return h("li", query, h("div", *lists, class_="lists"))
 
 
-def _cell(context: Context, image: Image, alt: str, badge: Html | None = None) -> Html | None:
+def _cell(context: RenderContext, image: Image, alt: str, badge: Html | None = None) -> Html | None:
     return h("div", context.image(image, alt), badge, class_="cell") if context.images.shown else None
 
 
-def _hit(hit: Hit, context: Context) -> Html:
+def _hit(hit: Hit, context: RenderContext) -> Html:
     word = {True: "right", False: "wrong", None: ""}[hit.ok]
     sure = hit.probability is not None
     similarity = h("span", "similarity ", class_="wide")
-    said = per_cent(hit.probability) if hit.probability is not None else join([similarity, number(hit.score, 2)])
+    text = percent(hit.probability) if hit.probability is not None else join([similarity, number(hit.score, 2)])
     label = hit.image.label or hit.image.alt
     alt = ", ".join(part for part in (hit.image.alt, word) if part)
     badge = {True: TICK, False: CROSS, None: None}[hit.ok]
@@ -169,7 +186,7 @@ def _hit(hit: Hit, context: Context) -> Html:
         h(
             "p",
             inline,
-            h("span", said, class_="score" if sure else "score muted"),
+            h("span", text, class_="score" if sure else "score muted"),
             " ",
             name(label, 80),
             class_="caption",
@@ -179,19 +196,19 @@ def _hit(hit: Hit, context: Context) -> Html:
     )
 
 
-def _scatter(block: Any, context: Context) -> Html:
-    from lookalike.reporting.scatter import scatter  # NumPy only where there is a map
+def _scatter(block: Any, context: RenderContext) -> Html:
+    from lookalike.reporting.maps import scatter  # NumPy only where there is a map
 
     return scatter(block, context)
 
 
-def _heat(block: Any, context: Context) -> Html:
-    from lookalike.reporting.heat import heat
+def _heat(block: Any, context: RenderContext) -> Html:
+    from lookalike.reporting.maps import heat
 
     return heat(block, context)
 
 
-DRAW: dict[str, Callable[[Any, Context], Html]] = {
+RENDERERS: dict[str, Callable[[Any, RenderContext], Html]] = {
     "verdict": verdict,
     "text": text,
     "code": code,
@@ -208,9 +225,9 @@ DRAW: dict[str, Callable[[Any, Context], Html]] = {
 }
 
 
-def draw(block: Any, context: Context) -> Html:
-    """A block with its title and note around it."""
-    body = DRAW[block.kind](block, context)
+def render_block(block: Any, context: RenderContext) -> Html:
+    """Render a block of any kind with its title and note."""
+    body = RENDERERS[block.kind](block, context)
     note = h("p", block.note, class_="note") if block.note else None
     if block.folded:
         summary = h("summary", block.title or "More")

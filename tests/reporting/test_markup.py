@@ -7,9 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike.core.report_blocks import Value
-from lookalike.reporting.markup import Html, data_block, h, name
-from lookalike.reporting.number_format import cell, digits_for, digits_shown, is_number, p_value, per_cent, plain, span
-from lookalike.reporting.scale import Scale, envelope, padded, thin
+from lookalike.reporting.charts import Scale, envelope, padded, thin
+from lookalike.reporting.markup import (
+    Html,
+    cell,
+    data_block,
+    digits_for,
+    digits_shown,
+    h,
+    is_number,
+    name,
+    p_value,
+    percent,
+    plain,
+    span,
+)
 from tests.reporting.reading import read
 
 
@@ -52,7 +64,7 @@ def test_plain_numbers(value, text):
 
 
 def test_certainty_is_never_claimed():
-    assert [per_cent(p) for p in (1.0, 0.994, 0.94, 0.004, 0.0)] == [
+    assert [percent(p) for p in (1.0, 0.994, 0.94, 0.004, 0.0)] == [
         "over 99 %",
         "over 99 %",
         "94 %",

@@ -1,0 +1,258 @@
+"""The command `report`: draw the sections of a run as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import pathlib
+import re
+import webbrowser
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from lookalike._version import __version__
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import human_bytes, write_text
+from lookalike.core.progress import warn
+from lookalike.core.report_blocks import Scatter, Section, Verdict
+from lookalike.core.run import Run, find_run
+from lookalike.reporting.default_sections import add_default_sections
+from lookalike.reporting.markup import Html, clean, h, join, name
+from lookalike.reporting.render_blocks import CROSS, TICK, figures, render_block
+from lookalike.reporting.thumbnails import RenderContext, Thumbnails, images_in
+
+GOAL, LIMIT = 3_000_000, 8_000_000  # bytes: thumbnails of maps are dropped above the goal, rows above the limit
+STYLES = ("tokens.css", "report.css")
+SCRIPTS = ("chart.js", "paint.js", "map.js", "report.js")
+TONES = {"better": "Better", "same": "No gain", "worse": "Worse", "plain": ""}
+
+
+class ReportFile(type(Path())):  # type: ignore[misc]
+    """The path of a report; a notebook shows the report itself.
+
+    Example:
+        >>> from lookalike.reporting import ReportFile
+        >>> ReportFile("run/report.html").name
+        'report.html'
+    """
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        text = pathlib.Path(self).read_text(encoding="utf-8")
+        return h("iframe", srcdoc=text, width="100%", height="720", title="lookalike report", sandbox="allow-scripts")
+
+
+def report(
+    *,
+    run: Run | str | Path,
+    out: str | Path | None = None,
+    images: bool = True,
+    open: bool = False,  # noqa: A002 - the option's name on the command line
+) -> Path:
+    """Write the report of a run as one HTML file.
+
+    The file opens from disk, needs no network, and can be sent to anybody.
+
+    Args:
+        run: Run, its folder, or its name.
+        out: File or folder to write to. By default `report.html` in the run.
+        images: Show images; otherwise their names.
+        open: Open the report in the browser.
+
+    Returns:
+        The path of the file.
+
+    Example:
+        >>> from lookalike.core.run import Run
+        >>> run = Run.create("train", {"seed": 0}, path="run")
+        >>> la.report(run=run).name
+        'report.html'
+    """
+    run = run if isinstance(run, Run) else find_run(run)
+    path = Path(out) if out is not None else run.path / "report.html"
+    if path.is_dir():
+        path /= "report.html"
+    text = render(run, images=images)
+    write_text(path, text)
+    if open:
+        webbrowser.open(path.absolute().as_uri())
+    return ReportFile(path)
+
+
+def read_sections(run: Run) -> list[Section]:
+    """Read the sections of a run."""
+    sections = []
+    for key, document in run.read_sections().items():
+        try:
+            sections.append(Section.model_validate(document))
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise LookalikeError(
+                f"The section `{key}` of the run `{run.path}` is invalid at `{where}`: {first['msg']}."
+            ) from None
+    return sections
+
+
+def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
+    """Render a report; if it is too large, with fewer thumbnails on maps, then with fewer rows of images.
+
+    Args:
+        run: The run.
+        images: Show images.
+        goal: Size in bytes above which maps lose thumbnails.
+        limit: Size in bytes above which rows are dropped.
+    """
+    sections = add_default_sections(run, read_sections(run))
+    thumbnails = Thumbnails(run.path / "sections" / "images" if images else None)
+    text, thumbnail_fraction, row_fraction = "", 1.0, 1.0
+    while True:
+        shown = _with_fewer_thumbnails(sections, thumbnail_fraction)
+        thumbnails.expect(*images_in(shown))
+        text = page(shown, RenderContext(thumbnails, row_fraction), title=run.path.name, line=_small_print(run))
+        size = len(text.encode())
+        if size > goal and thumbnail_fraction:
+            thumbnail_fraction = thumbnail_fraction / 2 if thumbnail_fraction > 0.2 else 0.0
+        elif size > limit and row_fraction > 0.01:
+            row_fraction *= 0.7
+        else:
+            break
+    if size > limit:
+        warn(f"The report has {human_bytes(size)}: its tables and names alone are more than {human_bytes(limit)}.")
+    return text
+
+
+def _with_fewer_thumbnails(sections: list[Section], fraction: float) -> list[Section]:
+    if fraction == 1:
+        return sections
+
+    def thinned(block: Any) -> Any:
+        if not isinstance(block, Scatter):
+            return block
+        keep = list(block.images.items())[: int(len(block.images) * fraction)]
+        return block.model_copy(update={"images": dict(keep)})
+
+    return [s.model_copy(update={"blocks": [thinned(b) for b in s.blocks]}) for s in sections]
+
+
+def _small_print(run: Run) -> str:
+    created = str(run.info.get("created", ""))[:16].replace("T", " ")
+    return " · ".join(part for part in (str(run.info.get("method", "")), created) if part)
+
+
+@cache
+def style() -> str:
+    """Read the style sheets."""
+    return "\n".join(_static(file) for file in STYLES)
+
+
+@cache
+def script() -> str:
+    """Read the scripts, concatenated and without imports and exports."""
+    text = "\n".join(_static(file) for file in SCRIPTS)
+    text = re.sub(r"^import .*?;\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^export ", "", text, flags=re.MULTILINE)
+
+
+def _static(file: str) -> str:
+    return resources.files("lookalike.reporting").joinpath("static", file).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """Hash a text for the content security policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def policy() -> str:
+    """Make the content security policy: nothing is fetched, and only our own style and script are used."""
+    return (
+        f"default-src 'none'; img-src data:; style-src {digest(style())}; script-src {digest(script())}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def page(sections: Sequence[Section], context: RenderContext, *, title: str, line: str) -> str:
+    """Render the whole HTML page.
+
+    Args:
+        sections: The sections in order.
+        context: What rendering needs besides them.
+        title: Name of the run.
+        line: Small print below the verdict, if it has none of its own.
+    """
+    verdict, rest = _split(sections)
+    drawn = [(f"s{i}", one, [render_block(b, context) for b in one.blocks]) for i, one in enumerate(rest, 1)]
+    contents = h(
+        "nav",
+        h("ol", *(h("li", h("a", section.title, href=f"#{key}")) for key, section, _ in drawn)),
+        aria_label="Contents",
+    )
+    parts = [
+        h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labelledby=f"{key}-h")
+        for key, section, blocks in drawn
+    ]
+    missing = len(context.images.missing)
+    foot = f"Made by lookalike {__version__}. This file contains everything it shows and loads nothing."
+    if missing:
+        foot += f" {missing:,} images are missing from the run's folder."
+    body = join(
+        [
+            h("a", "Skip to the report", href="#main", class_="skip"),
+            h(
+                "header",
+                h("p", h("strong", "lookalike"), " ", h("span", "report of ", name(title, 80)), class_="brand"),
+            ),
+            h("div", contents, h("main", _headline(verdict, line), *parts, id="main"), class_="layout"),
+            h("footer", h("p", foot)),
+            context.images.store(),
+            Html(f'<script type="module">{script()}</script>'),
+        ],
+        "\n",
+    )
+    head = join(
+        [
+            h("meta", charset="utf-8"),
+            h("meta", http_equiv="Content-Security-Policy", content=policy()),
+            h("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+            h("meta", name_="color-scheme", content="light dark"),
+            h("meta", name_="generator", content=f"lookalike {__version__}"),
+            h("title", f"{clean(title)} – lookalike report"),
+            Html(f"<style>{style()}</style>"),
+        ],
+        "\n",
+    )
+    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+
+
+def _split(sections: Sequence[Section]) -> tuple[Verdict, list[Section]]:
+    """Take out the first verdict, which becomes the headline of the page."""
+    rest, verdict = [], None
+    for section in sections:
+        blocks = list(section.blocks)
+        if verdict is None:
+            verdict = next((b for b in blocks if isinstance(b, Verdict)), None)
+            blocks = [b for b in blocks if b is not verdict]
+        if blocks:
+            rest.append(section.model_copy(update={"blocks": blocks}))
+    return verdict or Verdict(sentence="This run has no verdict."), rest
+
+
+def _headline(verdict: Verdict, line: str) -> Html:
+    mark = {"better": TICK, "worse": CROSS}.get(verdict.tone)
+    chip = h("p", mark, TONES[verdict.tone], class_=f"chip {verdict.tone}") if TONES[verdict.tone] else None
+    return h(
+        "section",
+        chip,
+        h("h1", verdict.sentence),
+        figures(verdict),
+        h("p", verdict.line or line, class_="line"),
+        h("p", verdict.note, class_="note") if verdict.note else None,
+        class_="verdict",
+        aria_label="Verdict",
+    )
