@@ -1,6 +1,6 @@
 # Every target sets up what it needs in .venv by itself; `make help` lists them.
 BIN := .venv/bin
-# Three test processes of one thread each (tests/conftest.py): docs/decisions/0080.
+# Three test processes of one thread each (tests/conftest.py): docs/design/architecture.md.
 JOBS ?= 3
 TESTS ?= tests
 # glibc keeps what was freed for the next test: else a seventh of the time goes into asking for it anew.

@@ -18,7 +18,7 @@ from lookalike.core.settings import Settings
 
 class FindingThresholds(Settings):
     """What the label-free gate asks of a model without a classifier; `lookalike bench gate-embedders` measures what
-    they let through, and chose them (docs/decisions/0256)."""
+    they let through, and chose them (docs/design/adaptation.md)."""
 
     overlap: float = 0.75
     """Share of the ten nearest images that are still among the ten nearest, at least."""

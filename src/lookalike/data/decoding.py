@@ -45,11 +45,11 @@ MAX_PIXELS = 200_000_000
 MAX_BYTES = 2_000_000_000
 
 # `prepare` decodes to at least this times the size it resizes to: nearly as fast as 1, and a quarter nearer
-# to the full decode (docs/decisions/0020-scaled-decode.md).
+# to the full decode (docs/design/data.md).
 MARGIN = 1.2
 
 # What Pillow reads of more pixels than this is brought down before its colors are converted, where a small image
-# is wanted (docs/decisions/0175).
+# is wanted (docs/design/data.md).
 LARGE = 24_000_000
 
 # What is tried, and nothing else: Pillow's other readers call outside programs or guess without a signature.

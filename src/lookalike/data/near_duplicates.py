@@ -14,7 +14,7 @@ from PIL import Image
 
 THUMB = 12
 DISTANCE = 7  # hash bits; what four bands of 16 bits with one bit flipped are sure to find
-ALIKE = 0.985  # correlation of thumbnails (docs/decisions/0013)
+ALIKE = 0.985  # correlation of thumbnails (docs/design/data.md)
 _FLAT = 2.0  # gray levels: a thumbnail that varies less than this looks like any other of its kind
 _SIDE = 32
 _LEADERS = 16

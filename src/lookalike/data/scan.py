@@ -223,7 +223,7 @@ class Walk:
 
 def changed_ns(status: os.stat_result) -> int:
     """When a file may have changed last. Its own time can be set back by whoever writes it, that of the change cannot:
-    an image exchanged for one of the same length and time is still seen (docs/decisions/0130)."""
+    an image exchanged for one of the same length and time is still seen (docs/design/data.md)."""
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 

@@ -1,7 +1,7 @@
 """Batch-norm statistics: kept, those of the batch, or those of the joint batch over all processes.
 
 Frozen is the default: with small batches the statistics of a batch and the running ones disagree so much
-that training never recovers (docs/decisions/0051).
+that training never recovers (docs/design/training.md).
 """
 
 from __future__ import annotations

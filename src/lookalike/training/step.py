@@ -3,7 +3,7 @@
 Embeddings are small, so the loss can be computed on all of them at once even where the images were
 embedded in micro-batches or on several processes: embed everything without gradient, take the joint loss
 on the embeddings as leaves, then embed each micro-batch again and send its slice of the leaves' gradient
-back. The result is the gradient of the joint loss, not an approximation of it (docs/decisions/0050).
+back. The result is the gradient of the joint loss, not an approximation of it (docs/design/training.md).
 """
 
 from __future__ import annotations
