@@ -20,10 +20,6 @@ PAIR_CHUNK = 512
 def as_rows(vectors: Any, what: str = "embeddings") -> Floats:
     """Convert vectors to a C-contiguous float32 matrix of finite values.
 
-    Args:
-        vectors: Anything NumPy can convert.
-        what: Name of the vectors in error messages.
-
     Raises:
         LookalikeError: If the array is not a matrix, or a row holds NaN or infinity.
     """
@@ -44,11 +40,6 @@ def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
     """Convert labels of any type to integer codes; None, NaN and negative numbers become −1 (no label).
 
     Integer labels keep their values; others are numbered in sorted order.
-
-    Args:
-        labels: One label a row.
-        count: Expected number of labels.
-        what: Name of the labels in error messages.
     """
     values = np.asarray(labels)
     if values.shape != (count,):
@@ -74,13 +65,7 @@ def as_common_codes(train_labels: Any, test_labels: Any, counts: tuple[int, int]
 
 
 def as_index(rows: Any, count: int, what: str) -> Ints:
-    """Convert a boolean mask, row indices, or None (all rows) to row indices.
-
-    Args:
-        rows: The mask or the indices.
-        count: Number of rows there are.
-        what: Name of the argument in error messages.
-    """
+    """Convert a boolean mask, row indices, or None (all rows) to row indices."""
     if rows is None:
         return np.arange(count)
     values = np.asarray(rows)
@@ -100,12 +85,6 @@ def pair_scores(rows: Floats, i: Ints, j: Ints, others: Floats | None = None) ->
     """Compute dot products of rows ``i`` with rows (or ``others``) ``j`` in double precision.
 
     Each product is summed in the same order whatever else is computed, so equal rows give equal bits.
-
-    Args:
-        rows: Vectors, ``(n, d)``.
-        i: Indices into ``rows``.
-        j: Indices into ``others``, as many as ``i``.
-        others: Vectors, ``(m, d)``; by default ``rows``.
     """
     others = rows if others is None else others
     out = np.empty(len(i), np.float64)

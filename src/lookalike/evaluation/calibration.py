@@ -127,17 +127,7 @@ def hit_pairs(
     hits: int = 20,
     neighbors: int = 50,
 ) -> HitPairs:
-    """Find each labeled query's best hits in the gallery, and whether they show the same thing.
-
-    Args:
-        embeddings: One unit vector a row.
-        labels: One label a row; rows without one are left out.
-        query: Mask or indices of the queries; by default all rows.
-        gallery: Mask or indices of the rows to search; by default all.
-        ids: Content id of each row; hits with the content of the query are left out.
-        hits: Number of hits of a query.
-        neighbors: Rank of the hit whose score is the level of the neighborhood.
-    """
+    """Find each labeled query's best hits in the gallery, and whether they show the same thing."""
     rows = as_rows(embeddings)
     codes = as_codes(labels, len(rows))
     queries, items = as_index(query, len(rows), "query"), as_index(gallery, len(rows), "gallery")
@@ -147,15 +137,15 @@ def hit_pairs(
     position[items] = np.arange(len(items))
     extra = 0 if content is None else int(np.bincount(content[content >= 0]).max(initial=0))
     scores, index = top_k(rows[queries], rows[items], max(hits, neighbors) + extra, exclude=position[queries])
-    found = items[index] if len(items) else index
+    hit_rows = items[index] if len(items) else index
     valid = index >= 0
     if content is not None:
-        valid &= (content[found] != content[queries, None]) | (content[queries, None] < 0)
+        valid &= (content[hit_rows] != content[queries, None]) | (content[queries, None] < 0)
     order = np.argsort(~valid, axis=1, kind="stable")  # moves valid hits to the front
-    valid, found = np.take_along_axis(valid, order, axis=1), np.take_along_axis(found, order, axis=1)
+    valid, hit_rows = np.take_along_axis(valid, order, axis=1), np.take_along_axis(hit_rows, order, axis=1)
     values = np.where(valid, np.take_along_axis(scores, order, axis=1), -np.inf).astype(np.float64)
     edge = np.maximum(np.minimum(valid.sum(axis=1), neighbors) - 1, 0)
-    same = (codes[found] == codes[queries, None]) & valid
+    same = (codes[hit_rows] == codes[queries, None]) & valid
     return HitPairs(values[:, :hits], same[:, :hits], values[np.arange(len(queries)), edge], codes[queries])
 
 

@@ -204,12 +204,6 @@ def _joined(values: Iterable[Any]) -> str:
 def classification_split(table: Table, labels: Ints, evaluated: Bools, *, seed: int) -> tuple[Bools, Bools]:
     """Choose train and test rows: the split `train` and the evaluated rows, or without one a fifth of each class.
 
-    Args:
-        table: The images.
-        labels: Class of each row, −1 for none.
-        evaluated: Mask of the rows that are evaluated.
-        seed: Seed of the drawn fifth.
-
     Returns:
         Masks of the train and of the test rows.
     """
@@ -283,18 +277,7 @@ def classify(
 def fine_tune_all(
     model: Embedder, table: Table, labels: Ints, train: Bools, test: Bools, *, linear: bool, few_labels: bool, seed: int
 ) -> list[FineTuneResult]:
-    """Classify the test images after training on random crops of the train images.
-
-    Args:
-        model: The model; it is not changed.
-        table: The images.
-        labels: Class of each row.
-        train: Mask of the train rows.
-        test: Mask of the test rows.
-        linear: Train a classifier alone, on all train images.
-        few_labels: Train the whole network, on 1 % and on 10 % of them.
-        seed: Seed of everything drawn.
-    """
+    """Classify the test images after training on random crops of the train images."""
     sides = (model, table.take(train), labels[train], table.take(test), labels[test])
     plans = [(1.0, LINEAR)] * linear + [(fraction, FEW_LABELS) for fraction in LABEL_FRACTIONS] * few_labels
     return [fine_tune(*sides, fraction=fraction, schedule=schedule, seed=seed) for fraction, schedule in plans]

@@ -96,13 +96,7 @@ def pca(rows: Floats, count: int) -> Doubles:
 
 
 def align(places: Doubles, like: Doubles, anchors: Doubles | None = None) -> Doubles:
-    """Rotate, mirror and scale a map to match another one (orthogonal Procrustes with one scale).
-
-    Args:
-        places: Coordinates to move.
-        like: Coordinates to match.
-        anchors: The points of this map that correspond to ``like``; by default all of them.
-    """
+    """Rotate, mirror and scale a map to match another one (orthogonal Procrustes with one scale)."""
     anchors = places if anchors is None else anchors
     source, target = anchors - anchors.mean(axis=0), like - like.mean(axis=0)
     left, singular, right = np.linalg.svd(source.T @ target)
@@ -111,12 +105,7 @@ def align(places: Doubles, like: Doubles, anchors: Doubles | None = None) -> Dou
 
 
 def neighbor_preservation(rows: Floats, places: Doubles) -> tuple[float, float]:
-    """Compute the fractions of each image's 10 nearest that are among its 10 and its 50 nearest on the map.
-
-    Args:
-        rows: Embeddings.
-        places: Coordinates on the map.
-    """
+    """Compute the fractions of each image's 10 nearest that are among its 10 and its 50 nearest on the map."""
     n = len(rows)
     if n < 3:
         return 1.0, 1.0
@@ -328,16 +317,7 @@ def descend(
     momentum: float = 0.8,
     tick: Callable[[], None] = lambda: None,
 ) -> Doubles:
-    """Run gradient descent with momentum and a gain for each coordinate that grows while its direction stays.
-
-    Args:
-        p: Affinities.
-        y: Initial coordinates.
-        iterations: Number of steps.
-        exaggeration: Factor of the attraction.
-        momentum: Momentum of the descent.
-        tick: Is called after every step.
-    """
+    """Run gradient descent with momentum and a gain for each coordinate that grows while its direction stays."""
     n = len(y)
     lr = max(n / exaggeration, 10.0)
     rows = np.repeat(np.arange(n), np.diff(p.indptr))

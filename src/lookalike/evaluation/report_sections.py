@@ -160,15 +160,7 @@ def verdict_section(
     kept: bool = True,
     line: str = "",
 ) -> s.Section:
-    """Make the verdict on a training run, or on one model.
-
-    Args:
-        before: The starting model, or the only one.
-        after: The trained model.
-        metric: The metric of the verdict.
-        kept: Whether the trained model becomes the result of the run.
-        line: Small print below the verdict.
-    """
+    """Make the verdict on a training run, or on one model."""
     value, count = s.Value.of(before.intervals[metric]), len(before.result.query_index)
     if after is None:
         block = evaluation_verdict(metric=metric, value=value, images=count, line=line)
@@ -222,15 +214,7 @@ def table_section(models: Sequence[EvaluatedModel]) -> s.Section:
 def changed_section(
     images: ReportImages, before: EvaluatedModel, after: EvaluatedModel, *, count: int = 6, seed: int = 0
 ) -> s.Section:
-    """Show queries whose first hit is right with one model and wrong with the other: fixed ones, then broken ones.
-
-    Args:
-        images: The images of the report.
-        before: The first model.
-        after: The second model.
-        count: Number of queries of each kind.
-        seed: Seed of the drawn queries.
-    """
+    """Show queries whose first hit is right with one model and wrong with the other: fixed ones, then broken ones."""
     index = before.result.query_index
     was, now = before.result.per_query["recall@1"] > 0, after.result.per_query["recall@1"] > 0
     blocks: list[s.Block] = []
@@ -249,14 +233,7 @@ def _draw(index: Ints, chosen: Bools, count: int, seed: int, name: str) -> Ints:
 def extremes_section(
     images: ReportImages, model: EvaluatedModel, *, count: int = 12, metric: str = "map@r"
 ) -> s.Section:
-    """Show the worst queries with the class they are confused with, then the best.
-
-    Args:
-        images: The images of the report.
-        model: The model.
-        count: Number of queries of each kind.
-        metric: The metric that ranks them.
-    """
+    """Show the worst queries with the class they are confused with, then the best."""
     values, index = model.result.per_query[metric], model.result.query_index
     count = min(count, (len(index) + 1) // 2)
     # Of equally good queries those with more relevant items say more.
@@ -330,14 +307,7 @@ def _percent(value: float | None, low: float | None, high: float | None) -> s.Va
 def class_changes_section(
     before: EvaluatedModel, after: EvaluatedModel, names: Sequence[str], *, metric: str = "recall@1"
 ) -> s.Section:
-    """Show the metric of each class, from one model to the other.
-
-    Args:
-        before: The first model.
-        after: The second model.
-        names: Names of the classes.
-        metric: The metric.
-    """
+    """Show the metric of each class, from one model to the other."""
     old, new = before.result.per_class(), after.result.per_class()
     rows = []
     for code in new:
@@ -351,13 +321,7 @@ def class_changes_section(
 
 
 def classes_section(model: EvaluatedModel, names: Sequence[str], *, metric: str = "recall@1") -> s.Section:
-    """List the metrics of single classes, the worst first.
-
-    Args:
-        model: The model.
-        names: Names of the classes.
-        metric: The metric that ranks them.
-    """
+    """List the metrics of single classes, the worst first."""
     each = model.result.per_class()
     order = sorted((code for code in each if code >= 0), key=lambda code: (each[code][metric], names[code]))
     keys = (metric, "map@r", "r_precision")
@@ -370,12 +334,7 @@ def classes_section(model: EvaluatedModel, names: Sequence[str], *, metric: str 
 
 
 def verification_section(verification: Verification, further: dict[str, str]) -> s.Section:
-    """Draw both error rates of verification over the threshold.
-
-    Args:
-        verification: The error rates.
-        further: Further figures to list below, by name.
-    """
+    """Draw both error rates of verification over the threshold."""
     x = verification.thresholds.tolist()
     lines = s.Lines(
         x_label="score from which two images count as the same",
@@ -393,13 +352,7 @@ def verification_section(verification: Verification, further: dict[str, str]) ->
 
 
 def retriever_section(images: ReportImages, models: list[EvaluatedModel], retriever: RetrieverKnn) -> s.Section:
-    """Show what a query retrieves: how its scores are distributed, and hits from the most to the least similar.
-
-    Args:
-        images: The images of the report.
-        models: The last model is the one that was scored; one before it is shown beside it.
-        retriever: Its score.
-    """
+    """Show what a query retrieves: how its scores are distributed, and hits from the most to the least similar."""
     model = models[-1]
     queries = model.result.query_index
     queries = queries[:: max(1, len(queries) // RETRIEVER_QUERIES)][:RETRIEVER_QUERIES]
@@ -436,15 +389,7 @@ def map_section(
     thumbnails: int = MAP_IMAGES,
     seed: int = 0,
 ) -> s.Section:
-    """Draw a map of the images for one or two models; the second map is aligned with the first.
-
-    Args:
-        images: The images of the report.
-        models: One or two models.
-        points: Number of images on the map.
-        thumbnails: Number of these that show a thumbnail.
-        seed: Seed of the drawn images and of the map.
-    """
+    """Draw a map of the images for one or two models; the second map is aligned with the first."""
     rng = numpy_rng(seed, "map points")
     total = len(images.labels)
     chosen = np.sort(rng.choice(total, size=min(points, total), replace=False))

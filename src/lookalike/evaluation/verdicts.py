@@ -25,13 +25,7 @@ def query_verdict(p: float, low: float) -> str:
 
 
 def percent_text(p: float, low: float, high: float) -> str:
-    """Write a probability as `94 %`, or `about 85 %` if its interval is wider than ±3; never as 0 or 100.
-
-    Args:
-        p: The probability.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-    """
+    """Write a probability as `94 %`, or `about 85 %` if its interval is wider than ±3; never as 0 or 100."""
     if p > 0.99:
         return "over 99 %"
     if p < 0.01:
@@ -67,14 +61,7 @@ def points_text(change: PairedDifference) -> str:
 
 
 def evaluation_verdict(*, metric: str, value: Value, images: int, line: str = "") -> Verdict:
-    """Write the verdict on one model.
-
-    Args:
-        metric: Key of the metric.
-        value: Its value and interval.
-        images: Number of images it was measured on.
-        line: Small print below the verdict.
-    """
+    """Write the verdict on one model."""
     interval = ""
     if value.low is not None and value.high is not None:
         interval = f" (95 % interval {value.number(value.low)} to {value.number(value.high)})"
@@ -85,17 +72,7 @@ def evaluation_verdict(*, metric: str, value: Value, images: int, line: str = ""
 def training_verdict(
     *, metric: str, before: Value, after: Value, change: PairedDifference, images: int, kept: bool, line: str = ""
 ) -> Verdict:
-    """Write the verdict on a training run.
-
-    Args:
-        metric: Key of the metric.
-        before: Value of the starting model.
-        after: Value of the trained model.
-        change: Paired difference of the two.
-        images: Number of images they were measured on.
-        kept: Whether the trained model becomes the result of the run.
-        line: Small print below the verdict.
-    """
+    """Write the verdict on a training run; ``kept``: the trained model becomes its result."""
     change_text = f"from {before.number()} to {after.number()} ({points_text(change)}) on {images:,} unseen images"
     tone: Literal["better", "same"] = "same"
     if not kept:
@@ -115,16 +92,7 @@ def training_verdict(
 
 
 def comparison_verdict(a: str, b: str, before: Interval, after: Interval, change: PairedDifference, count: int) -> str:
-    """Write the verdict on two models; a difference counts only if its whole interval is on one side of 0.
-
-    Args:
-        a: Name of the first model.
-        b: Name of the second model.
-        before: Recall@1 of the first.
-        after: Recall@1 of the second.
-        change: Paired difference of the two.
-        count: Number of queries.
-    """
+    """Write the verdict on two models by recall@1; a difference counts if its whole interval is on one side of 0."""
     values = f"recall@1 {number(before.value)} and {number(after.value)}"
     figures = f"{values} ({points_text(change)}, {p_text(change.p)}) on {count:,} queries"
     if change.better:

@@ -74,13 +74,7 @@ def verify(embeddings: Any, labels: Any, *, ids: Any = None, max_pairs: int = 2_
 
 
 def error_rates(scores: Doubles, same: Bools, *, complete: bool = True) -> Verification:
-    """Compute the error rates of scored pairs; every distinct score is a threshold, and one above all of them.
-
-    Args:
-        scores: Score of each pair.
-        same: Whether the pair is of one class.
-        complete: Whether these are all pairs there are.
-    """
+    """Compute the error rates of scored pairs; every distinct score is a threshold, and one above all of them."""
     order = np.argsort(scores, kind="stable")
     ranked, truth = scores[order], same[order]
     positive, negative = int(truth.sum()), int((~truth).sum())
@@ -132,14 +126,7 @@ class Pairs:
 
 
 def sample_pairs(labels: Ints, *, limit: int = 2_000_000, ids: Ints | None = None, seed: int = 0) -> Pairs:
-    """Draw pairs of labeled rows: all of them if they fit the limit, else half the limit of each kind.
-
-    Args:
-        labels: Class of each row, −1 for none.
-        limit: Largest number of pairs.
-        ids: Content id of each row; pairs of equal content are left out.
-        seed: Seed of the sample.
-    """
+    """Draw pairs of labeled rows: all of them if they fit the limit, else half the limit of each kind."""
     labeled = np.flatnonzero(labels >= 0)
     complete = len(labeled) * (len(labeled) - 1) // 2 <= limit
     if complete:
