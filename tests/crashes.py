@@ -27,16 +27,16 @@ import time
 from pathlib import Path
 from lookalike.core.errors import LookalikeError
 from lookalike.searching import index, ingest
-from lookalike.searching.updating import Update
+from lookalike.searching.ingest import IndexUpdate
 from tests.searching.fake import FakeEmbedder
 ingest.BATCH = 8
-real = Update._store
+real = IndexUpdate._store
 def told(self, *batch):
     out = real(self, *batch)
     print(self.writer.store.count(), flush=True)
     time.sleep(float(sys.argv[4]))
     return out
-Update._store = told
+IndexUpdate._store = told
 print("go", flush=True)
 try:
     index(folder=Path(sys.argv[1]), model=FakeEmbedder(), index=Path(sys.argv[2]), store=sys.argv[3], calibrate=False,

@@ -17,7 +17,7 @@ def test_an_index_moves_to_another_place(tmp_path: Path, home: Path, cli: Any) -
     made = cli("backup", "birds", "--out", "birds.tar")
     assert made.code == 0 and "6 images" in made.out and "lookalike restore" in made.out, made.err
     again = cli("backup", "birds", "--out", "birds.tar")
-    assert again.code == 2 and "there already" in again.err
+    assert again.code == 2 and "exists already" in again.err
     back = cli("restore", "birds.tar", "--index", "elsewhere", "--store", "qdrant", "--json")
     assert back.code == 0 and back.json["images"] == 6, back.err
     with Index.open("birds") as one, Index.open("elsewhere") as two:

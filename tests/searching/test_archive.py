@@ -106,7 +106,7 @@ def test_a_leftover_whose_server_is_away_is_told(
     with monkeypatch.context() as patch:
         patch.setattr(archive, "remove_generations", away)
         assert lookalike.restore(file=kept, index=place, progress=False).images == 12
-        assert "is not deleted: No server answers." in capfd.readouterr().err
+        assert "cannot be deleted: No server answers." in capfd.readouterr().err
         with pytest.raises(Unavailable):
             lookalike.purge(index=place)
         assert part.exists() and Index.open(place).store.count() == 12

@@ -16,7 +16,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching import Index, index
 from lookalike.searching.folder_watcher import REST, FolderWatcher, watch
-from lookalike.searching.updating import Update
+from lookalike.searching.ingest import IndexUpdate
 from tests import helpers
 from tests.searching.fake import FakeEmbedder, install
 
@@ -39,7 +39,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, steps: Iterator[object]) -> None:
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr("lookalike.searching.indexing.follow", functools.partial(watch, sleep=sleep))
+    monkeypatch.setattr("lookalike.searching.indexing.watch_folder", functools.partial(watch, sleep=sleep))
 
 
 def found(place: Path) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_an_index_follows_its_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(monkeypatch)
-    place, one, run, scandir = tmp_path / "index", folder / "class-00", Update.run, os.scandir
+    place, one, run, scandir = tmp_path / "index", folder / "class-00", IndexUpdate.run, os.scandir
 
     def slow(self: Any) -> Any:  # an image comes in while the first run is at work
         if not (one / "late.jpg").exists():
@@ -117,11 +117,12 @@ def test_an_index_follows_its_folder(
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         return scandir(path)
 
-    monkeypatch.setattr(Update, "run", slow)
+    monkeypatch.setattr(IndexUpdate, "run", slow)
     follow(monkeypatch, steps())
     start(folder, place)
     said = capsys.readouterr().err
-    assert said.count("tried again later") == said.count("tried again later: The index") + 1 == 2, "each trouble once"
+    again = "the next attempt follows later"
+    assert said.count(again) == said.count(f"{again}: The index") + 1 == 2, "each trouble once"
     assert "not connected" in said and said.rstrip().endswith("Stopped watching.")
 
 

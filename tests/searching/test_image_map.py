@@ -29,7 +29,7 @@ def test_a_map_is_drawn_once_and_kept(own: Index) -> None:
         again = image_map.draw_map(own, progress=False)
         assert again.number == first.number and again.ids == first.ids
         np.testing.assert_array_equal(again.places, first.places)
-        assert 0 < first.kept[0] <= first.kept[1] <= 1
+        assert 0 < first.neighbor_recall[0] <= first.neighbor_recall[1] <= 1
 
 
 def test_images_of_a_class_lie_together(own: Index) -> None:

@@ -20,5 +20,5 @@ print(sorted(name for name in sys.modules if name.startswith("lookalike.searchin
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "lookalike.searching.index_folder" in done.stdout and "lookalike.searching.query" in done.stdout
-    for name in ("writer", "ingest", "updating", "indexing"):
+    for name in ("writer", "ingest", "indexing"):
         assert f"lookalike.searching.{name}" not in done.stdout

@@ -20,7 +20,7 @@ from lookalike.core import files
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching import Index, index, search
-from lookalike.searching import updating as updating_module
+from lookalike.searching.ingest import IndexUpdate
 from tests import helpers
 from tests.searching.fake import FakeEmbedder
 
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_read_for_a_moment_is_not_deleted(
         assert (plan.deleted, plan.new, plan.images) == (1, 1, 25)
         done = fake(folder, place)
         assert (done.deleted, done.new, done.unchanged, done.images) == (1, 1, 24, 25)
-        assert "7 images that cannot be looked at now stay in the index" in capsys.readouterr().err
+        assert "7 images in folders that cannot be read now stay in the index" in capsys.readouterr().err
         patch.setattr(FakeEmbedder, "vectors", forbidden)
         assert index(folder=folder, index=place, calibrate=False, progress=False).unchanged == 25
     assert fake(folder, place).unchanged == 25
@@ -257,12 +257,12 @@ def test_another_decoder_makes_all_vectors_anew(
     assert len(search(query=query, index=place, k=3)) == 3, "other libraries: a warning"
     assert "scores may differ" in capfd.readouterr().err
     monkeypatch.setattr("lookalike.data.decoding.DECODER", f"99/{libraries}")
-    with pytest.raises(LookalikeError, match=r"decoded in another way .* `lookalike index .*` embeds"):
+    with pytest.raises(LookalikeError, match=r"decoded differently .* `lookalike index .*` embeds"):
         search(query=query, index=place)
 
     # Stopped half way, the old vectors still stand; the next run goes on and takes their place.
     with monkeypatch.context() as patch:
-        patch.setattr("lookalike.searching.updating.Update.run", lambda self: 1 / 0)
+        patch.setattr("lookalike.searching.ingest.IndexUpdate.run", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             index(folder=folder, index=place, progress=False)
     assert generations(place) == [(1, True), (2, False)]
@@ -306,7 +306,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
         index(folder=tmp_path / "bad", model=model, index=tmp_path / "other", progress=False)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("mine")
-    with pytest.raises(LookalikeError, match="not an index and not empty"):
+    with pytest.raises(LookalikeError, match="neither an index nor empty"):
         index(folder=folder, model=model, index=tmp_path / "full", progress=False)
     monkeypatch.setattr("lookalike.core.folders.network_drive", lambda path: "nfs4")
     refuse("network drive")
@@ -421,16 +421,16 @@ KILLED = """
 import sys
 import time
 from lookalike.searching import index, ingest
-from lookalike.searching.updating import Update
+from lookalike.searching.ingest import IndexUpdate
 from tests.searching.fake import FakeEmbedder
 ingest.BATCH = 4
-real = Update._store
+real = IndexUpdate._store
 def told(self, *batch):
     out = real(self, *batch)
     print(self.writer.store.count(), flush=True)
     time.sleep(0.02)
     return out
-Update._store = told
+IndexUpdate._store = told
 index(folder=sys.argv[1], model=FakeEmbedder(), index=sys.argv[2], store=sys.argv[3], progress=False)
 """
 
@@ -464,14 +464,14 @@ def test_ctrl_c_says_what_is_kept(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lookalike.searching.ingest.BATCH", 10)
-    real = updating_module.Update._store
+    real = IndexUpdate._store
 
     def stopped(self: Any, *batch: Any) -> Any:
         if self.writer.store.count() >= 10:
             raise KeyboardInterrupt
         return real(self, *batch)
 
-    monkeypatch.setattr(updating_module.Update, "_store", stopped)
+    monkeypatch.setattr(IndexUpdate, "_store", stopped)
     with pytest.raises(KeyboardInterrupt):
         index(folder=folder, model=model, index=tmp_path / "index", progress=False)
-    assert "Stopped. 10 images are indexed and kept; run the same command to go on." in capsys.readouterr().err
+    assert "Stopped. 10 images are indexed; run the same command to continue." in capsys.readouterr().err

@@ -157,7 +157,7 @@ def test_a_backup_goes_to_the_server_whole_or_not_at_all(
     data = (tmp_path / "kept.tar").read_bytes()
     rows = data.index(b"rows/000000.arrow") // 512 * 512 + 700
     (tmp_path / "broken.tar").write_bytes(data[:rows] + bytes([data[rows] ^ 1]) + data[rows + 1 :])
-    with pytest.raises(LookalikeError, match="not a whole backup"):
+    with pytest.raises(LookalikeError, match="not a complete backup"):
         lookalike.restore(file=tmp_path / "broken.tar", index=tmp_path / "b", store=milvus, progress=False)
     assert collections(milvus) <= before, "nothing of it is left on the server"
     for name in ("there", "twice"):
@@ -186,17 +186,17 @@ def test_a_server_that_goes_away_while_indexing(
     folder: Path, fakes: Path, tmp_path: Path, gate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was acknowledged before is kept, nothing is there twice, and the next run goes on."""
-    from lookalike.searching.updating import Update
+    from lookalike.searching.ingest import IndexUpdate
 
     monkeypatch.setattr(ingest, "BATCH", 6)
-    real, place = Update._store, tmp_path / "index"
+    real, place = IndexUpdate._store, tmp_path / "index"
 
     def going(self: Any, *batch: Any) -> Any:
         if self.writer.store.count() == 12:
             gate.shut()
         return real(self, *batch)
 
-    monkeypatch.setattr(Update, "_store", going)
+    monkeypatch.setattr(IndexUpdate, "_store", going)
     with pytest.raises(Unavailable, match="No Milvus server answers"):
         index(folder=folder, model=fakes / "first", index=place, store=gate.address, progress=False)
     with pytest.raises(Unavailable):
@@ -205,7 +205,7 @@ def test_a_server_that_goes_away_while_indexing(
         lookalike.purge(index=place)
     assert Index(place).generation.complete is False
     gate.open()
-    monkeypatch.setattr(Update, "_store", real)
+    monkeypatch.setattr(IndexUpdate, "_store", real)
     done = index(folder=folder, index=place, progress=False)
     assert (done.unchanged, done.new, done.images) == (12, 12, 24)
     with Index.open(place) as opened:

@@ -135,7 +135,7 @@ def test_the_index_can_be_named_in_several_ways(
 
     with pytest.raises(LookalikeError, match="no index yet"):
         search(query=folder / "class-00" / "0.jpg")
-    with pytest.raises(LookalikeError, match="none was made of it"):
+    with pytest.raises(LookalikeError, match="is not an index and has none"):
         Index.open(folder)
     done = index(folder=folder, model=model, store="exact", progress=False)
     assert done.path.parent == home / "indexes"
@@ -268,7 +268,7 @@ def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) ->
     for number in range(9):
         Image.fromarray(helpers.make_image(number)).save(flat / f"{number}.png")
     done = index(folder=flat, model=model, index=tmp_path / "index", store="exact", progress=False)
-    assert not done.calibrated and "no percentages" in str(done)
+    assert not done.calibrated and "without probabilities" in str(done)
     hits = search(query=flat / "3.png", index=tmp_path / "index", k=4)
     assert isinstance(hits, Hits)
     assert hits.kind == "uncalibrated" and hits[0].identical and hits[1].probability is None

@@ -103,7 +103,7 @@ def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, fol
     (folder / "drawn.png").unlink()
     (folder / "drawn.png").symlink_to(folder.parent / "secret.jpg")  # swapped after it was indexed
     answer = client.get(quoted("drawn.png"))
-    assert answer.status_code == 404 and "does not lie inside" in error_message(answer)
+    assert answer.status_code == 404 and "is outside" in error_message(answer)
     (folder / "scan.tif").unlink()
     assert "cannot be opened" in error_message(client.get(quoted("scan.tif")))
     (folder / "turned.jpg").write_bytes(b"<script>alert(1)</script>")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lookalike.searching.generations import switch
     from lookalike.searching.hits import Hits
     from lookalike.searching.index_folder import Index
-    from lookalike.searching.indexing import Indexed, index
+    from lookalike.searching.indexing import IndexResult, index
     from lookalike.searching.locate import indexes
     from lookalike.searching.query import search
     from lookalike.searching.removal import purge
@@ -21,7 +21,7 @@ __all__ = [
     "Duplicates",
     "Hits",
     "Index",
-    "Indexed",
+    "IndexResult",
     "backup",
     "duplicates",
     "index",

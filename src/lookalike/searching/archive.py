@@ -1,7 +1,7 @@
-"""`backup` and `restore`: an index as one file that any store can be filled from again.
+"""The ``backup`` and ``restore`` commands: an index as one file, independent of its store.
 
-The file is a tar: the manifest, and for each generation its model, table, calibration and rows (ids, vectors,
-payloads) as Arrow streams. What was read is checked by hash at both ends. A graph is not stored: it is built anew.
+The file is a tar archive with the manifest and, for each generation, its model, table, calibration and rows (ids,
+vectors, payloads) as Arrow streams, verified by hashes. The store's graph is not saved but built again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ BESIDE = (TABLE, "calibration.json")
 
 @dataclass
 class Backup:
-    """What was written or read."""
+    """The result of a backup or a restore.
+
+    Args:
+        name: Name of the index.
+        path: The backup file, or the restored index.
+        images: Number of images.
+        generations: Number of generations.
+        bytes: Size on disk.
+    """
 
     name: str
     path: Path
@@ -47,16 +55,31 @@ class Backup:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON document."""
         return dict(self.__dict__)
 
 
-def backup(
-    *, index: str | os.PathLike[str] | None = None, out: str | os.PathLike[str], progress: bool = True
-) -> Backup:
-    """Write an index to one file, from which `restore` makes it again, here or elsewhere."""
+def backup(*, index: str | Path | None = None, out: str | Path, progress: bool = True) -> Backup:
+    """Write an index to one file.
+
+    ``restore`` makes the index again from it, here or on another machine, in any store. Incomplete generations are
+    left out.
+
+    Args:
+        index: An index (default: the one updated last).
+        out: The file to write; it must not exist.
+        progress: Show a progress bar.
+
+    Returns:
+        What was written.
+
+    Example:
+        >>> la.backup(index="photos", out="photos.lookalike").images  # doctest: +SKIP
+        24
+    """
     path, goal = find_index(index), Path(out).expanduser().absolute()
     if goal.exists():
-        raise LookalikeError(f"`{goal}` is there already: choose another name for the backup.")
+        raise LookalikeError(f"`{goal}` exists already: choose another name for the backup.")
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
         complete = [generation for generation in manifest.generations if generation.complete]
@@ -84,7 +107,7 @@ def backup(
 
 
 def _members(path: Path, generation: Generation) -> Iterator[tuple[str, bytes, int]]:
-    """(name, bytes, rows in it) of all that a generation is made of."""
+    """Name, bytes and number of rows of each member of a generation."""
     folder, start = generation_folder(path, generation.number), f"generations/{generation.number}"
     for file in sorted((folder / "model").rglob("*")):
         if file.is_file():
@@ -122,16 +145,32 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 def restore(
     *,
-    file: str | os.PathLike[str],
-    index: str | os.PathLike[str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
+    file: str | Path,
+    index: str | Path | None = None,
+    folder: str | Path | None = None,
     store: str | None = None,
     progress: bool = True,
 ) -> Backup:
-    """Make an index again from the file that `backup` wrote.
+    """Restore an index from a backup.
 
-    `index` is its new name or folder (default: the old name), `folder` where its images are now, `store` another
-    kind of store than it had. An index that is there is never written over.
+    An existing index is never overwritten.
+
+    Args:
+        file: The file that ``backup`` wrote.
+        index: Name or folder of the restored index (default: the old name).
+        folder: Where its images are now (default: where they were).
+        store: Vector store to restore to (default: the kind it had).
+        progress: Show a progress bar.
+
+    Returns:
+        What was restored.
+
+    Raises:
+        LookalikeError: If the file is not a complete backup, or the index exists.
+
+    Example:
+        >>> la.restore(file="photos.lookalike", index="copy").name  # doctest: +SKIP
+        'copy'
     """
     source = Path(file).expanduser()
     if not source.is_file():
@@ -140,96 +179,97 @@ def restore(
         with tarfile.open(source, "r:") as tar:
             document = check_format("backup", json.loads(_read(tar, MARK)), source)
             manifest = Manifest.model_validate(document["manifest"])
-            place = _new_place(manifest, index)
+            path = _new_path(manifest, index)
             old = Path(manifest.source)
             manifest.source = str(old if folder is None else Path(folder).expanduser().resolve())
             for generation in manifest.generations:
                 generation.store = store_name(store or generation.store)
-            with _alone(place):
+            with _lock(path):
                 try:
-                    _clear(place)
+                    _clear(path)
                 except Unavailable as error:
-                    warn(f"what a stopped restore left beside `{place}` is not deleted: {error}")
-                _write(tar, document["sums"], manifest, place, old, progress)
+                    warn(f"what an interrupted restore left beside `{path}` cannot be deleted: {error}")
+                _write(tar, document["sums"], manifest, path, old, progress)
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
-        raise LookalikeError(f"`{source}` is not a whole backup of lookalike.") from error
-    return Backup(manifest.name, place, manifest.generation().images, len(manifest.generations), folders.size_of(place))
+        raise LookalikeError(f"`{source}` is not a complete backup of lookalike.") from error
+    return Backup(manifest.name, path, manifest.generation().images, len(manifest.generations), folders.size_of(path))
 
 
-def _new_place(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
-    wanted = Path(index).expanduser() if index is not None else Path(manifest.name)
-    place = folders.indexes() / wanted.name if len(wanted.parts) == 1 else wanted.absolute()
-    if place.exists() and (is_index(place) or any(place.iterdir())):
-        raise LookalikeError(f"`{place}` is there already: choose another --index, or purge it first.")
-    folders.refuse_network_drive(place, "an index")
-    return place
+def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
+    requested = Path(index).expanduser() if index is not None else Path(manifest.name)
+    path = folders.indexes() / requested.name if len(requested.parts) == 1 else requested.absolute()
+    if path.exists() and (is_index(path) or any(path.iterdir())):
+        raise LookalikeError(f"`{path}` exists already: choose another --index, or purge it first.")
+    folders.refuse_network_drive(path, "an index")
+    return path
 
 
-def _alone(place: Path) -> contextlib.AbstractContextManager[None]:
-    """One restore at a time for each place: what others left beside it is nobody's then."""
+def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One restore at a time for each path: leftovers beside it belong to no running restore then."""
     locks = folders.private_folder(folders.home() / "restores")
-    return hold(locks / f"{path_key(place)}.lock", f"Restoring `{place.name}`")
+    return hold(locks / f"{path_key(path)}.lock", f"Restoring `{path.name}`")
 
 
-def leftovers(place: Path) -> list[Path]:
-    """Folders that restores to a place left when they were killed."""
-    return [part for part in left_parts(place) if (part / "generations").is_dir()]
+def leftovers(path: Path) -> list[Path]:
+    """Return the folders that killed restores to a path left behind."""
+    return [part for part in left_parts(path) if (part / "generations").is_dir()]
 
 
-def clear_leftovers(place: Path) -> None:
-    with _alone(place):
-        _clear(place)
+def clear_leftovers(path: Path) -> None:
+    """Delete the folders that killed restores to a path left behind."""
+    with _lock(path):
+        _clear(path)
 
 
-def _clear(place: Path) -> None:
-    for part in leftovers(place):
+def _clear(path: Path) -> None:
+    for part in leftovers(path):
         remove_generations(part)
         shutil.rmtree(part)
 
 
 def _write(
-    tar: tarfile.TarFile, sums: dict[str, str], manifest: Manifest, place: Path, old: Path, progress: bool
+    tar: tarfile.TarFile, sums: dict[str, str], manifest: Manifest, path: Path, old: Path, progress: bool
 ) -> None:
-    """Fill a folder that takes its place when it is whole; `old` is where the images were."""
-    need_space(place, sum(g.images * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
+    """Fill a temporary folder that is renamed to `path` when complete; `old` is where the images were."""
+    need_space(path, sum(g.images * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
     total, new = sum(generation.images for generation in manifest.generations), Path(manifest.source)
-    with atomic_folder(place, private=True) as part, Progress("Restoring", total, shown=progress) as bar:
+    with atomic_folder(path, private=True) as part, Progress("Restoring", total, shown=progress) as bar:
         try:
             for generation in manifest.generations:
                 _fill(tar, part, generation, sums, bar)
                 if new != old:
                     _relocate(generation_folder(part, generation.number), generation, old, new)
-            manifest.name = place.name
+            manifest.name = path.name
             manifest.write(part)
         except BaseException:
-            remove_generations(part)  # what a server already has of it
+            remove_generations(part)  # on a server too
             raise
 
 
 def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[str, str], bar: Progress) -> None:
     start = f"generations/{generation.number}/"
     folder = generation_folder(part, generation.number)
-    made = create_store(generation.store, store_folder(part, generation.number), generation.dim)
-    with contextlib.closing(made):
+    store = create_store(generation.store, store_folder(part, generation.number), generation.dim)
+    with contextlib.closing(store):
         for name in (name for name in sums if name.startswith(start)):
             data = _read(tar, name)
             if hashlib.sha256(data).hexdigest() != sums[name]:
                 raise ValueError(f"{name} is damaged")
             rest = PurePosixPath(name.removeprefix(start))
             if rest.parts[0] == "rows":
-                bar.advance(_put_rows(made, data, generation.dim))
+                bar.advance(_put_rows(store, data, generation.dim))
             elif ".." in rest.parts or rest.is_absolute():
-                raise ValueError(f"{name} leads out of the backup")
+                raise ValueError(f"{name} is outside the backup")
             else:
                 write_bytes(folder / rest, data, private=True)
-        if made.count() != generation.images:
-            raise ValueError(f"{made.count()} of {generation.images} rows")
-        generation.built = made.build()
-        made.flush()
+        if store.count() != generation.images:
+            raise ValueError(f"{store.count()} of {generation.images} rows")
+        generation.graph = store.build()
+        store.flush()
 
 
 def _relocate(folder: Path, generation: Generation, old: Path, new: Path) -> None:
-    """The images lie elsewhere now: the table and the manifest say where."""
+    """Set the new image folder in the table and the manifest."""
     from lookalike.data import Table
 
     table = Table.load(folder / TABLE)
@@ -239,7 +279,16 @@ def _relocate(folder: Path, generation: Generation, old: Path, new: Path) -> Non
 
 
 def moved_root(root: Path, old: Path, new: Path) -> Path:
-    """Where the root of some images is after their source, a folder or a table beside them, went to `new`."""
+    """Return the root of images after their source, a folder or a table beside them, was moved.
+
+    Args:
+        root: The old root.
+        old: The old source.
+        new: The new source.
+
+    Returns:
+        The new root.
+    """
     base = old if root.is_relative_to(old) else old.parent
     here = new.parent if new.is_file() else new
     same = here / root.relative_to(base) if root.is_relative_to(base) else here
@@ -259,5 +308,5 @@ def _put_rows(store: Store, data: bytes, dim: int) -> int:
 def _read(tar: tarfile.TarFile, name: str) -> bytes:
     member = tar.extractfile(name)
     if member is None:
-        raise ValueError(f"{name} is no file")
+        raise ValueError(f"{name} is not a file")
     return member.read()

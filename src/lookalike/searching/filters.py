@@ -1,4 +1,4 @@
-"""What a user filters by, in words: `label=gull`, `path=sea/*`, `domain!=sketch`."""
+"""Filters as users write them: ``label=gull``, ``path=sea/*``, ``domain!=sketch``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,26 @@ Filters = Mapping[str, str | Iterable[str]] | Iterable[str] | str | None
 
 
 def parse(filters: Filters, columns: Collection[str] = (), *, sign: str = "=") -> list[Condition]:
-    r"""Several values of one column mean *or*, several columns *and*; `*` at the end means "starts with", `\*` a star.
+    r"""Parse filters to conditions.
 
-    `columns` are those there are: their names may hold anything, a `=` too. `sign` stands between column and value.
+    Several values of one column are combined by *or*, several columns by *and*. A ``*`` at the end of a value means
+    "starts with"; ``\*`` is a literal star.
+
+    Args:
+        filters: Texts such as ``label=gull`` or ``domain!=sketch``, or a mapping of columns to values.
+        columns: Existing columns, whose names may contain anything, even ``=``.
+        sign: What separates column and value.
+
+    Returns:
+        The conditions.
+
+    Raises:
+        LookalikeError: If a text is not a filter.
+
+    Example:
+        >>> parse(["label=gull", "label=tern", "path!=sea/*"])
+        [Condition(column='label', values=('gull', 'tern'), prefix=False, negate=False),
+         Condition(column='path', values=('sea/',), prefix=True, negate=True)]
     """
     groups: dict[tuple[str, bool, bool], list[str]] = {}
     for column, negate, text in _pairs(filters, columns, sign):
@@ -21,7 +38,7 @@ def parse(filters: Filters, columns: Collection[str] = (), *, sign: str = "=") -
         groups.setdefault((column, prefix, negate), []).append(value)
     both = {column for column, prefix, negate in groups if (column, not prefix, negate) in groups and not negate}
     if both:
-        raise LookalikeError(f"The filter on `{min(both)}` mixes whole values and beginnings (`*`); use one kind.")
+        raise LookalikeError(f"The filter on `{min(both)}` mixes whole values and prefixes (`*`): use one kind.")
     return [
         Condition(column, tuple(dict.fromkeys(values)), prefix=prefix, negate=negate)
         for (column, prefix, negate), values in groups.items()
@@ -39,16 +56,16 @@ def _pairs(filters: Filters, columns: Collection[str], sign: str) -> Iterable[tu
         return
     for text in [filters] if isinstance(filters, str) else filters:
         known = max((name for name in columns if text.startswith((name + sign, f"{name}!{sign}"))), key=len, default="")
-        column, found, value = text[len(known) :].partition(sign)
-        if not found or not known + column.strip("! "):
+        column, separator, value = text[len(known) :].partition(sign)
+        if not separator or not known + column.strip("! "):
             raise LookalikeError(
-                f"`{text}` is not a filter: write COLUMN{sign}VALUE, COLUMN{sign}BEGINNING* or COLUMN!{sign}VALUE."
+                f"`{text}` is not a filter: write COLUMN{sign}VALUE, COLUMN{sign}PREFIX* or COLUMN!{sign}VALUE."
             )
         yield known or column.rstrip("!").strip(), column.endswith("!"), value
 
 
 def _read(text: str) -> tuple[str, bool]:
-    """(value, whether it is a beginning) as written; bytes that are no UTF-8 as they are in a store."""
+    """Value, and whether it is a prefix; bytes that are not UTF-8 are spelled as in a store."""
     from lookalike.data.scan import readable_name
 
     if any("\ud800" <= c <= "\udfff" for c in text):
@@ -59,20 +76,20 @@ def _read(text: str) -> tuple[str, bool]:
 
 
 def _written(value: str, prefix: bool) -> str:
-    """What `_read` reads."""
+    """The inverse of `_read`."""
     return f"{value}*" if prefix else f"{value[:-1]}\\*" if value.endswith("*") else value
 
 
 def to_rule(conditions: Iterable[Condition]) -> list[str]:
-    """What `parse` reads, as it is kept."""
+    """Return conditions as texts that :func:`parse` reads."""
     return [f"{c.column}{'!' * c.negate}={_written(value, c.prefix)}" for c in conditions for value in c.values]
 
 
 def describe(conditions: Iterable[Condition]) -> str:
-    """`label: gull` as a person reads it."""
+    """Return conditions as a person reads them, such as ``label: gull``."""
     parts = []
     for c in conditions:
-        if c.column == "content_id":  # named one by one: a part of the map
+        if c.column == "content_id":  # a selection on the map
             parts.append("chosen on the map")
             continue
         values = " or ".join(_written(value, c.prefix) for value in c.values)
@@ -81,12 +98,19 @@ def describe(conditions: Iterable[Condition]) -> str:
 
 
 def meets(payload: Mapping[str, object], conditions: Iterable[Condition]) -> bool:
-    """Whether a row meets all conditions, as a store would answer."""
+    """Return whether a payload meets all conditions, as a store would answer.
+
+    Args:
+        payload: The payload of a row.
+        conditions: The conditions.
+
+    Returns:
+        Whether all hold; a missing column fails a plain condition and meets a negated one.
+    """
 
     def holds(c: Condition) -> bool:
         value = payload.get(c.column)
         texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-        found = any(t.startswith(c.values) if c.prefix else t in c.values for t in texts)
-        return found != c.negate
+        return any(t.startswith(c.values) if c.prefix else t in c.values for t in texts) != c.negate
 
     return all(map(holds, conditions))

@@ -1,4 +1,4 @@
-"""Following a folder: look again and again, and act when something changed and has come to rest."""
+"""Watch a folder: scan it again and again, and update the index once a change has settled (``index --watch``)."""
 
 from __future__ import annotations
 
@@ -10,72 +10,85 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.progress import say, silent, warn
 
-EVERY = 5.0  # seconds between two looks
-SHARE = 10  # a look may take a tenth of the time between looks: a million files are not scanned all day
-REST = 60  # looks, at most, between two trials of what fails again and again
+EVERY = 5.0  # seconds between two scans
+REST = 60  # scans, at most, between two attempts of an update that keeps failing
+SCAN_FRACTION = 10  # a scan may take a tenth of the time between scans: a million files are not scanned all day
 
 
 class FolderWatcher:
-    """What a folder looked like when it was last looked at: names, sizes, times and lists; no image is opened."""
+    """Detect changes of a folder by names, sizes, times and lists; no image is opened.
+
+    Args:
+        source: The folder, or a table file.
+        layout: Its layout, see :func:`lookalike.data.read_table`.
+        split: The split to read.
+    """
 
     def __init__(self, source: Path, layout: str = "auto", split: str | None = None) -> None:
         self.source, self.layout, self.split = source, layout, split
-        self._seen = self._acted = ""
-        self._failed = self._rest = 0
+        self._last = self._updated = ""
+        self._failures = self._rest = 0
 
     def begin_update(self) -> None:
-        """It is being acted on as it is now; what changes meanwhile is another change."""
-        self._seen = self._acted = self._look()
+        """Note the current state as the one that is being indexed."""
+        self._last = self._updated = self._scan()
 
     def changed(self) -> bool:
-        """Whether it differs from what was acted on; not before two looks agree, as files may still be arriving."""
-        before, self._seen = self._seen, self._look()
+        """Scan, and return whether to update: once two scans match, as files may still be arriving."""
+        before, self._last = self._last, self._scan()
         self._rest -= 1
-        if self._seen == self._acted or self._seen != before or self._rest > 0:
+        if self._last == self._updated or self._last != before or self._rest > 0:
             return False
-        self._acted = self._seen
+        self._updated = self._last
         return True
 
     def end_update(self, success: bool) -> None:
-        """Whether what was to be done is done. If not, it is tried again, less and less often."""
-        self._failed = 0 if success else self._failed + 1
-        self._rest = 0 if success else min(2**self._failed, REST)
-        self._acted = self._acted if success else ""
+        """Note the outcome of an update; a failed one is tried again, less and less often."""
+        self._failures = 0 if success else self._failures + 1
+        self._rest = 0 if success else min(2**self._failures, REST)
+        self._updated = self._updated if success else ""
 
-    def _look(self) -> str:
+    def _scan(self) -> str:
         from lookalike.data import read_table
 
         try:
-            with silent():  # the run that follows warns
+            with silent():  # the update warns
                 table = read_table(self.source, layout=self.layout, split=self.split)
         except (LookalikeError, OSError) as error:
-            return f"cannot be read: {error}"  # an unplugged drive is no reason to end; nor is it a deletion
-        listed = [name for name in table.names if name not in ("row_id", "path", "size", "mtime_ns")]
-        return hash_bytes(table.fingerprint(), *(f"{name} {table.arrow[name].to_pylist()}" for name in listed))
+            return f"cannot be read: {error}"  # an unplugged drive neither ends watching nor deletes images
+        columns = [name for name in table.names if name not in ("row_id", "path", "size", "mtime_ns")]
+        return hash_bytes(table.fingerprint(), *(f"{name} {table.arrow[name].to_pylist()}" for name in columns))
 
 
 def watch(
     update: Callable[[], object],
-    watched: FolderWatcher,
+    watcher: FolderWatcher,
     *,
     every: float = EVERY,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call `update` whenever the folder has changed, until Ctrl-C."""
-    say(f"Watching  {watched.source} (Ctrl-C ends it)")
-    told = ""
+    """Call a function whenever a folder has changed, until Ctrl-C.
+
+    Args:
+        update: The function; what it returns is printed.
+        watcher: The folder.
+        every: Seconds between two scans.
+        sleep: Waits a number of seconds.
+    """
+    say(f"Watching  {watcher.source} (Ctrl-C to stop)")
+    last_error = ""
     try:
         while True:
             begin = time.monotonic()
-            if watched.changed():
+            if watcher.changed():
                 try:
                     say(str(update()))
-                    told = ""
-                except (LookalikeError, OSError) as error:  # an empty folder, a busy index, a full disk: told once
-                    if repr(error) != told:
-                        warn(f"Not brought up to date, and tried again later: {error}")
-                    told = repr(error)
-                watched.end_update(success=not told)
-            sleep(max(every, SHARE * (time.monotonic() - begin)))
+                    last_error = ""
+                except (LookalikeError, OSError) as error:  # an empty folder, a busy index, a full disk: warn once
+                    if repr(error) != last_error:
+                        warn(f"The index was not updated; the next attempt follows later: {error}")
+                    last_error = repr(error)
+                watcher.end_update(success=not last_error)
+            sleep(max(every, SCAN_FRACTION * (time.monotonic() - begin)))
     except KeyboardInterrupt:
         say("Stopped watching.")

@@ -1,8 +1,7 @@
-"""Generations of an index: which one answers, how two of them agree, and letting an old one go."""
+"""Generations of an index: switch between them, compare two, delete one."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,50 +17,65 @@ from lookalike.searching.locate import find_index
 from lookalike.searching.manifest import Generation, Manifest
 
 QUERIES = 100
-NEAR = 10
+NEIGHBORS = 10
 
 
-def switch(*, index: str | os.PathLike[str] | None = None, to: str | int | None = None) -> Manifest:
-    """Let another generation of an index answer, at once: by its number, or by its model's name or fingerprint.
+def switch(*, index: str | Path | None = None, to: str | int | None = None) -> Manifest:
+    """Make another generation of an index the live one.
 
-    Without `to`, the one that answered before: the newest complete one that does not answer now.
+    Searches, and running services, use it at once. Each model that an index was made with has a generation.
+
+    Args:
+        index: An index (default: the one updated last).
+        to: Number of the generation, or name or fingerprint of its model (default: the newest other complete one).
+
+    Returns:
+        The manifest of the index.
+
+    Raises:
+        LookalikeError: If there is no such complete generation.
+
+    Example:
+        >>> la.switch(index="photos", to="my-run").live  # doctest: +SKIP
+        2
     """
     path = find_index(index)
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
-        manifest.live = _chosen(manifest, to).number
+        manifest.live = _choose(manifest, to).number
         manifest.write(path)
     return manifest
 
 
-def _chosen(manifest: Manifest, to: str | int | None) -> Generation:
+def _choose(manifest: Manifest, to: str | int | None) -> Generation:
     complete = [g for g in manifest.generations if g.complete]
     if to is None:
-        found = [g for g in complete if g.number != manifest.live][-1:]
+        matches = [g for g in complete if g.number != manifest.live][-1:]
     else:
-        word = str(to)
-        found = [g for g in complete if word == str(g.number)] or [
-            g for g in complete if g.model.name == word or (len(word) >= 4 and g.model.fingerprint.startswith(word))
+        text = str(to)
+        matches = [g for g in complete if text == str(g.number)] or [
+            g for g in complete if g.model.name == text or (len(text) >= 4 and g.model.fingerprint.startswith(text))
         ][-1:]
-    if not found:
-        have = ", ".join(f"{g.number} ({g.model.name}{'' if g.complete else ', not complete'})" for g in _all(manifest))
+    if not matches:
+        existing = (f"{g.number} ({g.model.name}{'' if g.complete else ', incomplete'})" for g in manifest.generations)
         what = f"no complete generation `{to}`" if to is not None else "no other complete generation"
-        raise LookalikeError(f"The index `{manifest.name}` has {what}; there are: {have}.")
-    return found[0]
-
-
-def _all(manifest: Manifest) -> list[Generation]:
-    return manifest.generations
+        raise LookalikeError(f"The index `{manifest.name}` has {what}; it has: {', '.join(existing)}.")
+    return matches[0]
 
 
 def drop_generation(path: Path, number: int) -> None:
-    """Delete a generation that does not answer."""
+    """Delete a generation that is not live.
+
+    Args:
+        path: Folder of the index.
+        number: Number of the generation.
+    """
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
         generation = manifest.generation(number)
         if number == manifest.live:
-            raise LookalikeError(f"Generation {number} answers now: switch to another one before you delete it.")
-        generation.complete = False  # nobody can switch to what a kill, or a server that is away, leaves half deleted
+            raise LookalikeError(f"Generation {number} is live: switch to another one before you delete it.")
+        generation.complete = False  # what a kill leaves half deleted cannot be switched to
         manifest.write(path)
         remove_generation(path, number)
         manifest.generations.remove(generation)
@@ -69,9 +83,15 @@ def drop_generation(path: Path, number: int) -> None:
 
 
 def compare_generations(old: Index, new: Index) -> dict[str, Any]:
-    """Before a switch: how the new generation's graph does against exact search, and how far both models agree.
+    """Compare two generations by the neighbors of up to 100 images that both have.
 
-    Images that both hold ask both; `agreement` is the mean share of common images among their ten nearest.
+    Args:
+        old: The index with the old generation.
+        new: The index with the new generation.
+
+    Returns:
+        ``queries``; ``agreement``, the mean fraction of common images among the ten nearest of both models; and
+        ``recall`` of the new generation's graph against exact search.
     """
     names = np.asarray(new.table.column("row_id"), dtype=object)
     rng = numpy_rng(0, "agreement")
@@ -79,30 +99,30 @@ def compare_generations(old: Index, new: Index) -> dict[str, Any]:
     before = {record.id: record.vector for record in old.store.get(chosen, vectors=True) if record is not None}
     after = {record.id: record.vector for record in new.store.get(chosen, vectors=True) if record is not None}
     common = [name for name in chosen if name in before and name in after]
-    shares: list[float] = []
+    agreements: list[float] = []
     recalls: list[float] = []
     if common:
-        truth = _near(new, common, after, exact=True)
-        recalls = [_share(*pair) for pair in zip(truth, _near(new, common, after), strict=True)]
-        shares = [_share(*pair) for pair in zip(truth, _near(old, common, before), strict=True)]
+        truth = _neighbors(new, common, after, exact=True)
+        recalls = [_overlap(*pair) for pair in zip(truth, _neighbors(new, common, after), strict=True)]
+        agreements = [_overlap(*pair) for pair in zip(truth, _neighbors(old, common, before), strict=True)]
     return {
         "queries": len(common),
-        "agreement": float(np.mean(shares)) if shares else None,
+        "agreement": float(np.mean(agreements)) if agreements else None,
         "recall": float(np.mean(recalls)) if recalls else None,
     }
 
 
-def _near(index: Index, names: list[str], vectors: dict[str, Any], *, exact: bool = False) -> list[set[str]]:
-    """The nearest of some rows, without themselves."""
-    found = index.store.query_many(np.stack([vectors[name] for name in names]), NEAR + 1, exact=exact)
-    return [set([h.id for h in hits if h.id != name][:NEAR]) for name, hits in zip(names, found, strict=True)]
+def _neighbors(index: Index, names: list[str], vectors: dict[str, Any], *, exact: bool = False) -> list[set[str]]:
+    """The nearest neighbors of some rows, without themselves."""
+    hits_of = index.store.query_many(np.stack([vectors[name] for name in names]), NEIGHBORS + 1, exact=exact)
+    return [set([h.id for h in hits if h.id != name][:NEIGHBORS]) for name, hits in zip(names, hits_of, strict=True)]
 
 
-def _share(wanted: set[str], found: set[str]) -> float:
-    return len(wanted & found) / len(wanted) if wanted else 1.0
+def _overlap(expected: set[str], neighbors: set[str]) -> float:
+    return len(expected & neighbors) / len(expected) if expected else 1.0
 
 
 def calibration_error(path: Path, number: int) -> float | None:
-    """The calibration error of a generation, where it has percentages."""
+    """Return the expected calibration error of a generation, or ``None`` if it is not calibrated."""
     calibration = score_calibration.read(generation_folder(path, number)).calibration
     return None if calibration is None else calibration.checked.get("ece")

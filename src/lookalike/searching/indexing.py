@@ -1,7 +1,7 @@
-"""`index`: bring an index up to date with a folder. Killed anywhere, the next run goes on where it stopped.
+"""The ``index`` command: make an index of a folder, or update it. After a kill, the next run continues.
 
-The store is the only truth: what it has acknowledged is done. A run compares the folder with what the store
-remembers of each row, embeds what is new or changed, and writes the table and the manifest at the end.
+The store is the only truth: what it has acknowledged is done. A run compares the folder with the rows of the store,
+embeds new and changed images, and writes the table and the manifest at the end.
 """
 
 from __future__ import annotations
@@ -9,66 +9,93 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
-from lookalike.searching.filters import Filters
+from lookalike.core.progress import warn
+from lookalike.searching.filters import meets, parse
 from lookalike.searching.folder_watcher import FolderWatcher
-from lookalike.searching.folder_watcher import watch as follow
+from lookalike.searching.folder_watcher import watch as watch_folder
 from lookalike.searching.index_folder import TABLE, remove_generations
+from lookalike.searching.ingest import IndexResult, IndexUpdate
 from lookalike.searching.locate import index_for, index_path, is_index
+from lookalike.searching.payload import column_names, to_payload
 from lookalike.searching.score_calibration import fit
-from lookalike.searching.table import with_unseen, without
-from lookalike.searching.updating import Indexed, Update
 from lookalike.searching.writer import open_writer
 
 if TYPE_CHECKING:
+    from lookalike.data import Table
     from lookalike.models import Embedder
     from lookalike.store import Store
 
-__all__ = ["Indexed", "index"]
+__all__ = ["IndexResult", "index"]
 
 
 def index(
     *,
-    folder: str | os.PathLike[str],
-    model: str | os.PathLike[str] | Embedder | None = None,
-    index: str | os.PathLike[str] | None = None,
+    folder: str | Path,
+    model: str | Path | None = None,
+    index: str | Path | None = None,
     store: str | None = None,
     layout: str = "auto",
     split: str | None = None,
     calibrate: bool = True,
     device: str = "auto",
     watch: bool = False,
-    remove: Filters = None,
+    remove: Sequence[str] | None = None,
     dry_run: bool = False,
     progress: bool = True,
-) -> Indexed:
-    """Make an index of a folder of images (or a table), or bring it up to date.
+) -> IndexResult:
+    """Make a folder of images searchable, or update its index.
 
-    `model` is a run, a model folder or a name; without it an existing index keeps its model, and a new one takes
-    EfficientNet-Lite0. `index` is a name or a folder; without it, the one that was made of the folder before, or a new
-    one. `store` is `qdrant` (default), `exact`, or the address of a server (`milvus://host:19530`). Nothing is written
-    into the image folder. `watch` follows the folder until Ctrl-C. `remove` takes the images that meet a filter
-    (`path=sea/*`) out of the index, and keeps them out.
+    Only new and changed images are embedded; renamed files keep their vectors. Nothing is written into the image
+    folder. An interrupted run continues where it stopped.
+
+    Args:
+        folder: A folder of images, or a table of them.
+        model: A run, a model folder or a model name. Without it an index keeps its model, and a new one takes
+            EfficientNet-Lite0. In Python also an Embedder.
+        index: Name or folder of the index (default: the one made of the folder before, or a new one).
+        store: Vector store: qdrant, exact, or milvus://HOST:19530.
+        layout: Layout of the folder; auto detects it.
+        split: Only index this split.
+        calibrate: Calibrate scores to probabilities on labeled images.
+        device: Device to run the model on: auto, cpu, cuda or mps.
+        watch: Keep updating the index when the folder changes, until Ctrl-C.
+        remove: Remove images by a condition such as path=sea/* and keep them out (repeatable).
+        dry_run: Only count what would be done.
+        progress: Show progress bars.
+
+    Returns:
+        Counts of new, changed, moved, deleted and unreadable images.
+
+    Example:
+        >>> done = la.index(folder="photos", model="efficientnet_lite0", progress=False)  # doctest: +SKIP
+        >>> done.counts  # doctest: +SKIP
+        '24 new'
     """
     source = Path(folder).expanduser()
     if not source.exists():
         raise LookalikeError(f"There is no folder `{folder}`.")
     source = source.resolve()
-    place = _place(source, index)
+    path = _index_path(source, index)
     if remove:
-        from lookalike.searching.removal import remove as take_out
+        from lookalike.searching.removal import remove as remove_images
 
-        return Indexed(place.name, place, deleted=take_out(index=place, filters=remove, dry_run=dry_run))
+        removed = remove_images(index=path, filters=remove, dry_run=dry_run)
+        return IndexResult(path.name, path, deleted=removed)
 
-    def once() -> Indexed:
+    def update() -> IndexResult:
         return update_index(
             source,
-            place,
+            path,
             model=model,
             store=store,
             explicit=index is not None,
@@ -81,17 +108,17 @@ def index(
         )
 
     if not watch or dry_run:
-        return once()
-    watched = FolderWatcher(source, layout, split)
-    watched.begin_update()  # before the first run, which may take hours: what arrives meanwhile is seen after it
-    done = once()
-    follow(once, watched)
-    return done
+        return update()
+    watcher = FolderWatcher(source, layout, split)
+    watcher.begin_update()  # before the first run, which may take hours: images that arrive meanwhile are seen after it
+    result = update()
+    watch_folder(update, watcher)
+    return result
 
 
 def update_index(
     source: Path,
-    place: Path,
+    path: Path,
     *,
     model: str | os.PathLike[str] | Embedder | None = None,
     store: str | None = None,
@@ -104,65 +131,105 @@ def update_index(
     progress: bool = True,
     live: bool = True,
     opened: Store | None = None,
-) -> Indexed:
-    """What `index` does, with the folder and the place known.
+) -> IndexResult:
+    """Make or update the index of a folder at a given path.
 
-    `live` lets the generation answer when it is complete. `opened` is the store of a service in this process, which
-    is written through where it cannot be opened twice.
+    Args:
+        source: The image folder or table, resolved.
+        path: Folder of the index.
+        model: See :func:`index`.
+        store: See :func:`index`.
+        explicit: Whether the user named the index; vectors of another model are refused then.
+        layout: See :func:`index`.
+        split: See :func:`index`.
+        calibrate: See :func:`index`.
+        device: See :func:`index`.
+        dry_run: See :func:`index`.
+        progress: See :func:`index`.
+        live: Make the generation the live one when it is complete.
+        opened: The store of a service in this process, used if it cannot be opened twice.
+
+    Returns:
+        The result of the run.
     """
     from lookalike.data import read_table
 
     start = time.monotonic()
     table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
-        raise LookalikeError(f"`{source}` holds no images.")
-    how: dict[str, Any] = {"explicit": explicit, "device": device, "dry_run": dry_run}
-    how["opened"] = opened
-    with hold(place / ".lock", f"The index `{place.name}`"):
-        kept = is_index(place)  # what failed before an image was stored, or only looked, leaves no folder behind
+        raise LookalikeError(f"`{source}` contains no images.")
+    with hold(path / ".lock", f"The index `{path.name}`"):
+        keep = existed = is_index(path)  # a run that fails before an image is stored leaves no folder behind
         try:
-            with open_writer(place, source, model, store, **how) as writer:
+            with open_writer(
+                path, source, model, store, explicit=explicit, device=device, dry_run=dry_run, opened=opened
+            ) as writer:
                 try:
-                    table = with_unseen(table, writer.folder / TABLE)
-                    table = without(table, writer.manifest.without)
+                    table = _with_unreadable_folders(table, writer.folder / TABLE)
+                    table = _without_removed(table, writer.manifest.without)
                     if not len(table):
                         raise LookalikeError(
-                            f"All images that `{source}` still holds were removed from the index "
-                            f"`{place.name}`: `lookalike purge {place.name}` removes the index itself."
+                            f"All images of `{source}` were removed from the index `{path.name}`: "
+                            f"`lookalike purge {path.name}` deletes the index itself."
                         )
-                    update = Update(writer, table, progress=progress)
+                    update = IndexUpdate(writer, table, progress=progress)
                     if dry_run:
                         return update.plan()
                     writer.manifest.layout, writer.manifest.split = layout, split
                     writer.generation.root = None if table.root is None else str(table.root)
-                    writer.remember(model)
-                    done = update.run()
+                    writer.record_training_images(model)
+                    result = update.run()
                     if calibrate:
                         scores = fit(writer.folder, writer.store, progress=progress)
-                        done.calibrated, done.note = scores.calibration is not None, scores.why or scores.note
+                        result.calibrated, result.note = scores.calibration is not None, scores.why or scores.note
                     writer.finish(live=live)
                 finally:
-                    there, kept = kept, True  # what a server that went away has of it is not known, and stays
-                    kept = there or writer.store.count() > 0
+                    keep = True  # if the count fails: it is not known what an unreachable server has of it
+                    keep = existed or writer.store.count() > 0
         finally:
-            if not kept:
-                remove_generations(place)
-                shutil.rmtree(place, ignore_errors=True)
-    done.seconds = time.monotonic() - start
-    return done
+            if not keep:
+                remove_generations(path)
+                shutil.rmtree(path, ignore_errors=True)
+    result.seconds = time.monotonic() - start
+    return result
 
 
-def _place(source: Path, index: str | os.PathLike[str] | None) -> Path:
-    """Where the index is, or will be."""
-    if index is None:
-        place = index_for(source)
-    else:
-        place = index_path(index)
-    if place.exists() and not place.is_dir():
-        raise LookalikeError(f"`{place}` is a file; an index is a folder.")
-    if place.is_dir() and not is_index(place) and {p.name for p in place.iterdir()} - {".lock", "generations"}:
-        raise LookalikeError(f"`{place}` is not an index and not empty: choose another --index.")
-    if source.is_dir() and place.resolve().is_relative_to(source):
-        raise LookalikeError(f"`{place}` lies inside the image folder, where nothing is written: choose another.")
-    folders.refuse_network_drive(place, "an index")
-    return place
+def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
+    """The folder of the index, there or not."""
+    path = index_for(source) if index is None else index_path(index)
+    if path.exists() and not path.is_dir():
+        raise LookalikeError(f"`{path}` is a file; an index is a folder.")
+    if path.is_dir() and not is_index(path) and {p.name for p in path.iterdir()} - {".lock", "generations"}:
+        raise LookalikeError(f"`{path}` is neither an index nor empty: choose another --index.")
+    if source.is_dir() and path.resolve().is_relative_to(source):
+        raise LookalikeError(f"`{path}` is inside the image folder: choose another --index.")
+    folders.refuse_network_drive(path, "an index")
+    return path
+
+
+def _without_removed(table: Table, rules: Sequence[Sequence[str]]) -> Table:
+    """The rows that no rule removed."""
+    columns = column_names(tuple(table.names)).values()
+    parsed = [parse(rule, columns) for rule in rules]
+    if not parsed:
+        return table
+    payloads = (to_payload(row) for part in table.arrow.to_batches(max_chunksize=10_000) for row in part.to_pylist())
+    return table.take(np.array([not any(meets(row, rule) for rule in parsed) for row in payloads], dtype=bool))
+
+
+def _with_unreadable_folders(table: Table, indexed: Path) -> Table:
+    """Add indexed images of folders that cannot be read now: they are not deleted."""
+    unreadable = set(table.notes.get("unreadable", ()))
+    if not unreadable or not indexed.exists():
+        return table
+    import pyarrow as pa
+
+    old = type(table).load(indexed).without("content_id")
+    ids, prefixes = set(table.column("row_id")), tuple(f"{name}/" if name else "" for name in unreadable)
+    rows = zip(old.column("row_id"), old.column("path"), strict=True)
+    missing = [i not in ids and (path in unreadable or path.startswith(prefixes)) for i, path in rows]
+    mask = np.array(missing, dtype=bool)
+    if mask.any():
+        warn(f"{mask.sum():,} images in folders that cannot be read now stay in the index.")
+    both = [table.arrow, old.take(mask).arrow]
+    return replace(table, arrow=pa.concat_tables(both, promote_options="permissive").combine_chunks())

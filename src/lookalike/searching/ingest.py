@@ -1,106 +1,479 @@
-"""Reading ahead: while the model works on one batch, the next one's files are read, hashed and decoded, each once."""
+"""One indexing run: compare the folder with the index, read new images ahead of the model, embed and store them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lookalike.core.device import threads
-from lookalike.core.files import hash_bytes
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import hash_bytes, need_space, write_text
+from lookalike.core.progress import Progress, say
+from lookalike.searching.index_folder import TABLE, UNREADABLE
+from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
+from lookalike.store import row_bytes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
+    from lookalike.searching.writer import Writer
 
-BATCH = 256  # images acknowledged at a time: a kill costs two of them at most
-FIRST = 32  # the first batches are smaller: the model waits for them
-LARGE = 100_000  # bytes of a file from which on several threads that decode help each other
+BATCH = 256  # images acknowledged at a time: a kill costs two batches at most
+FIRST_BATCH = 32  # the first batches are smaller, because the model waits for them
+LARGE_FILE = 100_000  # bytes; threads that decode smaller images mostly wait for each other
+ROWS_AT_ONCE = 10_000
 
-Square = Callable[[np.ndarray], np.ndarray]
+Preprocess = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass
+class IndexResult:
+    """The result of an indexing run.
+
+    Args:
+        name: Name of the index.
+        path: Folder of the index.
+        model: The model that made the vectors.
+        images: Number of images in the index.
+        new: Images that were added.
+        changed: Images that were embedded again because their file changed.
+        moved: Images whose file was renamed; their vectors were kept.
+        relabeled: Images whose label or another column changed.
+        deleted: Images that were removed because their file is gone.
+        unchanged: Images that needed no work.
+        unreadable: Paths that could not be read, with the reasons.
+        unreadable_file: File that lists them all.
+        seconds: Time of the run.
+        build_seconds: Part of it for building the store's graph.
+        images_per_second: Embedding throughput.
+        calibrated: Whether scores were calibrated to probabilities.
+        note: Why there are no probabilities, or a caveat about them.
+        generation: Number of the generation.
+    """
+
+    name: str
+    path: Path
+    model: str = ""
+    images: int = 0
+    new: int = 0
+    changed: int = 0
+    moved: int = 0
+    relabeled: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    unreadable_file: Path | None = None
+    seconds: float = 0.0
+    build_seconds: float = 0.0
+    images_per_second: float = 0.0
+    calibrated: bool = False
+    note: str = ""
+    generation: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON document."""
+        unreadable = [{"path": path, "reason": reason} for path, reason in self.unreadable]
+        return self.__dict__ | {"unreadable": unreadable}
+
+    @property
+    def counts(self) -> str:
+        """The counts that are not zero, such as ``"3 new, 1 moved"``."""
+        names = ("new", "changed", "moved", "relabeled", "deleted", "unchanged", "unreadable")
+        counts = [len(self.unreadable) if name == "unreadable" else getattr(self, name) for name in names]
+        return ", ".join(f"{count:,} {name}" for count, name in zip(counts, names, strict=True) if count) or "none"
+
+    def __str__(self) -> str:
+        speed = f", {self.images_per_second:,.0f} images/s" if self.images_per_second else ""
+        lines = [
+            f"Images     {self.counts} ({self.seconds:.0f} s{speed})",
+            f"Index      {self.name}: {self.images:,} images, model {self.model}",
+        ]
+        lines += [f"Unreadable {path}: {reason}" for path, reason in self.unreadable[:3]]
+        if len(self.unreadable) > 3:
+            lines.append(f"           and {len(self.unreadable) - 3:,} more: {self.unreadable_file}")
+        if not self.calibrated:
+            lines.append(f"Scores     similarities without probabilities: {self.note or 'not requested'}")
+        elif self.note:
+            lines.append(f"Scores     {self.note}")
+        return "\n".join([*lines, f"Search     lookalike search IMAGE --index {self.name}"])
+
+
+# ---- comparing a folder with its index -----------------------------------------------------------
+
+
+class StoredRow(NamedTuple):
+    """Facts of a stored row that tell whether its file has changed."""
+
+    size: int | None
+    mtime_ns: int | None
+    hash: str
+    row: str
+    content: str
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> StoredRow:
+        """Read the facts from a payload."""
+        names = ("_hash", "_row", "content_id")
+        return cls(payload.get("_size"), payload.get("_mtime_ns"), *(payload.get(name, "") for name in names))
+
+
+@dataclass
+class Changes:
+    """Changes of a folder since it was indexed.
+
+    Args:
+        same: Number of unchanged rows.
+        fresh: Row numbers that are not in the index.
+        touched: Row numbers whose size or modification time differ; the hash will tell whether the image does.
+        relabeled: Row numbers of unchanged files with another label or column.
+        gone: Ids in the index that the folder no longer has.
+    """
+
+    same: int = 0
+    fresh: list[int] = field(default_factory=list)
+    touched: list[int] = field(default_factory=list)
+    relabeled: list[int] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+def find_changes(rows: Iterable[tuple[str, Mapping[str, Any]]], stored: Mapping[str, StoredRow]) -> Changes:
+    """Compare the rows of a table with an index; no image is opened.
+
+    Args:
+        rows: Id and payload of every row.
+        stored: Rows of the index by id.
+
+    Returns:
+        The rows by what must be done for them.
+    """
+    changes, seen = Changes(), set()
+    for number, (name, payload) in enumerate(rows):
+        seen.add(name)
+        old, new = stored.get(name), StoredRow.from_payload(payload)
+        if old is None:
+            changes.fresh.append(number)
+        elif None in (new.size, new.mtime_ns) or (old.size, old.mtime_ns) != (new.size, new.mtime_ns):
+            changes.touched.append(number)
+        elif old.row != new.row:
+            changes.relabeled.append(number)
+        else:
+            changes.same += 1
+    changes.gone = [name for name in stored if name not in seen]
+    return changes
+
+
+# ---- reading ahead of the model ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What only reading an image tells."""
+class DecodedImage:
+    """What indexing needs of an image.
 
-    hash: str  # of the encoded bytes
-    content: str  # of the decoded pixels
-    ratio: float  # width by height
-    color: str  # the mean, to paint before the image is there
-    square: np.ndarray | None = field(default=None, compare=False)  # what the model is fed with
+    Args:
+        hash: Hash of the encoded bytes.
+        content: Hash of the decoded pixels.
+        ratio: Width by height.
+        color: Mean color as ``#rrggbb``, shown until the thumbnail is loaded.
+        pixels: The preprocessed input of the model.
+    """
+
+    hash: str
+    content: str
+    ratio: float
+    color: str
+    pixels: np.ndarray | None = field(default=None, compare=False)
 
     def payload(self) -> dict[str, Any]:
+        """Return the columns that are stored."""
         return {"_hash": self.hash, "content_id": self.content, "_ratio": self.ratio, "_color": self.color}
 
 
 @dataclass
 class Batch:
+    """A batch of rows: decoded images and the reasons of failures, by row number."""
+
     rows: Sequence[int]
-    facts: dict[int, Facts] = field(default_factory=dict)
+    images: dict[int, DecodedImage] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def look(table: Table, row: int, side: float, square: Square | None = None) -> Facts:
-    """Read one image; raises what an image that cannot be read raises.
+def decode_row(table: Table, row: int, min_side: float, preprocess: Preprocess | None = None) -> DecodedImage:
+    """Read one image.
 
-    Copies are told by their pixels, decoded to a short side of at least `side`, as small as the model may have them:
-    equal files still give equal pixels, and decoding a photograph whole would take longer than embedding it
-    (docs/decisions/0074). `square` makes of them what the model is fed with.
+    Copies are recognized by their pixels at the size that the model needs: equal files still give equal pixels, and
+    decoding a photo in full would take longer than embedding it (docs/design/index.md).
+
+    Args:
+        table: The images.
+        row: Row number.
+        min_side: Least short side to decode to.
+        preprocess: Makes the model's input of the pixels.
+
+    Returns:
+        The image.
+
+    Raises:
+        UnreadableImage: If it cannot be decoded.
+        OSError: If it cannot be opened.
     """
     from lookalike.data import content_id, decode
 
     data = table.open_bytes(row)
-    pixels = decode(data, box=table.box(row), min_side=side)
+    pixels = decode(data, box=table.box(row), min_side=min_side)
     height, width = pixels.shape[:2]
     mean = pixels[:: max(1, height // 16), :: max(1, width // 16)].reshape(-1, 3).mean(axis=0)
     color = "#" + "".join(f"{int(c):02x}" for c in np.clip(mean, 0, 255))
-    fed = square(pixels) if square is not None else None
-    return Facts(hash_bytes(data), content_id(pixels), round(width / height, 4), color, fed)
+    model_input = preprocess(pixels) if preprocess is not None else None
+    return DecodedImage(hash_bytes(data), content_id(pixels), round(width / height, 4), color, model_input)
 
 
-def _parts(rows: Sequence[int]) -> Iterator[Sequence[int]]:
-    start, size = 0, min(FIRST, BATCH)
-    while start < len(rows):
-        yield rows[start : start + size]
-        start, size = start + size, min(2 * size, BATCH)
+def read_table_batches(
+    table: Table, rows: Sequence[int], min_side: float, preprocess: Preprocess | None = None
+) -> Iterator[Batch]:
+    """Read rows in batches, one batch ahead of the consumer.
 
+    Args:
+        table: The images.
+        rows: Row numbers.
+        min_side: Least short side to decode to.
+        preprocess: Makes the model's input of the pixels.
 
-def batches(table: Table, rows: Sequence[int], side: float, square: Square | None = None) -> Iterator[Batch]:
-    """The rows in batches, one looked at ahead of the one in hand."""
-    from lookalike.data import UnreadableImage
+    Yields:
+        The batches, in order.
+    """
+    from lookalike.data.image_reader import ReadFailure, read_batches
 
-    def one(row: int) -> Facts | str:
-        try:
-            return look(table, row, side, square)
-        except UnreadableImage as error:
-            return error.reason
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
+    def parts() -> Iterator[Sequence[int]]:
+        start, size = 0, min(FIRST_BATCH, BATCH)
+        while start < len(rows):
+            yield rows[start : start + size]
+            start, size = start + size, min(2 * size, BATCH)
 
-    def all_of(part: Sequence[int]) -> Batch:
+    def load(row: int) -> DecodedImage:
+        return decode_row(table, row, min_side, preprocess)
+
+    large = table.has("size") and float(np.nanmean(table.column("size"))) > LARGE_FILE
+    for part, results in read_batches(load, parts(), workers=None if large else 1, prefetch=2):
         batch = Batch(part)
-        for row, found in zip(part, crew.map(one, part) if crew is not None else map(one, part), strict=True):
-            if isinstance(found, Facts):
-                batch.facts[row] = found
+        for row, result in zip(part, results, strict=True):
+            if isinstance(result, ReadFailure):
+                batch.failed[row] = result.reason
             else:
-                batch.failed[row] = found
-        return batch
+                batch.images[row] = result
+        yield batch
 
-    parts = list(_parts(rows))
-    # Threads that decode small images mostly hand the interpreter to each other.
-    large = table.has("size") and float(np.nanmean(table.column("size"))) > LARGE
-    crew = ThreadPoolExecutor(threads(), thread_name_prefix="lookalike-decode") if large else None
-    with ThreadPoolExecutor(1, thread_name_prefix="lookalike-look") as pool:
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+class IndexUpdate:
+    """Update one generation of an index to a table.
+
+    Args:
+        writer: The generation, open for writing.
+        table: The images it shall hold.
+        progress: Whether to show progress bars.
+    """
+
+    def __init__(self, writer: Writer, table: Table, *, progress: bool) -> None:
+        self.writer, self.table, self.progress = writer, table, progress
+        self.ids: list[str] = table.column("row_id").tolist()
+        self.stored: dict[str, StoredRow] = writer.stored_rows()
+        self.changes: Changes = find_changes(self._rows(), self.stored)
+        self.result = IndexResult(writer.manifest.name, writer.path, writer.generation.model.short)
+        self.result.generation = writer.generation.number
+        self.result.unchanged, self.result.deleted = self.changes.same, len(self.changes.gone)
+        self.has_prototypes = False
+
+    def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Id and payload of every row, a slice at a time, to bound the memory."""
+        for start in range(0, len(self.table), ROWS_AT_ONCE):
+            for row in self.table.arrow.slice(start, ROWS_AT_ONCE).to_pylist():
+                yield row["row_id"], to_payload(row)
+
+    def _payload(self, row: int) -> dict[str, Any]:
+        return to_payload(self.table.row(row))
+
+    def plan(self) -> IndexResult:
+        """Return what `run` would do; nothing is changed."""
+        self.result.new, self.result.changed = len(self.changes.fresh), len(self.changes.touched)
+        self.result.relabeled, self.result.images = len(self.changes.relabeled), len(self.table)
+        return self.result
+
+    def run(self) -> IndexResult:
+        """Update the store and the table; the caller finishes the generation."""
+        writer, result = self.writer, self.result
+        count = len(self.changes.fresh) + len(self.changes.touched)
+        size = row_bytes(writer.generation.store, writer.generation.dim)
+        need_space(writer.path, count * size, f"Indexing {count:,} more images")
+        writer.begin()
+        self._relabel()
+        start = time.monotonic()
         try:
-            waiting = [pool.submit(all_of, part) for part in parts[:1]]
-            for number in range(len(parts)):
-                batch = waiting.pop().result()
-                if number + 1 < len(parts):
-                    waiting.append(pool.submit(all_of, parts[number + 1]))
-                yield batch
-        finally:
-            if crew is not None:
-                crew.shutdown(cancel_futures=True)
+            contents = self._embed()
+        except KeyboardInterrupt:
+            say(f"Stopped. {writer.store.count():,} images are indexed; run the same command to continue.")
+            raise
+        if result.new + result.changed:
+            result.images_per_second = (result.new + result.changed) / max(time.monotonic() - start, 1e-9)
+        writer.store.delete(self.changes.gone)
+        result.images = writer.store.count()
+        if not result.images:
+            path, reason = result.unreadable[0]
+            raise LookalikeError(f"None of the {len(self.table):,} images could be read; `{path}`: {reason}.")
+        self._list_unreadable()
+        self._indexed_table(contents).save(writer.folder / TABLE)
+        columns = {key for name, key in column_names(tuple(self.table.names)).items() if self.table.has(name)}
+        if self.has_prototypes or PROTOTYPE in writer.generation.columns:
+            columns.add(PROTOTYPE)
+        writer.generation.columns = sorted(columns)
+        start = time.monotonic()
+        with Progress("Building the graph", shown=self.progress):
+            writer.generation.graph = writer.store.build()
+        result.build_seconds = time.monotonic() - start
+        return result
+
+    def _indexed_table(self, contents: Mapping[str, str]) -> Table:
+        """The rows that are in the store, with their content ids."""
+        ids = self.table.column("row_id")
+        stored = np.array([name in contents for name in ids], dtype=bool)
+        table = self.table if stored.all() else self.table.take(stored)
+        return table.with_column("content_id", [contents[name] for name in ids[stored]])
+
+    def _relabel(self) -> None:
+        """Store new labels and columns of unchanged images; their vectors stay."""
+        rows = self.changes.relabeled
+        for start in range(0, len(rows), 1000):
+            part = rows[start : start + 1000]
+            old = self.writer.store.get([self.ids[row] for row in part], vectors=True)
+            self.writer.copy_rows([(self.ids[i], self._payload(i), r) for i, r in zip(part, old, strict=True) if r])
+        self.result.relabeled = len(rows)
+
+    def _embed(self) -> dict[str, str]:
+        """Read and embed new and touched images; returns the content id of every row that is in the store now."""
+        contents = {name: row.content for name, row in self.stored.items()}
+        orphans = {(self.stored[name].hash, self.stored[name].content): name for name in self.changes.gone}
+        rows = sorted([*self.changes.fresh, *self.changes.touched])
+        # Images that may only have moved or been touched are compared by hash before they are embedded.
+        direct = self.changes.fresh and not orphans and not self.changes.touched
+        preprocess = self.writer.generation.preprocess
+        side = preprocess["size"] / preprocess["crop"]
+
+        def store(batch: Batch, features: np.ndarray | None) -> None:
+            failed = self._store(batch, orphans, features)
+            contents.update({self.ids[row]: image.content for row, image in batch.images.items()})
+            for row in failed:
+                contents.pop(self.ids[row], None)
+            bar.advance(len(batch.rows))
+
+        batches: Iterable[tuple[Batch, np.ndarray | None]] = (
+            self._embedded_batches(rows, side)
+            if direct
+            else ((batch, None) for batch in read_table_batches(self.table, rows, side))
+        )
+        with Progress("Embedding", len(rows), shown=self.progress) as bar, ThreadPoolExecutor(1) as behind:
+            last: Future[None] | None = None
+            for batch, features in batches:
+                if last is not None:
+                    last.result()
+                last = behind.submit(store, batch, features)
+            if last is not None:
+                last.result()
+        return contents
+
+    def _embedded_batches(self, rows: list[int], side: float) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Batches with the model's features, as one stream: the model waits for no batch to be read or stored."""
+        read: deque[Batch] = deque()
+
+        def crops() -> Iterator[np.ndarray]:
+            for batch in read_table_batches(self.table, rows, side, self.writer.embedder.crop):
+                read.append(batch)
+                yield from (image.pixels for image in batch.images.values() if image.pixels is not None)
+
+        done: list[np.ndarray] = []
+        for part in self._encode(crops(), len(rows)):
+            done.extend(np.array(part))  # a copy: a runtime may reuse its output buffer
+            while read and len(done) >= len(read[0].images):
+                batch = read.popleft()
+                count = len(batch.images)
+                yield batch, np.array(done[:count], np.float32)
+                del done[:count]
+        yield from ((batch, np.empty(0, np.float32)) for batch in read)  # batches without a readable image
+
+    def _store(
+        self, batch: Batch, orphans: dict[tuple[str, str], str], features: np.ndarray | None = None
+    ) -> dict[int, str]:
+        """Store a batch; returns the rows that could not be read, with the reasons.
+
+        A row whose file is unchanged keeps its vector, and one whose file was renamed takes that of the old row
+        (`orphans`). `features` are those of the model, if it has seen the batch already.
+        """
+        store, result, ids = self.writer.store, self.result, self.ids
+        payloads = {row: {**self._payload(row), **image.payload()} for row, image in batch.images.items()}
+        copied_from: dict[int, str] = {}
+        for row, image in batch.images.items():
+            old = self.stored.get(ids[row])
+            if old is not None and old.hash == image.hash:
+                copied_from[row] = ids[row]
+                result.unchanged += 1
+            elif old is None and (image.hash, image.content) in orphans:
+                copied_from[row] = orphans.pop((image.hash, image.content))
+                result.moved += 1
+                result.deleted -= 1
+        records = store.get(list(copied_from.values()), vectors=True)
+        self.writer.copy_rows([(ids[i], payloads[i], r) for i, r in zip(copied_from, records, strict=True) if r])
+
+        failed = dict(batch.failed)
+        rows = [row for row in batch.images if row not in copied_from]
+        if rows:
+            if features is None:
+                features, failures = self._features(self.table.take(rows))
+                failed |= {rows[failure.index]: failure.reason for failure in failures}
+                rows = [row for row in rows if row not in failed]
+            vectors, prototypes = self._vectors(features)
+            for row, prototype in zip(rows, prototypes, strict=False):
+                payloads[row].setdefault(PROTOTYPE, prototype)  # a column of that name in the table has precedence
+            store.upsert([ids[row] for row in rows], vectors, [payloads[row] for row in rows])
+            result.changed += sum(ids[row] in self.stored for row in rows)
+            result.new += sum(ids[row] not in self.stored for row in rows)
+        paths = self.table.arrow["path"]
+        result.unreadable += [(paths[row].as_py(), reason) for row, reason in failed.items()]
+        store.delete([ids[row] for row in failed if ids[row] in self.stored])
+        return failed
+
+    @cached_property
+    def _assigns_prototypes(self) -> bool:
+        """Whether the model assigns prototypes, from the features before its head."""
+        return getattr(self.writer.embedder, "prototypes", None) is not None
+
+    def _encode(self, crops: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+        layer = {"layer": "pooled"} if self._assigns_prototypes else {}
+        return self.writer.embedder.encode_crops(crops, count, **layer)
+
+    def _features(self, table: Table) -> Any:
+        embedder = self.writer.embedder
+        return (embedder.features if self._assigns_prototypes else embedder.encode)(table, on_error="skip")
+
+    def _vectors(self, features: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Vectors, and prototypes if the model has any, from the model's features."""
+        if not self._assigns_prototypes:
+            return features, []
+        from lookalike.models.prototypes import embed_and_assign
+
+        self.has_prototypes = True
+        vectors, assigned = embed_and_assign(self.writer.embedder, features)
+        return vectors, [str(number) for number in assigned.prototype]
+
+    def _list_unreadable(self) -> None:
+        path, files = self.writer.path / UNREADABLE, self.result.unreadable
+        if files:
+            write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in sorted(files)), private=True)
+            self.result.unreadable_file = path
+        else:
+            path.unlink(missing_ok=True)

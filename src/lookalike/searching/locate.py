@@ -1,4 +1,4 @@
-"""Which folder an index is, in whatever way a user names it."""
+"""Find the folder of an index by its name, its path, its image folder or a run."""
 
 from __future__ import annotations
 
@@ -14,62 +14,81 @@ from lookalike.searching import manifest as manifests
 
 
 def default_path(source: Path) -> Path:
-    """Where the index of a folder goes when nobody says: its name, and a mark for equal names elsewhere."""
+    """Return the default path of a folder's index: its name, and a hash to tell folders of equal names apart."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in source.name).strip(".-") or "images"
     return folders.indexes() / f"{safe[:40]}-{hash_bytes(str(source))[:6]}"
 
 
 def index_for(source: Path) -> Path:
-    """Where the index of a folder is, or will be: the default place, unless only others were made of it."""
+    """Return the path of a folder's index, existing or not: the default one unless only others exist."""
     default = default_path(source)
     return default if is_index(default) else next(indexes_of(source), default)
 
 
 def indexes_of(source: Path) -> Iterator[Path]:
-    """The user's indexes of a folder, the last updated first."""
+    """Yield the user's indexes of a folder, the one updated last first."""
     for path in indexes():
         try:
-            found = manifests.read(path).source
-        except LookalikeError:  # damaged, or a newer version's: told when it is asked for, not when another is
+            indexed = manifests.read(path).source
+        except LookalikeError:  # damaged or of a newer format: reported when it is opened
             continue
-        if Path(found) == source:
+        if Path(indexed) == source:
             yield path
 
 
 def is_name(where: str | os.PathLike[str]) -> bool:
-    """Whether a user gave a name (`holiday`) and not a place (`./holiday`)."""
+    """Return whether a text is a name (``holiday``) and not a path (``./holiday``)."""
     text = os.fspath(where)
     return Path(text).name == text and text != ".."
 
 
 def index_path(index: str | os.PathLike[str]) -> Path:
-    """The folder of an index, there or not, by its name or its place."""
-    place = Path(index).expanduser()
-    return folders.indexes() / place if is_name(index) and not is_index(place.absolute()) else place.absolute()
+    """Return the folder of an index, existing or not, by its name or path."""
+    path = Path(index).expanduser()
+    return folders.indexes() / path if is_name(index) and not is_index(path.absolute()) else path.absolute()
 
 
 def path_key(path: Path) -> str:
-    """A short name for what is kept of an index elsewhere, however its folder was spelled."""
+    """Return a short key for what is stored about an index elsewhere, however its path was spelled."""
     return hash_bytes(str(path.resolve()))[:12]
 
 
 def is_index(path: Path) -> bool:
+    """Return whether a folder is an index."""
     return (path / manifests.NAME).is_file()
 
 
 def indexes() -> list[Path]:
-    """All indexes under the user's folder, the last updated first."""
-    found = [path for path in folders.indexes().iterdir() if is_index(path)]
-    return sorted(found, key=lambda path: (path / manifests.NAME).stat().st_mtime, reverse=True)
+    """List all indexes in the user's folder, the one updated last first.
+
+    Returns:
+        Their paths.
+
+    Example:
+        >>> la.searching.indexes()  # doctest: +SKIP
+        [PosixPath('/home/ada/.local/share/lookalike/indexes/photos-1f0c2a')]
+    """
+    paths = [path for path in folders.indexes().iterdir() if is_index(path)]
+    return sorted(paths, key=lambda path: (path / manifests.NAME).stat().st_mtime, reverse=True)
 
 
 def find_index(where: str | os.PathLike[str] | None) -> Path:
-    """The folder of an index that a user named in one of several ways."""
+    """Find an index.
+
+    Args:
+        where: Name or path of an index, an image folder, or a run (default: the index updated last).
+
+    Returns:
+        The folder of the index.
+
+    Raises:
+        LookalikeError: If there is none.
+    """
     if where is None:
-        found = indexes()
-        if not found:
+        paths = indexes()
+        if not paths:
             raise LookalikeError("There is no index yet: `lookalike index FOLDER` makes one.")
-        return found[0]
+        return paths[0]
     path = Path(where).expanduser().absolute()
     for candidate in (path, folders.indexes() / where if is_name(where) else path):
         if is_index(candidate):
@@ -82,6 +101,6 @@ def find_index(where: str | os.PathLike[str] | None) -> Path:
     for candidate in indexes_of(path.resolve()):
         return candidate
     if path.exists():
-        raise LookalikeError(f"`{where}` is not an index and none was made of it: run `lookalike index {where}` first.")
+        raise LookalikeError(f"`{where}` is not an index and has none: run `lookalike index {where}` first.")
     hint = nearest(str(where), [p.name for p in indexes()]) or ": `lookalike index FOLDER` makes one."
     raise LookalikeError(f"There is no index `{where}`{hint}")

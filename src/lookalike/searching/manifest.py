@@ -1,4 +1,4 @@
-"""`index.json`: what an index is, which generations it has, and which one answers."""
+"""The manifest ``index.json``: the generations of an index, and which one is live."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ NAME = "index.json"
 
 
 class ModelInfo(pydantic.BaseModel):
-    """Which model made the vectors."""
+    """The model that made the vectors.
+
+    Args:
+        name: What people call it.
+        fingerprint: Hash of its weights and settings.
+        parent: Fingerprint of the model it was adapted from.
+    """
 
     name: str
     fingerprint: str
@@ -23,48 +29,80 @@ class ModelInfo(pydantic.BaseModel):
 
     @property
     def short(self) -> str:
+        """Fingerprint and name as they are shown."""
         return f"{self.fingerprint[:4]} ({self.name})"
 
 
 class Generation(pydantic.BaseModel):
-    """One set of vectors, all from one model; a new model makes a new generation beside the old one."""
+    """Vectors of all images by one model; another model makes another generation beside it.
+
+    Args:
+        number: Number of the generation.
+        model: The model.
+        preprocess: Its preprocessing.
+        decoder: The image decoder; pixels of different decoders are not mixed.
+        dim: Embedding dimension.
+        store: Name or address of the store.
+        created: Time of creation.
+        updated: Time of the last update.
+        images: Number of images.
+        complete: Whether the last run was finished.
+        root: The folder that paths are relative to.
+        columns: Columns that can be filtered by.
+        writes: Number of finished runs, which tells two states apart.
+        supports_text: Whether the model embeds texts too.
+        graph: What the store reports about its graph.
+    """
 
     number: int
     model: ModelInfo
     preprocess: dict[str, Any]
-    decoder: str = ""  # which decoder the pixels came from: vectors of two are not mixed (decision 0005)
+    decoder: str = ""
     dim: int
-    store: str  # a name of the registry, or an address
+    store: str
     created: str
     updated: str
     images: int = 0
-    complete: bool = False  # False while an indexing run is at work, or after one was killed
-    root: str | None = None  # the folder that its paths are relative to; None in indexes of earlier versions
-    columns: list[str] = []  # what can be filtered by
-    writes: int = 0  # finished runs: what tells two states of it apart
-    supports_text: bool = False  # the model embeds texts too
-    built: dict[str, Any] = {}  # what the store says of its graph
+    complete: bool = False
+    root: str | None = None
+    columns: list[str] = []
+    writes: int = 0
+    supports_text: bool = False
+    graph: dict[str, Any] = {}
 
 
 class Manifest(pydantic.BaseModel):
+    """The manifest of an index.
+
+    Args:
+        name: Name of the index.
+        source: The image folder or table file, absolute.
+        layout: Its layout.
+        split: The split that is indexed.
+        without: Filters by which images were removed; they stay out.
+        live: Number of the generation that answers searches.
+        generations: All generations.
+    """
+
     name: str
-    source: str  # the image folder or table file, absolute
+    source: str
     layout: str = "auto"
     split: str | None = None
-    without: list[list[str]] = []  # rules by which images were removed, and stay out
+    without: list[list[str]] = []
     live: int = 1
     generations: list[Generation] = []
 
     def generation(self, number: int | None = None) -> Generation:
-        wanted = self.live if number is None else number
+        """Return a generation by number (default: the live one)."""
+        number = self.live if number is None else number
         for generation in self.generations:
-            if generation.number == wanted:
+            if generation.number == number:
                 return generation
-        have = ", ".join(str(g.number) for g in self.generations) or "none"
-        raise LookalikeError(f"The index `{self.name}` has no generation {wanted}; there are: {have}.")
+        existing = ", ".join(str(g.number) for g in self.generations) or "none"
+        raise LookalikeError(f"The index `{self.name}` has no generation {number}; it has: {existing}.")
 
     def of_model(self, fingerprint: str, decoder: str | None = None) -> Generation | None:
-        """The newest generation made by a model, and from the pixels of one decoder if that is given."""
+        """Return the newest generation of a model, and of one decoder if that is given."""
         decoders = None if decoder is None else ("", decoder)
         for generation in reversed(self.generations):
             if generation.model.fingerprint == fingerprint and (decoders is None or generation.decoder in decoders):
@@ -72,10 +110,12 @@ class Manifest(pydantic.BaseModel):
         return None
 
     def write(self, folder: Path) -> None:
+        """Write the manifest of an index."""
         write_json(folder / NAME, stamp("index", self.model_dump(mode="json")), private=True)
 
 
 def read(folder: Path) -> Manifest:
+    """Read the manifest of an index."""
     mend = "Delete that folder and make the index again."
     document = check_format("index", read_json(folder / NAME, "index", mend=mend), folder)
     try:
@@ -87,4 +127,5 @@ def read(folder: Path) -> Manifest:
 
 
 def now() -> str:
+    """Return the current time as ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,4 +1,4 @@
-"""Between a row of the table and what the store carries for it."""
+"""Payloads: what a store holds for a row besides its vector, and the way back to the image file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from typing import Any
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 
-# Columns that say how to open an image or how it was found: carried for us, nothing to filter by.
-_OWN = ("found", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
+# Columns that say how to open an image: stored with a `_` in front, not to filter by.
+_INTERNAL = ("found", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
 _IDS = ("row_id", "content_id")
-PROTOTYPE = "prototype"
-"""The facet that a model with prototypes gives every image."""
+PROTOTYPE = "prototype"  # the column that a model with prototypes adds
 _STAT = ("_size", "_mtime_ns")
 
 
 @lru_cache(maxsize=16)
 def column_names(columns: tuple[str, ...]) -> dict[str, str]:
-    """What the columns of a table are called in a store, without ours: names with a `_` in front are not a user's
-    there, and no two columns become one."""
-    free = [name for name in columns if name not in (*_OWN, *_IDS)]
+    """Return the names of a table's own columns in a store, where names that start with ``_`` are internal.
+
+    Args:
+        columns: Columns of the table.
+
+    Returns:
+        Names in the store by column; no two are equal.
+
+    Example:
+        >>> column_names(("row_id", "path", "_label", "label"))
+        {'path': 'path', 'label': 'label', '_label': 'label_'}
+    """
+    free = [name for name in columns if name not in (*_INTERNAL, *_IDS)]
     out = {name: name for name in free if name and not name.startswith("_")}
     for name in free:
         if name not in out:
@@ -36,13 +45,20 @@ def column_names(columns: tuple[str, ...]) -> dict[str, str]:
 
 
 def to_payload(row: dict[str, Any]) -> dict[str, Any]:
-    """What the store carries for a row of the table; every other column becomes text that can be filtered by."""
+    """Return the payload of a row: internal columns as they are, others as text that can be filtered by.
+
+    Args:
+        row: Values of the table's row by column.
+
+    Returns:
+        The payload, with a hash of the row (``_row``) that tells whether a label or column has changed.
+    """
     out: dict[str, Any] = {}
     names = column_names(tuple(row))
     for name, value in row.items():
         if value is None or name in _IDS:
             continue
-        if name in _OWN:
+        if name in _INTERNAL:
             out[f"_{name}"] = value.hex() if isinstance(value, bytes) else value
         else:
             out[names[name]] = _text(value)
@@ -59,29 +75,36 @@ def _text(value: Any) -> str | list[str]:
 
 
 def public_columns(payload: dict[str, Any]) -> dict[str, Any]:
-    """What a user sees of a payload."""
+    """Return the columns of a payload that are shown to users."""
     return {name: value for name, value in payload.items() if not name.startswith("_")}
 
 
-def labels_of(payload: dict[str, Any]) -> list[str]:
-    label = payload.get("label")
-    return label if isinstance(label, list) else [label] if label else []
-
-
 def payload_box(payload: dict[str, Any]) -> tuple[int, int, int, int] | None:
+    """Return the box of a row that is a part of an image, in pixels."""
     corners = tuple(payload.get(f"_{name}") for name in ("x_1", "y_1", "x_2", "y_2"))
     return None if None in corners else corners  # type: ignore[return-value]
 
 
 def open_image(root: Path, payload: dict[str, Any]) -> bytes:
-    """The encoded image of a row; only ordinary files inside `root`, links out of it not followed."""
-    found = payload.get("_found")
-    name = os.fsdecode(bytes.fromhex(found)) if found else payload.get("_shard") or payload["path"]
+    """Return the encoded image of a row.
+
+    Args:
+        root: The image folder.
+        payload: The row's payload.
+
+    Returns:
+        The bytes of the file, or of its part of a shard.
+
+    Raises:
+        LookalikeError: If the file cannot be opened, is not a regular file, or is outside ``root`` (also by a link).
+    """
+    spelling = payload.get("_found")  # on disk, where it is not UTF-8
+    name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
     path = root / name
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root.resolve()) or not stat.S_ISREG(real.stat().st_mode):
-            raise LookalikeError(f"`{payload['path']}` does not lie inside the indexed folder.")
+            raise LookalikeError(f"`{payload['path']}` is outside the indexed folder.")
         with real.open("rb") as file:
             if "_offset" not in payload:
                 return file.read()

@@ -1,4 +1,4 @@
-"""Taking images out of an index, and an index out of the world."""
+"""Remove images from an index, and delete a whole index (the ``purge`` command)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, read_json
+from lookalike.core.files import read_json
 from lookalike.core.locks import Locked, hold
 from lookalike.searching import manifest as manifests
 from lookalike.searching.archive import clear_leftovers, leftovers
@@ -25,64 +25,83 @@ from lookalike.store import Condition, Store
 
 
 def remove_rows(index: Index, rows: Sequence[str]) -> int:
-    """Take rows, whose files are gone, out of the generation that answers; how many were there."""
-    return _take_out(index, lambda _, store: _among(store, rows), every=False)
+    """Remove rows whose files are gone from the live generation.
+
+    Args:
+        index: The index.
+        rows: Row ids.
+
+    Returns:
+        How many of them there were.
+    """
+    return _delete_rows(index, lambda _, store: _existing(store, rows), every=False)
 
 
 def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: bool = False) -> int:
-    """Take images that meet a filter out of an index, and keep them out; the files stay. How many there were."""
-    with Index(find_index(index)) as opened:  # whatever decoder it was made with: nothing is decoded
+    """Remove the images that meet a filter from an index, and keep them out; the files stay.
+
+    Args:
+        index: An index (default: the one updated last).
+        filters: Which images, as in ``path=sea/*``.
+        dry_run: Only count them.
+
+    Returns:
+        How many there were.
+    """
+    with Index(find_index(index)) as opened:  # nothing is decoded, so any decoder will do
         where = parse(filters, opened.columns)
         if not where:
-            raise LookalikeError("Say which images to remove, as in `path=sea/*`; `lookalike purge` removes all.")
+            raise LookalikeError(
+                "Say which images to remove, as in `path=sea/*`; `lookalike purge` deletes the whole index."
+            )
         columns = {condition.column for condition in where}
         opened.check_columns(columns)
         if PROTOTYPE in columns and not opened.table.has(PROTOTYPE):
             raise LookalikeError(
-                f"`{PROTOTYPE}` is what the model makes of an image and nothing that could keep it out: "
-                "remove by another column, as in `path=sea/*`."
+                f"`{PROTOTYPE}` is assigned by the model and cannot keep images out: remove by another column, "
+                "as in `path=sea/*`."
             )
         rows = _matching(opened.store, where)
         if rows and len(rows) == opened.store.count():
-            raise LookalikeError("This would remove every image; `lookalike purge` removes a whole index.")
+            raise LookalikeError("This would remove every image; `lookalike purge` deletes the whole index.")
         if dry_run:
             return len(rows)
 
-        def wanted(generation: Generation, store: Store) -> set[str]:
-            """Also what only an older generation has; not by columns it does not know."""
+        def select(generation: Generation, store: Store) -> set[str]:
+            """These rows, and those that only another generation has, if it has the columns."""
             own = _matching(store, where) if columns <= set(generation.columns) else set()
-            return own | _among(store, rows)
+            return own | _existing(store, rows)
 
-        return _take_out(opened, wanted, every=True, rule=to_rule(where))
+        return _delete_rows(opened, select, every=True, rule=to_rule(where))
 
 
 def _matching(store: Store, where: Sequence[Condition]) -> set[str]:
     return {record.id for part in store.scan(where=where) for record in part}
 
 
-def _among(store: Store, rows: Collection[str]) -> set[str]:
+def _existing(store: Store, rows: Collection[str]) -> set[str]:
     return {record.id for record in store.get(list(rows)) if record is not None}
 
 
-def _take_out(
-    index: Index, wanted: Callable[[Generation, Store], set[str]], *, every: bool, rule: Sequence[str] = ()
+def _delete_rows(
+    index: Index, select: Callable[[Generation, Store], set[str]], *, every: bool, rule: Sequence[str] = ()
 ) -> int:
-    """Take rows out of one or every generation, its table and its count; how many of the one that answers.
+    """Delete rows from the live or every generation, its table and its count; returns how many of the live one.
 
-    The rule that keeps them out is written first: the next indexing run ends what a kill left half done.
+    The rule that keeps them out is written first, so that the next indexing run completes what a kill interrupted.
     """
     from lookalike.data import Table
 
     removed = 0
-    with hold(index.path / ".lock", f"The index `{index.path.name}`"), contextlib.ExitStack() as held:
+    with hold(index.path / ".lock", f"The index `{index.path.name}`"), contextlib.ExitStack() as stack:
         manifest = manifests.read(index.path)
-        chosen = manifest.generations if every else [manifest.generation()]
-        # All are opened before one is changed: a store in use, or a server that is away, leaves all as they were.
-        stores = [_writable(index, generation, held) for generation in chosen]
+        generations = manifest.generations if every else [manifest.generation()]
+        # All are opened before one is changed: if a store is in use or unreachable, none is changed.
+        stores = [_open_for_writing(index, generation, stack) for generation in generations]
         if rule:
             manifest.without = [*(old for old in manifest.without if old != rule), list(rule)]
-        for generation, store in zip(chosen, stores, strict=True):
-            names, whole = wanted(generation, store), generation.complete
+        for generation, store in zip(generations, stores, strict=True):
+            names, complete = select(generation, store), generation.complete
             generation.complete = False
             manifest.write(index.path)
             store.delete(sorted(names))
@@ -92,7 +111,7 @@ def _take_out(
                 table = Table.load(file)
                 table.take([name not in names for name in table.column("row_id")]).save(file)
             generation.images, generation.updated = store.count(), manifests.now()
-            generation.complete = whole and generation.images > 0  # nobody switches to one that is empty
+            generation.complete = complete and generation.images > 0  # an empty one cannot be switched to
             generation.writes += 1
             manifest.write(index.path)
             if generation.number == manifest.live:
@@ -100,21 +119,29 @@ def _take_out(
     return removed
 
 
-def _writable(index: Index, generation: Generation, held: contextlib.ExitStack) -> Store:
-    """The store of a generation; the one that is open already where it cannot be opened twice."""
+def _open_for_writing(index: Index, generation: Generation, stack: contextlib.ExitStack) -> Store:
+    """The store of a generation; the one that is open already if it cannot be opened twice."""
     try:
         store = open_store(index.path, generation, write=True)
     except Locked:
         if generation.number != index.generation.number:
             raise
         return index.store
-    held.callback(store.close)
+    stack.callback(store.close)
     return store
 
 
 @dataclass
-class Purged:
-    """What `purge` deleted."""
+class PurgeResult:
+    """What ``purge`` deleted.
+
+    Args:
+        name: Name of the index.
+        images: Number of its images.
+        bytes: Space that was freed.
+        thumbnails: Number of thumbnails.
+        queries: Number of stored uploads.
+    """
 
     name: str
     images: int
@@ -123,12 +150,27 @@ class Purged:
     queries: int
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON document."""
         return dict(self.__dict__)
 
 
-def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
-    """Delete an index with all that was made from its images: vectors, model copies, calibration, map, thumbnails,
-    kept uploads, and what caches hold of them. The images themselves are not touched."""
+def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
+    """Delete an index with everything made from its images.
+
+    Vectors, model copies, calibration, map, thumbnails, stored uploads and cache entries are deleted. The images
+    themselves are not touched.
+
+    Args:
+        index: The index to delete.
+        dry_run: Only list what would be deleted.
+
+    Returns:
+        What was deleted.
+
+    Example:
+        >>> la.purge(index="photos", dry_run=True).images  # doctest: +SKIP
+        24
+    """
     try:
         named = find_index(index)
     except LookalikeError:
@@ -136,53 +178,51 @@ def purge(*, index: str | os.PathLike[str], dry_run: bool = False) -> Purged:
         parts = leftovers(path)
         if not parts:
             raise
-        made = Purged(path.name, 0, sum(map(folders.size_of, parts)), 0, 0)
+        result = PurgeResult(path.name, 0, sum(map(folders.size_of, parts)), 0, 0)
         if not dry_run:
             clear_leftovers(path)
-        return made
+        return result
     path = named.resolve()
     manifest = manifests.read(path)
     with hold(path / ".lock", f"The index `{path.name}`"):
         parts, thumbs, caches = leftovers(path), _thumbnails(path), _caches(path, manifest)
-        uploads = [folders.home() / "queries" / name for name in {path_key(path), hash_bytes(str(named))[:12]}]
-        made = Purged(
+        uploads = folders.home() / "queries" / path_key(path)
+        result = PurgeResult(
             manifest.name,
             max((g.images for g in manifest.generations), default=0),
-            sum(folders.size_of(place) for place in (path, *parts, *uploads, *caches, *thumbs)),
+            sum(folders.size_of(place) for place in (path, *parts, uploads, *caches, *thumbs)),
             len(thumbs),
-            sum(len(list(folder.glob("u.*.json"))) for folder in uploads),
+            len(list(uploads.glob("u.*.json"))),
         )
         if dry_run:
-            return made
+            return result
         if parts:
             clear_leftovers(path)
         remove_generations(path)
         for file in (*thumbs, *caches):
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-        for folder in (*uploads, folders.cache("thumbs") / path_key(path)):
+        for folder in (uploads, folders.cache("thumbs") / path_key(path)):
             shutil.rmtree(folder, ignore_errors=True)
-        (path / manifests.NAME).unlink()  # from here on it is no index any more
+        (path / manifests.NAME).unlink()  # from here on it is not an index
     shutil.rmtree(path)
-    return made
+    return result
 
 
 def _thumbnails(path: Path) -> list[Path]:
-    """Small images of an index; and those of earlier versions, which do not tell whose they are and are not used."""
-    folder = folders.cache("thumbs")
-    return [*folder.glob(f"{path_key(path)}/*/*.jpg"), *folder.glob("[0-9a-f][0-9a-f]/*.jpg")]
+    return list(folders.cache("thumbs").glob(f"{path_key(path)}/*/*.jpg"))
 
 
 def _caches(path: Path, manifest: Manifest) -> list[Path]:
-    """What caches hold of the images of an index: looks, features and pixels of its tables."""
+    """Cache entries about the images of an index: facts, features and pixels of its tables."""
     from lookalike.data import Table
     from lookalike.searching.image_facts import cache_files
 
     tables = [Table.load(file) for file in path.glob(f"generations/*/{TABLE}")]
-    marks = {table.fingerprint() for table in tables}
+    fingerprints = {table.fingerprint() for table in tables}
     roots = {Index(path, generation.number).root for generation in manifest.generations}
-    found = {file for root in roots | {table.root for table in tables} for file in cache_files(root)}
+    entries = {file for root in roots | {table.root for table in tables} for file in cache_files(root)}
     for about in (*folders.cache("features").glob("*/info.json"), *folders.cache("pixels").glob("*/about.json")):
         document = read_json(about, "cache entry")
-        if document.get("table", document.get("about", {}).get("table")) in marks:
-            found.add(about.parent)
-    return sorted(found)
+        if document.get("table", document.get("about", {}).get("table")) in fingerprints:
+            entries.add(about.parent)
+    return sorted(entries)

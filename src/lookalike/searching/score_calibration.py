@@ -1,4 +1,4 @@
-"""What scores mean in an index, checked on its own labeled images and kept beside it."""
+"""Calibrate the scores of an index to probabilities on its own labeled images."""
 
 from __future__ import annotations
 
@@ -18,41 +18,57 @@ if TYPE_CHECKING:
     from lookalike.evaluation.calibration import Calibration, RandomPairScores
 
 FILE = "calibration.json"
-# Enough for narrow intervals; a larger index is checked on a sample, which makes neighborhoods a little sparser.
+# Enough for narrow intervals; of a larger index a sample is used, which makes neighborhoods a little sparser.
 QUERIES, GALLERY = 2_000, 20_000
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How an index reads its scores: as probabilities where labels allowed it, else against random pairs."""
+    """How scores are interpreted: as probabilities where there are labels, else relative to random pairs.
+
+    Args:
+        calibration: Maps scores to probabilities.
+        background: Scores of random pairs.
+        why: Why there is no calibration.
+        note: A caveat about the probabilities.
+    """
 
     calibration: Calibration | None
     background: RandomPairScores | None
-    why: str = ""  # why there are no probabilities
-    note: str = ""  # what must be said beside them
+    why: str = ""
+    note: str = ""
 
 
 def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
-    """Fit and store `calibration.json`, on images that the model was not trained on where there are enough."""
+    """Fit and store a calibration, on images that the model was not trained on where there are enough.
+
+    Args:
+        folder: Folder of the generation.
+        store: Its store.
+        progress: Whether to show progress.
+
+    Returns:
+        The calibration.
+    """
     from lookalike.evaluation.calibration import calibrate, random_pair_scores
 
-    with Progress("Checking scores", shown=progress):
+    with Progress("Calibrating scores", shown=progress):
         seen = training_overlap.training_images(folder / "model")
-        vectors, labels, contents, held = _sample(store, seen)
-        doubt = training_overlap.UNKNOWN if seen is None else ""
-        found, why, note = None, "no image has a label", ""
-        # Where too few were held out: better checked on images of the training, and said so, than not at all.
-        for chosen, said in ((held, doubt), (np.ones_like(held), doubt or training_overlap.SEEN)):
-            queries, note = _queries(labels, chosen), said
+        vectors, labels, contents, held_out = _sample(store, seen)
+        caveat = training_overlap.UNKNOWN if seen is None else ""
+        calibration, why, note = None, "no image has a label", ""
+        # If too few images were held out, calibrate on training images, and say so.
+        for mask, note_ in ((held_out, caveat), (np.ones_like(held_out), caveat or training_overlap.SEEN)):
+            queries, note = _queries(labels, mask), note_
             if len(queries):
-                found, why = calibrate(vectors, labels, query=queries, ids=contents)
-            if found is not None or chosen.all():
+                calibration, why = calibrate(vectors, labels, query=queries, ids=contents)
+            if calibration is not None or mask.all():
                 break
-        random = random_pair_scores(vectors)
-    scores = Scores(found, random, why, note if found is not None else "")
+        random_pairs = random_pair_scores(vectors)
+    scores = Scores(calibration, random_pairs, why, note if calibration is not None else "")
     document = {
-        "calibration": None if found is None else found.to_json(),
-        "background": None if random is None else random.to_json(),
+        "calibration": None if calibration is None else calibration.to_json(),
+        "background": None if random_pairs is None else random_pairs.to_json(),
         "why": why,
         "note": scores.note,
         "queries": len(queries),
@@ -60,59 +76,61 @@ def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
     }
     write_json(folder / FILE, document, private=True)
     if why:
-        say(f"No percentages: {why}.", verbose=True)
+        say(f"No probabilities: {why}.", verbose=True)
     return scores
 
 
 def read(folder: Path) -> Scores:
+    """Read the calibration of a generation."""
     from lookalike.evaluation.calibration import Calibration, RandomPairScores
 
     path = folder / FILE
     if not path.exists():
         return Scores(None, None, "this index has not been calibrated")
     document: dict[str, Any] = read_json(path, "calibration", mend="`lookalike index` makes it again.")
-    found, random = document.get("calibration"), document.get("background")
+    calibration, background = document.get("calibration"), document.get("background")
     return Scores(
-        Calibration.from_json(found) if found else None,
-        RandomPairScores.from_json(random) if random else None,
+        Calibration.from_json(calibration) if calibration else None,
+        RandomPairScores.from_json(background) if background else None,
         document.get("why", ""),
         document.get("note", ""),
     )
 
 
-def _queries(labels: np.ndarray, held: np.ndarray) -> np.ndarray:
-    queries = np.flatnonzero(held & (labels >= 0))
+def _queries(labels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    queries = np.flatnonzero(mask & (labels >= 0))
     if len(queries) > QUERIES:
         queries = np.sort(numpy_rng(0, "calibration queries").choice(queries, QUERIES, replace=False))
     return queries
 
 
 def _sample(store: Store, seen: frozenset[str] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Vectors, label codes (−1: none), content codes, and which rows the model was not trained on.
+    """Vectors, label codes (−1: none), content codes, and a mask of rows that the model was not trained on.
 
-    Where it is not known what it was trained on (`seen` is None), the table's own split is taken at its word.
+    If it is not known what it was trained on (`seen` is None), the table's own split is used.
     """
     total = store.count()
-    share = numpy_rng(0, "calibration gallery").random(total) < GALLERY / max(total, 1)
+    sampled = numpy_rng(0, "calibration gallery").random(total) < GALLERY / max(total, 1)
     rows: list[np.ndarray] = []
     labels: list[str | None] = []
     contents: list[str] = []
-    held: list[bool] = []
-    place = 0
+    unseen: list[bool] = []
+    position = 0
     for part in store.scan(vectors=True):
         for record in part:
-            place += 1
-            if record.vector is not None and place <= total and share[place - 1]:
+            position += 1
+            if record.vector is not None and position <= total and sampled[position - 1]:
                 label = record.payload.get("label")
                 rows.append(record.vector)
                 labels.append(label if isinstance(label, str) else None)
                 contents.append(str(record.payload.get("content_id", record.id)))
                 if seen is None:
-                    held.append(record.payload.get("split") != "train")
+                    unseen.append(record.payload.get("split") != "train")
                 else:
-                    held.append(training_overlap.image_key(record.id, record.payload.get("_size")) not in seen)
-    fresh, codes = np.array(held, dtype=bool), _codes(contents)
-    return np.stack(rows), _codes(labels), codes, fresh & ~np.isin(codes, codes[~fresh])  # a copy is known, too
+                    unseen.append(training_overlap.image_key(record.id, record.payload.get("_size")) not in seen)
+    held_out, codes = np.array(unseen, dtype=bool), _codes(contents)
+    held_out &= ~np.isin(codes, codes[~held_out])  # copies of training images were seen too
+    return np.stack(rows), _codes(labels), codes, held_out
 
 
 def _codes(names: list[Any]) -> np.ndarray:

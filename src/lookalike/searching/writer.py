@@ -1,4 +1,4 @@
-"""`Writer`: the one process that changes an index."""
+"""``Writer``: open a generation of an index for writing, creating it where needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from lookalike.core.locks import Locked
 from lookalike.core.progress import say
 from lookalike.evaluation import training_overlap
 from lookalike.searching import manifest as manifests
-from lookalike.searching.changes import Known, known_row
 from lookalike.searching.index_folder import (
     as_embedder,
     generation_folder,
@@ -29,6 +28,7 @@ from lookalike.searching.index_folder import (
     store_folder,
     wrong_model,
 )
+from lookalike.searching.ingest import StoredRow
 from lookalike.searching.locate import is_index
 from lookalike.searching.manifest import Generation, Manifest, ModelInfo
 from lookalike.searching.payload import PROTOTYPE
@@ -41,7 +41,16 @@ DEFAULT_STORE = "qdrant"
 
 
 class Writer:
-    """A generation opened for writing; the caller holds the index's lock."""
+    """A generation that is open for writing; the caller holds the index's lock.
+
+    Args:
+        path: Folder of the index.
+        manifest: Its manifest.
+        generation: The generation.
+        store: Its store.
+        embedder: The model, if it is loaded already.
+        device: Device to load the model on otherwise.
+    """
 
     def __init__(
         self,
@@ -53,56 +62,60 @@ class Writer:
         device: str = "auto",
     ) -> None:
         self.path, self.manifest, self.generation, self.store = path, manifest, generation, store
-        self._given, self._device = embedder, device
+        self._loaded, self._device = embedder, device
 
     @property
     def folder(self) -> Path:
+        """Folder of the generation."""
         return generation_folder(self.path, self.generation.number)
 
     @cached_property
     def embedder(self) -> Embedder:
-        """Loaded only when something must be embedded."""
-        return self._given or load_model(self.folder / "model", self._device)
+        """The model, loaded only when something must be embedded."""
+        return self._loaded or load_model(self.folder / "model", self._device)
 
-    def known(self) -> dict[str, Known]:
-        return {record.id: known_row(record.payload) for part in self.store.scan() for record in part}
+    def stored_rows(self) -> dict[str, StoredRow]:
+        """Return the rows of the store by id."""
+        return {record.id: StoredRow.from_payload(record.payload) for part in self.store.scan() for record in part}
 
-    def put(self, rows: Sequence[tuple[str, dict[str, Any], Record]]) -> None:
-        """Rows that take over the vector, and what was read of the image, of a stored one."""
+    def copy_rows(self, rows: Sequence[tuple[str, dict[str, Any], Record]]) -> None:
+        """Store rows (id, payload, old record) with the vectors and image facts of stored records."""
         if rows:
             facts = ("_hash", "content_id", "_ratio", "_color", PROTOTYPE)
             payloads = [{**{n: r.payload[n] for n in facts if n in r.payload}, **line} for _, line, r in rows]
             vectors = np.stack([record.vector for _, _, record in rows if record.vector is not None])
             self.store.upsert([name for name, _, _ in rows], vectors, payloads)
 
-    def remember(self, model: str | os.PathLike[str] | Embedder | None) -> None:
-        """Keep with the copy of the model what it was trained on: its run may not be there the next time."""
-        mark = self.generation.model.fingerprint
-        same = [g.number for g in self.manifest.generations if g.model.fingerprint == mark]
+    def record_training_images(self, model: str | os.PathLike[str] | Embedder | None) -> None:
+        """Store with the model's copy which images it was trained on: its run may be gone the next time."""
+        fingerprint = self.generation.model.fingerprint
+        same = [g.number for g in self.manifest.generations if g.model.fingerprint == fingerprint]
         sources = (model, *(generation_folder(self.path, number) / "model" for number in same))
-        told = [training_overlap.training_images(source) for source in sources]
-        found = next(filter(None, told), None if None in told else frozenset())
-        document = {"images": None if found is None else sorted(found)}
+        trained = [training_overlap.training_images(source) for source in sources]
+        images = next(filter(None, trained), None if None in trained else frozenset())
+        document = {"images": None if images is None else sorted(images)}
         write_json(self.folder / "model" / training_overlap.FILE, document, private=True)
 
     def begin(self) -> None:
-        """From here on a kill leaves an index that says it is not complete."""
+        """Mark the generation as incomplete until `finish`."""
         self.generation.complete = False
         self.manifest.write(self.path)
 
     def finish(self, *, live: bool = True) -> None:
+        """Mark the generation as complete, and make it the live one unless told otherwise."""
         self.generation.images = self.store.count()
         self.generation.complete, self.generation.updated = True, manifests.now()
         self.generation.writes += 1
         if live:
             self.manifest.live = self.generation.number
         self.store.flush()
-        mark = self.generation.model.fingerprint
-        same = [g for g in self.manifest.generations if g.model.fingerprint == mark and g is not self.generation]
-        gone = same if live else []
-        self.manifest.generations = [g for g in self.manifest.generations if g not in gone]
+        # Vectors of the same model from another decoder's pixels are replaced by these.
+        fingerprint = self.generation.model.fingerprint
+        same = [g for g in self.manifest.generations if g.model.fingerprint == fingerprint and g is not self.generation]
+        replaced = same if live else []
+        self.manifest.generations = [g for g in self.manifest.generations if g not in replaced]
         self.manifest.write(self.path)
-        for old in gone:  # the same model's vectors of another decoder's pixels
+        for old in replaced:
             remove_generation(self.path, old.number)
 
 
@@ -118,38 +131,49 @@ def open_writer(
     dry_run: bool = False,
     opened: Store | None = None,
 ) -> Iterator[Writer]:
-    """The generation that a model's vectors go to: the one it made before, or a new one.
+    """Open the generation of a model for writing: the one it made before, or a new one.
 
-    One whose images went through another decoder is not added to: a new one takes its place when it is whole.
-    `explicit`: the user named this index, so another model's vectors are refused instead of put beside.
-    `opened` is that generation's store if this process has it open already.
+    A generation whose images were decoded by another decoder is not extended; a new one replaces it when complete.
+
+    Args:
+        path: Folder of the index.
+        source: The image folder or table.
+        model: The model (default: that of the live generation).
+        store: Name or address of the store of a new generation.
+        explicit: Whether the user named this index; another model's vectors are refused then.
+        device: Device to load the model on.
+        dry_run: Create nothing.
+        opened: The generation's store, if this process has it open already.
+
+    Yields:
+        The writer.
     """
     from lookalike.data.decoding import DECODER
 
-    store = None if store is None else store_name(store)  # a misspelt name is told before anything is made
+    store = None if store is None else store_name(store)  # a misspelled name is reported before anything is created
     manifest = _manifest(path, source)
     live = manifest.generation() if manifest.generations else None
-    given: Embedder | None = None
+    loaded: Embedder | None = None
     if live is not None and model is None:
         generation: Generation | None = live
         if live.decoder not in ("", DECODER):
-            given = load_model(generation_folder(path, live.number) / "model", device)
+            loaded = load_model(generation_folder(path, live.number) / "model", device)
             generation = manifest.of_model(live.model.fingerprint, DECODER)
     else:
-        given = as_embedder(model, device)
-        generation = manifest.of_model(given.fingerprint(), DECODER)
+        loaded = as_embedder(model, device)
+        generation = manifest.of_model(loaded.fingerprint(), DECODER)
     if generation is None:
-        embedder = given or as_embedder(model, device)
+        embedder = loaded or as_embedder(model, device)
         before = manifest.of_model(embedder.fingerprint())
         name = before.model.name if before else model_name(model)
         if before is not None:
-            say(f"The decoder is another than the index was made with ({before.decoder}): all images are read anew.")
+            say(f"The index was made with another image decoder ({before.decoder}): all images are read again.")
         elif live is not None and explicit:
             raise wrong_model(live.model, ModelInfo(name=name, fingerprint=embedder.fingerprint()))
-        beside = before or live
-        generation = _new_generation(manifest, embedder, name, store or (beside.store if beside else DEFAULT_STORE))
+        sibling = before or live
+        generation = _new_generation(manifest, embedder, name, store or (sibling.store if sibling else DEFAULT_STORE))
         if dry_run:
-            yield Writer(path, manifest, generation, _Nothing(generation.dim))  # type: ignore[arg-type]
+            yield Writer(path, manifest, generation, _EmptyStore(generation.dim))  # type: ignore[arg-type]
             return
         _create(path, manifest, generation, embedder)
     elif store is not None and store != generation.store:
@@ -162,10 +186,10 @@ def open_writer(
     except Locked:
         if opened is None or generation.number != manifest.live:
             raise
-        yield Writer(path, manifest, generation, opened, given, device)
+        yield Writer(path, manifest, generation, opened, loaded, device)
         return
     try:
-        yield Writer(path, manifest, generation, own, given, device)
+        yield Writer(path, manifest, generation, own, loaded, device)
     finally:
         own.close()
 
@@ -180,17 +204,17 @@ def _manifest(path: Path, source: Path) -> Manifest:
                 f"The index `{manifest.name}` was made of `{manifest.source}`, not of `{source}`: "
                 "choose another --index."
             )
-        manifest.source = str(source)  # the folder was moved; its images are found again by what they are
+        manifest.source = str(source)  # the folder was renamed; its images are recognized by their hashes
     return manifest
 
 
 def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
     from lookalike.data.decoding import DECODER
 
-    mark = ModelInfo(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
+    info = ModelInfo(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
     return Generation(
         number=1 + max((g.number for g in manifest.generations), default=0),
-        model=mark,
+        model=info,
         preprocess=embedder.preprocess.to_json(),
         decoder=DECODER,
         dim=embedder.dim,
@@ -202,10 +226,10 @@ def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: st
 
 
 def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Embedder) -> None:
-    """Model and empty store first, then the manifest that speaks of them."""
+    """Create the model's copy and an empty store, then the manifest that names them."""
     folders.private_folder(path)
     folder = generation_folder(path, generation.number)
-    remove_generation(path, generation.number)  # what a kill before the manifest's writing left
+    remove_generation(path, generation.number)  # left by a kill before the manifest was written
     embedder.save_pretrained(folder / "model")
     create_store(generation.store, store_folder(path, generation.number), generation.dim).close()
     manifest.generations.append(generation)
@@ -214,8 +238,8 @@ def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Em
     manifest.write(path)
 
 
-class _Nothing:
-    """The store of an index that a dry run did not make."""
+class _EmptyStore:
+    """The store of an index that a dry run does not create."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim

@@ -231,7 +231,7 @@ def draw_map(service: Service, *, again: bool = False) -> Task:
     def run(job: Job) -> dict[str, Any]:
         with service.changing.lease() as live:
             drawn = image_map.draw_map(live.index, again=again, progress=False, sketch=live.show_sketch)
-        return {"n": len(drawn), "kept": list(drawn.kept), "number": drawn.number}
+        return {"n": len(drawn), "kept": list(drawn.neighbor_recall), "number": drawn.number}
 
     return run
 

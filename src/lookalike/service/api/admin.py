@@ -52,7 +52,7 @@ def list_generations(request: Request, service: Serving, live: Answering) -> Res
             "complete": g.complete,
             "created": g.created,
             "updated": g.updated,
-            "recall": g.built.get("recall"),
+            "recall": g.graph.get("recall"),
             "ece": generations.calibration_error(live.index.path, g.number),
         }
         for g in manifest.generations

@@ -35,7 +35,7 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
             "previous": shown.previous,
             "n": len(shown.map),
             "method": shown.map.method,
-            "neighbors_kept": list(shown.map.kept),
+            "neighbors_kept": list(shown.map.neighbor_recall),
             "labels": shown.codes("label")[1],
             "columns": [name for name in live.index.columns if name != "path"],
         }
