@@ -1,4 +1,4 @@
-"""Adapting a model to new images, with retrieved ones from outside, and never for the worse."""
+"""Adaptation of a model to new images, with images retrieved from a pool, guarded by a gate against harm."""
 
 from __future__ import annotations
 

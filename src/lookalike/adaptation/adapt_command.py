@@ -52,14 +52,45 @@ def adapt(
     out: str | Path | None = None,
     resume: str | Path | None = None,
 ) -> Run:
-    """Adapt a model to new images, using the nearest images of any number of pool folders, and keep the better.
+    """Adapt a model to new images and use it if it is better.
 
-    `target` needs no labels; with `labeled` its labels are learned from (train-time adaptation). A model without a
-    classifier gets classes from `gallery` (labeled images), from the labels, or from clusters of the target. The
-    model before stays in use unless the adapted one is better: by labels (`labeled`, or the images of `judge`), or
-    by the label-free gate. `source` are the images the model was trained on, which only `mcc` asks for. `model` may
-    be an adapted run: it gets a new version, which starts from the base again. `resume` goes on with a run that was
-    stopped, to the same bits; everything else is as it was asked for then.
+    The images nearest to the target are retrieved from the pool folders and used as negatives. The previous model stays
+    in use unless the adapted one is better: by labels (`labeled`, or the images of `judge`), else by a gate without
+    labels. An adapted run gets a new version, which starts from the base model again.
+
+    Args:
+        model: Model to adapt: a model or run folder, or an adapted run.
+        target: Images to adapt to; labels are not needed.
+        pool: Folder of further images to retrieve from; may be repeated.
+        labeled: Train on the labels of the target.
+        gallery: Labeled images that define the classes of a model without a classifier.
+        clusters: Number of clusters that define the classes, if there are no labels.
+        judge: Labeled images that the adapted model is judged by.
+        source: Labeled images the model was trained on; needed by `mcc` only.
+        retriever: Model that retrieves pool images; the model itself by default.
+        method: Adaptation method; `t3ar` by default.
+        stream: Process the target once, in order, as a stream.
+        allow: Use only these pool images: content ids or patterns of folder/path.
+        deny: Never use these pool images: content ids or patterns of folder/path.
+        config: Recipe to use: a name or a YAML file.
+        settings: Any setting, as `lr=1e-4`. In Python a nested mapping, as `{"bank": {"size": 4096}}`.
+        steps: Total number of steps.
+        seed: Random seed.
+        processes: Number of processes that adapt together.
+        layout: Layout of the target; detected by default.
+        out: Folder of the run; a new one under the runs folder by default.
+        resume: Run to continue after it was stopped. All other arguments are those it was started with.
+
+    Returns:
+        The run with its versions.
+
+    Raises:
+        LookalikeError: If images or settings cannot be used, or the resumed run cannot be continued.
+
+    Example:
+        >>> run = la.adapt(model="test_efficientnet", target="photos", steps=2)  # doctest: +SKIP
+        >>> run.result["promoted"]  # doctest: +SKIP
+        False
     """
     torch.set_num_threads(threads())
     if resume is not None:
@@ -126,7 +157,7 @@ def _resumed(run: Run, *others: object) -> Run:
 
 
 def _text(path: str | Path | None) -> str | None:
-    """A folder as it can be found again from elsewhere; a name stays a name."""
+    """A folder as an absolute path, so that it is found again from elsewhere; a name stays a name."""
     if path is None:
         return None
     found = next((place for place in (Path(path), folders.runs() / path) if place.exists()), None)
@@ -136,7 +167,18 @@ def _text(path: str | Path | None) -> str | None:
 def new_version(
     versions: Versions, target: Table, asked: AdaptRequest, only: set[str] | None = None, *, begun: bool = False
 ) -> int:
-    """Adapt the base once more and let the gate decide; `only`: the pool as it was then; `begun`: go on with it."""
+    """Adapt the base model once more and let the gate decide.
+
+    Args:
+        versions: The versions of the run.
+        target: Images to adapt to.
+        asked: What was requested.
+        only: Content ids of the pool as it was; None: all of it.
+        begun: Continue the pending adaptation.
+
+    Returns:
+        Number of the new version.
+    """
     base = Embedder.from_pretrained(versions.folder(0) / "model", device=CPU)
     now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
     pending = Pending(versions.run)
@@ -204,11 +246,25 @@ def _report(versions: Versions, trial: Trial, pool: Pool, number: int) -> None:
 
 
 def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
-    """Take pool images out for good: out of the pool, its vectors and caches, and every version that used them.
+    """Remove pool images from an adapted model for good.
 
-    Images are files, content ids, or patterns of `folder/path` as receipts have them. If the model in use was made
-    with any of them, it is made again from the base model, to the bit as if they had never been there. What stays is
-    their content ids, so that they are never used again. Base model and retriever are not covered.
+    The images are removed from the pool's vectors and caches and from every version that used them. If the model in use
+    was adapted with any of them, it is adapted again from the base model, to the same bits as if they had never been in
+    the pool. Their content ids are kept, so that they are never used again. Base model and retriever are not covered.
+
+    Args:
+        model: The adapted run.
+        images: Images to forget: files, content ids, or patterns of folder/path as in the receipts.
+
+    Returns:
+        The content ids, the deleted versions and vectors, and the version in use.
+
+    Raises:
+        LookalikeError: If a name matches no image of the pool.
+
+    Example:
+        >>> la.forget(model="runs/adapted", images=["archive/2020/*"])["forgotten"]  # doctest: +SKIP
+        []
     """
     versions = Versions.need(model)
     torch.set_num_threads(threads())
@@ -265,7 +321,7 @@ def _made_again(versions: Versions, target: Table, asked: AdaptRequest, only: se
 
 
 def _touched(versions: Versions, number: int, gone: set[str]) -> bool:
-    """Whether a version owes anything to these images: it used them, or cells of its pool were fitted on them."""
+    """Whether a version depends on these images: it used them, or an index of its pool was fitted on them."""
     if versions.used(number) & gone:
         return True
     folder = versions.folder(number)
@@ -278,7 +334,7 @@ def _pool_record(folder: Path) -> dict[str, Any]:
 
 
 def _strike(folder: Path, gone: set[str]) -> None:
-    """Take images out of a version's list of the pool."""
+    """Remove images from the pool list of a version."""
     if (folder / "pool.json").is_file():
         found = _pool_record(folder)
         kept = [(id_, name) for id_, name in zip(found["ids"], found["names"], strict=True) if id_ not in gone]
@@ -287,7 +343,7 @@ def _strike(folder: Path, gone: set[str]) -> None:
 
 
 def _meant(versions: Versions, images: Sequence[str | Path]) -> set[str]:
-    """Content ids of what a user names."""
+    """Content ids of the images that a user names."""
     gone: set[str] = set()
     known: dict[str, str] = {}
     for row in versions.rows:
@@ -310,7 +366,22 @@ def _meant(versions: Versions, images: Sequence[str | Path]) -> set[str]:
 
 
 def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
-    """Go back to the version before the one in use, or to version `to`; 0 is the base model."""
+    """Go back to an earlier version of an adapted model.
+
+    Args:
+        model: The adapted run.
+        to: Number of the version; 0 is the base model. The version before the one in use by default.
+
+    Returns:
+        The run folder, the versions before and after, and the fingerprint of the model in use.
+
+    Raises:
+        LookalikeError: If there is no such version, it was deleted, or the gate did not let it pass.
+
+    Example:
+        >>> la.rollback(model="runs/adapted", to=0)["to"]  # doctest: +SKIP
+        0
+    """
     found = Versions.need(model)
     with found.locked():
         now = found.row(found.current)

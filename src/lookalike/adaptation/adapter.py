@@ -36,7 +36,22 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 class Adapter:
-    """What every objective shares: the network, the images, who was retrieved for whom, and the settings."""
+    """The adaptation loop: views, loss, optimizer step, then the update of the bank.
+
+    Args:
+        network: The model with its cached layer.
+        supply: Provider of the views.
+        ids: Content ids of the target images.
+        settings: Settings of the adaptation.
+        labels: Class of each target image, if they are learned from.
+        lists: Retrieved pool images of each target image, −1 for none.
+        scores: Similarities of the retrieved images.
+        pool_ids: Content ids of the used pool images.
+        friends: Target images that are not negatives of each other, for a model without classes.
+        source: Views and classes of the source images, for `mcc`.
+        recluster: Recompute cluster prototypes after every epoch.
+        seed: Random seed.
+    """
 
     def __init__(
         self,
@@ -81,7 +96,7 @@ class Adapter:
     # --- the plan ---
 
     def order(self, epoch: int) -> np.ndarray:
-        """The images of an epoch: shuffled by (seed, epoch, id), or as they come."""
+        """The images of an epoch: shuffled by seed, epoch and id, or in order for a stream."""
         if self.settings.stream:
             return np.arange(len(self.ids))
         return np.argsort(np.array([derive(self.seed, "order", epoch, id_) for id_ in self.ids]), kind="stable")
@@ -124,7 +139,7 @@ class Adapter:
                 number += 1
 
     def rate(self) -> float:
-        """The factor of the learning rates at this step."""
+        """Factor of the learning rates at this step."""
         done = self.step / max(1, self.total)
         chosen = self.settings
         warm = chosen.warmup_epochs * self.each
@@ -141,7 +156,7 @@ class Adapter:
     # --- running ---
 
     def run(self, *, until: int | None = None, watch: Callable[[Adapter], None] | None = None) -> None:
-        """All steps, or those before step `until`; `watch` is called after each."""
+        """Take all steps, or those before step `until`; `watch` is called after each."""
         self.objective.begin()
         for epoch, ends, rows in self._plan():
             if until is not None and self.step >= until:
@@ -204,7 +219,7 @@ def _optimizer(groups: list[dict[str, Any]], settings: AdaptSettings) -> torch.o
 
 
 def predict(network: Network, inputs: Any, *, batch: int = 256) -> tuple[np.ndarray, np.ndarray]:
-    """(unit features, probabilities) of what the cached layer (or the pixels) hold."""
+    """Unit features and probabilities of cached activations (or pixels), in blocks."""
     rows, found = [], []
     with torch.no_grad():
         for start in range(0, len(inputs), batch):
@@ -217,6 +232,11 @@ def predict(network: Network, inputs: Any, *, batch: int = 256) -> tuple[np.ndar
 
 
 def make_objective(adapter: Adapter) -> Objective:
+    """The objective of the method in the settings.
+
+    Raises:
+        LookalikeError: If the method does not learn, or needs classes that the model lacks.
+    """
     method = adapter.settings.method
     if method not in OBJECTIVES:
         raise LookalikeError(f"`{method}` does not learn.")
@@ -226,7 +246,24 @@ def make_objective(adapter: Adapter) -> Objective:
 
 
 def on_target(teacher: Network, learn: Table, settings: AdaptSettings, *, seed: int = 0) -> Embedder:
-    """The last student. The first teacher is adapted by SHOT, in its own layer."""
+    """On-target distillation: a student that sees nothing but the target.
+
+    The teacher is adapted by SHOT; a student of another architecture learns from scratch, first by contrast on the
+    target, then from the teacher's hard labels, and becomes the next teacher. The authors' code was not found; the
+    constants are ours (docs/design/adaptation.md).
+
+    Args:
+        teacher: The network to adapt first.
+        learn: Target images.
+        settings: Settings of the adaptation.
+        seed: Random seed.
+
+    Returns:
+        The last student.
+
+    References:
+        Wang et al., "On-target Adaptation", arXiv 2109.01087.
+    """
     if teacher.model.classifier is None:
         raise LookalikeError("`on_target` needs a model with a classifier: its student learns from hard labels.")
     ids = [str(id_) for id_ in learn.column("content_id")]

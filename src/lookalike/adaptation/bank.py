@@ -64,7 +64,25 @@ class Ring:
 
 
 class Bank:
-    """`size` entries in all; ids of target images are 0 … `images` − 1, those of the pool lie above."""
+    """First-in, first-out memory of target and pool features.
+
+    Args:
+        size: Number of entries, target and pool together.
+        dim: Dimension of the features.
+        classes: Number of classes.
+        images: Number of target images; their ids are 0 … images − 1, those of the pool lie above.
+        dtype: Type of the features.
+
+    References:
+        T3AR, memory bank of target and retrieved features.
+
+    Example:
+        >>> from lookalike.adaptation.bank import Bank
+        >>> bank = Bank(4, dim=2, classes=3, images=5)
+        >>> bank.push_target(torch.eye(2), torch.tensor([0, 1]), torch.zeros(2, 3))
+        >>> len(bank)
+        2
+    """
 
     def __init__(self, size: int, dim: int, classes: int, images: int, *, dtype: torch.dtype = torch.float32) -> None:
         if size < 1:
@@ -189,10 +207,23 @@ def votes(
     self_vote: bool = False,
     of_logits: bool = True,
 ) -> Tensor:
-    """Probabilities of each image after its neighbors voted; argmax is the pseudo-label.
+    """Class probabilities of each image after its neighbors in the bank voted; argmax is the pseudo-label.
 
-    `weak` are unit features of the batch, `own` its ids. With fewer than k eligible images those present vote,
-    with none the model's own softmax stands.
+    With fewer than k eligible images those present vote; with none the model's own softmax is returned.
+
+    Args:
+        weak: Unit features of the batch.
+        own: Ids of the batch.
+        bank: The memory bank.
+        logits: The model's logits.
+        refine: How neighbors vote.
+        k: Number of neighbors.
+        dedupe: Each image votes once.
+        self_vote: The image's own entries vote as well.
+        of_logits: Average logits, not probabilities, over the entries of an image.
+
+    Shape:
+        - weak: ``(n, d)``; own: ``(n,)``; logits and output: ``(n, classes)``.
     """
     plain = logits.double().softmax(1)
     if refine == "none":

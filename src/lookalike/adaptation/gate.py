@@ -1,9 +1,9 @@
-"""Do no harm: whether an adapted model may take the place of the one before it.
+"""The gate: whether an adapted model may replace the previous one.
 
-Labeled evidence comes first: a paired bootstrap on held-out images. Without labels the candidate must agree with
-an anchor (the base model; with the target's batch-norm statistics where the candidate has them), as a whole and class
-by class, since no signal of the candidate alone sees two classes exchanged; and its classes must go along with what
-the retriever finds alike hardly less than those of the model before it. In doubt the old model stays.
+Labeled evidence comes first: a paired bootstrap on held-out images. Without labels the candidate must agree with an
+anchor (the base model, with the target's batch-norm statistics if the candidate has them), as a whole and class by
+class, since no signal of the candidate alone detects two exchanged classes; and its classes must agree with the
+neighbors of the retriever hardly less than those of the previous model. In doubt the previous model stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lookalike.evaluation.bootstrap import paired_test
 
 
 class Thresholds(Settings):
-    """What the label-free gate asks for; `lookalike bench gate` measures what they let through."""
+    """Thresholds of the label-free gate; `python -m benchmarks.speed gate` measures what they let through."""
 
     agreement: float = 0.75
     """With the anchor's prediction, on the half it is most confident of, at least."""
@@ -48,7 +48,7 @@ THRESHOLDS = {
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the candidate is promoted, why not, and the numbers this rests on."""
+    """Whether the candidate is promoted, the reasons if not, and the figures behind it."""
 
     promoted: bool
     reasons: list[str]
@@ -80,7 +80,15 @@ class Decision:
 def by_labels(
     before: np.ndarray, after: np.ndarray, *, measure: str = "accuracy", least: int = 30, seed: int = 0
 ) -> Decision:
-    """Right (1) or wrong (0), or any score, of the same held-out images under the old and the new model."""
+    """Decide by scores of the same labeled held-out images under both models, as right (1) or wrong (0).
+
+    Args:
+        before: Score of each image under the previous model.
+        after: Score of each image under the candidate.
+        measure: Name of the score.
+        least: Fewest images that allow a decision.
+        seed: Seed of the bootstrap.
+    """
     if len(before) < least:
         why = f"{len(before)} labeled held-out images are too few to tell ({least} are needed)"
         return Decision(False, [why], "labels", {"images": len(before)}, measure)
@@ -94,7 +102,7 @@ def by_labels(
 
 
 def by_finding(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], *, seed: int = 0) -> Decision:
-    """Scores of what both models find for the same labeled images: recall@1 decides, MAP@R must not be lost."""
+    """Decide by retrieval scores of labeled images: recall@1 must improve, MAP@R must not fall."""
     found = by_labels(before["recall@1"], after["recall@1"], measure="recall@1", seed=seed)
     ranks = paired_test(before["map@r"], after["map@r"], seed=seed)
     if not found.promoted or ranks.high >= 0:

@@ -1,8 +1,7 @@
-"""Do no harm, for a model without a classifier: what counts is what it finds, not which classes it names.
+"""The gate for a model without a classifier: judged by what it retrieves.
 
-Without labels the adapted model must still find most of what the model before it found; find more images of a class
-that the old model is surest of, which is a judge in the old model's favor; and find no less of the same through
-another view of an image.
+Without labels the adapted model must retrieve most of what the previous model retrieved; retrieve more images of the
+classes that the previous model is surest of, which favors the previous model; and be no less stable under another view.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from lookalike.core.settings import Settings
 
 
 class FindingThresholds(Settings):
-    """What the label-free gate asks of a model without a classifier; `lookalike bench gate-embedders` measures what
-    they let through, and chose them (docs/design/adaptation.md)."""
+    """Thresholds of the label-free gate for a model without a classifier.
+
+    They were chosen by `python -m benchmarks.speed gate-embedders` (docs/design/adaptation.md).
+    """
 
     overlap: float = 0.75
     """Share of the ten nearest images that are still among the ten nearest, at least."""
@@ -32,7 +33,7 @@ class FindingThresholds(Settings):
 
 @dataclass(frozen=True)
 class Seen:
-    """Unit vectors of the same held-out images, and of another view of each."""
+    """Unit vectors of held-out images, and of another view of each."""
 
     rows: np.ndarray
     again: np.ndarray
@@ -52,7 +53,7 @@ def measure(before: Seen, candidate: Seen, told: np.ndarray) -> dict[str, float]
 
 
 def reasons_to_keep(found: dict[str, float], limits: FindingThresholds, *, alarm: str | None = None) -> list[str]:
-    """Why a candidate with these signals is not promoted; the whole of the label-free gate for what finds."""
+    """Why a candidate with these signals is not promoted; empty if it is."""
     asked = [
         (alarm is None, str(alarm)),
         (
@@ -85,6 +86,7 @@ def without_labels(
     alarm: str | None = None,
     limits: FindingThresholds | None = None,
 ) -> Decision:
+    """Decide without labels, by what both models retrieve among the same held-out images."""
     found = measure(before, candidate, told)
     reasons = reasons_to_keep(found, limits or FindingThresholds(), alarm=alarm)
     return Decision(not reasons, reasons, "without labels, by what it finds", found)

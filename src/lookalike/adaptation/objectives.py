@@ -27,7 +27,11 @@ View = Callable[[np.ndarray], Tensor]
 
 
 class Objective(ABC):
-    """`loss` of the target images in `rows`; `after` is called when the step is done."""
+    """What a step learns from: the loss, and the forward passes shared among processes.
+
+    Args:
+        adapter: The loop with the network, the images and the settings.
+    """
 
     learns = "all"
 
@@ -53,8 +57,11 @@ class Objective(ABC):
         """Go on from what `state` gave."""
 
     def passed(self, view: View, rows: np.ndarray, network: Network | None = None) -> tuple[Tensor, Tensor]:
-        """Features and logits of these images under a view. Of several processes each computes its share, and all
-        have all of them: what is made of them is then the same everywhere, and the same as with one process."""
+        """Features and logits of images under a view.
+
+        Each of several processes computes its part and receives all of them, so the result is the same as with one
+        process.
+        """
         shared = len(rows) >= distributed.world()
         mine = rows[distributed.share(len(rows))] if shared else rows
         features, logits = (network or self.a.network)(view(mine))
@@ -77,7 +84,7 @@ class Objective(ABC):
 
 
 class FineTune(Objective):
-    """Cross entropy of true labels, as a baseline of the labeled case; with mixup, of two images at once."""
+    """Cross entropy of the true labels, the baseline with labels; optionally with mixup."""
 
     def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         a = self.a
@@ -104,7 +111,7 @@ class FineTune(Objective):
 
 
 class Tent(Objective):
-    """Mean entropy, by scales and shifts of the norm layers alone."""
+    """TENT: mean entropy of the predictions, minimized by scales and shifts of the norm layers alone."""
 
     learns = "norms"
 
@@ -114,7 +121,7 @@ class Tent(Objective):
 
 
 class Shot(Objective):
-    """Information and centroid pseudo-labels; the classifier stays."""
+    """SHOT: information maximization and centroid pseudo-labels; the classifier is frozen."""
 
     learns = "features"
     found: Tensor | None = None
@@ -136,7 +143,7 @@ class Shot(Objective):
 
 
 class Mcc(Objective):
-    """Minimum class confusion beside the source's own labels: it needs the source images, the others do not."""
+    """Minimum class confusion, together with the labels of the source images, which it needs."""
 
     def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
         if self.a.source is None:
@@ -151,7 +158,15 @@ class Mcc(Objective):
 
 
 class AdaContrast(Objective):
-    """Refined labels from a bank of all target images; contrast against a queue of strong keys."""
+    """AdaContrast: a momentum network, labels refined from a bank, contrast against a queue of strong keys.
+
+    Written from a description of its public code. With `compat` its mistakes are reproduced: labels of the queue are
+    exchanged before the loss, the queue starts with random vectors, older keys of the image itself are negatives, and a
+    slot of the bank belongs to the next image instead of its own (docs/design/adaptation.md).
+
+    References:
+        Chen et al., "Contrastive Test-Time Adaptation", CVPR 2022.
+    """
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__(adapter)

@@ -22,7 +22,7 @@ POOL = "adapt-pool"
 
 @dataclass(frozen=True)
 class Pool:
-    """Different images of all folders, in the order of their content ids."""
+    """Distinct images of all pool folders, ordered by content id."""
 
     tables: list[Table]
     ids: list[str]
@@ -78,9 +78,15 @@ def read_pool(
     deny: Sequence[str] = (),
     progress: bool = False,
 ) -> Pool:
-    """Read the pool folders; equal images count once. Lists hold content ids, or patterns of `folder/path`.
+    """Read the pool folders; equal images count once.
 
-    A folder without a single file is a pool without images: all of them may have been taken out.
+    A folder without files is an empty pool: all of its images may have been removed.
+
+    Args:
+        folders_: Folders or tables of images.
+        allow: Content ids, or patterns of `folder/path`, to use only.
+        deny: Content ids, or patterns of `folder/path`, to leave out.
+        progress: Show progress bars.
     """
     allowed, denied = Listed(allow), Listed(deny)
     tables, seen, names, left = [], {}, {}, {"copies": 0, "not allowed": 0, "denied": 0, "unreadable": 0}
@@ -135,7 +141,11 @@ class Listed:
 
 
 class Receipts:
-    """Counts by used pool image, kept while a model adapts."""
+    """Counts of how each pool image was used during an adaptation.
+
+    Args:
+        count: Number of used pool images.
+    """
 
     def __init__(self, count: int) -> None:
         self.loaded = np.zeros(count, np.int64)
@@ -166,7 +176,7 @@ def receipt_rows(
     pool_paths: Sequence[str],
     target_ids: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """One record a used image; `found.index` points into the lists of ids and paths."""
+    """One record for each used pool image: for which target images, at what score, and how often."""
     places = np.argwhere(found.index >= 0)
     who = found.index[places[:, 0], places[:, 1]]
     order = np.argsort(who, kind="stable")

@@ -19,7 +19,18 @@ Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 
 class IVFIndex:
-    """`cells(queries, k)` is what `top_k` would give, nearly: scores and rows of the pool, ties to the lower row."""
+    """An inverted-file index of a very large pool: `index(queries, k)` approximates the exact top-k.
+
+    Rows are assigned to about sqrt(n) centroids; a query searches as many cells as a sample of the queries needs for a
+    recall of 0.97. Centroids are fitted on the pool as it is, so a pool without an image has no trace of it.
+
+    Args:
+        pool: Unit vectors of the pool.
+        queries: Unit vectors that the number of cells is chosen with.
+
+    Shape:
+        - pool: ``(n, d)``; queries: ``(m, d)``; output: scores and rows, ``(m, k)``.
+    """
 
     def __init__(self, pool: np.ndarray, queries: np.ndarray) -> None:
         self.pool = pool
@@ -64,7 +75,16 @@ class IVFIndex:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """For every target image: pool images (−1: none), best first, and their scores."""
+    """Retrieved pool images of every target image, best first.
+
+    Args:
+        index: Pool rows, −1 for none.
+        scores: Their similarities.
+        copies: Pairs left out because the pool image is (nearly) the target image.
+
+    Shape:
+        - index, scores: ``(targets, k)``.
+    """
 
     index: np.ndarray
     scores: np.ndarray
@@ -81,7 +101,7 @@ class Retrieved:
 
 
 def no_retrievals(count: int, k: int) -> Retrieved:
-    """Nothing is retrieved for anybody."""
+    """Nothing retrieved for any target image."""
     shape = (count, max(k, 1))
     return Retrieved(np.full(shape, -1, np.int64), np.full(shape, -np.inf, np.float32))
 
@@ -96,9 +116,22 @@ def nearest(
     near_copy: float = 0.98,
     exact: int = 500_000,
 ) -> Retrieved:
-    """The k most alike pool images of each target image; ties to the lower id; copies of it left out.
+    """The k most similar pool images of each target image; ties go to the lower id, copies are left out.
 
-    Pools of more than `exact` images are searched by cells.
+    Args:
+        target: Unit vectors of the target images.
+        pool: Unit vectors of the pool images.
+        target_ids: Content ids of the target images.
+        pool_ids: Content ids of the pool images.
+        k: Number of images to retrieve.
+        near_copy: Similarity from which a pool image counts as a copy.
+        exact: Pools of more images are searched by an IVF index.
+
+    Example:
+        >>> from lookalike.adaptation.pool_search import nearest
+        >>> target, pool = np.eye(2, 3, dtype=np.float32), np.eye(3, dtype=np.float32)
+        >>> nearest(target, pool, ["a", "b"], ["x", "y", "z"], 1, near_copy=2.0).index.ravel()
+        array([0, 1])
     """
     out = no_retrievals(len(target), k)
     if not k or not len(pool) or not len(target):
@@ -136,8 +169,10 @@ def random_retrievals(
     near_copy: float = 0.98,
     seed: int = 0,
 ) -> Retrieved:
-    """k pool images of each target image drawn by the ids of both: fixed, and the same without any other one.
-    Copies of it are left out here too."""
+    """Draw k random pool images for each target image, keyed by the ids of both.
+
+    The draw of a pair does not depend on the other images of the pool. Copies are left out as in `nearest`.
+    """
     out = no_retrievals(len(target), k)
     index, scores, copies = out.index, out.scores, 0
     numbers = np.array([derive(seed, "pool", id_) for id_ in pool_ids], np.uint64)

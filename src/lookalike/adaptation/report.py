@@ -1,4 +1,4 @@
-"""LossTerms of the report of an adaptation: the decision, what it rests on, and the receipts."""
+"""Report sections of an adaptation: the decision, its evidence, and the receipts."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ IMAGES = 5
 
 
 def report_sections(trial: Trial, pool: Pool, run: Run) -> dict[str, Section]:
+    """The report sections of a trial, by name.
+
+    Args:
+        trial: The candidate and its decision.
+        pool: The pool it retrieved from.
+        run: The run folder, where thumbnails are stored.
+    """
     decision = trial.decision
     figures = [Figure(label=name, value=value) for name, value in decision.headline.items()]
     verdict = Verdict(

@@ -1,4 +1,4 @@
-"""What an adaptation was asked for, so that it can be done again, and what is kept while it is under way."""
+"""The request of an adaptation, and the record of one under way, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lookalike.training import checkpoint
 
 @dataclass(frozen=True)
 class AdaptRequest:
-    """What an adaptation was asked for, so that it can be done again."""
+    """What an adaptation was requested with, so that it can be repeated."""
 
     settings: AdaptSettings
     labeled: bool = False
@@ -49,13 +49,17 @@ class Pending:
         self.checkpoint = run.checkpoints / checkpoint.LAST
 
     def begin(self, asked: AdaptRequest, target: Table, pool_ids: list[str] | None = None) -> None:
-        """Write down what is needed to do it again; the checkpoint of another one goes. None: not known yet."""
+        """Record what is needed to repeat the adaptation and drop an earlier checkpoint; None: pool not known yet."""
         self.end()
         target.save(self.table)
         write_json(self.file, {"asked": asked.to_json(), "pool": pool_ids})
 
     def read(self) -> tuple[AdaptRequest, Table, set[str] | None]:
-        """What was asked for, the target, and the ids of the pool; refuses where images have changed since."""
+        """The request, the target and the ids of the pool.
+
+        Raises:
+            LookalikeError: If nothing is pending, or target images have changed.
+        """
         if not self.file.is_file():
             raise LookalikeError(f"Nothing was left unfinished in `{self.run.path}`; there is nothing to resume.")
         found = read_json(self.file, "unfinished adaptation")
@@ -69,7 +73,7 @@ class Pending:
         return AdaptRequest.from_json(found["asked"]), table, None if found["pool"] is None else set(found["pool"])
 
     def owes(self, ids: set[str]) -> bool:
-        """Whether one is under way that may have used these pool images."""
+        """Whether an adaptation is pending that may have used these pool images."""
         if not self.file.is_file():
             return False
         pool = read_json(self.file, "unfinished adaptation")["pool"]

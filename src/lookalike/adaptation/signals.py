@@ -1,4 +1,4 @@
-"""What can be told of a model without labels. Each takes arrays and gives a number; none of them alone is proof."""
+"""Signals about a model without labels. Each maps arrays to a number; none of them alone is evidence."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def information(p: Array) -> float:
 
 
 def confidence(p: Array) -> float:
+    """Mean of the largest probability."""
     return float(p.max(1).mean())
 
 
@@ -48,8 +49,11 @@ def kappa(predicted: Array, near: Array) -> float:
 
 
 def shared(predicted: Array, near: Array, classes: int, *, draws: int = 8) -> float:
-    """What the class of a neighbor tells of an image's own: their mutual information, beyond that of the same
-    predictions dealt out at random, over ln C. Unlike kappa it falls when classes are lost."""
+    """What the class of a neighbor tells about an image's own class.
+
+    Their mutual information beyond that of shuffled predictions, over ln C. Unlike kappa it falls when classes are
+    lost.
+    """
     rng = numpy_rng(0, "dealt out")
     chance = [_mutual(rng.permutation(predicted), near, classes) for _ in range(draws)]
     return (_mutual(predicted, near, classes) - float(np.mean(chance))) / float(np.log(max(classes, 2)))
@@ -70,10 +74,12 @@ def _entropy_of(codes: Array) -> float:
 
 
 def worst_class(candidate: Array, anchor: Array, *, least: int = 10) -> tuple[float, float]:
-    """`agreement` class by class, on the surest half of what the anchor takes for it: that of the worst class, and the
-    share of the images whose class was asked.
+    """`agreement` class by class, on the surest half of what the anchor assigns to it.
 
-    Classes of fewer than `least` images are not asked; two classes exchanged give 0.
+    Classes of fewer than `least` images are skipped; two exchanged classes give 0.
+
+    Returns:
+        Agreement of the worst class, and the fraction of the images whose class was tested.
     """
     told, worst, asked = anchor.argmax(1), 1.0, 0
     for code in np.flatnonzero(np.bincount(told, minlength=anchor.shape[1]) >= least):

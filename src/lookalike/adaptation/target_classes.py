@@ -26,6 +26,7 @@ SILHOUETTE_SAMPLE = 2000
 
 
 def normalize(rows: np.ndarray) -> np.ndarray:
+    """Rows scaled to unit length."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
@@ -51,6 +52,8 @@ def spherical(rows: np.ndarray, count: int, *, restarts: int = 10, steps: int = 
 
 @dataclass(frozen=True)
 class Clusters:
+    """Clusters of the target images, or the reason why there are none."""
+
     centers: np.ndarray | None
     silhouette: float
     why: str
@@ -58,6 +61,7 @@ class Clusters:
 
 
 def silhouette(rows: np.ndarray, centers: np.ndarray, seed: int = 0) -> float:
+    """Silhouette score of a clustering by cosine distance, on a sample."""
     from sklearn.metrics import silhouette_score
 
     some = (
@@ -72,7 +76,7 @@ def silhouette(rows: np.ndarray, centers: np.ndarray, seed: int = 0) -> float:
 
 
 def find_clusters(rows: np.ndarray, wanted: int | None = None, *, seed: int = 0) -> Clusters:
-    """As many clusters as are wanted, else as many as fit best among 8, 16, 32 … up to a quarter of the images."""
+    """Cluster rows into the wanted number of clusters, or the best of 8, 16, 32 … up to a quarter of the rows."""
     if wanted is not None and len(rows) < 4 * wanted:
         return Clusters(None, -1.0, f"{len(rows)} images are too few for {wanted} clusters")
     counts = [wanted] if wanted else []
@@ -115,7 +119,16 @@ def reciprocal(rows: np.ndarray, k: int = 5) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Classes:
-    """Names (where known), prototypes (where the model has no classifier), and how they came about."""
+    """Classes of an adaptation.
+
+    Args:
+        names: Class names, where known.
+        prototypes: One unit vector a class, for a model without a classifier.
+        how: Where the classes come from, in words.
+        moving: Whether the prototypes are clusters that are recomputed.
+        table: The images that the prototypes are means of.
+        codes: Their classes.
+    """
 
     names: list[str]
     prototypes: np.ndarray | None
@@ -133,7 +146,7 @@ class Classes:
 
 
 def find_classes(model: Embedder, learn: Table, asked: AdaptRequest) -> Classes:
-    """The classifier's own classes, those of labels or of a gallery, or clusters; or none, with the reason."""
+    """The classes of the model's classifier, of labels or a gallery, or clusters; else none, with the reason."""
     if model.classifier is not None:
         return Classes(names_of(model), None, "the model's classifier")
     if asked.labeled or asked.gallery is not None:
@@ -153,7 +166,7 @@ def find_classes(model: Embedder, learn: Table, asked: AdaptRequest) -> Classes:
 
 
 def with_classifier(model: Embedder, classes: Classes) -> Embedder:
-    """A copy with a classifier that starts as the prototypes; a model with one of its own keeps it."""
+    """A copy with a classifier initialized by the prototypes; an existing classifier is kept."""
     out = copy.deepcopy(model)
     own = classes.of(out) if out.classifier is None else None
     if own is not None:
@@ -171,7 +184,11 @@ def names_of(model: Embedder) -> list[str]:
 
 
 def codes_of(table: Table, names: list[str]) -> np.ndarray:
-    """Labels as places in `names`."""
+    """Labels as positions in `names`.
+
+    Raises:
+        LookalikeError: If an image has no label or a class that `names` lacks.
+    """
     codes, own = table.labels()
     place = {name: i for i, name in enumerate(names)}
     missing = [name for name in own if name not in place]

@@ -40,7 +40,7 @@ from lookalike.models.fingerprint import tensor_bytes
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that is there before the first step."""
+    """Everything that is there before the first step of an adaptation."""
 
     learn: Table
     aside: Table
@@ -66,6 +66,18 @@ class Setup:
 
 
 def set_up(base: Embedder, target: Table, pool: Pool, asked: AdaptRequest, *, progress: bool = False) -> Setup:
+    """Set up an adaptation: held-out images, statistics, retrieval, classes and the loop.
+
+    Args:
+        base: The base model.
+        target: Images to adapt to.
+        pool: Images to retrieve from.
+        asked: What was requested.
+        progress: Show progress bars.
+
+    Raises:
+        LookalikeError: If there are too few images.
+    """
     chosen, seed = asked.settings, asked.seed
     held = held_out(target, chosen.held_out_fraction, seed)
     learn, aside = target.take(~held), target.take(held)
@@ -112,13 +124,13 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: AdaptRequest, *, pr
 
 
 def held_out(target: Table, share: float, seed: int) -> np.ndarray:
-    """Which images are kept aside, decided for each by its own id."""
+    """Mask of the held-out images, decided for each by its own content id."""
     ids = target.column("content_id")
     return np.array([derive(seed, "held out", id_) / 2**63 < share for id_ in ids], bool)
 
 
 def squares(model: Embedder, table: Table, parts: Sequence[np.ndarray]) -> Iterator[torch.Tensor]:
-    """Pixels of a table, part by part, as the finished model would see them."""
+    """Pixels of a table, part by part, as the finished model sees them."""
     for part in parts:
         rows = table.take(part)
         yield torch.from_numpy(np.stack([model.crop(rows.open_bytes(i)) for i in range(len(rows))]))
@@ -152,7 +164,16 @@ class Trial:
 
 
 def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: AdaptRequest, pending: Pending) -> Trial:
-    """Adapt a copy of `base` to `target`; `now` is the model in use, which it must be better than."""
+    """Adapt a copy of a model and decide whether it is promoted.
+
+    Args:
+        base: The base model to adapt.
+        now: The model in use, which the candidate must beat.
+        target: Images to adapt to.
+        pool: Images to retrieve from.
+        asked: What was requested.
+        pending: Where checkpoints are written.
+    """
     chosen = asked.settings
     made = set_up(base, target, pool, asked, progress=True)
     used, network = made.found.used, made.network
@@ -224,6 +245,7 @@ def _fit(adapter: Adapter, pending: Pending) -> None:
 
 
 def take_steps(adapter: Adapter, pending: Pending) -> None:
+    """Take the steps from the last checkpoint on, with checkpoints and a progress bar."""
     if (state := pending.state()) is not None:
         adapter.set_state(state)
     with stop_on_interrupt() as stopped, Progress("Adapting", adapter.total, shown=distributed.is_main()) as bar:
@@ -249,7 +271,7 @@ def _watching(pending: Pending, bar: Progress, stopped: Callable[[], bool]) -> C
 
 
 def fit_in_process(folder: str) -> int:
-    """What each of several processes does: the same assembly out of the run and the caches, then the loop."""
+    """Run the loop in one of several processes, set up from the run folder and the caches."""
     made = restore_setup(Run(folder))
     assert made.adapter is not None
     take_steps(made.adapter, Pending(Run(folder)))
@@ -257,7 +279,7 @@ def fit_in_process(folder: str) -> int:
 
 
 def restore_setup(run: Run) -> Setup:
-    """What is under way in a run, made ready from its files."""
+    """Set up the pending adaptation of a run from its files."""
     asked, target, ids = Pending(run).read()
     base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=CPU)
     return set_up(base, target, read_pool(asked.pool).only(ids or set()), asked)

@@ -29,11 +29,16 @@ LEDGER = "versions.json"
 
 
 def read_ledger(folder: Path) -> dict[str, Any]:
+    """Read the list of versions of a run folder."""
     return check_format("adaptation", read_json(folder / LEDGER, "list of versions"), folder)
 
 
 class Versions:
-    """The versions in a run folder."""
+    """The versions in a run folder.
+
+    Args:
+        run: An adapted run.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -47,15 +52,17 @@ class Versions:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes the versions meanwhile; what a kill left half done is done first."""
+        """Lock the versions against other processes; first finish what a kill left half done."""
         with self.run.locked():
             self._read()
             self._mend()
             yield
 
     def _mend(self) -> None:
-        """The list is the truth: what is forgotten or not in it has no folder, and the model in use is the one it
-        names."""
+        """Make the folders match the list.
+
+        Versions that are forgotten or not listed have no folder, and the model in use is the one the list names.
+        """
         known = {str(row["number"]) for row in self.rows if row["status"] != "forgotten"}
         for folder in (self.run.path / "versions").iterdir():
             if folder.name not in known:
@@ -120,7 +127,7 @@ class Versions:
         pool: dict[str, Any],
         about: dict[str, Any],
     ) -> int:
-        """Record a version, and use it where the gate let it pass. The model of one that did not pass is not kept."""
+        """Record a version, and use it if it was promoted; other candidates are not saved."""
         candidate.prototypes = None  # those of a pretrained model belong to the backbone as it was
         number = max(row["number"] for row in self.rows) + 1
         path = self.folder(number)
@@ -151,9 +158,9 @@ class Versions:
         return {row["id"] for row in read_json(path, "receipts")} if path.is_file() else set()
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Delete versions for good: nothing can be gone back to. The base cannot be dropped.
+        """Delete versions for good; the base cannot be dropped.
 
-        The list comes first: from then on they are out of reach, wherever a kill strikes.
+        The list is written first: from then on they are out of reach, even after a kill.
         """
         for number in numbers:
             row = self.row(number)

@@ -1,4 +1,4 @@
-"""Training: the loop, its settings and recipes, checkpoints, logs, and the verb `train`."""
+"""Training: the loop, settings and recipes, checkpoints, logs, and the commands `train` and `pretrain`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Batch-norm statistics: kept, those of the batch, or those of the joint batch over all processes.
+"""Batch-norm statistics in training: frozen, of the batch, of parts of it, or of the joint batch of all processes.
 
-Frozen is the default: with small batches the statistics of a batch and the running ones disagree so much
-that training never recovers (docs/design/training.md).
+Frozen is the default: with small batches the statistics of a batch and the running ones differ so much that training
+does not recover (docs/design/training.md).
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from lookalike.core import distributed
 
 
 def layers(model: nn.Module) -> list[_BatchNorm]:
-    """All batch-norm layers, the one behind the head among them."""
+    """All batch-norm layers of a model, including the one after the head."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
 def gather_statistics(model: nn.Module) -> None:
-    """From now on batch-norm layers in training mode use the moments of all processes' images together.
+    """Let batch-norm layers in training mode use the moments of the images of all processes.
 
-    torch's SyncBatchNorm takes no tensors that live in main memory. The layers keep their class and their
-    state; only the call is exchanged, on the object, so that a saved model knows nothing of it.
+    torch's SyncBatchNorm does not accept tensors in main memory. The layers keep their class and their state; only
+    `forward` of the object is replaced, so a saved model is not affected.
+
+    Args:
+        model: The model whose layers are changed in place.
     """
     for layer in layers(model):
         if not isinstance(vars(layer).get("forward"), _Joint):
@@ -33,9 +36,13 @@ def gather_statistics(model: nn.Module) -> None:
 
 
 def split_statistics(model: nn.Module, splits: int) -> None:
-    """From now on batch-norm layers in training mode see image i in part i mod `splits`, each part by itself.
+    """Let batch-norm layers in training mode normalize image i within part i mod `splits`.
 
-    One machine then behaves like `splits` of them, which MoCo needs: see `Method.embed` of it.
+    One process then behaves like `splits` of them, which MoCo needs against information leaking through the statistics.
+
+    Args:
+        model: The model whose layers are changed in place.
+        splits: Number of parts of a batch.
     """
     for layer in layers(model):
         vars(layer)["forward"] = _Split(layer, splits)
@@ -65,7 +72,7 @@ def _variance(x: Tensor, axes: list[int]) -> Tensor:
 
 
 def remember(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    """Move the running statistics as torch does; `variance` is the unbiased one."""
+    """Update the running statistics as torch does; `variance` is the unbiased one."""
     if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
         return
     layer.num_batches_tracked.add_(1)
@@ -75,7 +82,7 @@ def remember(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
 
 
 def finish(layer: _BatchNorm, out: Tensor) -> Tensor:
-    """Scale, shift, and what timm's batch-norm brings along."""
+    """Apply scale and shift, and what timm's batch-norm layers add (dropout, activation)."""
     if layer.affine:
         shape = [1, -1] + [1] * (out.ndim - 2)
         out = out * layer.weight.view(shape) + layer.bias.view(shape)
@@ -108,7 +115,7 @@ class _Joint:
 
 @contextlib.contextmanager
 def preserve_statistics(*modules: nn.Module) -> Iterator[None]:
-    """Running statistics stay as they are inside: for a forward pass that will be repeated."""
+    """Restore the running statistics at the end of the block: for a forward pass that will be repeated."""
     kept = [
         (buffer, buffer.clone())
         for module in modules

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, read without unpickling, answered with a sentence when damaged."""
+"""Checkpoints: written atomically, read without unpickling code; a damaged one gives a one-line error."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ START, LAST, BEST = "start.pt", "last.pt", "best.pt"
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: The file to write.
+        document: Tensors and plain values by name.
+    """
     import torch
 
     with atomic_file(path) as part:
@@ -24,7 +30,24 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A checkpoint's content, in main memory."""
+    """Read a checkpoint into main memory.
+
+    Args:
+        path: The file to read.
+
+    Returns:
+        What `write` was given.
+
+    Raises:
+        LookalikeError: If the file is missing, damaged, or of a newer format.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lookalike.training import checkpoint
+        >>> checkpoint.write(Path("last.pt"), {"step": 3})
+        >>> checkpoint.read(Path("last.pt"))["step"]
+        3
+    """
     import torch
 
     from lookalike.core.device import CPU
@@ -42,9 +65,15 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def trainable_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, Tensor]:
-    """Copies of what training can change in a model: trained parameters, and statistics of unfrozen batch-norm.
+    """Copies of the tensors that training can change: trainable parameters and unfrozen batch-norm statistics.
 
-    Those of a `twin`, a copy that follows the model, if one is given."""
+    Args:
+        model: The trained model; it decides which tensors are taken.
+        twin: Take the tensors of this copy of the model instead, as of a momentum teacher.
+
+    Returns:
+        Tensors by their name in `state_dict()`.
+    """
     from lookalike.training.batchnorm import layers
 
     state = (twin or model).state_dict()
@@ -55,7 +84,15 @@ def trainable_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str
 
 
 def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load what `trainable_state` gave; the rest of the model stays."""
+    """Load what `trainable_state` returned; all other tensors stay unchanged.
+
+    Args:
+        model: The model to change.
+        state: Tensors by name.
+
+    Raises:
+        LookalikeError: If the model lacks one of the tensors.
+    """
     missing = set(state) - set(model.state_dict())
     if missing:
         raise LookalikeError(f"The checkpoint does not fit the model: it holds `{sorted(missing)[0]}`.")

@@ -1,4 +1,10 @@
-"""Feature drift and the staleness of a memory: measured during training, shown in the report."""
+"""Feature drift and staleness of a memory: measured during training, shown in the report.
+
+Feature drift (eq. 5 of "Adaptive Cross Batch Normalization for Metric Learning") is the distance between the embeddings
+of the same pixels before and after an optimizer step, in evaluation mode. Staleness is the distance between a stored
+embedding and the embedding of the same image now. A stored embedding comes from a random view and is compared with the
+center crop, so the distance of these two under one model, the floor, is reported as well.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +23,42 @@ COLLAPSED = 0.95  # mean cosine of a batch's embeddings
 
 
 def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
-    """Mean and largest movement over the batch."""
+    """Mean and largest distance that the embeddings of a batch moved in one step.
+
+    Args:
+        before: Embeddings before the step.
+        after: Embeddings of the same pixels after it.
+
+    Returns:
+        ``drift/mean`` and ``drift/max``.
+
+    Shape:
+        - before, after: ``(n, d)``.
+
+    Example:
+        >>> from lookalike.training.drift import feature_drift
+        >>> feature_drift(torch.zeros(2, 3), torch.tensor([[3.0, 4, 0], [0, 0, 1]]))
+        {'drift/mean': 3.0, 'drift/max': 5.0}
+    """
     moved = torch.linalg.vector_norm(after - before, dim=1)
     return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
 
 
 def staleness(stored: MemoryRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
-    """`now`: the stored images embedded now; `views` and `centers`: a batch's random views and center crops."""
+    """Mean distance of stored embeddings to the present ones, and its floor.
+
+    Args:
+        stored: Rows of a memory, as they are read (adapted) and as they were stored.
+        now: Embeddings of the stored images under the present model.
+        views: Embeddings of random views of a batch.
+        centers: Embeddings of the center crops of the same batch.
+
+    Returns:
+        ``memory/stale``, ``memory/stale_original`` and ``memory/floor``.
+
+    Shape:
+        - now: ``(rows, d)``; views, centers: ``(n, d)``, all of unit length.
+    """
     normalize = torch.nn.functional.normalize
 
     def distance(a: Tensor, b: Tensor) -> float:
@@ -37,7 +72,7 @@ def staleness(stored: MemoryRows, now: Tensor, views: Tensor, centers: Tensor) -
 
 
 def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | None:
-    """From the rows of `log.jsonl`; None when the meter was off."""
+    """The report section on drift, from the rows of the log; None if drift was not measured."""
     if not any("drift/mean" in row for row in log):
         return None
     blocks: list[s.Block] = [
@@ -70,7 +105,7 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
 
 
 def describe_filter(log: Sequence[Mapping[str, Any]]) -> str:
-    """What the filter of the memory's target moments did, from the logged gains; empty without one."""
+    """Describe the Kalman filter of the memory's target moments, from the logged gains; empty without one."""
     rows = [row for row in log if "memory/gain" in row]
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: `log.jsonl` always, TensorBoard unless told not to, others on request."""
+"""Logs of a run: `log.jsonl` always, TensorBoard by default, Weights & Biases and MLflow on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ from lookalike.training.settings import TrainSettings
 
 
 class Logs:
-    """`with Logs(run, settings, start=step) as logs: logs.write(step, loss=…)`; only the first process writes."""
+    """Writes the values of a step to every enabled log; only the main process writes.
+
+    Args:
+        run: The run folder.
+        settings: Settings of the run; `log` is used.
+        start: The step that a resumed run continues from.
+
+    Example:
+        >>> from lookalike.core.run import Run
+        >>> from lookalike.training import TrainSettings
+        >>> from lookalike.training.logs import Logs
+        >>> run = Run.create("ms", {}, path="logged")
+        >>> with Logs(run, TrainSettings(log={"tensorboard": False})) as logs:
+        ...     logs.write(1, loss=0.5)
+        >>> run.read_log()[0]["loss"]
+        0.5
+    """
 
     def __init__(self, run: Run, settings: TrainSettings, *, start: int = 0) -> None:
         self.run, self.settings, self.start = run, settings, start
@@ -52,6 +68,7 @@ class Logs:
         return mlflow
 
     def write(self, step: int, **values: float) -> None:
+        """Log values of a step by name."""
         if not distributed.is_main():
             return
         self.run.log(step=step, **values)

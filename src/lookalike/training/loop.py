@@ -1,7 +1,7 @@
-"""The loop: one for all methods, for cached features and for pixels, for one process and for several.
+"""The training loop: one for all methods, for cached features and pixels, for one process and several.
 
-Everything that decides what a step does is a function of the settings, the seed and the step, or is in the
-checkpoint. So a run that is killed and resumed ends with the bits of one that never was.
+Everything that decides what a step does is a function of the settings, the seed and the step, or is in the checkpoint.
+So a run that is killed and resumed ends with the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 
 @dataclass
 class TrainingProgress:
-    """How far a run is and what its evaluations gave; part of the checkpoint."""
+    """Progress of a run and the results of its evaluations; part of the checkpoint.
+
+    Args:
+        step: Steps taken.
+        best_step: Step of the best evaluation.
+        best_score: Its score; None before the first.
+        scores: ``[step, score, MAP@R]`` of every evaluation.
+        finished: Whether the loop has ended.
+        stopped_early: Whether early stopping ended it.
+    """
 
     step: int = 0
     best_step: int = 0
@@ -53,12 +62,14 @@ class TrainingProgress:
 
     @property
     def stale(self) -> int:
-        """Evaluations since the best one."""
+        """Number of evaluations since the best one."""
         return sum(step > self.best_step for step, *_ in self.scores)
 
     def note(self, step: int, score: float, second: float) -> bool:
-        """Whether this is the best so far. Of equal scores the one with the better MAP@R wins: on an easy set
-        recall@1 is full from the start."""
+        """Add an evaluation and return whether it is the best so far.
+
+        Ties are broken by MAP@R (`second`): on an easy set recall@1 is 1 from the start.
+        """
         rank = max((tuple(row[1:]) for row in self.scores), default=None)
         self.scores.append([step, score, second])
         if rank is not None and (score, second) <= rank:
@@ -68,6 +79,14 @@ class TrainingProgress:
 
 
 class Loop:
+    """Takes the optimizer steps of a run, evaluates, and writes checkpoints.
+
+    Args:
+        settings: Settings of the run.
+        parts: What `build_setup` returned.
+        run: The run folder.
+    """
+
     def __init__(self, settings: TrainSettings, parts: TrainingSetup, run: Run) -> None:
         self.settings, self.parts, self.run_folder = settings, parts, run
         self.model = parts.model
@@ -108,6 +127,7 @@ class Loop:
     # ---- the steps -------------------------------------------------------------------------------
 
     def go(self, *, resume: bool = False) -> TrainingProgress:
+        """Take all steps, from the last checkpoint if `resume` is set."""
         try:
             return self._go(resume=resume)
         finally:
@@ -224,7 +244,7 @@ class Loop:
         return Batch(tuple(v.to(self.device) for v in views), local.layer, local.labels, local.ids), joint
 
     def train_mode(self) -> None:
-        """Training mode, but for what stays frozen."""
+        """Set training mode, except for what is frozen."""
         self.model.train()
         self.method.train()
         if self.settings.model.batch_norm == "frozen":
@@ -239,7 +259,7 @@ class Loop:
     # ---- evaluation ------------------------------------------------------------------------------
 
     def encode(self, rows: Any = None) -> Tensor:
-        """`Context.encode`: embeddings of training rows, or of another table's images."""
+        """Embeddings of training rows, or of the images of another table (`Context.encode`)."""
         if rows is None or isinstance(rows, np.ndarray):
             return self.embed(self.parts.train if rows is None else self.parts.train[rows])
         mine = distributed.share(len(rows))
@@ -249,7 +269,7 @@ class Loop:
 
     @torch.no_grad()
     def embed(self, rows: np.ndarray, model: Embedder | None = None) -> Tensor:
-        """Unit embeddings of rows of the whole table at the center crop, in evaluation mode, shared out."""
+        """Unit embeddings of table rows at the center crop, in evaluation mode, shared among processes."""
         model = (model or self.model).eval()
         mine = rows[distributed.share(len(rows))]
         graph = (
@@ -261,7 +281,7 @@ class Loop:
         return distributed.all_gather(torch.cat(out))
 
     def encode_backward(self, rows: np.ndarray, gradient: Tensor) -> None:
-        """`Context.encode_backward`."""
+        """Backpropagate the gradient of embeddings that `encode` returned (`Context.encode_backward`)."""
         self.model.eval()
         mine = distributed.share(len(rows))
         for part, z in self._centers(self.parts.train[rows[mine]], self.model):
@@ -271,7 +291,7 @@ class Loop:
     def _centers(
         self, rows: np.ndarray, model: Embedder, graph: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Embeddings of rows of the whole table at the center crop, block by block; `graph`: pixels to features."""
+        """Embeddings of table rows at the center crop, in blocks; `graph` maps pixels to features."""
         size = 64 if self.source.layer != "pooled" else 4096
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
@@ -283,7 +303,7 @@ class Loop:
             yield part, z.float()
 
     def _evaluate(self, step: int, logs: Logs) -> None:
-        """Score the model on the validation classes; remember it if it is the best so far."""
+        """Score the model on the validation classes; write the checkpoint of the best step."""
         done = self.done
         if not len(self.parts.validation):  # nothing to choose by: the last step is taken
             done.best_step, best = step, True
@@ -323,7 +343,7 @@ class Loop:
             checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
 
     def state(self) -> dict[str, Any]:
-        """All that the rest of the run depends on."""
+        """Everything that the rest of the run depends on."""
         return {
             "step": self.done.step,
             "progress": asdict(self.done),
@@ -356,7 +376,7 @@ class Loop:
 
 
 def _fabric(device: torch.device, precision: str) -> Any:
-    """Fabric for one device of this process: precision, scaling, clipping. Processes are ours (decision 0055)."""
+    """Fabric for one device of this process: precision, loss scaling, clipping. Processes are started by us."""
     from lightning_fabric import Fabric
     from lightning_fabric.accelerators import ACCELERATOR_REGISTRY
 

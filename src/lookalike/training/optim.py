@@ -16,10 +16,27 @@ TRUST = 0.001
 
 
 class LARS(torch.optim.Optimizer):
-    """You et al., "Large Batch Training of Convolutional Networks" (arXiv 1708.03888), with the exclusions of BYOL.
+    """Layer-wise adaptive rate scaling (LARS) with the exclusions of BYOL.
 
-    Tensors of more than one dimension: u = (gradient + decay·p) · 0.001·‖p‖/‖·‖, the factor 1 where either length is
-    0. Biases and the gains of norm layers: u = gradient. Then m ← momentum·m + u and p ← p − rate·m.
+    For tensors of more than one dimension ``u = (grad + weight_decay * p) * 0.001 * |p| / |.|``, where the ratio is 1
+    if either norm is 0. Biases and gains of norm layers are neither scaled nor decayed: ``u = grad``. Then ``m =
+    momentum * m + u`` and ``p = p - lr * m``.
+
+    Args:
+        params: Parameters or parameter groups.
+        lr: Learning rate.
+        momentum: Momentum factor.
+        weight_decay: Weight decay of matrices.
+
+    References:
+        You et al., "Large Batch Training of Convolutional Networks", arXiv 1708.03888.
+
+    Example:
+        >>> from lookalike.training.optim import LARS
+        >>> layer = torch.nn.Linear(4, 2)
+        >>> optimizer = LARS(layer.parameters(), lr=0.1, weight_decay=1e-6)
+        >>> layer(torch.ones(3, 4)).sum().backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -51,10 +68,27 @@ class LARS(torch.optim.Optimizer):
 
 
 def learning_rates(settings: OptimizerSettings) -> LearningRates:
+    """Learning rates of backbone, head and the method's own parameters.
+
+    The head defaults to the backbone's learning rate, the method's own parameters to ten times it.
+    """
     return LearningRates(settings.lr, settings.head_lr or settings.lr, settings.loss_lr or 10 * settings.lr)
 
 
 def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings) -> torch.optim.Optimizer:
+    """Build the optimizer over the parameter groups of a method.
+
+    Args:
+        method: The training method; its frozen parameters are left out.
+        rates: Learning rates by group.
+        settings: Settings of the run; `optimizer` and `precision` are used.
+
+    Returns:
+        An optimizer whose groups carry their undecayed learning rate as ``initial``.
+
+    Raises:
+        ValueError: If the groups of the method leave out a trainable parameter.
+    """
     groups = []
     for group in method.param_groups(rates):
         kept = [p for p in group["params"] if p.requires_grad]
@@ -74,7 +108,21 @@ def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings
 
 
 def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
-    """What the rates are multiplied by at `step` (1 … steps)."""
+    """Factor of the learning rates at a step: warm-up, then decay.
+
+    A pure function of the step, so there is nothing to save or to restore.
+
+    Args:
+        step: The current step, from 1 to `steps`.
+        steps: Total number of steps.
+        schedule: Warm-up and decay.
+
+    Example:
+        >>> from lookalike.training.optim import lr_factor
+        >>> from lookalike.training.settings import ScheduleSettings
+        >>> [lr_factor(step, 10, ScheduleSettings(warmup_steps=4)) for step in (1, 2, 4, 5)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
     if step <= schedule.warmup_steps:
         return step / schedule.warmup_steps
     if schedule.kind == "constant":

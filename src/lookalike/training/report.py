@@ -42,7 +42,16 @@ def write_sections(
     audit: dict[str, Any],
     shown: PrototypeFacet | None = None,
 ) -> None:
-    """Everything the report draws, as JSON and thumbnails in the run."""
+    """Write every section of the report, as JSON and thumbnails in the run.
+
+    Args:
+        run: The run folder.
+        parts: The setup of the run.
+        done: Progress of the loop.
+        outcome: Measurements and selected model.
+        audit: Facts of the image audit.
+        shown: Prototypes to show, if there are any.
+    """
     run.write_section("curves", curves_section(run, parts, done))
     drift = drift_section(run.read_log(), parts.settings.log.drift_every_n_steps)
     if drift is not None:
@@ -89,7 +98,7 @@ def write_sections(
 
 
 def method_sections(run: Run, parts: TrainingSetup) -> dict[str, s.Section]:
-    """What the method itself has to show, as it was after the last step."""
+    """Sections that only the method can write, from its state after the last step."""
     kind = methods.find(parts.settings.method.name)
     if not kind.has_report:
         return {}
@@ -128,7 +137,7 @@ def table_section(outcome: Outcome) -> s.Section:
 
 
 def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.Section:
-    """Loss and validation measure over the steps; the starting model and step 0 dashed."""
+    """Loss and validation metric over the steps, with the starting model and step 0 as dashed lines."""
     log = run.read_log()
     loss = [(row["step"], row["loss"]) for row in log if "loss" in row]
     key = f"validation/{parts.settings.metric if parts.settings.metric != 'r_precision' else 'map@r'}"
@@ -164,6 +173,7 @@ def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.
 
 
 def audit_section(audit: dict[str, Any], parts: TrainingSetup) -> s.Section:
+    """Sizes of the splits and the facts of the image audit."""
     rows: list[tuple[str, s.Cell]] = [("images", len(parts.table))]
     for name in ("train", "validation", "test"):
         chosen = getattr(parts, name)
@@ -178,6 +188,7 @@ def audit_section(audit: dict[str, Any], parts: TrainingSetup) -> s.Section:
 
 
 def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
+    """The command and settings that repeat the run, and the versions of the packages."""
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     verb = methods.find(parts.settings.method.name).command
     command = shlex.join(["lookalike", verb, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
@@ -193,7 +204,7 @@ def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
 
 
 def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Section:
-    """The verdict where there was nothing to measure on: what the guard read stands in for it."""
+    """The verdict without labeled images: the readings of the collapse guard."""
     found = last_guard_readings(run.read_log())
     figures = [
         s.Figure(label=name.replace("_", " "), value=round(found[name], 3))
@@ -209,7 +220,7 @@ def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Se
 
 
 def knn_section(found: KNNComparison, sentence: str, line: str) -> s.Section:
-    """The verdict on what was learned without labels, and every model's k-NN accuracy."""
+    """The verdict on a model trained without labels, and the k-NN accuracy of every model."""
     change = found.difference
     gain = {name: 100 * getattr(change, name) for name in ("low", "high")}
     figures = [
@@ -228,18 +239,18 @@ def knn_section(found: KNNComparison, sentence: str, line: str) -> s.Section:
 
 
 def last_guard_readings(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The latest value of every reading; empty where no guard stood."""
+    """The latest value of every reading of the collapse guard; empty without one."""
     return {name.removeprefix(GUARD_PREFIX): row[name] for row in log for name in row if name.startswith(GUARD_PREFIX)}
 
 
 def guard_state(log: Sequence[Mapping[str, Any]]) -> str:
-    """How the run ended, in words; empty where no guard stood."""
+    """The final state of the collapse guard in words; empty without one."""
     found = last_guard_readings(log)
     return STATES[int(found["state"])] if "state" in found else ""
 
 
 def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
-    """From the rows of `log.jsonl`; None where no guard stood."""
+    """The section on collapse, from the rows of the log; None without a guard."""
     found = last_guard_readings(log)
     if "state" not in found:
         return None

@@ -1,4 +1,8 @@
-"""Which model a run ends with: measure the candidates on held-out images, select one, save it."""
+"""Which model a run ends with: measure the candidates on held-out images, select one, save it.
+
+Trained must be better than the starting model and than step 0: a head that only rotates or truncates the features must
+not pass for training, nor a trained head for better than the features it was made from (docs/design/training.md).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,8 @@ CARD_METRICS = ("recall@1", "map@r")
 
 @dataclass(frozen=True)
 class Outcome:
+    """Measurements of the starting model, step 0 and the trained model, and which one is kept."""
+
     measured: dict[str, EvaluatedModel]
     """By name, over the test images; empty when there were none to measure on."""
     rows: np.ndarray
@@ -51,7 +57,7 @@ class Outcome:
 
     @property
     def better(self) -> bool:
-        """Trained is better than the starting model and than step 0, beyond chance."""
+        """Whether the trained model is significantly better than the starting model and than step 0."""
         if self.neighbors is not None:
             return self.neighbors.difference.better
         return bool(self.differences) and all(found["recall@1"].better for found in self.differences.values())
@@ -72,7 +78,16 @@ class Outcome:
 
 
 def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outcome:
-    """Measure the three, decide which is kept; the model in `parts` holds the best step's weights afterwards."""
+    """Measure the three models and select the one the run ends with.
+
+    Args:
+        parts: The setup of the run; its model holds the weights of the best step afterwards.
+        done: Progress of the loop.
+        run: The run folder with the checkpoints.
+
+    Returns:
+        The measurements and the selected model.
+    """
     best = checkpoint.read(run.checkpoints / checkpoint.BEST)
     start_head = _start_head(parts, run)
     checkpoint.load_trainable_state(parts.model, best["model"])
@@ -106,7 +121,7 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
 def _select_pretrained(
     outcome: Outcome, parts: TrainingSetup, best: Mapping[str, Any], how: Mapping[str, Any]
 ) -> Outcome:
-    """k-NN on the held-out images decides about what was learned without labels; without any nothing does."""
+    """Select by k-NN accuracy on held-out images; without labeled images the result is undecided."""
     if not outcome.measured:
         kept = TRAINED if parts.settings.keep == "trained" else UNDECIDED
         told = "Undecided: there are no labeled images to measure on. "
@@ -163,7 +178,7 @@ def _pairs(labels: np.ndarray) -> bool:
 
 
 def query_gallery_masks(table: Table) -> dict[str, Any]:
-    """Query and gallery, where the table parts them."""
+    """Query and gallery masks for `retrieval`, if the table separates them; else empty."""
     if table.has("is_query") and table.has("is_gallery"):
         query, gallery = (table.column(name).astype(bool) for name in ("is_query", "is_gallery"))
         if query.any() and gallery.any() and not (query.all() and gallery.all()):
@@ -188,7 +203,17 @@ def _start_head(parts: TrainingSetup, run: Run) -> nn.Module:
 def embed_features(
     head: nn.Module, features: np.ndarray, norm: nn.Module | None = None, size: int = 8192
 ) -> np.ndarray:
-    """Unit embeddings that a head, and a norm layer behind it, make of pooled features."""
+    """Unit embeddings that a head, and a norm layer after it, make of pooled features.
+
+    Args:
+        head: The head; an identity leaves the features unchanged.
+        features: Pooled features.
+        norm: Layer after the head, or None.
+        size: Rows of a block.
+
+    Shape:
+        - features: ``(n, feature_dim)``; output: ``(n, embedding_dim)``.
+    """
     norm = None if norm is None or isinstance(norm, nn.Identity) else norm.eval()
     device = next((p.device for p in head.parameters()), None)
     out = []
@@ -209,7 +234,14 @@ def _trained(parts: TrainingSetup, rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class KNNComparison:
-    """Accuracy on the held-out images by model and number of neighbors; trained − start, paired by image."""
+    """k-NN accuracy of models trained without labels, and the paired difference trained − start.
+
+    Args:
+        accuracy: Accuracy on the held-out images by model and number of neighbors.
+        intervals: Confidence intervals for 20 neighbors, bootstrapped over classes.
+        difference: Trained minus start, paired by image.
+        images: Number of held-out images.
+    """
 
     accuracy: dict[str, dict[int, float]]
     intervals: dict[str, Interval]
@@ -242,7 +274,19 @@ def compare_knn(
     before: str,
     after: str,
 ) -> KNNComparison:
-    """Name the asked rows after the known ones (masks), by each model."""
+    """Classify held-out images by the labels of their neighbors, with each model.
+
+    Args:
+        vectors: Unit embeddings by model name, ``(n, d)``.
+        labels: Class of each row.
+        known: Mask of the rows with known labels.
+        asked: Mask of the rows to classify.
+        before: Name of the starting model.
+        after: Name of the trained model.
+
+    Returns:
+        Accuracies, intervals and the paired difference.
+    """
     accuracy, right = {}, {}
     for name, rows in vectors.items():
         sides = (rows[known], labels[known], rows[asked], labels[asked])
@@ -256,7 +300,7 @@ def compare_knn(
 
 
 def iterate_extra_models(parts: TrainingSetup, best: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the networks beside the kept one, with the model holding each one's weights in turn."""
+    """Names of the networks saved next to the selected one; the model holds the weights of each in turn."""
     for name, state in best.get("beside", {}).items():
         checkpoint.load_trainable_state(parts.model, state)
         yield name
@@ -265,7 +309,13 @@ def iterate_extra_models(parts: TrainingSetup, best: Mapping[str, Any]) -> Itera
 
 @dataclass(frozen=True)
 class PrototypeFacet:
-    """The prototypes of a run and which of the images lie nearest to which."""
+    """The prototypes of a run and the images assigned to them.
+
+    Args:
+        rows: Table rows that were assigned: training images, or a sample of them.
+        prototypes: Prototypes with two or more images.
+        assigned: The assignment of each row.
+    """
 
     rows: np.ndarray
     """The rows of the table that were looked at: training images, a sample of very many."""
@@ -274,7 +324,7 @@ class PrototypeFacet:
 
 
 def prototype_facet(parts: TrainingSetup, keepsakes: Mapping[str, Tensor]) -> PrototypeFacet | None:
-    """Assign training images by the model as it is now; only prototypes with two images or more are kept."""
+    """Assign training images to prototypes with the present model; prototypes with one image are dropped."""
     if not keepsakes:
         return None
     rows = parts.train
@@ -286,10 +336,13 @@ def prototype_facet(parts: TrainingSetup, keepsakes: Mapping[str, Tensor]) -> Pr
 
 
 def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: TrainingProgress) -> PrototypeFacet | None:
-    """`model` is the kept one, its measured results in its card. What was trained without labels stands beside it when
-    it is not the one (`trained`), and so does a student whose teacher is kept (`student`).
+    """Save the models of a run as folders, with their results in the model card.
 
-    The answer is what the report shows of the trained model's prototypes, if it has any.
+    `model` is the selected one. A model trained without labels is saved as `trained` if it is not selected, and a
+    student whose teacher is selected as `student`.
+
+    Returns:
+        The prototypes of the trained model for the report, if it has any.
     """
     settings = parts.settings
     best = checkpoint.read(run.checkpoints / checkpoint.BEST)

@@ -40,7 +40,13 @@ MAX_KNOWN_ROWS = 10_000
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """The training images."""
+    """The training images of a run.
+
+    Args:
+        table: One row an image.
+        labels: Class numbers without gaps, −1 for no class.
+        drawn: The rows that batches are drawn from; None: all.
+    """
 
     table: Table
     labels: np.ndarray
@@ -51,6 +57,8 @@ class TrainingImages:
 
 @dataclass
 class TrainingSetup:
+    """Everything the loop needs: images, labels, model, cached features and sampler."""
+
     settings: TrainSettings
     table: Table
     """Every readable image; row numbers below are into it."""
@@ -85,7 +93,7 @@ class TrainingSetup:
 
     @property
     def known(self) -> np.ndarray:
-        """Training images with a label that held-out ones are compared with; a sample of very many."""
+        """Labeled training rows that held-out images are compared with; a sample if there are very many."""
         rows = self.train[self.labels[self.train] >= 0]
         if len(rows) <= MAX_KNOWN_ROWS:
             return rows
@@ -125,7 +133,7 @@ class TrainingSetup:
         return kind(kind.Settings.parse(self.settings.method.own()), context)
 
     def make_source(self, method: Method) -> Source:
-        """Cached outputs of a frozen layer, or pixels, as the settings say."""
+        """The source of views that the settings ask for: cached outputs of a frozen layer, or pixels."""
         chosen, pre = self.settings.views, self.model.preprocess
         random = self.random_view()
         views = method.views(random)
@@ -147,7 +155,7 @@ class TrainingSetup:
         return CachedSource(chosen.layer, center, cached, views=len(views), distinct=distinct, seed=self.settings.seed)
 
     def random_view(self) -> RandomView:
-        """What a step sees of an image, as the settings ask for it."""
+        """The augmentation that the settings ask for."""
         chosen = self.settings.views
         return (CropView if chosen.crop == "plain" else RandomView)(
             self.model.preprocess,
@@ -167,7 +175,12 @@ class TrainingSetup:
 
 
 def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
-    """The model a run starts from; seeded, so that an untrained one is the same each time."""
+    """Load the model a run starts from; seeded, so that an untrained one is the same each time.
+
+    Args:
+        settings: Settings of the run; `model` and `seed` are used.
+        device: Device to load to.
+    """
     seed_everything(settings.seed)
     chosen = settings.model
     model = Embedder.from_pretrained(
@@ -179,7 +192,20 @@ def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
 
 
 def build_setup(settings: TrainSettings, table: Table, division: Division, run: Run) -> TrainingSetup:
-    """Load the model, give it its head, freeze what stays; the head's start is kept in the run."""
+    """Load the model, add its head, freeze what is not trained.
+
+    Args:
+        settings: Settings of the run.
+        table: All readable images.
+        division: Their split.
+        run: The run folder; the initial head is stored there.
+
+    Returns:
+        The setup, the same in every process and in every resumed run.
+
+    Raises:
+        LookalikeError: If the settings do not fit the model or the images.
+    """
     torch.set_num_threads(threads())
     device = resolve(settings.device)
     if device.type != CPU and distributed.world() > 1:
@@ -207,6 +233,7 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
 
 
 def training_images_of(settings: TrainSettings, table: Table, labels: np.ndarray, division: Division) -> TrainingImages:
+    """The training images with class numbers without gaps, and the rows that batches are drawn from."""
     names, codes = np.unique(labels[division.train], return_inverse=True)
     codes = codes.astype(np.int64) - int((names < 0).any())
     some, kind = table.take(division.train), methods.find(settings.method.name)
@@ -221,7 +248,7 @@ def start_head(
     rows: np.ndarray,
     run: Run,
 ) -> None:
-    """PCA or random, once; afterwards the kept one. A model that has a head already goes on with it."""
+    """Initialize the head by PCA or at random, or load it from the run; an existing head is kept."""
     if settings.head.kind == "none":
         if isinstance(model.head, nn.Linear) and distributed.is_main():
             say("The starting model's head is left off: its features are what is trained.", verbose=True)
@@ -255,7 +282,7 @@ def start_head(
 
 
 def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
-    """Take the frozen part out of training; its modules."""
+    """Freeze the part of the model that is not trained; returns its modules."""
     layer = settings.views.layer if settings.views.mode == "cached" else settings.model.freeze
     if layer == "embedding":
         raise LookalikeError("`views.layer` is the embedding itself: nothing above it can be trained; take `pooled`.")
@@ -278,7 +305,20 @@ def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
 
 
 def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings: TrainSettings) -> None:
-    """Train the head on pooled features (rows, d) of labeled images."""
+    """Train a new head alone on cached features: SupCon, plain SGD, backbone frozen.
+
+    Args:
+        head: The head, changed in place.
+        features: Pooled features of the center crops.
+        labels: Class of each row.
+        settings: Settings of the run; `head` and `sampler` are used.
+
+    Shape:
+        - features: ``(n, feature_dim)``; labels: ``(n,)``.
+
+    References:
+        Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", pre-warm-up.
+    """
     chosen = settings.sampler
     seed = derive(settings.seed, "prewarm")
     sampler = PKSampler(labels, classes=chosen.classes_per_batch, images=chosen.images_per_class, seed=seed)

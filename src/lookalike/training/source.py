@@ -1,7 +1,7 @@
-"""Where a step's images come from: cached outputs of a frozen layer, or pixels.
+"""Where the images of a step come from: cached outputs of a frozen layer, or pixels.
 
-Random choices depend on the seed, the step and the place in the joint batch, so that every process can
-load its own share and a resumed run sees what an unbroken one would have seen.
+Random choices depend on the seed, the step and the position in the joint batch, so every process can load its own part
+and a resumed run sees what an uninterrupted one would have seen.
 """
 
 from __future__ import annotations
@@ -21,19 +21,27 @@ from lookalike.methods.base import PIXELS
 
 
 class Source(Protocol):
+    """Provides the views of a step and the center crops of an evaluation."""
+
     layer: str
 
     def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
-        """The views of this process's share of the joint batch; `rows` are those of all of it."""
+        """The views of this process's part (`mine`) of the joint batch `rows`."""
         ...
 
     def center(self, rows: np.ndarray) -> Tensor:
-        """What an evaluation embeds, of any rows."""
+        """Center crops of any rows, for evaluation."""
         ...
 
 
 class Rows:
-    """An array over some rows of the table, asked for by the table's row numbers."""
+    """An array over some rows of a table, addressed by the table's row numbers.
+
+    Args:
+        values: One entry a row.
+        rows: The row numbers of the entries; None: all rows of the table.
+        count: Number of rows of the table, if `rows` is given.
+    """
 
     def __init__(self, values: np.ndarray, rows: np.ndarray | None = None, count: int = 0) -> None:
         self.values = values
@@ -43,14 +51,22 @@ class Rows:
             self.place[rows] = np.arange(len(rows))
 
     def at(self, rows: np.ndarray) -> np.ndarray:
+        """Positions of table rows in `values`."""
         return rows if self.place is None else self.place[rows]
 
 
 class CachedSource:
-    """Outputs of a frozen layer: the center crop's (rows, …), and those of some random views (views, rows, …).
+    """Outputs of a frozen layer, of the center crop and of some random views.
 
-    A draw takes any of an image's views, the center crop among them; with `distinct` the views of one step differ
-    while there are enough.
+    A draw takes any view of an image, the center crop included.
+
+    Args:
+        layer: The cached layer.
+        center: Outputs for the center crop, ``(rows, ...)``.
+        random: Outputs for random views, ``(views, rows, ...)``; None: the center crop only.
+        views: Number of views of an image in a step.
+        distinct: The views of one image in one step differ, as long as there are enough.
+        seed: Seed of the draws.
     """
 
     def __init__(
@@ -91,7 +107,14 @@ class CachedSource:
 
 
 class PixelSource:
-    """Pixels, cropped anew at every draw by a few threads one step ahead."""
+    """Pixels, augmented anew at every draw by a thread pool, one step ahead.
+
+    Args:
+        pixels: Cache of decoded images.
+        views: One augmentation for each view of an image.
+        center: The view of an evaluation.
+        seed: Seed of the draws.
+    """
 
     layer = PIXELS
 
@@ -106,7 +129,7 @@ class PixelSource:
         return tuple(torch.from_numpy(np.stack([p[v] for p in images])) for v in range(len(self._views)))
 
     def prepare(self, rows: np.ndarray, mine: slice, step: int) -> None:
-        """Begin with the views of a step that is still to come."""
+        """Start to draw the views of a later step."""
         if step not in self._ahead:
             places = range(*mine.indices(len(rows)))
             self._ahead[step] = [self._pool.submit(self._draw, int(rows[p]), step, p) for p in places]

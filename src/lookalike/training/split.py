@@ -1,4 +1,4 @@
-"""Who trains, who chooses the step, who is tested: a report should speak of classes never seen in training."""
+"""Splits of the images into training, validation and test; by default the test classes are not trained on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ _ENOUGH = 6  # classes with two images: fewer cannot be parted into three sides 
 
 @dataclass(frozen=True)
 class Division:
-    """Row numbers of the three sides, and how they came about."""
+    """Row numbers of the three splits.
+
+    Args:
+        train: Rows to train on.
+        validation: Rows that select the best step.
+        test: Rows that the result is measured on.
+        rule: How the test rows were chosen: `table`, `halves`, `classes`, `images` or `none`.
+        notes: Remarks for the user.
+    """
 
     train: np.ndarray
     validation: np.ndarray
@@ -28,7 +36,7 @@ class Division:
     notes: list[str] = field(default_factory=list)
 
     def mark(self, table: Table) -> Table:
-        """The table with our sides in `split` (`train`, `val`, `test` or nothing); its own stays beside it."""
+        """The table with this split in the column `split`; a split of its own moves to `official_split`."""
         out = np.full(len(table), None, object)
         out[self.train], out[self.validation], out[self.test] = "train", "val", "test"
         if table.has("split") and not table.has("official_split"):
@@ -36,19 +44,38 @@ class Division:
         return table.with_column("split", pa.array(out, pa.string()))
 
     def with_unlabeled(self, table: Table) -> Division:
-        """For a method that needs no labels: images without one train too."""
+        """The split with all unlabeled images in the training set, for methods without labels."""
         free = np.flatnonzero(table.labels()[0] < 0)
         return replace(self, train=np.union1d(self.train, free))
 
     def follow(self, table: Table) -> Division:
-        """The same division of a marked table that has lost some rows."""
+        """The same split of a marked table from which some rows were removed."""
         split = table.column("split") if table.has("split") else np.full(len(table), None, object)
         train, held, test = (np.flatnonzero(split == name) for name in ("train", "val", "test"))
         return replace(self, train=train, validation=held, test=test)
 
 
 def divide(table: Table, data: DataSettings) -> Division:
-    """Part the rows as the settings say; `auto` takes the best rule that the table allows."""
+    """Split the rows of a table as the settings say; `auto` takes the best rule that the table allows.
+
+    Args:
+        table: The images.
+        data: Settings of the split.
+
+    Returns:
+        Row numbers of the three splits; without labels all rows are training rows.
+
+    Raises:
+        LookalikeError: If the rule does not fit the table, as for a missing split column or too few classes.
+
+    Example:
+        >>> from lookalike.data import read_table
+        >>> from lookalike.training.settings import DataSettings
+        >>> from lookalike.training.split import divide
+        >>> division = divide(read_table("photos"), DataSettings(split="images", validation_fraction=0))
+        >>> len(division.train), len(division.test), division.rule
+        (16, 8, 'images')
+    """
     codes, names = table.labels()
     if not names:
         every = np.arange(len(table))
@@ -106,14 +133,14 @@ def _given(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.n
 
 
 def _pairs(codes: np.ndarray) -> int:
-    """Classes with two images or more."""
+    """Number of classes with two images or more."""
     return int((np.unique(codes[codes >= 0], return_counts=True)[1] >= 2).sum())
 
 
 def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """(kept, held out): whole classes at random, at least two with a pair on each side.
 
-    Classes with one image are dealt out too: they ask nothing, but stand in the gallery as distractors.
+    Classes with a single image are distributed as well: they cannot be queries, but are distractors in the gallery.
     """
     if share == 0:
         return rows, rows[:0]
@@ -133,7 +160,7 @@ def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what
 
 
 def _by_image(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out): some images of every class that has four or more, two at least on each side."""
+    """(kept, held out): some images of every class with four or more, at least two on each side."""
     held = []
     if share:
         for code in np.unique(codes[rows]):

@@ -1,9 +1,9 @@
-"""One step's gradient: the loss is always that of the joint batch.
+"""The gradient of one step: the loss is always that of the joint batch.
 
-Embeddings are small, so the loss can be computed on all of them at once even where the images were
-embedded in micro-batches or on several processes: embed everything without gradient, take the joint loss
-on the embeddings as leaves, then embed each micro-batch again and send its slice of the leaves' gradient
-back. The result is the gradient of the joint loss, not an approximation of it (docs/design/training.md).
+Embeddings are small, so the loss can be computed on all of them at once even if the images are embedded in
+micro-batches or by several processes: embed everything without gradient, compute the joint loss with the embeddings as
+leaves, then embed each micro-batch again and backpropagate its slice of the leaves' gradient. The result is exactly the
+gradient of the joint loss (docs/design/training.md).
 """
 
 from __future__ import annotations
@@ -31,9 +31,18 @@ def joint_gradient(
     autocast: Callable[[], AbstractContextManager[Any]],
     backward: Callable[[Tensor], None],
 ) -> Tensor:
-    """Add the gradient of the joint loss to the parameters, the same on every process; the loss.
+    """Add the gradient of the joint loss to the parameters, the same in every process.
 
-    `mine` holds this process's images, `joint` the labels and ids of all of them.
+    Args:
+        method: The training method.
+        mine: The images of this process.
+        joint: Labels and ids of the images of all processes.
+        accumulate: Number of micro-batches that `mine` is split into.
+        autocast: Context manager of the forward pass.
+        backward: Backpropagates the loss, as `Fabric.backward`.
+
+    Returns:
+        The joint loss, detached.
     """
     if distributed.world() == 1 and accumulate == 1:
         loss = method.joint_loss(_embed(method, mine, autocast), replace(joint, views=()))
@@ -78,7 +87,7 @@ def joint_gradient(
 
 
 def trained(method: Method) -> list[nn.Parameter]:
-    """All parameters that may move, the model's and the method's, in a fixed order."""
+    """All trainable parameters of model and method, in a fixed order."""
     both = [*method.context.model.parameters(), *method.parameters()]
     return [p for p in both if p.requires_grad]
 
