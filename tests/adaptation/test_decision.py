@@ -229,9 +229,9 @@ def test_what_was_left_unfinished_goes_on_unless_it_may_have_used_them(
     run, _ = two_versions(classifier, target, tmp_path)
     ids = json.loads((run.path / "versions/1/pool.json").read_text())["ids"]
     pending = run.path / "pending.json"
-    asked = ledger(run)[1]["asked"]
+    requested = ledger(run)[1]["request"]
     shutil.copy(run.path / "versions/1/target.parquet", run.path / "pending.parquet")
-    pending.write_text(json.dumps({"asked": asked, "pool": ids}))
+    pending.write_text(json.dumps({"request": requested, "pool": ids}))
     other = next(helpers.make_images(tmp_path / "other", classes=1, images=1, seed=30).rglob("*.*"))
     la.forget(model=run.path, images=[other])
     assert pending.is_file() and "given up" not in capsys.readouterr().err, "its pool never had it"

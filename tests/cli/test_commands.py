@@ -173,7 +173,7 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
         "best_step": 350,
         "images": {"train": 1680, "validation": 240, "test": 720},
         "seconds": {"prepare": 9.0, "train": 41.2, "measure": 3.0},
-        "kept": "trained",
+        "selected": "trained",
         "verdict": "Training helped.",
         "measured": {n: {"recall@1": {"value": v}} for n, v in (("starting model", 0.642), ("trained", 0.721))},
         "differences": {"starting model": {"recall@1": {"difference": 0.079, "low": 0.061, "high": 0.096}}},
@@ -185,7 +185,7 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
     assert "Recall@1   starting model 0.642  trained 0.721  +7.9 (6.1 to 9.6)" in lines
     assert len(lines) <= 12
     assert lines[-1] == "Next       lookalike index FOLDER --model runs/a"
-    assert cli("train", "d", "--json").json["kept"] == "trained"
+    assert cli("train", "d", "--json").json["selected"] == "trained"
 
 
 def test_recipes_are_listed_shown_and_copied(cli) -> None:

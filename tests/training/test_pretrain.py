@@ -44,7 +44,7 @@ def flat(folder, tmp_path_factory):
 
 def test_an_unlabeled_folder_becomes_a_model_that_train_and_index_take(flat, folder, tiny, tmp_path):
     done = pretrain(data=flat, method="moco", model=tiny, out=tmp_path / "run", settings=FEW)
-    assert done.result["finished"] and done.result["kept"] == "undecided"
+    assert done.result["finished"] and done.result["selected"] == "undecided"
     assert "no labeled images" in done.result["verdict"]
     before, after = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path / "trained")
     assert Embedder.from_pretrained(done.path).fingerprint() == before.fingerprint()  # the default stays
@@ -73,7 +73,7 @@ def test_with_labels_knn_is_followed_and_decides(folder, tiny, tmp_path):
     result = done.result
     assert result["images"] == {"train": 72, "validation": 0, "test": 24}
     assert result["queries"] == 24  # held-out images, looked for among those trained on
-    assert result["kept"] == ("trained" if result["better"] else "starting model")
+    assert result["selected"] == ("trained" if result["better"] else "starting model")
     assert result["better"] == (result["knn"]["difference"]["low"] > 0)
     assert set(result["knn"]["accuracy"]["trained"]) == {"10", "20", "100", "200"}
     assert "curves" in done.read_sections() and "table" in done.read_sections()

@@ -40,7 +40,7 @@ def done(flat, tiny, tmp_path_factory):  # noqa: F811
 
 def test_without_labels_both_are_kept_and_the_verdict_is_undecided(done, tiny):
     result = done.result
-    assert result["method"] == "carp" and result["kept"] == "undecided" and not result["better"]
+    assert result["method"] == "carp" and result["selected"] == "undecided" and not result["better"]
     start, kept = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
     trained, student = (Embedder.from_pretrained(done.path / name) for name in ("trained", "student"))
     assert kept.fingerprint() == start.fingerprint()
@@ -99,7 +99,7 @@ def test_what_was_pretrained_can_be_adapted(done, folder, tmp_path):
 def test_with_labels_knn_decides_and_teacher_and_student_are_measured(folder, tiny, tmp_path):
     done = pretrain(data=folder, model=tiny, out=tmp_path / "run", settings=FEW)
     result, log = done.result, done.read_log()
-    assert result["kept"] == ("trained" if result["knn"]["difference"]["low"] > 0 else "starting model")
+    assert result["selected"] == ("trained" if result["knn"]["difference"]["low"] > 0 else "starting model")
     assert set(result["knn"]["accuracy"]) == {"starting model", "trained", "student"}
     assert "k-NN accuracy" in result["verdict"] and "24 held-out images" in result["verdict"]
     rows = [row for row in log if "knn/accuracy@20" in row]
@@ -111,7 +111,7 @@ def test_with_labels_knn_decides_and_teacher_and_student_are_measured(folder, ti
     better = pretrain(
         data=folder, model=tiny, out=tmp_path / "kept", settings=merge(FEW, {"keep": "trained"}), report=False
     )
-    assert better.result["kept"] == "trained" and not (better.path / "trained").exists()
+    assert better.result["selected"] == "trained" and not (better.path / "trained").exists()
     assert Embedder.from_pretrained(better.path).prototypes is not None
 
 

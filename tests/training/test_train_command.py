@@ -84,7 +84,7 @@ def test_all_ways_to_train_move_what_they_should(folder, tiny, tmp_path, mode):
 def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
     done = run(folder, tiny, tmp_path / "run", optimizer={"lr": 30.0}, report=True)
     assert done.result["best_step"] == 0
-    assert done.result["kept"] == "starting model"
+    assert done.result["selected"] == "starting model"
     assert "training did not help" in done.result["verdict"]
     kept = Embedder.from_pretrained(tmp_path / "run")
     assert kept.fingerprint() == Embedder.from_pretrained(tiny).fingerprint()

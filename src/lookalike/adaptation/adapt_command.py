@@ -117,7 +117,7 @@ def adapt(
     first = np.sort(np.unique(found.column("content_id").astype(str), return_index=True)[1])
     if len(first) < len(found):
         say.say(f"{len(found) - len(first)} copies of other images are left out.")
-    asked = AdaptRequest(
+    request = AdaptRequest(
         labeled=labeled,
         gallery=_text(gallery),
         clusters=clusters,
@@ -133,26 +133,28 @@ def adapt(
     versions = Versions.of(model)
     if versions is None:
         base = Embedder.from_pretrained(model, device=CPU)
-        run = Run.create("adapt", {"model": str(model), "target": table.name, **asked.to_json()}, path=out)
+        run = Run.create("adapt", {"model": str(model), "target": table.name, **request.to_json()}, path=out)
         with run.or_nothing(), run.locked():
             versions = Versions.create(run, base)
-            new_version(versions, found.take(first), asked)
+            new_version(versions, found.take(first), request)
             run.checkpoints.mkdir(exist_ok=True)  # from here on the run is worth keeping
         return run
     if out is not None:
         raise LookalikeError(f"`{model}` is an adapted model and gets a new version where it is; leave --out out.")
     with versions.locked():
-        new_version(versions, found.take(first), asked)
+        new_version(versions, found.take(first), request)
     return versions.run
 
 
 def _resumed(run: Run, *others: object) -> Run:
     if any(other is not None for other in others):
-        raise LookalikeError("--resume goes on with what was asked for then; leave the model and --target out.")
+        raise LookalikeError(
+            "--resume continues with the arguments of the stopped run; leave the model and --target out."
+        )
     versions = Versions(run)
     with versions.locked():
-        asked, target, ids = Pending(run).read()
-        new_version(versions, target, asked, ids, begun=ids is not None)
+        request, target, ids = Pending(run).read()
+        new_version(versions, target, request, ids, begun=ids is not None)
     return run
 
 
@@ -165,14 +167,14 @@ def _text(path: str | Path | None) -> str | None:
 
 
 def new_version(
-    versions: Versions, target: Table, asked: AdaptRequest, only: set[str] | None = None, *, begun: bool = False
+    versions: Versions, target: Table, request: AdaptRequest, only: set[str] | None = None, *, begun: bool = False
 ) -> int:
     """Adapt the base model once more and let the gate decide.
 
     Args:
         versions: The versions of the run.
         target: Images to adapt to.
-        asked: What was requested.
+        request: What was requested.
         only: Content ids of the pool as it was; None: all of it.
         begun: Continue the pending adaptation.
 
@@ -183,43 +185,43 @@ def new_version(
     now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
     pending = Pending(versions.run)
     if not begun:
-        pending.begin(asked, target, None if only is None else sorted(only))
-    pool = read_pool(asked.pool, allow=asked.allow, deny=[*asked.deny, *versions.denied], progress=True)
+        pending.begin(request, target, None if only is None else sorted(only))
+    pool = read_pool(request.pool, allow=request.allow, deny=[*request.deny, *versions.denied], progress=True)
     if only is not None:
         pool = pool.only(only)
-    elif idle := [pattern for pattern in pool.idle if pattern in (*asked.allow, *asked.deny)]:
+    elif idle := [pattern for pattern in pool.idle if pattern in (*request.allow, *request.deny)]:
         such = pool.names[0] if pool.names else "archive/2020/*"
         raise LookalikeError(
             f"No pool image is meant by {', '.join(f'`{pattern}`' for pattern in idle)}: --allow and --deny take "
             f"content ids, or patterns of folder/path such as `{such}`."
         )
     # What is kept aside to judge by must not be learned from by way of the pool.
-    judges = [target.take(held_out(target, asked.settings.held_out_fraction, asked.seed))]
-    judges += [] if asked.judge is None else [audit(read_table(asked.judge), near=False).table]
+    judges = [target.take(held_out(target, request.settings.held_out_fraction, request.seed))]
+    judges += [] if request.judge is None else [audit(read_table(request.judge), near=False).table]
     aside = {str(id_) for table in judges for id_ in table.column("content_id")}
     pool = pool.without(aside, "kept aside to judge by")
     if pool.left_out:
         say.say("Of the pool, left out: " + ", ".join(f"{count:,} {why}" for why, count in pool.left_out.items()) + ".")
     if not begun:
-        pending.begin(asked, target, pool.ids)
+        pending.begin(request, target, pool.ids)
     elif only is not None and len(pool) < len(only):
         raise LookalikeError(
             f"{len(only) - len(pool)} pool images are gone since the adaptation in `{versions.run.path}` began; "
             "it cannot be resumed."
         )
-    trial = run_trial(base, now, target, pool, asked, pending)
-    about = {"asked": asked.to_json(), "weights": trial.weights, "classes": trial.classes, "counts": trial.counts}
+    trial = run_trial(base, now, target, pool, request, pending)
+    about = {"request": request.to_json(), "weights": trial.weights, "classes": trial.classes, "counts": trial.counts}
     number = versions.add(
         trial.candidate,
         trial.decision,
         receipts=trial.receipts,
         target=target,
         pool={
-            "folders": asked.pool,
+            "folders": request.pool,
             "ids": pool.ids,
             "names": pool.names,
             "left_out": pool.left_out,
-            "uses_ivf": uses_ivf(pool, asked.settings),
+            "uses_ivf": uses_ivf(pool, request.settings),
         },
         about=about,
     )
@@ -287,14 +289,14 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
             pending.end()
             say.say("The adaptation that was left unfinished is given up: it began before this.")
         if again is not None and kept is not None:
-            asked = AdaptRequest.from_json(again["asked"])
-            pending.begin(asked, kept[0], sorted(kept[1]))
+            request = AdaptRequest.from_json(again["request"])
+            pending.begin(request, kept[0], sorted(kept[1]))
         versions.denied = sorted({*versions.denied, *gone})
         versions.drop(affected)
         for row in versions.rows:
             _strike(versions.folder(row["number"]), gone)
         if again is not None and kept is not None:
-            number = _made_again(versions, kept[0], asked, kept[1])
+            number = _made_again(versions, kept[0], request, kept[1])
         else:
             say.say("The model in use never saw them, as its receipts show; it stays as it is.")
     return {
@@ -307,9 +309,9 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
     }
 
 
-def _made_again(versions: Versions, target: Table, asked: AdaptRequest, only: set[str]) -> int:
+def _made_again(versions: Versions, target: Table, request: AdaptRequest, only: set[str]) -> int:
     try:
-        return new_version(versions, target, asked, only)
+        return new_version(versions, target, request, only)
     except Stopped:
         raise
     except LookalikeError as error:

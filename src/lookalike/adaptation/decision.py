@@ -27,7 +27,7 @@ def decide(
     models: tuple[Embedder, Embedder, Embedder],
     learn: Table,
     aside: Table,
-    asked: AdaptRequest,
+    request: AdaptRequest,
     classes: Classes,
     *,
     expert: Embedder,
@@ -38,20 +38,20 @@ def decide(
     rows = candidate.encode(aside, runtime="torch")
     if not _is_finite(candidate, rows):
         return Decision(False, ["what it learned is not finite: a lower rate may help"], "without labels")
-    if asked.judge is not None or asked.labeled:
-        table = aside if asked.judge is None else _audited(asked.judge)
-        others = [] if asked.source is None else [_audited(asked.source)]
-        others += [] if asked.gallery is None else [_audited(asked.gallery)]
-        return _by_labels(now, candidate, _unseen(table, learn, *others), asked.seed)
+    if request.judge is not None or request.labeled:
+        table = aside if request.judge is None else _audited(request.judge)
+        others = [] if request.source is None else [_audited(request.source)]
+        others += [] if request.gallery is None else [_audited(request.gallery)]
+        return _by_labels(now, candidate, _unseen(table, learn, *others), request.seed)
     if candidate.classifier is None:
         return _by_what_it_finds(
-            now, Seen(rows, viewed(candidate, aside, asked.seed)), aside, asked.seed, classes, alarm
+            now, Seen(rows, viewed(candidate, aside, request.seed)), aside, request.seed, classes, alarm
         )
     old, beside = (probabilities(model, model.encode(aside, runtime="torch"), None) for model in (now, anchor))
     new = probabilities(candidate, rows, None)
     ids = [str(id_) for id_ in aside.column("content_id")]
     near = np.maximum(signals.nearest(embedded(expert, ids, aside), 5), 0)
-    bn = asked.settings.method == "bn"
+    bn = request.settings.method == "bn"
     return gate.without_labels(old, beside, new, near, alarm=alarm, anchor_asked=bn)
 
 

@@ -139,11 +139,11 @@ def nearest(
     index, scores = out.index, out.scores
     search: Search = IVFIndex(pool, target) if len(pool) > exact else partial(_exact, pool)
     names = np.asarray(pool_ids)
-    asked, wide, copies = np.arange(len(target)), min(len(pool), k + 4), 0
-    while len(asked):
-        found, places = search(target[asked], wide)
+    open_rows, wide, copies = np.arange(len(target)), min(len(pool), k + 4), 0
+    while len(open_rows):
+        found, places = search(target[open_rows], wide)
         again = []
-        for row, values, at in zip(asked, found, places, strict=True):
+        for row, values, at in zip(open_rows, found, places, strict=True):
             copy = (at >= 0) & ((values >= near_copy) | (names[at] == target_ids[int(row)]))
             keep = np.flatnonzero(~copy & (at >= 0))[:k]
             if len(keep) < k and wide < len(pool):
@@ -151,7 +151,7 @@ def nearest(
                 continue
             index[row, : len(keep)], scores[row, : len(keep)] = at[keep], values[keep]
             copies += int(copy.sum())
-        asked, wide = np.asarray(again, np.int64), min(len(pool), 4 * wide)
+        open_rows, wide = np.asarray(again, np.int64), min(len(pool), 4 * wide)
     return Retrieved(index, scores, copies)
 
 

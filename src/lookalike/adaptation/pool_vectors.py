@@ -138,8 +138,8 @@ def retrieve(
     how = {"random": [seed, chosen.copy_threshold], "nearest": [chosen.copy_threshold, uses_ivf(pool, chosen)]}[
         chosen.retrieval
     ]
-    asked = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
-    path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, asked)
+    query = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
+    path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, query)
     if not (path / "about.json").is_file():
         mine = embedded(expert, ids, images, progress=progress)
         theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)

@@ -48,11 +48,11 @@ class Pending:
         self.file, self.table = run.path / "pending.json", run.path / "pending.parquet"
         self.checkpoint = run.checkpoints / checkpoint.LAST
 
-    def begin(self, asked: AdaptRequest, target: Table, pool_ids: list[str] | None = None) -> None:
+    def begin(self, request: AdaptRequest, target: Table, pool_ids: list[str] | None = None) -> None:
         """Record what is needed to repeat the adaptation and drop an earlier checkpoint; None: pool not known yet."""
         self.end()
         target.save(self.table)
-        write_json(self.file, {"asked": asked.to_json(), "pool": pool_ids})
+        write_json(self.file, {"request": request.to_json(), "pool": pool_ids})
 
     def read(self) -> tuple[AdaptRequest, Table, set[str] | None]:
         """The request, the target and the ids of the pool.
@@ -70,7 +70,7 @@ class Pending:
                 raise LookalikeError(
                     f"`{file}` has changed since the adaptation in `{self.run.path}` began; it cannot be resumed."
                 )
-        return AdaptRequest.from_json(found["asked"]), table, None if found["pool"] is None else set(found["pool"])
+        return AdaptRequest.from_json(found["request"]), table, None if found["pool"] is None else set(found["pool"])
 
     def owes(self, ids: set[str]) -> bool:
         """Whether an adaptation is pending that may have used these pool images."""

@@ -145,20 +145,22 @@ class Classes:
         return prototypes(model.encode(self.table, runtime="torch"), self.codes, len(self.prototypes))
 
 
-def find_classes(model: Embedder, learn: Table, asked: AdaptRequest) -> Classes:
+def find_classes(model: Embedder, learn: Table, request: AdaptRequest) -> Classes:
     """The classes of the model's classifier, of labels or a gallery, or clusters; else none, with the reason."""
     if model.classifier is not None:
         return Classes(names_of(model), None, "the model's classifier")
-    if asked.labeled or asked.gallery is not None:
-        table = learn if asked.gallery is None else audit(read_table(asked.gallery), near=False).table
+    if request.labeled or request.gallery is not None:
+        table = learn if request.gallery is None else audit(read_table(request.gallery), near=False).table
         codes, names = table.labels()
         if len(names) < 2:
             raise LookalikeError(f"`{table.name}` has {len(names)} classes; at least 2 are needed.")
         rows = model.encode(table, runtime="torch")
-        how = "labels of the target" if asked.gallery is None else f"prototypes of {len(names)} classes of the gallery"
+        how = (
+            "labels of the target" if request.gallery is None else f"prototypes of {len(names)} classes of the gallery"
+        )
         return Classes(names, prototypes(rows, codes, len(names)), how, table=table, codes=codes)
     rows = normalize(model.encode(learn, runtime="torch"))
-    found = find_clusters(rows, asked.clusters, seed=asked.seed)
+    found = find_clusters(rows, request.clusters, seed=request.seed)
     if found.centers is None:
         return Classes([], None, found.why)
     groups = (rows @ found.centers.T).argmax(1)

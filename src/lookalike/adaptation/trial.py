@@ -65,20 +65,20 @@ class Setup:
         return self.found.among_used()
 
 
-def set_up(base: Embedder, target: Table, pool: Pool, asked: AdaptRequest, *, progress: bool = False) -> Setup:
+def set_up(base: Embedder, target: Table, pool: Pool, request: AdaptRequest, *, progress: bool = False) -> Setup:
     """Set up an adaptation: held-out images, statistics, retrieval, classes and the loop.
 
     Args:
         base: The base model.
         target: Images to adapt to.
         pool: Images to retrieve from.
-        asked: What was requested.
+        request: What was requested.
         progress: Show progress bars.
 
     Raises:
         LookalikeError: If there are too few images.
     """
-    chosen, seed = asked.settings, asked.seed
+    chosen, seed = request.settings, request.seed
     held = held_out(target, chosen.held_out_fraction, seed)
     learn, aside = target.take(~held), target.take(held)
     if len(learn) < 2 or len(aside) < 1:
@@ -91,11 +91,11 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: AdaptRequest, *, pr
     above = PIXELS if chosen.method == "bn" or chosen.batch_norm == "frozen" else pick_layer(base, chosen.layer)
     anchor = base if own else recalibrated(base, squares(base, learn, mixed_parts(ids)), above=above)
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
-    expert = base if asked.retriever is None else Embedder.from_pretrained(asked.retriever, device=CPU)
+    expert = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=CPU)
     found = retrieve(expert, ids, learn, pool, chosen, seed=seed, progress=progress)
-    classes = find_classes(start, learn, asked)
+    classes = find_classes(start, learn, request)
     labels = None
-    if asked.labeled:
+    if request.labeled:
         start = with_classifier(start, classes)
         labels = codes_of(learn, classes.names)
     begun = classes.prototypes if start.classifier is None else None
@@ -116,7 +116,7 @@ def set_up(base: Embedder, target: Table, pool: Pool, asked: AdaptRequest, *, pr
             scores=found.scores,
             pool_ids=[pool.ids[i] for i in found.used],
             friends=None if rows is None else target_classes.reciprocal(rows),
-            source=_source(asked, start, layer, classes),
+            source=_source(request, start, layer, classes),
             recluster=classes.moving,
             seed=seed,
         )
@@ -136,11 +136,11 @@ def squares(model: Embedder, table: Table, parts: Sequence[np.ndarray]) -> Itera
         yield torch.from_numpy(np.stack([model.crop(rows.open_bytes(i)) for i in range(len(rows))]))
 
 
-def _source(asked: AdaptRequest, model: Embedder, layer: str, classes: Classes) -> Any:
-    if asked.source is None:
+def _source(request: AdaptRequest, model: Embedder, layer: str, classes: Classes) -> Any:
+    if request.source is None:
         return None
-    table = audit(read_table(asked.source), near=False).table
-    return make_views(model, layer, table, None, views=1, seed=asked.seed), codes_of(table, classes.names)
+    table = audit(read_table(request.source), near=False).table
+    return make_views(model, layer, table, None, views=1, seed=request.seed), codes_of(table, classes.names)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,9 @@ class Trial:
         return hash_bytes(*(tensor_bytes(value) for value in self.candidate.state_dict().values()))
 
 
-def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: AdaptRequest, pending: Pending) -> Trial:
+def run_trial(
+    base: Embedder, now: Embedder, target: Table, pool: Pool, request: AdaptRequest, pending: Pending
+) -> Trial:
     """Adapt a copy of a model and decide whether it is promoted.
 
     Args:
@@ -171,17 +173,17 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
         now: The model in use, which the candidate must beat.
         target: Images to adapt to.
         pool: Images to retrieve from.
-        asked: What was requested.
+        request: What was requested.
         pending: Where checkpoints are written.
     """
-    chosen = asked.settings
-    made = set_up(base, target, pool, asked, progress=True)
+    chosen = request.settings
+    made = set_up(base, target, pool, request, progress=True)
     used, network = made.found.used, made.network
     receipts, alarm, log, never = Receipts(len(used)), None, [], 0
     if made.adapter is None and chosen.stream and chosen.method != "source":
-        alarm = _alarm_alone(made, chosen.batch_size, asked.seed)
+        alarm = _alarm_alone(made, chosen.batch_size, request.seed)
     if chosen.method == "on_target":
-        network = Network(on_target(network, made.learn, chosen, seed=asked.seed), network.layer)
+        network = Network(on_target(network, made.learn, chosen, seed=request.seed), network.layer)
     elif (adapter := made.adapter) is not None:
         alarm = _alarm(adapter) if network.classes else None
         _fit(adapter, pending)
@@ -191,13 +193,13 @@ def run_trial(base: Embedder, now: Embedder, target: Table, pool: Pool, asked: A
         value.requires_grad_(True)
     candidate.name, candidate.parent = f"{base.name}-adapted", base.fingerprint()
     judged = [now, made.anchor, candidate]
-    if asked.labeled:
+    if request.labeled:
         judged = [with_classifier(model, made.classes) for model in judged]
     decision = decide(
         (judged[0], judged[1], judged[2]),
         made.learn,
         made.aside,
-        asked,
+        request,
         made.classes,
         expert=made.expert,
         alarm=alarm,
@@ -258,10 +260,10 @@ def _watching(pending: Pending, bar: Progress, stopped: Callable[[], bool]) -> C
 
     def watch(adapter: Adapter) -> None:
         bar.advance(1)
-        last, asked = adapter.step == adapter.total, distributed.any_of(stopped())
-        if distributed.is_main() and (last or asked or adapter.step % adapter.settings.checkpoint_every == 0):
+        last, stopping = adapter.step == adapter.total, distributed.any_of(stopped())
+        if distributed.is_main() and (last or stopping or adapter.step % adapter.settings.checkpoint_every == 0):
             pending.save(adapter.state())
-        if asked and not last:
+        if stopping and not last:
             raise Stopped(
                 f"Stopped at step {adapter.step:,} of {adapter.total:,}; nothing is lost. "
                 f"Continue with: lookalike adapt --resume {pending.run.path}"
@@ -280,6 +282,6 @@ def fit_in_process(folder: str) -> int:
 
 def restore_setup(run: Run) -> Setup:
     """Set up the pending adaptation of a run from its files."""
-    asked, target, ids = Pending(run).read()
+    request, target, ids = Pending(run).read()
     base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=CPU)
-    return set_up(base, target, read_pool(asked.pool).only(ids or set()), asked)
+    return set_up(base, target, read_pool(request.pool).only(ids or set()), request)

@@ -133,7 +133,7 @@ def _train(done: Any, options: Options) -> Answer:
             ("Model", f"{result['model']}, {how}"),
             ("Recall@1", "  ".join(values)),
             ("Verdict", result["verdict"]),
-            ("Saved", f"{result['kept']}, in {link(path / 'model')}"),
+            ("Saved", f"{result['selected']}, in {link(path / 'model')}"),
             ("Report", f"lookalike report {short(path)}"),
             ("Next", f"lookalike index FOLDER --model {short(path)}"),
         ]

@@ -116,7 +116,7 @@ class _Joint:
 @contextlib.contextmanager
 def preserve_statistics(*modules: nn.Module) -> Iterator[None]:
     """Restore the running statistics at the end of the block: for a forward pass that will be repeated."""
-    kept = [
+    saved = [
         (buffer, buffer.clone())
         for module in modules
         for layer in layers(module)
@@ -126,5 +126,5 @@ def preserve_statistics(*modules: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for buffer, value in kept:
+        for buffer, value in saved:
             buffer.copy_(value)

@@ -98,9 +98,9 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
         f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
     )
     blocks.append(cosine)
-    told = describe_filter(log)
-    if told:
-        blocks.append(s.Text(title="The filter", text=told))
+    filter_text = describe_filter(log)
+    if filter_text:
+        blocks.append(s.Text(title="The filter", text=filter_text))
     return s.Section(title="Drift", order=DRIFT_ORDER, blocks=blocks)
 
 

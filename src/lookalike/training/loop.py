@@ -263,9 +263,9 @@ class Loop:
         if rows is None or isinstance(rows, np.ndarray):
             return self.embed(self.parts.train if rows is None else self.parts.train[rows])
         mine = distributed.share(len(rows))
-        found = self.model.encode(rows.take(np.arange(len(rows))[mine]), runtime="torch")
+        vectors = self.model.encode(rows.take(np.arange(len(rows))[mine]), runtime="torch")
         self.train_mode()
-        return distributed.all_gather(torch.from_numpy(found).to(self.device))
+        return distributed.all_gather(torch.from_numpy(vectors).to(self.device))
 
     @torch.no_grad()
     def embed(self, rows: np.ndarray, model: Embedder | None = None) -> Tensor:
@@ -312,28 +312,28 @@ class Loop:
         else:
             rows = self.parts.validation
             vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
-            found = retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
-            best = done.note(step, found[self.settings.metric], found["map@r"])
-            logs.write(step, **{f"validation/{name}": found[name] for name in ("recall@1", "map@r")})
+            metrics = retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            best = done.note(step, metrics[self.settings.metric], metrics["map@r"])
+            logs.write(step, **{f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
         if best and distributed.is_main():
             beside = {
                 name: checkpoint.trainable_state(self.model, twin) for name, twin in self.method.extra_models().items()
             }
-            kept = checkpoint.trainable_state(self.model, self.method.export_model())
-            state = {"step": step, "model": kept, "beside": beside, "keepsakes": self.method.export_tensors()}
+            best_state = checkpoint.trainable_state(self.model, self.method.export_model())
+            state = {"step": step, "model": best_state, "beside": beside, "keepsakes": self.method.export_tensors()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
 
     def _neighbors(self) -> dict[str, float]:
         """k-NN accuracy on the held-out images: a reading, nothing is chosen by it."""
-        known, asked = self.parts.known, self.parts.test
+        known, held_out = self.parts.known, self.parts.test
         labels = self.parts.labels
         out: dict[str, float] = {}
         for name, model in {"": self.method.export_model(), **self.method.extra_models()}.items():
-            rows = [self.embed(side, model).cpu().numpy() for side in (known, asked)]
-            given = (rows[0], labels[known], rows[1], labels[asked])
-            found = weighted_knn(*given, k=KNN_COUNTS, temperature=self.method.knn_temperature)
-            before = f"{name}_" if name else ""
-            out |= {f"knn/{before}accuracy@{k}": value for k, value in found.accuracy.items()}
+            rows = [self.embed(side, model).cpu().numpy() for side in (known, held_out)]
+            arguments = (rows[0], labels[known], rows[1], labels[held_out])
+            result = weighted_knn(*arguments, k=KNN_COUNTS, temperature=self.method.knn_temperature)
+            prefix = f"{name}_" if name else ""
+            out |= {f"knn/{prefix}accuracy@{k}": value for k, value in result.accuracy.items()}
         return out
 
     # ---- state -----------------------------------------------------------------------------------

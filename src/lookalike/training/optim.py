@@ -46,10 +46,10 @@ class LARS(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        found = None
+        loss = None
         if closure is not None:
             with torch.enable_grad():
-                found = closure()
+                loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -57,14 +57,18 @@ class LARS(torch.optim.Optimizer):
                 u = p.grad
                 if p.ndim > 1:
                     u = u.add(p, alpha=group["weight_decay"])
-                    long, steep = torch.linalg.vector_norm(p), torch.linalg.vector_norm(u)
-                    u = u * torch.where((long > 0) & (steep > 0), TRUST * long / steep, torch.ones_like(long))
+                    weight_norm, update_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(u)
+                    u = u * torch.where(
+                        (weight_norm > 0) & (update_norm > 0),
+                        TRUST * weight_norm / update_norm,
+                        torch.ones_like(weight_norm),
+                    )
                 state = self.state[p]
                 if "moving" not in state:
                     state["moving"] = torch.zeros_like(p)
                 state["moving"].mul_(group["momentum"]).add_(u)
                 p.sub_(state["moving"], alpha=group["lr"])
-        return found
+        return loss
 
 
 def learning_rates(settings: OptimizerSettings) -> LearningRates:
@@ -91,9 +95,9 @@ def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings
     """
     groups = []
     for group in method.param_groups(rates):
-        kept = [p for p in group["params"] if p.requires_grad]
-        if kept:
-            groups.append({**group, "params": kept, "initial": group["lr"]})
+        trainable = [p for p in group["params"] if p.requires_grad]
+        if trainable:
+            groups.append({**group, "params": trainable, "initial": group["lr"]})
     known = {id(p) for group in groups for p in group["params"]}
     if any(id(p) not in known for p in trained(method)):
         raise ValueError(f"the method {method.name} leaves parameters out of its groups")
@@ -130,5 +134,5 @@ def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
     past = step - schedule.warmup_steps - 1
     if schedule.kind == "step":
         return schedule.gamma ** (past // schedule.step_size)
-    share = past / max(1, steps - schedule.warmup_steps)
-    return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * share))
+    progress = past / max(1, steps - schedule.warmup_steps)
+    return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))

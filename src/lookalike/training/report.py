@@ -72,24 +72,24 @@ def write_sections(
     labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
     result, gallery = outcome.measured[TRAINED].result, outcome.gallery
     report_images = ReportImages(table, run, labels, names, gallery)
-    frozen, after, kept = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.kept))
-    found, why = calibrate(kept.vectors, labels, query=result.query_index, gallery=gallery)
+    frozen, after, selected = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.selected))
+    calibration, why = calibrate(selected.vectors, labels, query=result.query_index, gallery=gallery)
     note = training_overlap.overlap_note(
         parts.settings.model.name, table.take(result.query_index)
     )  # a run may go on from another
-    kept = EvaluatedModel(kept.name, kept.vectors, kept.result, found, why, note)
-    if outcome.kept == TRAINED:
-        after = kept
+    selected = EvaluatedModel(selected.name, selected.vectors, selected.result, calibration, why, note)
+    if outcome.selected == TRAINED:
+        after = selected
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
-    verdict = sections.verdict_section(frozen, after, kept=outcome.kept == TRAINED, line=line)
+    verdict = sections.verdict_section(frozen, after, kept=outcome.selected == TRAINED, line=line)
     if outcome.neighbors is not None:
         verdict = knn_section(outcome.neighbors, outcome.sentence, line)
     written = {
         "verdict": verdict,
         "table": table_section(outcome),
         "changed": sections.changed_section(report_images, frozen, after),
-        "extremes": sections.extremes_section(report_images, kept),
-        "calibration": sections.calibration_section(kept),
+        "extremes": sections.extremes_section(report_images, selected),
+        "calibration": sections.calibration_section(selected),
         "classes": sections.class_changes_section(frozen, after, names),
         "map": sections.map_section(report_images, [frozen, after]),
     }
@@ -205,11 +205,11 @@ def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
 
 def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Section:
     """The verdict without labeled images: the readings of the collapse guard."""
-    found = last_guard_readings(run.read_log())
+    readings = last_guard_readings(run.read_log())
     figures = [
-        s.Figure(label=name.replace("_", " "), value=round(found[name], 3))
+        s.Figure(label=name.replace("_", " "), value=round(readings[name], 3))
         for name in ("clusters", "in_use", "consistency", "balance", "spread")
-        if name in found
+        if name in readings
     ]
     state = guard_state(run.read_log())
     sentence = outcome.sentence + (f" The guard says: {state}." if state else "")
@@ -219,18 +219,16 @@ def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Se
     )
 
 
-def knn_section(found: KNNComparison, sentence: str, line: str) -> s.Section:
+def knn_section(knn: KNNComparison, sentence: str, line: str) -> s.Section:
     """The verdict on a model trained without labels, and the k-NN accuracy of every model."""
-    change = found.difference
+    change = knn.difference
     gain = {name: 100 * getattr(change, name) for name in ("low", "high")}
-    figures = [
-        s.Figure(label=f"k-NN accuracy, {name}", value=s.Value.of(band)) for name, band in found.intervals.items()
-    ]
+    figures = [s.Figure(label=f"k-NN accuracy, {name}", value=s.Value.of(band)) for name, band in knn.intervals.items()]
     points = s.Value(value=100 * change.difference, **gain, digits=1, signed=True, unit="points")
     figures.append(s.Figure(label="difference", value=points, note=p_text(change.p)))
     tone = "better" if change.better else "worse" if change.worse else "same"
-    counts = list(next(iter(found.accuracy.values())))
-    rows: list[list[s.Cell]] = [[name, *(round(by[k], 4) for k in counts)] for name, by in found.accuracy.items()]
+    counts = list(next(iter(knn.accuracy.values())))
+    rows: list[list[s.Cell]] = [[name, *(round(by[k], 4) for k in counts)] for name, by in knn.accuracy.items()]
     blocks: list[s.Block] = [
         s.Verdict(sentence=sentence, figures=figures, line=line, tone=tone),  # type: ignore[arg-type]
         s.Grid(title="k-NN accuracy", columns=["model", *(f"{k} neighbors" for k in counts)], rows=rows),
@@ -245,22 +243,22 @@ def last_guard_readings(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def guard_state(log: Sequence[Mapping[str, Any]]) -> str:
     """The final state of the collapse guard in words; empty without one."""
-    found = last_guard_readings(log)
-    return STATES[int(found["state"])] if "state" in found else ""
+    readings = last_guard_readings(log)
+    return STATES[int(readings["state"])] if "state" in readings else ""
 
 
 def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
     """The section on collapse, from the rows of the log; None without a guard."""
-    found = last_guard_readings(log)
-    if "state" not in found:
+    readings = last_guard_readings(log)
+    if "state" not in readings:
         return None
     alarms = [row["step"] for row in log if row.get("guard/state", HEALTHY) != HEALTHY]
-    state = STATES[int(found["state"])]
-    told = f"At the end the run is {state}."
+    state = STATES[int(readings["state"])]
+    summary = f"At the end the run is {state}."
     if alarms:
-        told += f" The guard first spoke at step {alarms[0]:,}."
+        summary += f" The guard first spoke at step {alarms[0]:,}."
     blocks: list[s.Block] = [
-        s.Text(text=told),
+        s.Text(text=summary),
         _guard_lines(
             log,
             "clusters",
@@ -290,7 +288,7 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
             note="About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
         ),
     ]
-    rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(found.items())]
+    rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(readings.items())]
     blocks.append(s.Facts(title="Last readings", rows=rows, folded=True))
     return s.Section(title="Collapse guard", order=GUARD_ORDER, blocks=blocks)
 
@@ -312,21 +310,21 @@ def _guard_lines(
     return s.Lines(title=title, x_label="step", y_label=label, series=series, note=note)
 
 
-def prototypes_section(run: Run, parts: TrainingSetup, found: PrototypeFacet) -> s.Section:
+def prototypes_section(run: Run, parts: TrainingSetup, facet: PrototypeFacet) -> s.Section:
     """The largest prototypes with the images nearest to them."""
     report_images = ReportImages(parts.table, run, parts.labels, parts.table.labels()[1], np.arange(len(parts.table)))
-    number, score, _ = found.assigned
-    counts = np.bincount(number, minlength=len(found.prototypes))
+    number, score, _ = facet.assigned
+    counts = np.bincount(number, minlength=len(facet.prototypes))
     shown = []
     for prototype in np.argsort(-counts, kind="stable")[:LARGEST]:
         own = np.flatnonzero(number == prototype)
         best = own[np.argsort(-score[own], kind="stable")][: NEAREST + 1]
-        images = [report_images.image(int(found.rows[i])) for i in best]
+        images = [report_images.image(int(facet.rows[i])) for i in best]
         hits = [s.Hit(image=p, score=float(score[i])) for p, i in zip(images[1:], best[1:], strict=True)]
         name = f"prototype {prototype}: {counts[prototype]:,} images"
         shown.append(s.HitRow(query=images[0], lists=[s.HitList(name=name, hits=hits)]))
     note = (
-        f"{len(found.prototypes):,} prototypes have two or more of {len(found.rows):,} images; the rest is dropped. "
+        f"{len(facet.prototypes):,} prototypes have two or more of {len(facet.rows):,} images; the rest is dropped. "
         "`lookalike index` tags every image with its prototype, to filter and browse by."
     )
     return s.Section(title="Prototypes", order=PROTOTYPES_ORDER, blocks=[s.Hits(rows=shown, note=note)])

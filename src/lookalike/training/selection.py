@@ -49,8 +49,8 @@ class Outcome:
     """`test`, or `validation` when there is no test side."""
     differences: dict[str, dict[str, PairedDifference]]
     """Trained against the two others by name, paired by query, whole classes drawn."""
-    kept: str
-    """Whose model the run ends with; `undecided`: the starting one, with the trained one beside it."""
+    selected: str
+    """The model the run ends with; `undecided`: the starting model, with the trained one saved next to it."""
     sentence: str
     neighbors: KNNComparison | None = None
     """What decided about a model that was trained without labels."""
@@ -63,7 +63,12 @@ class Outcome:
         return bool(self.differences) and all(found["recall@1"].better for found in self.differences.values())
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kept": self.kept, "better": self.better, "verdict": self.sentence, "side": self.side}
+        out: dict[str, Any] = {
+            "selected": self.selected,
+            "better": self.better,
+            "verdict": self.sentence,
+            "side": self.side,
+        }
         if self.measured:
             result = self.measured[TRAINED].result
             out |= {
@@ -97,8 +102,8 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
     pretrained = not methods.find(parts.settings.method.name).needs_labels
     if len(rows) and pretrained:
         # What was learned without labels may search among what it was learned from.
-        asked, rows = rows, np.union1d(parts.known, rows)
-        how = {"query": np.isin(rows, asked), "gallery": np.isin(rows, parts.known)}
+        queries, rows = rows, np.union1d(parts.known, rows)
+        how = {"query": np.isin(rows, queries), "gallery": np.isin(rows, parts.known)}
     gallery = np.flatnonzero(how["gallery"]) if how else np.arange(len(rows))
     measured: dict[str, EvaluatedModel] = {}
     if len(rows) and _pairs(parts.labels[rows]):
@@ -108,13 +113,13 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
             TRAINED: _trained(parts, rows),
         }
         labels = parts.labels[rows]
-        for name, found in vectors.items():
-            measured[name] = EvaluatedModel(name, found, retrieval_metrics(found, labels, **how))
+        for name, embeddings in vectors.items():
+            measured[name] = EvaluatedModel(name, embeddings, retrieval_metrics(embeddings, labels, **how))
     outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
     if pretrained:
         return _select_pretrained(outcome, parts, best, how)
     if parts.settings.keep == "better" and (done.best_step == 0 or not outcome.better) and measured:
-        outcome = replace(outcome, kept=FROZEN)
+        outcome = replace(outcome, selected=FROZEN)
     return replace(outcome, sentence=_sentence(outcome, done, parts.settings.steps))
 
 
@@ -123,21 +128,21 @@ def _select_pretrained(
 ) -> Outcome:
     """Select by k-NN accuracy on held-out images; without labeled images the result is undecided."""
     if not outcome.measured:
-        kept = TRAINED if parts.settings.keep == "trained" else UNDECIDED
-        told = "Undecided: there are no labeled images to measure on. "
-        told += (
-            "The trained model is kept, as was asked for."
-            if kept == TRAINED
+        selected = TRAINED if parts.settings.keep == "trained" else UNDECIDED
+        message = "Undecided: there are no labeled images to measure on. "
+        message += (
+            "The trained model is kept, as requested."
+            if selected == TRAINED
             else f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
         )
-        return replace(outcome, kept=kept, sentence=told)
-    vectors = {name: found.vectors for name, found in outcome.measured.items() if name != START}
+        return replace(outcome, selected=selected, sentence=message)
+    vectors = {name: knn.vectors for name, knn in outcome.measured.items() if name != START}
     for name in iterate_extra_models(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
     labels = parts.labels[outcome.rows]
-    found = compare_knn(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
-    kept = TRAINED if found.difference.better or parts.settings.keep == "trained" else FROZEN
-    return replace(outcome, neighbors=found, kept=kept, sentence=found.sentence(kept == TRAINED))
+    knn = compare_knn(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
+    selected = TRAINED if knn.difference.better or parts.settings.keep == "trained" else FROZEN
+    return replace(outcome, neighbors=knn, selected=selected, sentence=knn.sentence(selected == TRAINED))
 
 
 def _differences(measured: dict[str, EvaluatedModel]) -> dict[str, dict[str, PairedDifference]]:
@@ -154,7 +159,7 @@ def _differences(measured: dict[str, EvaluatedModel]) -> dict[str, dict[str, Pai
 def _sentence(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
     if not outcome.measured:
         return "There are no labeled images to measure on; the trained model is kept unmeasured."
-    end = "" if outcome.kept == TRAINED else " The starting model is kept."
+    end = "" if outcome.selected == TRAINED else " The starting model is kept."
     if done.best_step == 0 and steps:
         return f"Step 0 was the best on the validation images: training did not help.{end}"
     parts = []
@@ -167,10 +172,10 @@ def _sentence(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
             else f"{value} ({low} to {high}) over step 0"
         )
     where = f"on {len(outcome.measured[TRAINED].result.query_index):,} {outcome.side} images"
-    told = f"recall@1 {parts[0]} and {parts[1]}, {where}"
+    summary = f"recall@1 {parts[0]} and {parts[1]}, {where}"
     if outcome.better:
-        return f"Training helped: {told}.{end}"
-    return f"Training was not shown to help: {told}.{end}"
+        return f"Training helped: {summary}.{end}"
+    return f"Training was not shown to help: {summary}.{end}"
 
 
 def _pairs(labels: np.ndarray) -> bool:
@@ -228,8 +233,8 @@ def _trained(parts: TrainingSetup, rows: np.ndarray) -> np.ndarray:
     views = parts.settings.views
     if views.mode == "cached" and views.layer == "pooled":
         return embed_features(parts.model.head, parts.features[rows], parts.model.norm)
-    found: np.ndarray = parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
-    return found
+    vectors: np.ndarray = parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
+    return vectors
 
 
 @dataclass(frozen=True)
@@ -250,18 +255,18 @@ class KNNComparison:
     images: int
 
     def to_json(self) -> dict[str, Any]:
-        by_name = {name: {str(k): v for k, v in found.items()} for name, found in self.accuracy.items()}
+        by_name = {name: {str(k): v for k, v in by_k.items()} for name, by_k in self.accuracy.items()}
         return {**asdict(self), "accuracy": by_name}
 
     def sentence(self, kept: bool) -> str:
         change = self.difference
         low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
         where = f"on {self.images:,} held-out images"
-        told = f"k-NN accuracy {value} points ({low} to {high}) over the starting model, {where}"
+        summary = f"k-NN accuracy {value} points ({low} to {high}) over the starting model, {where}"
         if change.better:
-            return f"Pretraining helped: {told}."
-        return f"Pretraining was not shown to help: {told}. " + (
-            "The trained model is kept, as was asked for." if kept else "The starting model is kept."
+            return f"Pretraining helped: {summary}."
+        return f"Pretraining was not shown to help: {summary}. " + (
+            "The trained model is kept, as requested." if kept else "The starting model is kept."
         )
 
 
@@ -269,7 +274,7 @@ def compare_knn(
     vectors: Mapping[str, np.ndarray],
     labels: np.ndarray,
     known: np.ndarray,
-    asked: np.ndarray,
+    held_out: np.ndarray,
     *,
     before: str,
     after: str,
@@ -280,7 +285,7 @@ def compare_knn(
         vectors: Unit embeddings by model name, ``(n, d)``.
         labels: Class of each row.
         known: Mask of the rows with known labels.
-        asked: Mask of the rows to classify.
+        held_out: Mask of the rows to classify.
         before: Name of the starting model.
         after: Name of the trained model.
 
@@ -289,14 +294,14 @@ def compare_knn(
     """
     accuracy, right = {}, {}
     for name, rows in vectors.items():
-        sides = (rows[known], labels[known], rows[asked], labels[asked])
-        found = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
-        accuracy[name] = found.accuracy
-        right[name] = (found.predicted[KNN_NEIGHBORS] == labels[asked]).astype(float)
-    groups = labels[asked]
+        sides = (rows[known], labels[known], rows[held_out], labels[held_out])
+        result = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
+        accuracy[name] = result.accuracy
+        right[name] = (result.predicted[KNN_NEIGHBORS] == labels[held_out]).astype(float)
+    groups = labels[held_out]
     bands = {name: bootstrap_interval(values, groups=groups) for name, values in right.items()}
     change = paired_test(right[before], right[after], groups=groups)
-    return KNNComparison(accuracy, bands, change, int(asked.sum()))
+    return KNNComparison(accuracy, bands, change, int(held_out.sum()))
 
 
 def iterate_extra_models(parts: TrainingSetup, best: Mapping[str, Any]) -> Iterator[str]:
@@ -323,16 +328,16 @@ class PrototypeFacet:
     assigned: Assignment
 
 
-def prototype_facet(parts: TrainingSetup, keepsakes: Mapping[str, Tensor]) -> PrototypeFacet | None:
+def prototype_facet(parts: TrainingSetup, tensors: Mapping[str, Tensor]) -> PrototypeFacet | None:
     """Assign training images to prototypes with the present model; prototypes with one image are dropped."""
-    if not keepsakes:
+    if not tensors:
         return None
     rows = parts.train
     if len(rows) > MAX_KNOWN_ROWS:
         rows = np.sort(numpy_rng(parts.settings.data.split_seed, "facet").choice(rows, MAX_KNOWN_ROWS, replace=False))
     features = parts.model.features(parts.table.take(rows), runtime="torch", progress=True)
-    found = Prototypes(keepsakes).select_used(features)
-    return PrototypeFacet(rows, found, found.assign(features)) if len(found) else None
+    prototypes = Prototypes(tensors).select_used(features)
+    return PrototypeFacet(rows, prototypes, prototypes.assign(features)) if len(prototypes) else None
 
 
 def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: TrainingProgress) -> PrototypeFacet | None:
@@ -353,22 +358,22 @@ def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: Training
     card = _card(parts, outcome)
     for name in iterate_extra_models(parts, best):
         model.save_pretrained(run.path / name, card={**card, "method": f"{how}, {name}"})
-    found = prototype_facet(parts, best.get("keepsakes", {}))
-    if found is not None:
-        model.prototypes = found.prototypes
-    if outcome.kept == TRAINED:
+    facet = prototype_facet(parts, best.get("keepsakes", {}))
+    if facet is not None:
+        model.prototypes = facet.prototypes
+    if outcome.selected == TRAINED:
         model.save_pretrained(run.model, card={**card, "method": how})
-        return found
+        return facet
     if not methods.find(settings.method.name).needs_labels:
         model.save_pretrained(run.path / TRAINED, card={**card, "method": how})
     starting_model(settings, parts.device).save_pretrained(run.model, card=card)
-    return found
+    return facet
 
 
 def _card(parts: TrainingSetup, outcome: Outcome) -> dict[str, Any]:
     results = [
         {
-            "model": name + (" (this one)" if name == outcome.kept else ""),
+            "model": name + (" (this one)" if name == outcome.selected else ""),
             **{k: m.intervals[k].to_json() for k in CARD_METRICS},
         }
         for name, m in outcome.measured.items()

@@ -100,19 +100,19 @@ class TrainingSetup:
         return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, MAX_KNOWN_ROWS, replace=False))
 
     def __post_init__(self) -> None:
-        chosen, seed, drawn = self.settings.sampler, self.settings.seed, self.training_images.drawn
+        sampler, seed, drawn = self.settings.sampler, self.settings.seed, self.training_images.drawn
         labels = self.train_labels if drawn is None else self.train_labels[drawn]
         self.sampler: Sampler
-        if chosen.kind == "pk":
+        if sampler.kind == "pk":
             self.sampler = PKSampler(
                 labels,
-                classes=chosen.classes_per_batch,
-                images=chosen.images_per_class,
+                classes=sampler.classes_per_batch,
+                images=sampler.images_per_class,
                 seed=seed,
-                replacement=chosen.replacement,
+                replacement=sampler.replacement,
             )
         else:
-            self.sampler = ShuffleSampler(len(labels), size=chosen.batch_size, seed=seed)
+            self.sampler = ShuffleSampler(len(labels), size=sampler.batch_size, seed=seed)
         if drawn is not None:
             self.sampler = Among(drawn, self.sampler)
 

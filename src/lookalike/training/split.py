@@ -93,15 +93,15 @@ def divide(table: Table, data: DataSettings) -> Division:
     if seen:
         notes.append(f"{len(seen)} of {len(set(codes[test]))} test classes are also trained on, with other images.")
     if data.validation_fraction == 0:
-        held, kept = train[:0], train
+        validation, train_rows = train[:0], train
     elif spare is not None and _pairs(codes[spare]) >= 2:
-        held, kept = spare, train
+        validation, train_rows = spare, train
     elif _pairs(codes[train]) >= _ENOUGH:
-        kept, held = _by_class(train, codes, data.validation_fraction, data.split_seed, "validation")
+        train_rows, validation = _by_class(train, codes, data.validation_fraction, data.split_seed, "validation")
     else:
-        kept, held = _by_image(train, codes, data.validation_fraction, data.split_seed, "validation")
+        train_rows, validation = _by_image(train, codes, data.validation_fraction, data.split_seed, "validation")
         notes.append("There are too few classes to hold some out: the best step is chosen on images of known classes.")
-    return Division(np.sort(kept), np.sort(held), np.sort(test), rule, notes)
+    return Division(np.sort(train_rows), np.sort(validation), np.sort(test), rule, notes)
 
 
 def _rule(table: Table, codes: np.ndarray, data: DataSettings) -> str:
@@ -137,12 +137,14 @@ def _pairs(codes: np.ndarray) -> int:
     return int((np.unique(codes[codes >= 0], return_counts=True)[1] >= 2).sum())
 
 
-def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _by_class(
+    rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str
+) -> tuple[np.ndarray, np.ndarray]:
     """(kept, held out): whole classes at random, at least two with a pair on each side.
 
     Classes with a single image are distributed as well: they cannot be queries, but are distractors in the gallery.
     """
-    if share == 0:
+    if fraction == 0:
         return rows, rows[:0]
     values, counts = np.unique(codes[rows], return_counts=True)
     pairs, single = values[counts >= 2], values[counts < 2]
@@ -153,20 +155,22 @@ def _by_class(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what
         )
     held: list[np.ndarray] = []
     for number, (group, least) in enumerate(((pairs, 2), (single, 0))):
-        count = min(max(round(share * len(group)), least), len(group) - least)
+        count = min(max(round(fraction * len(group)), least), len(group) - least)
         held.append(numpy_rng(seed, what, "classes", number).permutation(group)[: max(count, 0)])
     out = np.isin(codes[rows], np.concatenate(held))
     return rows[~out], rows[out]
 
 
-def _by_image(rows: np.ndarray, codes: np.ndarray, share: float, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _by_image(
+    rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str
+) -> tuple[np.ndarray, np.ndarray]:
     """(kept, held out): some images of every class with four or more, at least two on each side."""
     held = []
-    if share:
+    if fraction:
         for code in np.unique(codes[rows]):
             group = rows[codes[rows] == code]
             if len(group) >= 4:
-                count = min(max(round(share * len(group)), 2), len(group) - 2)
+                count = min(max(round(fraction * len(group)), 2), len(group) - 2)
                 held.append(numpy_rng(seed, what, "pictures", code).permutation(group)[:count])
     out = np.isin(rows, np.concatenate(held) if held else [])
     return rows[~out], rows[out]
