@@ -176,7 +176,7 @@ def protocol(
     }
     asked = {"name": name, "methods": list(method), "fractions": list(fraction), "neighbors": list(neighbors)}
     run = Run.create("protocol", {**given, **asked, "seeds": seeds}, path=out)
-    with run.or_nothing(), run.locked():
+    with run.removed_if_failed(), run.locked():
         rows = _measured(given, chosen, method, fraction, neighbors, seeds)
         for section, content in sections(name, chosen, rows).items():
             run.write_section(section, content)

@@ -18,7 +18,7 @@ from benchmarks.provenance import data_folder, data_set, provenance
 from lookalike.core import progress
 from lookalike.core.device import threads
 from lookalike.core.errors import choose
-from lookalike.core.files import plain, write_json
+from lookalike.core.files import to_plain, write_json
 
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
@@ -108,7 +108,7 @@ def bench(
 
     def kept(figures: dict[str, Any], bars: list[Bar], kind: str = "unfinished") -> BenchResult:
         rows = [{**asdict(bar), "ok": bar.ok and not force} for bar in bars]
-        result = BenchResult(name, around, plain(figures), plain(rows))
+        result = BenchResult(name, around, to_plain(figures), to_plain(rows))
         if out is not None:
             seconds = round(time.monotonic() - start, 1)
             write_json(Path(out) / f"{kind}-{name}.json", {**result.to_json(), **provenance(), "seconds": seconds})

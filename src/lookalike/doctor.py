@@ -118,7 +118,7 @@ def _installed(module: str, name: str) -> tuple[str, str] | None:
     if importlib.util.find_spec(module) is None:
         return None
     paths = [Path(file.locate()) for file in package.files or []]
-    return package.version, files.human_bytes(sum(path.stat().st_size for path in paths if path.is_file()))
+    return package.version, files.format_bytes(sum(path.stat().st_size for path in paths if path.is_file()))
 
 
 def _check_package(module: str, name: str, impact: str, *, required: bool) -> Check:
@@ -163,7 +163,7 @@ def _check_cpu() -> Check:
 
 def _check_disk() -> Check:
     free = files.free_bytes(folders.home())
-    detail = f"{files.human_bytes(free)} free, {folders.describe_cache()}"
+    detail = f"{files.format_bytes(free)} free, {folders.describe_cache()}"
     network = folders.network_drive(folders.home())
     if network:
         fix = "set LOOKALIKE_HOME to a local folder"

@@ -40,9 +40,9 @@ def job_gather(rows: list[int]) -> dict:
         "total": total.item(),
         "total_gradient": value.grad.item(),
         "from_first": distributed.broadcast(torch.tensor([me + 7])).item(),
-        "any": distributed.any_of(me == 1),
-        "none": distributed.any_of(False),
-        "where": [distributed.rank(), distributed.world(), distributed.is_main()],
+        "any": distributed.any_rank(me == 1),
+        "none": distributed.any_rank(False),
+        "where": [distributed.rank(), distributed.world_size(), distributed.is_main()],
     }
 
 
@@ -92,13 +92,13 @@ def test_one_process_gives_back_the_very_tensor():
     assert distributed.all_gather(rows, gradient=True) is rows
     assert distributed.all_reduce(rows) is rows
     assert distributed.broadcast(rows) is rows
-    assert (distributed.rank(), distributed.world(), distributed.is_main()) == (0, 1, True)
+    assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (0, 1, True)
 
 
 @pytest.mark.parametrize(("count", "of"), [(10, 1), (10, 3), (2, 4), (0, 2), (128, 2)])
 def test_shares_cover_everything_once_in_order(count, of):
     rows = list(range(count))
-    parts = [rows[distributed.share(count, part, of)] for part in range(of)]
+    parts = [rows[distributed.rank_slice(count, part, of)] for part in range(of)]
     assert [row for part in parts for row in part] == rows
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

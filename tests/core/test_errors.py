@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from lookalike.core.errors import Exit, LookalikeError, choose, nearest
+from lookalike.core.errors import Exit, LookalikeError, choose, suggest
 
 
 def test_nearest_names_the_closest_and_nothing_when_all_are_far() -> None:
-    assert nearest("--lerning-rate", ["--learning-rate", "--steps"]) == "; did you mean `--learning-rate`?"
-    assert nearest("zebra", ["supcon", "triplet"]) == ""
+    assert suggest("--lerning-rate", ["--learning-rate", "--steps"]) == "; did you mean `--learning-rate`?"
+    assert suggest("zebra", ["supcon", "triplet"]) == ""
 
 
 def test_choose_gives_the_name_back_or_a_sentence() -> None:

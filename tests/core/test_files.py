@@ -120,7 +120,7 @@ def test_room_for_a_memory_map_is_taken_first(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(1_000_000)
-    files.reserve(path, 1_000_000)
+    files.reserve_space(path, 1_000_000)
     assert path.stat().st_blocks * 512 >= 1_000_000
 
     def full(*_: int) -> None:
@@ -128,7 +128,7 @@ def test_room_for_a_memory_map_is_taken_first(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(LookalikeError, match="is full"):
-        files.reserve(path, 1_000_000)
+        files.reserve_space(path, 1_000_000)
 
 
 def test_other_disk_errors_keep_their_type(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_json_round_trip_and_damage(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
-    found = files.plain({"a": [float("nan"), np.float32("inf"), 1.5], "p": Path("x"), "t": (1, 2)})
+    found = files.to_plain({"a": [float("nan"), np.float32("inf"), 1.5], "p": Path("x"), "t": (1, 2)})
     assert found == {"a": [None, None, 1.5], "p": "x", "t": [1, 2]}
 
 
@@ -183,13 +183,13 @@ def test_hashes_see_where_one_part_ends(tmp_path: Path) -> None:
 
 
 def test_space_is_asked_for_before_a_long_job(tmp_path: Path) -> None:
-    files.need_space(tmp_path / "not" / "there" / "yet", 1, "The test")
+    files.require_space(tmp_path / "not" / "there" / "yet", 1, "The test")
     with pytest.raises(LookalikeError, match=r"^The test needs about 1\.0 TB|The test needs about 1\d*\.\d TB"):
-        files.need_space(tmp_path, 10**18, "The test")
+        files.require_space(tmp_path, 10**18, "The test")
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (5e12, "5.0 TB")]
 )
 def test_sizes_as_people_read_them(count: float, text: str) -> None:
-    assert files.human_bytes(count) == text
+    assert files.format_bytes(count) == text

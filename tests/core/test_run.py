@@ -48,7 +48,7 @@ def test_the_log_survives_a_torn_line_and_is_cut_for_a_resume() -> None:
     with (run.path / "log.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
     assert [row["step"] for row in run.read_log()] == [0, 1, 2, 3, 4]
-    run.cut_log(2)
+    run.truncate_log(2)
     run.log(step=3, loss=0.0)
     assert [row["step"] for row in run.read_log()] == [0, 1, 2, 3]
 
@@ -65,7 +65,7 @@ def test_results_are_joined_and_sections_are_kept() -> None:
 
 def test_a_image_is_kept_once() -> None:
     run = Run.create("x", {}, path="r")
-    assert run.keep_image(b"jpeg") == run.keep_image(b"jpeg") != run.keep_image(b"other")
+    assert run.store_image(b"jpeg") == run.store_image(b"jpeg") != run.store_image(b"other")
     assert len(list((run.path / "sections" / "images").iterdir())) == 2
 
 

@@ -16,7 +16,7 @@ from lookalike.data.augmentation import CenterView, CropView, MultiView, RandomV
 from lookalike.data.decoding import Preprocess, prepare
 
 PRE = Preprocess(32)
-STRONG = RandomView(PRE, scale=(0.1, 0.9), jitter=1.0, gray=0.2, blur=0.5)
+STRONG = RandomView(PRE, scale=(0.1, 0.9), color_jitter=1.0, grayscale=0.2, blur=0.5)
 # Left to right 0 to 255 in red, top to bottom in green: a square's colors say where it was taken.
 PLACE = np.dstack(np.broadcast_arrays(np.arange(256)[None], np.arange(256)[:, None], 77)).astype(np.uint8)
 
@@ -81,11 +81,12 @@ def test_jitter_changes_colors_and_gray_takes_them_away() -> None:
     square = SCENE[:, :80]
     reference = draw(plain, 0, square)
     jittered = [
-        draw(RandomView(PRE, (1, 1), (1, 1), False, jitter=0.5, jitter_chance=1.0), seed, square) for seed in range(8)
+        draw(RandomView(PRE, (1, 1), (1, 1), False, color_jitter=0.5, color_jitter_probability=1.0), seed, square)
+        for seed in range(8)
     ]
     assert all(away(one, reference) > 1 for one in jittered)
     assert len({one.tobytes() for one in jittered}) == 8
-    gray = draw(RandomView(PRE, (1, 1), (1, 1), False, gray=1.0), 0, square)
+    gray = draw(RandomView(PRE, (1, 1), (1, 1), False, grayscale=1.0), 0, square)
     assert (gray == gray[..., :1]).all()
     noise = numpy_rng(0, "noise").integers(0, 256, (80, 80, 3)).astype(np.uint8)
     blurred = draw(RandomView(Preprocess(80), (1, 1), (1, 1), False, blur=1.0), 3, noise)
@@ -106,7 +107,9 @@ def test_colors_fade_less_with_a_smaller_share_of_the_jitter() -> None:
     red[..., 0] = 200
 
     def color(saturation: float) -> float:
-        view = RandomView(pre, scale=(1.0, 1.0), flip=False, jitter=0.5, jitter_chance=1.0, saturation=saturation)
+        view = RandomView(
+            pre, scale=(1.0, 1.0), flip=False, color_jitter=0.5, color_jitter_probability=1.0, saturation=saturation
+        )
         found = [view(red, numpy_rng(seed)).astype(float) for seed in range(40)]
         shares = [f.min(-1).mean() / max(f.max(-1).mean(), 1e-9) for f in found]
         return float(np.mean(shares))

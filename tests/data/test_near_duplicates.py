@@ -55,7 +55,7 @@ def test_the_bands_reach_exactly_seven_bits() -> None:
 def test_a_hash_is_what_its_definition_says() -> None:
     pixels = make_image(3, width=32, height=32)
     gray = np.asarray(Image.fromarray(pixels).convert("L"), float)
-    assert near_duplicates.look(pixels)[0] == naive.cosine_hash(gray.tolist())
+    assert near_duplicates.perceptual_hash(pixels)[0] == naive.cosine_hash(gray.tolist())
 
 
 def test_find_duplicates_in_another_size_and_quality_are_near() -> None:
@@ -67,9 +67,9 @@ def test_find_duplicates_in_another_size_and_quality_are_near() -> None:
         )
         image = Image.fromarray(pixels)
         looks += [
-            near_duplicates.look(pixels),
-            near_duplicates.look(np.asarray(image.resize((80, 60)))),
-            near_duplicates.look(np.asarray(image.resize((200, 150)))),
+            near_duplicates.perceptual_hash(pixels),
+            near_duplicates.perceptual_hash(np.asarray(image.resize((80, 60)))),
+            near_duplicates.perceptual_hash(np.asarray(image.resize((200, 150)))),
         ]
     hashes = np.array([number for number, _ in looks], np.uint64)
     pairs, _ = near_duplicates.near_pairs(hashes, np.stack([thumb for _, thumb in looks]))
@@ -80,7 +80,9 @@ def test_flat_images_are_told_apart_from_faint_ones() -> None:
     even = np.full((40, 40, 3), 200, np.uint8)
     faint = even.copy()
     faint[10:30, 10:30] = 180
-    assert near_duplicates.flat(np.stack([near_duplicates.look(even)[1], near_duplicates.look(faint)[1]])).tolist() == [
+    assert near_duplicates.flat(
+        np.stack([near_duplicates.perceptual_hash(even)[1], near_duplicates.perceptual_hash(faint)[1]])
+    ).tolist() == [
         True,
         False,
     ]

@@ -32,12 +32,12 @@ def test_every_change_keeps_size_and_kind(name, share):
 
 
 def test_the_same_stream_gives_the_same_view_and_another_one_another():
-    view = RandomView(PRE, augment="rand-m9-mstd0.5", erase=1.0)
+    view = RandomView(PRE, rand_augment="rand-m9-mstd0.5", random_erasing=1.0)
     first, again, other = (view(make_image(), numpy_rng(seed, "view")) for seed in (1, 1, 2))
     assert first.shape == (24, 24, 3)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     assert view_from_json(view.to_json()) == view
-    made = [RandomView(PRE, augment="rand-m9-mstd0.5")(make_image(), numpy_rng(s, "view")) for s in range(12)]
+    made = [RandomView(PRE, rand_augment="rand-m9-mstd0.5")(make_image(), numpy_rng(s, "view")) for s in range(12)]
     bare = [RandomView(PRE)(make_image(), numpy_rng(s, "view")) for s in range(12)]
     changed = sum(not np.array_equal(a, b) for a, b in zip(made, bare, strict=True))
     assert 4 <= changed <= 12  # three of four views have at least one of the two changes
@@ -82,7 +82,7 @@ def test_plain_changes_are_always_made_and_drawn_evenly():
         for seed in range(300):
             augmentation.rand_augment(image, "rand-tv9", numpy_rng(seed, "view"), FILL)
     assert sum(seen.values()) == 600 and min(seen.values()) > 20
-    first, again = (RandomView(PRE, augment="rand-tv9")(make_image(), numpy_rng(3, "view")) for _ in range(2))
+    first, again = (RandomView(PRE, rand_augment="rand-tv9")(make_image(), numpy_rng(3, "view")) for _ in range(2))
     assert np.array_equal(first, again)
 
 
@@ -98,4 +98,4 @@ def test_erasing_paints_one_box_in_the_mean_color():
 @pytest.mark.parametrize("text", ["rand", "rand-m11", "auto-m9", "rand-m9-mstd", "rand-tv31", "rand-tv9-mstd0.5"])
 def test_a_wrong_augmentation_is_one_sentence(text):
     with pytest.raises(LookalikeError, match="is not an augmentation"):
-        RandomView(PRE, augment=text)
+        RandomView(PRE, rand_augment=text)

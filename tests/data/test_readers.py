@@ -177,7 +177,7 @@ def test_a_parquet_table_with_other_types(images_a: Path) -> None:
     table = read_table(images_a / "set.parquet")
     assert table.labels()[1] == ["x", "y"]
     assert table.column("is_query").tolist() == [True, False]
-    assert column(table, "given_size") == ["XL", "S"] and column(table, "size") == [1, 1]
+    assert column(table, "input_size") == ["XL", "S"] and column(table, "size") == [1, 1]
     pq.write_table(pa.table({"path": ["a/1.jpg"], "label": pa.array([[7, 8]])}), images_a / "many.parquet")
     assert read_table(images_a / "many.parquet").label_matrix()[1] == ["7", "8"]
 
@@ -281,7 +281,7 @@ def test_shards_are_indexed_and_read_by_seeking(tmp_path: Path) -> None:
     assert [table.open_bytes(i) for i in range(3)] == [b"one", b"two!", b"three"]
     assert column(table, "label") == ["3", "10", "x"] and table.labels()[1] == ["3", "10", "x"]
     assert column(table, "split") == ["train", "train", "val"]
-    assert column(table, "year") == [None, None, 2020] and column(table, "given_size")[2] == "L"
+    assert column(table, "year") == [None, None, 2020] and column(table, "input_size")[2] == "L"
     assert table.file(0) is None
     alone = read_table(tmp_path / "set-train-000.tar")
     assert len(alone) == 2 and alone.root == tmp_path

@@ -63,7 +63,7 @@ def test_a_step_gives_the_same_batch_in_any_order_and_another_seed_another():
 def test_the_joint_batch_does_not_depend_on_the_number_of_processes(world):
     sampler = PKSampler(labels_of([6] * 7), classes=5, images=3, seed=1)
     joint = sampler.batch(4)
-    parts = [joint[distributed.share(len(joint), rank, world)] for rank in range(world)]
+    parts = [joint[distributed.rank_slice(len(joint), rank, world)] for rank in range(world)]
     assert np.concatenate(parts).tolist() == joint.tolist()
 
 
@@ -106,10 +106,10 @@ def test_with_replacement_classes_and_images_come_twice():
 
 
 def test_among_some_images_only() -> None:
-    from lookalike.data.samplers import Among, ShuffleSampler
+    from lookalike.data.samplers import ShuffleSampler, SubsetSampler
 
     rows = np.array([3, 7, 8, 20, 21, 40])
-    sampler = Among(rows, ShuffleSampler(len(rows), size=2, seed=1))
+    sampler = SubsetSampler(rows, ShuffleSampler(len(rows), size=2, seed=1))
     assert (sampler.size, sampler.steps_per_epoch) == (2, 3)
     drawn = np.concatenate([sampler.batch(step) for step in (1, 2, 3)])
     assert sorted(drawn) == rows.tolist()

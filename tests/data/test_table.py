@@ -168,7 +168,7 @@ def test_bytes_come_from_files_odd_names_and_shards(tmp_path: Path) -> None:
     table = Table.from_columns(
         {
             "path": ["plain.jpg", "odd-%FF.jpg", "s.tar/x.jpg"],
-            "found": [None, odd, None],
+            "raw_path": [None, odd, None],
             "shard": [None, None, "s.tar"],
             "offset": [None, None, 4],
             "length": [None, None, 6],

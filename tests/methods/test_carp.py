@@ -134,7 +134,7 @@ def test_shared_prototypes_are_the_students():
 
 
 def test_two_ways_of_looking_and_small_crops():
-    view = RandomView(Preprocess(size=224, crop=1.0), scale=(0.2, 1.0), jitter=0.5, gray=0.2)
+    view = RandomView(Preprocess(size=224, crop=1.0), scale=(0.2, 1.0), color_jitter=0.5, grayscale=0.2)
     first, second, *rest = make(local=6).views(view)
     assert (first.blur, first.solarize) == (1.0, 0.0) and (second.blur, second.solarize) == (0.1, 0.2)
     assert all((look.jitter, look.saturation, look.gray) == (0.5, 0.5, 0.2) for look in (first, second))

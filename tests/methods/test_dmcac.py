@@ -342,7 +342,7 @@ def test_views_the_first_plain():
     from lookalike.data import Preprocess
     from lookalike.data.augmentation import CenterView, RandomView
 
-    default = RandomView(Preprocess(32), augment="rand-m9")
+    default = RandomView(Preprocess(32), rand_augment="rand-m9")
     views = make().views(default)
     assert len(views) == 6 and views[0].augment == "" and all(view is default for view in views[1:])
     assert isinstance(make(first_view="center").views(default)[0], CenterView)

@@ -56,7 +56,7 @@ class Factory:
         self.run, self.names, self.rng = run, names or KINDS, np.random.default_rng(seed)
 
     def image(self, kind: int, seed: int) -> s.Image:
-        file = self.run.keep_image(thumb(kind, seed))
+        file = self.run.store_image(thumb(kind, seed))
         label = self.names[kind % len(self.names)]
         return s.Image(file=file, alt=f"{label}, image {seed}", label=label)
 

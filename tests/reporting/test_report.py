@@ -171,7 +171,7 @@ def test_images_lose_size_and_metadata(tmp_path):
     exif[0x010E] = "a secret place"
     out = io.BytesIO()
     Image.new("RGB", (300, 200), "teal").save(out, "JPEG", exif=exif, comment=b"a secret comment")
-    image = s.Image(file=run.keep_image(out.getvalue()), alt="teal")
+    image = s.Image(file=run.store_image(out.getvalue()), alt="teal")
     run.write_section("hits", s.Section(title="", order=30, blocks=[s.Hits(rows=[s.HitRow(query=image, lists=[])])]))
     (stored,) = images_in(render(run))
     assert b"secret" not in stored

@@ -118,9 +118,9 @@ def test_parts_are_told_apart_by_whole_names(tmp_path: Path) -> None:
     for name in (".a.xxxxxxxx.part", ".a.b.xxxxxxxx.part", ".aa.xxxxxxxx.part", ".a.part", ".A.xxxxxxxx.part"):
         (tmp_path / name).mkdir()
     (tmp_path / ".a.yyyyyyyy.part").write_bytes(b"a file's")
-    assert [part.name for part in files.left_parts(tmp_path / "a")] == [".a.xxxxxxxx.part"]
-    assert [part.name for part in files.left_parts(tmp_path / "a.b")] == [".a.b.xxxxxxxx.part"]
-    assert files.left_parts(tmp_path / "none" / "a") == []
+    assert [part.name for part in files.leftover_parts(tmp_path / "a")] == [".a.xxxxxxxx.part"]
+    assert [part.name for part in files.leftover_parts(tmp_path / "a.b")] == [".a.b.xxxxxxxx.part"]
+    assert files.leftover_parts(tmp_path / "none" / "a") == []
 
 
 def test_the_room_of_a_leftover_is_used(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

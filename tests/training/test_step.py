@@ -79,7 +79,7 @@ def gradients(accumulate: int, mode: str = "frozen", dropout: float = 0.0) -> di
     joint = batch()
     loss = joint_gradient(
         method,
-        joint.part(distributed.share(COUNT)),
+        joint.part(distributed.rank_slice(COUNT)),
         joint,
         accumulate=accumulate,
         autocast=contextlib.nullcontext,
@@ -127,7 +127,7 @@ def test_dropout_draws_the_same_numbers_in_both_passes():
     torch.manual_seed(5)
     method = Both(Net("frozen", 0.5))
     joint = batch()
-    outputs = [method.embed(joint.part(distributed.share(COUNT, n, 3))) for n in range(3)]
+    outputs = [method.embed(joint.part(distributed.rank_slice(COUNT, n, 3))) for n in range(3)]
     whole = {name: torch.cat([o[name] for o in outputs]).float() for name in ("z", "fixed")}
     method.loss(whole | {"ids": joint.ids}, Batch((), "pooled", joint.labels, joint.ids)).backward()
     np.testing.assert_allclose(first["first.weight"], method.context.model.first.weight.grad, rtol=1e-5, atol=1e-6)

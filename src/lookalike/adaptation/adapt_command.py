@@ -134,7 +134,7 @@ def adapt(
     if versions is None:
         base = Embedder.from_pretrained(model, device=CPU)
         run = Run.create("adapt", {"model": str(model), "target": table.name, **request.to_json()}, path=out)
-        with run.or_nothing(), run.locked():
+        with run.removed_if_failed(), run.locked():
             versions = Versions.create(run, base)
             new_version(versions, found.take(first), request)
             run.checkpoints.mkdir(exist_ok=True)  # from here on the run is worth keeping

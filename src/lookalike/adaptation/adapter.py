@@ -86,7 +86,7 @@ class Adapter:
         self.step = 0
         self.log: list[dict[str, float]] = []
         self.seen_labels = torch.zeros(max(network.classes, 1), dtype=torch.int64)
-        if distributed.world() > 1:
+        if distributed.world_size() > 1:
             gather_statistics(network.model)
         self.objective = make_objective(self)
         groups = network.groups(settings.lr, settings.head_lr_factor, only=self.objective.learns)
@@ -177,7 +177,7 @@ class Adapter:
     def _descend(self, loss: Tensor) -> None:
         """A step. Every process has the loss of the whole batch, and the gradient of its share of the images."""
         self.optimizer.zero_grad(set_to_none=True)
-        (loss / distributed.world()).backward()
+        (loss / distributed.world_size()).backward()
         for group in self.optimizer.param_groups:
             for value in group["params"]:
                 if value.grad is not None:

@@ -137,7 +137,7 @@ class Network(nn.Module):
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each channel, over the images of all processes."""
     axes = [axis for axis in range(x.ndim) if axis != 1]
-    if distributed.world() == 1:
+    if distributed.world_size() == 1:
         return x.mean(axes), x.var(axes, correction=0)
     total = distributed.all_reduce(x.new_tensor([x.numel() // x.shape[1]]))
     mean = distributed.all_reduce(x.sum(axes)) / total

@@ -62,8 +62,8 @@ class Objective(ABC):
         Each of several processes computes its part and receives all of them, so the result is the same as with one
         process.
         """
-        shared = len(rows) >= distributed.world()
-        mine = rows[distributed.share(len(rows))] if shared else rows
+        shared = len(rows) >= distributed.world_size()
+        mine = rows[distributed.rank_slice(len(rows))] if shared else rows
         features, logits = (network or self.a.network)(view(mine))
         if not shared:
             return features, logits

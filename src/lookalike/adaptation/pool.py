@@ -61,7 +61,7 @@ class Pool:
             raise LookalikeError("A pool must be a folder of images or a table of them; it cannot lie in tar files.")
         columns: dict[str, Any] = {
             "path": [os.fsencode(str(file)).decode(errors="replace") for file in files],
-            "found": [os.fsencode(str(file)) for file in files],
+            "raw_path": [os.fsencode(str(file)) for file in files],
             "content_id": [self.ids[int(i)] for i in rows],
             "row_id": [self.ids[int(i)] for i in rows],
         }

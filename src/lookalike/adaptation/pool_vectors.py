@@ -21,7 +21,7 @@ from lookalike.core import folders
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import FORMAT_VERSIONS, atomic_folder, hash_bytes, read_json, stamp, write_json
-from lookalike.core.locks import in_turn
+from lookalike.core.locks import wait_for_lock
 from lookalike.data import Table
 from lookalike.data.decoding import DECODER
 from lookalike.data.table import read_parquet
@@ -65,7 +65,7 @@ def _runtime(retriever: Embedder) -> str:
 
 def _turn(path: Path) -> AbstractContextManager[None]:
     """Processes that embed at the same time read and write a store one after the other: none loses another's rows."""
-    return in_turn(folders.home() / "locks" / f"pool-{path.name}.lock")
+    return wait_for_lock(folders.home() / "locks" / f"pool-{path.name}.lock")
 
 
 def _known(path: Path) -> tuple[list[str], np.ndarray | None]:

@@ -125,4 +125,4 @@ def _retrieved(trial: Trial, pool: Pool, run: Run) -> Hits:
 
 def _image(run: Run, table: Table, row: int) -> Image:
     jpeg = thumbnail(table.open_bytes(row), box=table.box(row))
-    return Image(file=run.keep_image(jpeg), alt=str(table.column("path")[row]))
+    return Image(file=run.store_image(jpeg), alt=str(table.column("path")[row]))

@@ -260,7 +260,7 @@ def _watching(pending: Pending, bar: Progress, stopped: Callable[[], bool]) -> C
 
     def watch(adapter: Adapter) -> None:
         bar.advance(1)
-        last, stopping = adapter.step == adapter.total, distributed.any_of(stopped())
+        last, stopping = adapter.step == adapter.total, distributed.any_rank(stopped())
         if distributed.is_main() and (last or stopping or adapter.step % adapter.settings.checkpoint_every == 0):
             pending.save(adapter.state())
         if stopping and not last:

@@ -25,7 +25,7 @@ def weak_view(pre: Preprocess) -> RandomView:
 
 def strong_view(pre: Preprocess) -> RandomView:
     """MoCo v2's."""
-    return RandomView(pre, scale=(0.2, 1.0), jitter=0.5, jitter_chance=0.8, gray=0.2, blur=0.5)
+    return RandomView(pre, scale=(0.2, 1.0), color_jitter=0.5, color_jitter_probability=0.8, grayscale=0.2, blur=0.5)
 
 
 class ViewProvider(Protocol):

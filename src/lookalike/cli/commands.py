@@ -62,13 +62,13 @@ def _search(result: Any, options: Options) -> Answer:
 
 def _duplicates(function: Callable[..., Any], options: Options) -> Any:
     """Ask before files are moved."""
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     yes = options.pop("yes", False)
     if (options.get("move") or options.get("move_to")) and not (options.get(DRY_RUN) or yes or options.get("back")):
         plan = function(**{name: options[name] for name in ("source", "kinds", "prefer") if name in options})
         groups = [group for group in plan.groups if group.kind in options.get("kinds", ("identical",))]
-        files, size = sum(len(group.moves) for group in groups), human_bytes(sum(group.bytes for group in groups))
+        files, size = sum(len(group.moves) for group in groups), format_bytes(sum(group.bytes for group in groups))
         if not files:
             return plan
         confirm(f"Move {files:,} files ({size}) away? Nothing is deleted.", yes=False)
@@ -85,9 +85,9 @@ def _switch(manifest: Any, options: Options) -> Answer:
 
 
 def _backup(done: Any, options: Options) -> Answer:
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
-    lines = [f"Backup    {done.path}: {done.images:,} images, {human_bytes(done.bytes)}"]
+    lines = [f"Backup    {done.path}: {done.images:,} images, {format_bytes(done.bytes)}"]
     return Answer(done, [*lines, f"Restore   lookalike restore {done.path}"])
 
 
@@ -97,11 +97,11 @@ def _restore(done: Any, options: Options) -> Answer:
 
 
 def _purge(function: Callable[..., Any], options: Options) -> Answer:
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     index = options["index"]
     plan = function(index=index, dry_run=True)
-    size = human_bytes(plan.bytes)
+    size = format_bytes(plan.bytes)
     if options.get(DRY_RUN):
         return Answer(plan, [f"{size} of `{plan.name}` would be deleted; the images would stay."])
     question = f"Delete the index `{plan.name}` ({plan.images:,} images, {size})? The images stay."
@@ -173,20 +173,20 @@ def _forget(done: Any, options: Options) -> Answer:
 
 
 def _report(path: Any, options: Options) -> Answer:
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     size = Path(path).stat().st_size
-    lines = rows([("Report", f"{link(path)}, {human_bytes(size)}"), ("Open", Path(path).as_uri())])
+    lines = rows([("Report", f"{link(path)}, {format_bytes(size)}"), ("Open", Path(path).as_uri())])
     return Answer({"report": path, "bytes": size}, lines)
 
 
 def _embed(done: Any, options: Options) -> Answer:
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     took = f" ({done.seconds:.0f} s, {done.count / done.seconds:,.0f} a second)" if done.seconds else ""
     failures = [(f"{'Unreadable' if not i else ''}", f"{f.name}: {f.reason}") for i, f in enumerate(done.failures[:3])]
     more = [("", f"and {len(done.failures) - 3:,} more; --json names them all")] if len(done.failures) > 3 else []
-    size = f"would be about {human_bytes(done.bytes)}" if options.get(DRY_RUN) else human_bytes(done.bytes)
+    size = f"would be about {format_bytes(done.bytes)}" if options.get(DRY_RUN) else format_bytes(done.bytes)
     model = f" --model {options['model']}" if "model" in options else ""
     lines = rows(
         [
@@ -202,11 +202,11 @@ def _embed(done: Any, options: Options) -> Answer:
 
 
 def _export(done: Any, options: Options) -> Answer:
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     lines = rows(
         [
-            ("File", f"{link(done.out)}, {human_bytes(done.bytes)}, ONNX opset {done.opset}"),
+            ("File", f"{link(done.out)}, {format_bytes(done.bytes)}, ONNX opset {done.opset}"),
             ("Input", f"pixels: uint8, any batch × {done.size} × {done.size} × 3, RGB"),
             ("Output", f"unit vectors of {done.dim} dimensions"),
             ("Parity", f"differs from torch by at most {done.difference:.1e} (tolerance {done.tolerance:.0e})"),

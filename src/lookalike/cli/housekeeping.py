@@ -57,17 +57,17 @@ def list_cache(*, kind: str | None = None) -> Answer:
         kind: Only this kind: pixels, features, runtimes and so on.
     """
     from lookalike.core import folders
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     entries = [row for row in folders.cache_entries() if kind in (None, row[0])]
     body = []
     for name in sorted({row[0] for row in entries}):
         own = [row for row in entries if row[0] == name]
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(row[3] for row in own)))
-        body.append((name, f"{len(own):,}", human_bytes(sum(row[2] for row in own)), used))
+        body.append((name, f"{len(own):,}", format_bytes(sum(row[2] for row in own)), used))
     total = sum(row[2] for row in entries)
     lines = table(("kind", "entries", "size", "last used"), body) if body else []
-    lines.append(f"{human_bytes(total)} of at most {human_bytes(folders.cache_limit())} in {folders.cache_home()}")
+    lines.append(f"{format_bytes(total)} of at most {format_bytes(folders.cache_limit())} in {folders.cache_home()}")
     document = {
         "folder": folders.cache_home(),
         "bytes": total,
@@ -89,17 +89,17 @@ def clear_cache(*, kind: str | None = None, dry_run: bool = False, yes: bool = F
     """
     from lookalike.core import folders
     from lookalike.core.errors import choose
-    from lookalike.core.files import human_bytes
+    from lookalike.core.files import format_bytes
 
     entries = folders.cache_entries()
     if kind is not None:
         choose(kind, {row[0] for row in entries} or {"none"}, "a kind that is cached")
     size = sum(row[2] for row in entries if kind in (None, row[0]))
     if dry_run:
-        return Answer({"freed": 0, "would_free": size}, [f"{human_bytes(size)} would be freed."])
-    confirm(f"Delete {human_bytes(size)} of caches in {folders.cache_home()}?", yes=yes or size == 0)
+        return Answer({"freed": 0, "would_free": size}, [f"{format_bytes(size)} would be freed."])
+    confirm(f"Delete {format_bytes(size)} of caches in {folders.cache_home()}?", yes=yes or size == 0)
     freed = folders.clear_cache(kind)
-    return Answer({"freed": freed}, [f"{human_bytes(freed)} freed."])
+    return Answer({"freed": freed}, [f"{format_bytes(freed)} freed."])
 
 
 def new_key(*, name: str, write: bool = False) -> Answer:

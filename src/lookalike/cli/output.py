@@ -51,10 +51,10 @@ def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, 
         result = answer()
     if result is None:
         return
-    from lookalike.core.files import plain, printable
+    from lookalike.core.files import printable, to_plain
 
     if as_json:
-        print(printable(json.dumps(plain(result.document), ensure_ascii=False, indent=1)))
+        print(printable(json.dumps(to_plain(result.document), ensure_ascii=False, indent=1)))
     elif result.always or not quiet:
         print(printable("\n".join(result.lines)))
     if result.code:

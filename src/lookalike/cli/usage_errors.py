@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from lookalike.core.errors import nearest
+from lookalike.core.errors import suggest
 
 # typer carries its own copy of click and exports only one of its errors; the base of that one is the rest.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -26,7 +26,7 @@ def message(error: Any, program: str = "lookalike") -> str:
     more = f"see `{path} --help`."
     kind, text = type(error).__name__, str(getattr(error, "message", error)).rstrip(".")
     if kind == "NoSuchOption":
-        hint = nearest(error.option_name, _options(context)) or f"; {more}"
+        hint = suggest(error.option_name, _options(context)) or f"; {more}"
         return f"`{error.option_name}` is not an option of {command}{hint}"
     if kind == "BadOptionUsage":
         return f"`{error.option_name}` {'takes no value' if 'does not take' in text else 'needs a value'}; {more}"
@@ -38,7 +38,7 @@ def message(error: Any, program: str = "lookalike") -> str:
         return f"`{name}` of {command} is wrong: {text[:1].lower()}{text[1:]}."
     if match := re.match(r"No such command '(.*?)'", text):
         names = _commands(context) if context else []
-        hint = nearest(match[1], names) or f": there are {', '.join(names)}."
+        hint = suggest(match[1], names) or f": there are {', '.join(names)}."
         return f"`{match[1]}` is not a command of {path}{hint}"
     if text == "Missing command":
         return f"`{path}` needs one of {', '.join(_commands(error.ctx))}; {more}"

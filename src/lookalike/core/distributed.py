@@ -37,7 +37,7 @@ def rank() -> int:
     return _RANK
 
 
-def world() -> int:
+def world_size() -> int:
     """How many processes work together."""
     return _WORLD
 
@@ -47,7 +47,7 @@ def is_main() -> bool:
     return _RANK == 0
 
 
-def share(count: int, part: int | None = None, of: int | None = None) -> slice:
+def rank_slice(count: int, part: int | None = None, of: int | None = None) -> slice:
     """The slice of `count` rows that belongs to one process: contiguous, in rank order, as even as can be."""
     part, of = _RANK if part is None else part, _WORLD if of is None else of
     small, more = divmod(count, of)
@@ -98,7 +98,7 @@ def broadcast(value: torch.Tensor, source: int = 0) -> torch.Tensor:
     return out
 
 
-def any_of(flag: bool) -> bool:
+def any_rank(flag: bool) -> bool:
     """Whether the flag is set on any process: the same answer everywhere."""
     if _WORLD == 1:
         return flag
@@ -115,18 +115,18 @@ def barrier() -> None:
         dist.barrier()
 
 
-def group() -> int:
+def group_size() -> int:
     """How many processes the process group at hand has, whoever started it: another trainer's counts too."""
     import torch.distributed as dist
 
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def group_rows(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
+def group_gather(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """The rows of the whole `group`, joined in rank order without gradient, and where ours stand among them."""
     import torch.distributed as dist
 
-    if group() == 1:
+    if group_size() == 1:
         return rows.detach(), slice(0, len(rows))
     sizes = _sizes(rows)
     start = sum(sizes[: dist.get_rank()])
@@ -138,17 +138,17 @@ def group_sum(value: torch.Tensor) -> torch.Tensor:
     import torch.distributed as dist
 
     out = value.detach().clone()
-    if group() > 1:
+    if group_size() > 1:
         dist.all_reduce(out)
     return out
 
 
-def group_first(value: torch.Tensor) -> torch.Tensor:
+def group_broadcast(value: torch.Tensor) -> torch.Tensor:
     """The tensor of the first process of the whole `group`, on every one."""
     import torch.distributed as dist
 
     out = value.detach().clone()
-    if group() > 1:
+    if group_size() > 1:
         dist.broadcast(out, 0)
     return out
 
@@ -183,7 +183,7 @@ def _gather_function() -> Any:
         @staticmethod
         def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
             out = _gather(rows)
-            ctx.mine = share_of(len(rows))
+            ctx.mine = gathered_slice(len(rows))
             return out
 
         @staticmethod
@@ -193,7 +193,7 @@ def _gather_function() -> Any:
     return Gather
 
 
-def share_of(count: int) -> slice:
+def gathered_slice(count: int) -> slice:
     """Where this process's `count` rows stand among those of all, in rank order."""
     if _WORLD == 1:
         return slice(0, count)

@@ -28,7 +28,7 @@ class Unavailable(LookalikeError):
     """Something on another machine does not answer now; the same may work later."""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
+def suggest(name: str, choices: Iterable[str]) -> str:
     """`; did you mean X?` for the right name that is closest to a misspelt one, else nothing."""
     match = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean `{match[0]}`?" if match else ""
@@ -39,5 +39,5 @@ def choose(name: str, choices: Iterable[str], what: str) -> str:
     known = sorted(choices)
     if name in known:
         return name
-    hint = nearest(name, known) or f": there are {', '.join(known)}."
+    hint = suggest(name, known) or f": there are {', '.join(known)}."
     raise LookalikeError(f"`{name}` is not {what}{hint}")

@@ -62,7 +62,7 @@ def _foreign_writers(path: Path) -> Iterator[None]:
         raise
 
 
-def reserve(path: Path, count: int) -> None:
+def reserve_space(path: Path, count: int) -> None:
     """Take the room of a file that will be written through a memory map: where there is none, that ends the process."""
     if hasattr(os, "posix_fallocate"):
         with disk_errors(path), path.open("rb+") as file:
@@ -144,7 +144,7 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def left_parts(path: str | Path) -> list[Path]:
+def leftover_parts(path: str | Path) -> list[Path]:
     """Folders that kills left of an `atomic_folder` for `path`; also one that is still being filled."""
     path = Path(path)
     mine = re.compile(re.escape(f".{path.name[:64]}.") + r"\w+\.part")
@@ -184,7 +184,7 @@ def to_json(document: Any) -> Any:
     raise TypeError(f"{type(document).__name__} cannot be written as JSON")
 
 
-def plain(document: Any) -> Any:
+def to_plain(document: Any) -> Any:
     """A document as JSON knows it; numbers that are not finite become null, which JSON has a word for."""
     return json.loads(json.dumps(document, default=to_json), parse_constant=lambda _: None)
 
@@ -241,16 +241,16 @@ def free_bytes(path: str | Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def need_space(path: str | Path, wanted: int, what: str) -> None:
+def require_space(path: str | Path, wanted: int, what: str) -> None:
     """Say before a long job, not after it, that its result will not fit."""
     free = free_bytes(path)
     if wanted > free:
         raise LookalikeError(
-            f"{what} needs about {human_bytes(wanted)}, but only {human_bytes(free)} are free where `{path}` lies."
+            f"{what} needs about {format_bytes(wanted)}, but only {format_bytes(free)} are free where `{path}` lies."
         )
 
 
-def human_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 100 else f"{count:.1f} {unit}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, human_bytes
+from lookalike.core.files import disk_errors, format_bytes
 
 # Caches beyond this are trimmed, least recently used first; LOOKALIKE_CACHE_BYTES changes it.
 CACHE_BYTES = 20_000_000_000
@@ -70,7 +70,7 @@ def last_used(entry: Path) -> float:
         return 0.0
 
 
-def size_of(path: Path) -> int:
+def disk_usage(path: Path) -> int:
     files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
     total = 0
     for file in files:
@@ -84,7 +84,7 @@ def cache_entries() -> list[tuple[str, Path, int, float]]:
     rows = []
     if cache_home().is_dir():
         for kind in sorted(p for p in cache_home().iterdir() if p.is_dir()):
-            rows += [(kind.name, e, size_of(e), last_used(e)) for e in kind.iterdir()]
+            rows += [(kind.name, e, disk_usage(e), last_used(e)) for e in kind.iterdir()]
     return sorted(rows, key=lambda row: row[3])
 
 
@@ -156,4 +156,4 @@ def refuse_network_drive(path: Path, what: str) -> None:
 
 def describe_cache() -> str:
     total = sum(row[2] for row in cache_entries())
-    return f"{human_bytes(total)} in {cache_home()}"
+    return f"{format_bytes(total)} in {cache_home()}"

@@ -39,7 +39,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def in_turn(path: str | Path) -> Iterator[None]:
+def wait_for_lock(path: str | Path) -> Iterator[None]:
     """Hold the lock file `path` for the block, after whoever has it now; for what takes moments."""
     file = _opened(Path(path))
     try:

@@ -35,7 +35,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[None]:
+def no_warnings() -> Iterator[None]:
     """Without warnings, in this thread: for what is done again and again, and has warned before."""
     token = _SILENT.set(True)
     try:
@@ -64,7 +64,7 @@ _LISTENER: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener"
 
 
 @contextlib.contextmanager
-def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
+def progress_listener(listener: Callable[[Progress], None]) -> Iterator[None]:
     """Hear of every step of every bar in this thread; what the listener raises ends the work there."""
     token = _LISTENER.set(listener)
     try:

@@ -90,7 +90,7 @@ Cell = Annotated[Value | str | bool | int | float | None, BeforeValidator(_plain
 
 
 class Image(_Part):
-    """A thumbnail: `file` is what `Run.keep_image` returned, `alt` its label or file name."""
+    """A thumbnail: `file` is what `Run.store_image` returned, `alt` its label or file name."""
 
     file: str = Field(pattern=r"^[0-9a-f]{32}\.jpg$")
     alt: str

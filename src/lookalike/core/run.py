@@ -46,7 +46,7 @@ class Run:
                 count += 1
                 path = base.with_name(f"{base.name}-{count}")
         path = Path(path).absolute()
-        cls.refuse_taken(path)
+        cls.check_available(path)
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         write_yaml(path / "config.yaml", config)
@@ -54,7 +54,7 @@ class Run:
         return cls(path)
 
     @classmethod
-    def refuse_taken(cls, path: str | Path) -> None:
+    def check_available(cls, path: str | Path) -> None:
         """Say that a new run cannot go there; worth knowing before the work, too."""
         path = Path(path).absolute()
         if cls.is_run(path):
@@ -63,7 +63,7 @@ class Run:
             raise LookalikeError(f"`{path}` is not empty; choose another --out for the run.")
 
     @contextlib.contextmanager
-    def or_nothing(self) -> Iterator[None]:
+    def removed_if_failed(self) -> Iterator[None]:
         """A new run in which nothing worth resuming was done before an error (or Ctrl-C) leaves no folder behind."""
         try:
             yield
@@ -103,7 +103,7 @@ class Run:
         with disk_errors(self.path), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def cut_log(self, step: int) -> None:
+    def truncate_log(self, step: int) -> None:
         """Drop the lines after `step`, and a torn last one: what a resumed run will write again."""
         kept = [row for row in self.read_log() if row.get("step", 0) <= step]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
@@ -129,7 +129,7 @@ class Run:
         folder = self.path / "sections"
         return {p.stem: read_json(p, "section") for p in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
 
-    def keep_image(self, jpeg: bytes) -> str:
+    def store_image(self, jpeg: bytes) -> str:
         """Store a thumbnail for the report once; its name is what a section refers to."""
         name = f"{hash_bytes(jpeg)}.jpg"
         path = self.path / "sections" / "images" / name

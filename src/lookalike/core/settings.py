@@ -10,7 +10,7 @@ from typing import Any, Self
 import pydantic
 import yaml
 
-from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.errors import LookalikeError, suggest
 
 
 class Settings(pydantic.BaseModel):
@@ -46,7 +46,7 @@ def _sentence(model: type[pydantic.BaseModel], error: pydantic.ValidationError, 
     if first["type"] == "extra_forbidden":
         parent = _model_at(model, path[:-1])
         known = list(parent.model_fields) if parent else []
-        hint = nearest(path[-1], known) or (f": there are {', '.join(known)}." if known else ".")
+        hint = suggest(path[-1], known) or (f": there are {', '.join(known)}." if known else ".")
         return f"`{name}` is not one of the {where}{hint}"
     text = first["msg"].removeprefix("Value error, ")
     return f"`{name}` in the {where} is {first.get('input')!r}: {text[0].lower() + text[1:]}."

@@ -139,11 +139,11 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
 
     from lookalike.data.decoding import content_id, decode
     from lookalike.data.image_reader import ReadFailure, read_images
-    from lookalike.data.near_duplicates import THUMB, look
+    from lookalike.data.near_duplicates import THUMB, perceptual_hash
 
     def examine(i: int) -> tuple[str | None, str | None, int, bytes]:
         pixels = decode(table.open_bytes(i), box=table.box(i))
-        number, thumb = look(pixels)
+        number, thumb = perceptual_hash(pixels)
         return content_id(pixels), None, number, thumb.tobytes()
 
     lasting = True

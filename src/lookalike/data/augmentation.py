@@ -61,12 +61,12 @@ class RandomView:
     scale: tuple[float, float] = (0.3, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
-    jitter: float = 0.0
-    jitter_chance: float = 0.8
-    gray: float = 0.0
+    color_jitter: float = 0.0
+    color_jitter_probability: float = 0.8
+    grayscale: float = 0.0
     blur: float = 0.0
-    augment: str = ""
-    erase: float = 0.0
+    rand_augment: str = ""
+    random_erasing: float = 0.0
     saturation: float = 1.0
     solarize: float = 0.0
 
@@ -75,14 +75,14 @@ class RandomView:
         object.__setattr__(self, "ratio", tuple(self.ratio))
         if not (0 < self.scale[0] <= self.scale[1] <= 1 and 0 < self.ratio[0] <= self.ratio[1]):
             raise LookalikeError(f"A random view cannot have scale {self.scale} and ratio {self.ratio}.")
-        if self.augment:
-            parse_rand_augment(self.augment)
+        if self.rand_augment:
+            parse_rand_augment(self.rand_augment)
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = self._part(pixels, rng)
-        if self.jitter and rng.random() < self.jitter_chance:
-            image = _jitter(image, self.jitter, rng, self.saturation)
-        if self.gray and rng.random() < self.gray:
+        if self.color_jitter and rng.random() < self.color_jitter_probability:
+            image = _jitter(image, self.color_jitter, rng, self.saturation)
+        if self.grayscale and rng.random() < self.grayscale:
             image = image.convert("L").convert("RGB")
         if self.blur and rng.random() < self.blur:
             # Radii as for 224 pixels; a smaller square is blurred less.
@@ -91,10 +91,10 @@ class RandomView:
             image = ImageOps.solarize(image, 128)
         red, green, blue = (round(255 * value) for value in self.pre.mean)
         fill = (red, green, blue)
-        if self.augment:
-            image = rand_augment(image, self.augment, rng, fill)
+        if self.rand_augment:
+            image = rand_augment(image, self.rand_augment, rng, fill)
         out = np.array(image)
-        return random_erase(out, rng, fill) if self.erase and rng.random() < self.erase else out
+        return random_erase(out, rng, fill) if self.random_erasing and rng.random() < self.random_erasing else out
 
     def _part(self, pixels: np.ndarray, rng: np.random.Generator) -> Image.Image:
         height, width = pixels.shape[:2]

@@ -42,7 +42,7 @@ def _waves() -> np.ndarray:
 _WAVES = _waves()
 
 
-def look(pixels: np.ndarray) -> tuple[int, np.ndarray]:
+def perceptual_hash(pixels: np.ndarray) -> tuple[int, np.ndarray]:
     """Perceptual hash (64 bits) and thumbnail (432 bytes) of an image."""
     small = Image.fromarray(pixels).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
     strengths = _WAVES @ np.asarray(small.convert("L"), np.float64).ravel()

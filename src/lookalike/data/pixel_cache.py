@@ -11,7 +11,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import FORMAT_VERSIONS, atomic_folder, hash_bytes, need_space, stamp
+from lookalike.core.files import FORMAT_VERSIONS, atomic_folder, hash_bytes, require_space, stamp
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER, shrink
 from lookalike.data.image_reader import ReadFailure, read_images
@@ -91,7 +91,7 @@ def _fill(folder: Path, table: Table, side: int, progress: bool) -> None:
         return np.ascontiguousarray(shrink(table.open_bytes(i), side, box=table.box(i)))
 
     # Photographs are 3:2 at the longest, as a rule.
-    need_space(folder, len(table) * side * side * 9 // 2, "The cache of decoded images")
+    require_space(folder, len(table) * side * side * 9 // 2, "The cache of decoded images")
     bad: list[str] = []
     sizes = np.zeros((len(table), 2), np.int32)
     with (

@@ -1,7 +1,7 @@
 """Which images make up the joint batch of a step.
 
 A sampler is a pure function of the step: nothing to save, nothing to restore, and the same joint batch
-whatever the number of processes. Each process takes its `core.processes.share` of it.
+whatever the number of processes. Each process takes its `core.distributed.rank_slice` of it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ShuffleSampler:
         return self._pass[1][place * self.size : (place + 1) * self.size]
 
 
-class Among:
+class SubsetSampler:
     """Another sampler's batches, over some of the images only."""
 
     def __init__(self, rows: np.ndarray, sampler: Sampler) -> None:

@@ -49,7 +49,7 @@ _BATCH = 65_536
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
-def absent(error: OSError) -> bool:
+def is_missing(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
@@ -64,7 +64,7 @@ def kind_of(name: str) -> str:
     return "image" if kind == "HEIC" and heif_readable() else kind
 
 
-def passed_over(name: str) -> bool:
+def is_ignored(name: str) -> bool:
     return name[0] == "." or name.lower() in _JUNK
 
 
@@ -154,7 +154,7 @@ class Walk:
             with os.scandir(full) as entries:
                 for entry in entries:
                     name = entry.name
-                    if passed_over(name):
+                    if is_ignored(name):
                         self.skipped["hidden"] += 1
                     elif entry.is_symlink():
                         links.append((shown, found, name))
@@ -181,7 +181,7 @@ class Walk:
 
     def _missed(self, shown: str, kind: str, error: OSError) -> None:
         self.skipped[kind] += 1
-        if not absent(error) and self.unreadable[-1:] != [shown]:
+        if not is_missing(error) and self.unreadable[-1:] != [shown]:
             self.unreadable.append(shown)
 
     def _follow(
@@ -213,7 +213,7 @@ class Walk:
         if (kind := kind_of(name)) != "image":
             self.skipped[kind] += 1
             return None
-        listed = (home.st_dev, home.st_ino) in self._seen and not passed_over(own) and kind_of(own) == "image"
+        listed = (home.st_dev, home.st_ino) in self._seen and not is_ignored(own) and kind_of(own) == "image"
         if listed or (status.st_dev, status.st_ino) in self._linked:
             self.skipped["link to what is there"] += 1
             return None
@@ -277,7 +277,7 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     columns: dict[str, Any] = {"path": path.take(order)}
     rows = order.to_numpy()
     if found:
-        columns["found"] = pa.array([found.get(i) for i in rows.tolist()], pa.binary())
+        columns["raw_path"] = pa.array([found.get(i) for i in rows.tolist()], pa.binary())
     columns["size"] = np.frombuffer(sizes, np.int64)[rows] if count else np.zeros(0, np.int64)
     columns["mtime_ns"] = np.frombuffer(mtimes, np.int64)[rows] if count else np.zeros(0, np.int64)
     folder_codes = np.frombuffer(codes, np.int32)[rows] if count else np.zeros(0, np.int32)

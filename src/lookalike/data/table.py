@@ -25,7 +25,7 @@ BOX = ("x_1", "y_1", "x_2", "y_2")
 TYPES: dict[str, pa.DataType] = {
     "row_id": pa.string(),
     "path": pa.string(),
-    "found": pa.binary(),  # the name as the disk has it, where `path` alone would not open the file
+    "raw_path": pa.binary(),  # the name as the disk has it, where `path` alone would not open the file
     "shard": pa.string(),  # the tar file that holds the image
     "coarse": pa.string(),
     "split": pa.string(),
@@ -230,7 +230,7 @@ class Table:
         return self.arrow[name][i].as_py() if name in self.arrow.column_names else None
 
     def _opened(self, i: int) -> Path:
-        found = self._value("found", i)
+        found = self._value("raw_path", i)
         relative = os.fsdecode(found) if found is not None else self._value("shard", i) or self._value("path", i)
         return Path(relative) if self.root is None else self.root / relative
 

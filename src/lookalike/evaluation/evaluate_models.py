@@ -99,7 +99,7 @@ def evaluate(
     """
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
-        Run.refuse_taken(out)
+        Run.check_available(out)
     recall_at = sorted({1, *recall_at})  # the verdict is on recall@1
     single_label = knn or probe or linear or retriever or fine_tune
     table, labels, names, evaluated = _images(data, layout, split, leave_out_copies, with_train=single_label or svm)
@@ -296,7 +296,7 @@ def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verificat
 def _write_run(evaluation: Evaluation, out: Path, seed: int) -> None:
     about = {"data": evaluation.table.name, "model": evaluation.model.name, "seed": seed}
     run = Run.create("evaluate", about, path=out)
-    with run.or_nothing():
+    with run.removed_if_failed():
         for name, section in evaluation.sections(run, seed=seed).items():
             run.write_section(name, section)
         evaluation.write_queries(run.path / "queries.csv")

@@ -94,7 +94,7 @@ class ReportImages:
             jpeg = thumbnail(self.table.open_bytes(row), box=self.table.box(row))
             path = str(self.table.column("path")[row])
             name = self.class_name(row)
-            self._thumbnails[row] = s.Image(file=self.run.keep_image(jpeg), alt=name or path, label=name)
+            self._thumbnails[row] = s.Image(file=self.run.store_image(jpeg), alt=name or path, label=name)
         return self._thumbnails[row]
 
     def class_name(self, row: int) -> str:

@@ -170,7 +170,7 @@ class CARPLoss(nn.Module):
         prototypes = student.shape[-1]
         if permutation is None:
             drawn = draw_partition(self.partition, prototypes, self.seed, int(self.step))
-            permutation = distributed.group_first(drawn.to(student.device)) if self.gather else drawn
+            permutation = distributed.group_broadcast(drawn.to(student.device)) if self.gather else drawn
             if self.training:
                 self.step += 1
         _check_partition(permutation, prototypes, self.block_size)
@@ -281,7 +281,7 @@ def _make_scale(images: int, num_blocks: int, gather: bool, device: torch.device
 
     This holds even if the processes hold different numbers of images.
     """
-    world_size = distributed.group() if gather else 1
+    world_size = distributed.group_size() if gather else 1
     if world_size == 1:
         return _Scale(num_blocks, images, 1, lambda value: value)
     rows = distributed.group_sum(torch.tensor(float(images), device=device)).item() / world_size

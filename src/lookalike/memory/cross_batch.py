@@ -255,7 +255,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
             return batch.embeddings.sum() * 0
         rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
         if extra is not None and batch.world_size > 1:
-            extra = tuple(distributed.group_rows(part + batch.own_rows.start)[0] for part in extra)
+            extra = tuple(distributed.group_gather(part + batch.own_rows.start)[0] for part in extra)
         indices = self.select_pairs(embeddings, labels, rows, row_labels, extra, slots)
         if ids is not None:
             indices = remove_same_images(indices, ids, queue.ids[: queue.count])
@@ -328,8 +328,8 @@ class CrossBatchMemory(PMLCompatibleMemory):
     def _gathers(self) -> bool:
         """By default where a process group is not that of our own loop, which passes joint batches."""
         if self.gather is None:
-            return distributed.world() == 1 and distributed.group() > 1
-        return self.gather and distributed.group() > 1
+            return distributed.world_size() == 1 and distributed.group_size() > 1
+        return self.gather and distributed.group_size() > 1
 
     def _check(self, embeddings: Tensor, labels: Tensor, mask: Tensor | None, ids: Tensor | None) -> None:
         if embeddings.ndim != 2 or embeddings.shape[1] != self.embedding_size:
@@ -408,15 +408,15 @@ def gather_batch(
     """Gather the batches of all processes, or wrap that of this one."""
     if not gather:
         return JointBatch(embeddings, labels, ids, mask, slice(0, len(embeddings)), 1)
-    rows, own = distributed.group_rows(embeddings)
+    rows, own = distributed.group_gather(embeddings)
     rows = torch.cat([rows[: own.start], embeddings, rows[own.stop :]])
     return JointBatch(
         rows,
-        distributed.group_rows(labels)[0],
-        None if ids is None else distributed.group_rows(ids)[0],
-        None if mask is None else distributed.group_rows(mask.to(torch.uint8))[0].bool(),
+        distributed.group_gather(labels)[0],
+        None if ids is None else distributed.group_gather(ids)[0],
+        None if mask is None else distributed.group_gather(mask.to(torch.uint8))[0].bool(),
         own,
-        distributed.group(),
+        distributed.group_size(),
     )
 
 

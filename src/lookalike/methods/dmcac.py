@@ -162,7 +162,7 @@ class DMCAC(Method):
         if self._retriever is None:
             self._retriever = make_retriever(self._kind, self.rows, store=self.settings.store)
         asked = z.detach().flatten(0, 1)
-        found = self._retriever.nearest(asked[distributed.share(len(asked))], self.k)
+        found = self._retriever.nearest(asked[distributed.rank_slice(len(asked))], self.k)
         return losses.retrieval_union(distributed.all_gather(found).view(*z.shape[:2], self.k))
 
     # ---- the loss --------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Maps(NamedTuple):
 
 def views_of(settings: DMCACSettings, default: Any) -> list[Any]:
     """The first view plain, the others as they come."""
-    first = CenterView(default.pre) if settings.first_view == "center" else replace(default, augment="")
+    first = CenterView(default.pre) if settings.first_view == "center" else replace(default, rand_augment="")
     return [first, *[default] * (settings.views - 1)]
 
 
@@ -218,7 +218,7 @@ def _queries(told: ReportContext) -> list[s.Block]:
         for n, square in enumerate(squares):
             name = f"view {n + 1}"
             query = s.Image(
-                file=told.run.keep_image(thumbnail(square)), alt=name, label=f"{images.class_name(row)}, {name}"
+                file=told.run.store_image(thumbnail(square)), alt=name, label=f"{images.class_name(row)}, {name}"
             )
             best = weights[n].argsort(descending=True, stable=True)[:HITS]
             attended = [(int(members[m]), float(z[n] @ near[0, m]), float(weights[n, m])) for m in best]

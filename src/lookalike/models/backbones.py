@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lookalike.core import seeds
 from lookalike.core.device import CPU
-from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.imports import import_timm, offline
 from lookalike.data.decoding import Preprocess
 from lookalike.models import architectures, open_clip
@@ -123,7 +123,7 @@ def create_backbone(architecture: str, size: int | None = None) -> Any:
     if not timm.is_model(architecture):
         names = [*BUILTIN, *timm.list_models()]
         raise LookalikeError(
-            f"`{architecture}` is neither a model folder nor a timm model{nearest(architecture, names) or '.'}"
+            f"`{architecture}` is neither a model folder nor a timm model{suggest(architecture, names) or '.'}"
         )
     options: dict[str, Any] = {"num_classes": 0}
     cfg = timm.get_pretrained_cfg(architecture)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_file, human_bytes, need_space, write_json
+from lookalike.core.files import atomic_file, format_bytes, require_space, write_json
 from lookalike.core.progress import Progress, say
 from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
@@ -112,8 +112,8 @@ def embed(
     if not isinstance(model, Embedder):
         model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
     estimated = len(table) * (model.dim * 4 + 200)
-    need_space(out, estimated, f"Embedding {len(table):,} images")
-    say(f"{len(table):,} images to vectors of {model.dim} dimensions: about {human_bytes(estimated)}.")
+    require_space(out, estimated, f"Embedding {len(table):,} images")
+    say(f"{len(table):,} images to vectors of {model.dim} dimensions: about {format_bytes(estimated)}.")
     start = time.monotonic()
     if dry_run:
         return EmbedResult(out, len(table), model.dim, estimated, model.name, model.fingerprint(), 0.0, dry_run=True)

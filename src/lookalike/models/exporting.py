@@ -13,7 +13,7 @@ import torch
 from lookalike._version import __version__
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_file, human_bytes
+from lookalike.core.files import atomic_file, format_bytes
 from lookalike.core.progress import say
 from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
@@ -91,7 +91,7 @@ def export(
                 "nothing was written."
             )
         count = part.stat().st_size
-    say(f"{out}: {human_bytes(count)}; largest difference to torch {difference:.1e} (allowed: {tolerance:.0e}).")
+    say(f"{out}: {format_bytes(count)}; largest difference to torch {difference:.1e} (allowed: {tolerance:.0e}).")
     return ExportResult(
         out=out.as_posix(),
         bytes=count,

@@ -15,9 +15,9 @@ from lookalike.core.files import (
     FORMAT_VERSIONS,
     atomic_folder,
     hash_bytes,
-    need_space,
     read_json,
-    reserve,
+    require_space,
+    reserve_space,
     stamp,
     to_json,
     write_json,
@@ -123,9 +123,9 @@ def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, vie
                 )
                 if out is None:
                     shape = (len(views), count, *block.shape[1:])
-                    need_space(path, int(np.prod(shape)) * block.itemsize, "The feature cache")
+                    require_space(path, int(np.prod(shape)) * block.itemsize, "The feature cache")
                     out = np.lib.format.open_memmap(part / "features.npy", "w+", block.dtype, shape)
-                    reserve(part / "features.npy", (part / "features.npy").stat().st_size)
+                    reserve_space(part / "features.npy", (part / "features.npy").stat().st_size)
                 out[number, start : start + len(block)] = block
                 bar.advance(len(block))
         assert out is not None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.imports import import_timm, offline
 
 PREFIX = "open_clip:"
@@ -77,7 +77,7 @@ def create(name: str, *, weights: str | None = None) -> OpenClipBackbone:
     model, _ = split_name(name)
     names = open_clip.list_models()
     if model not in names:
-        raise LookalikeError(f"`{model}` is not a model of open_clip{nearest(model, names) or '.'}")
+        raise LookalikeError(f"`{model}` is not a model of open_clip{suggest(model, names) or '.'}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return OpenClipBackbone(open_clip.create_model(model, pretrained=weights), model)

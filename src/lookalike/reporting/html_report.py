@@ -17,7 +17,7 @@ import pydantic
 
 from lookalike._version import __version__
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import human_bytes, write_text
+from lookalike.core.files import format_bytes, write_text
 from lookalike.core.progress import warn
 from lookalike.core.report_blocks import Scatter, Section, Verdict
 from lookalike.core.run import Run, find_run
@@ -124,7 +124,7 @@ def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMI
         else:
             break
     if size > limit:
-        warn(f"The report has {human_bytes(size)}: its tables and names alone are more than {human_bytes(limit)}.")
+        warn(f"The report has {format_bytes(size)}: its tables and names alone are more than {format_bytes(limit)}.")
     return text
 
 

@@ -22,7 +22,15 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import atomic_file, atomic_folder, check_format, left_parts, need_space, stamp, write_bytes
+from lookalike.core.files import (
+    atomic_file,
+    atomic_folder,
+    check_format,
+    leftover_parts,
+    require_space,
+    stamp,
+    write_bytes,
+)
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
@@ -88,7 +96,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         manifest.generations = complete
         if manifest.live not in {generation.number for generation in complete}:
             manifest.live = complete[-1].number
-        need_space(goal, sum(g.images * (4 * g.dim + 1_000) for g in complete), "The backup")
+        require_space(goal, sum(g.images * (4 * g.dim + 1_000) for g in complete), "The backup")
         total = sum(generation.images for generation in complete)
         sums: dict[str, str] = {}
         with (
@@ -192,7 +200,9 @@ def restore(
                 _write(tar, document["sums"], manifest, path, old, progress)
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise LookalikeError(f"`{source}` is not a complete backup of lookalike.") from error
-    return Backup(manifest.name, path, manifest.generation().images, len(manifest.generations), folders.size_of(path))
+    return Backup(
+        manifest.name, path, manifest.generation().images, len(manifest.generations), folders.disk_usage(path)
+    )
 
 
 def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
@@ -212,7 +222,7 @@ def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
 
 def leftovers(path: Path) -> list[Path]:
     """Return the folders that killed restores to a path left behind."""
-    return [part for part in left_parts(path) if (part / "generations").is_dir()]
+    return [part for part in leftover_parts(path) if (part / "generations").is_dir()]
 
 
 def clear_leftovers(path: Path) -> None:
@@ -231,7 +241,7 @@ def _write(
     tar: tarfile.TarFile, sums: dict[str, str], manifest: Manifest, path: Path, old: Path, progress: bool
 ) -> None:
     """Fill a temporary folder that is renamed to `path` when complete; `old` is where the images were."""
-    need_space(path, sum(g.images * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
+    require_space(path, sum(g.images * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
     total, new = sum(generation.images for generation in manifest.generations), Path(manifest.source)
     with atomic_folder(path, private=True) as part, Progress("Restoring", total, shown=progress) as bar:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import hash_bytes, human_bytes, printable, read_json, write_json
+from lookalike.core.files import format_bytes, hash_bytes, printable, read_json, write_json
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
 from lookalike.searching import file_moves
@@ -97,14 +97,14 @@ class Duplicates:
             return f"No duplicates among {self.images:,} images."
         lines = []
         for kind, counts in self.counts.items():
-            size = human_bytes(counts["bytes"])
+            size = format_bytes(counts["bytes"])
             lines.append(f"{TITLES[kind]:<16} {counts['groups']:,} groups, {counts['files']:,} files, {size} to free")
         for group in self.groups[:SHOWN]:
             lines.append(f"{group.kind}:")
             for position, image in enumerate(group.files):
                 word = "keep" if position == group.keep else "    "
                 size = f"{image.width} × {image.height}"
-                lines.append(f"  {word}  {image.path}  {size}  {human_bytes(image.bytes)}")
+                lines.append(f"  {word}  {image.path}  {size}  {format_bytes(image.bytes)}")
             lines.append(f"        kept: {group.reason}")
         if len(self.groups) > SHOWN:
             lines.append(f"and {len(self.groups) - SHOWN:,} more groups: --json lists them all")
@@ -114,7 +114,7 @@ class Duplicates:
         if self.moved is None:
             return f"No files were moved. To review them: lookalike serve {self.source}"
         skipped = f"; {len(self.moved.left):,} skipped" if self.moved.left else ""
-        count = f"{self.moved.files:,} files ({human_bytes(self.moved.bytes)})"
+        count = f"{self.moved.files:,} files ({format_bytes(self.moved.bytes)})"
         if self.moved.state == "back":
             return f"Moved back {count}{skipped}"
         undo = f"To undo: lookalike duplicates {self.source} --back last"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
-from lookalike.core.progress import say, silent, warn
+from lookalike.core.progress import no_warnings, say, warn
 
 EVERY = 5.0  # seconds between two scans
 REST = 60  # scans, at most, between two attempts of an update that keeps failing
@@ -52,7 +52,7 @@ class FolderWatcher:
         from lookalike.data import read_table
 
         try:
-            with silent():  # the update warns
+            with no_warnings():  # the update warns
                 table = read_table(self.source, layout=self.layout, split=self.split)
         except (LookalikeError, OSError) as error:
             return f"cannot be read: {error}"  # an unplugged drive neither ends watching nor deletes images

@@ -103,11 +103,11 @@ def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[Image
 
 def _examine(table: Table, row: int) -> dict[str, Any]:
     from lookalike.data import content_id, decode
-    from lookalike.data.near_duplicates import look
+    from lookalike.data.near_duplicates import perceptual_hash
 
     data, file = table.open_bytes(row), table.file(row)
     pixels = decode(data, min_side=SHORT_SIDE)
-    phash, thumb = look(pixels)
+    phash, thumb = perceptual_hash(pixels)
     return {
         "bytes": len(data),
         "mtime": file.stat().st_mtime if file else 0.0,

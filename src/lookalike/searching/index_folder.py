@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
 from lookalike.core.run import Run
@@ -214,7 +214,7 @@ class Index:
         """Raise if a name is not a column that can be filtered by."""
         for name in names:
             if name not in self.columns:
-                hint = nearest(name, self.columns) or f": its columns are {', '.join(self.columns) or 'none'}."
+                hint = suggest(name, self.columns) or f": its columns are {', '.join(self.columns) or 'none'}."
                 raise LookalikeError(f"`{name}` is not a column of the index `{self.name}`{hint}")
 
     def check_model(self, model: str | os.PathLike[str] | Embedder | None) -> None:

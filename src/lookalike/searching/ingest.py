@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, need_space, write_text
+from lookalike.core.files import hash_bytes, require_space, write_text
 from lookalike.core.progress import Progress, say
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
@@ -311,7 +311,7 @@ class IndexUpdate:
         writer, result = self.writer, self.result
         count = len(self.changes.fresh) + len(self.changes.touched)
         size = row_bytes(writer.generation.store, writer.generation.dim)
-        need_space(writer.path, count * size, f"Indexing {count:,} more images")
+        require_space(writer.path, count * size, f"Indexing {count:,} more images")
         writer.begin()
         self._relabel()
         start = time.monotonic()

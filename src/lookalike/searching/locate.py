@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lookalike.core import folders
-from lookalike.core.errors import LookalikeError, nearest
+from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
@@ -102,5 +102,5 @@ def find_index(where: str | os.PathLike[str] | None) -> Path:
         return candidate
     if path.exists():
         raise LookalikeError(f"`{where}` is not an index and has none: run `lookalike index {where}` first.")
-    hint = nearest(str(where), [p.name for p in indexes()]) or ": `lookalike index FOLDER` makes one."
+    hint = suggest(str(where), [p.name for p in indexes()]) or ": `lookalike index FOLDER` makes one."
     raise LookalikeError(f"There is no index `{where}`{hint}")

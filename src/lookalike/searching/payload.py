@@ -13,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 
 # Columns that say how to open an image: stored with a `_` in front, not to filter by.
-_INTERNAL = ("found", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
+_INTERNAL = ("raw_path", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
 _IDS = ("row_id", "content_id")
 PROTOTYPE = "prototype"  # the column that a model with prototypes adds
 _STAT = ("_size", "_mtime_ns")

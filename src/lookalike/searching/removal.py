@@ -178,7 +178,7 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
         parts = leftovers(path)
         if not parts:
             raise
-        result = PurgeResult(path.name, 0, sum(map(folders.size_of, parts)), 0, 0)
+        result = PurgeResult(path.name, 0, sum(map(folders.disk_usage, parts)), 0, 0)
         if not dry_run:
             clear_leftovers(path)
         return result
@@ -190,7 +190,7 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
         result = PurgeResult(
             manifest.name,
             max((g.images for g in manifest.generations), default=0),
-            sum(folders.size_of(place) for place in (path, *parts, uploads, *caches, *thumbs)),
+            sum(folders.disk_usage(place) for place in (path, *parts, uploads, *caches, *thumbs)),
             len(thumbs),
             len(list(uploads.glob("u.*.json"))),
         )

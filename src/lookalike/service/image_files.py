@@ -92,14 +92,14 @@ class Thumbnails:
         """Keep the cache of all indexes below the limit: above it, the oldest fifth is deleted."""
         with self._lock:
             if self._bytes is None:
-                self._bytes = folders.size_of(self.cache)
+                self._bytes = folders.disk_usage(self.cache)
             else:
                 self._bytes += added
             if self._bytes > self.limit:
                 files: list[Path] = sorted(self.cache.glob("**/*.jpg"), key=folders.last_used)
                 for path in files[: 1 + len(files) // 5]:
                     path.unlink(missing_ok=True)
-                self._bytes = folders.size_of(self.cache)
+                self._bytes = folders.disk_usage(self.cache)
 
 
 def _read(path: Path) -> bytes | None:

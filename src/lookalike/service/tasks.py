@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.progress import Progress, listening
+from lookalike.core.progress import Progress, progress_listener
 from lookalike.searching import Index, generations, image_map
 from lookalike.searching.indexing import update_index
 from lookalike.service.http_errors import Problem
@@ -122,7 +122,7 @@ class Jobs:
 
     def _run(self, job: Job, task: Task) -> None:
         try:
-            with listening(job.on_progress):
+            with progress_listener(job.on_progress):
                 if job.stop_requested.is_set():
                     raise KeyboardInterrupt
                 job.result = task(job)

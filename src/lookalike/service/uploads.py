@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import human_bytes, read_json, write_bytes, write_json
+from lookalike.core.files import format_bytes, read_json, write_bytes, write_json
 from lookalike.core.folders import last_used, private_folder
 from lookalike.service.http_errors import Problem, error_response
 
@@ -85,8 +85,8 @@ class RequestBody:
 
 def too_large(size: int | None, limit: int) -> str:
     """Error message for a body that exceeds the limit; `size` is None where it is not known."""
-    what = f"This request has {human_bytes(size)}" if size else "This request is too large"
-    return f"{what}; the limit is {human_bytes(limit)}."
+    what = f"This request has {format_bytes(size)}" if size else "This request is too large"
+    return f"{what}; the limit is {format_bytes(limit)}."
 
 
 def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
@@ -119,7 +119,7 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
     if not data:
         raise Problem(422, f"{shown} is empty.")
     if len(data) > limit:
-        raise Problem(413, f"This image has {human_bytes(len(data))}; the limit is {human_bytes(limit)}.")
+        raise Problem(413, f"This image has {format_bytes(len(data))}; the limit is {format_bytes(limit)}.")
     try:
         size = heif_size(data)
     except UnreadableImage as error:

@@ -117,7 +117,7 @@ def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) ->
     def cached(views: list[Any]) -> np.ndarray:
         return features_for(model, table, layer="pooled", views=views, seed=VIEW_SEED, progress=progress)
 
-    random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, jitter=chosen.color_jitter)
+    random = RandomView(pre, scale=chosen.scale, flip=chosen.flip, color_jitter=chosen.color_jitter)
     views = cached([random] * chosen.num_cached) if chosen.num_cached and chosen.mode == "cached" else None
     return SharedFeatures(table, labels, names, model, cached([CenterView(pre)])[0], views)
 

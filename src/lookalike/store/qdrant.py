@@ -14,7 +14,7 @@ import numpy as np
 
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import need_space, read_json, write_json
+from lookalike.core.files import read_json, require_space, write_json
 from lookalike.core.locks import Locked, hold
 from lookalike.store import graph_width
 from lookalike.store.protocol import (
@@ -58,7 +58,7 @@ class QdrantStore:
             raise LookalikeError(f"`{place}` already holds a store.")
         meta = {"store": "qdrant", "format": 1, "dim": dim, "ef": None}
         shard = Path(place) / "shard"
-        need_space(place, ROOM, "A store of the kind `qdrant` (`exact` takes less)")
+        require_space(place, ROOM, "A store of the kind `qdrant` (`exact` takes less)")
         with contextlib.ExitStack() as held, _explained(place):
             held.enter_context(_alone(place))
             shard.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,7 +91,7 @@ class QdrantStore:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         if not names:
             return
-        need_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more images")
+        require_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more images")
         points = [
             q.Point(point_id(name), row, {**{_key(n): v for n, v in line.items()}, "_id": name})
             for name, row, line in zip(names, rows.tolist(), lines, strict=True)
@@ -117,7 +117,7 @@ class QdrantStore:
 
     def build(self) -> dict[str, Any]:
         """Build the graph where there is enough to search in, and choose its search width by measurement."""
-        need_space(self.place, ROOM + 8 * self.dim * self.count(), "Building the graph")
+        require_space(self.place, ROOM + 8 * self.dim * self.count(), "Building the graph")
         with _explained(self.place):
             self._shard.optimize()
             self._shard.flush()

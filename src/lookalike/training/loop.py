@@ -92,9 +92,9 @@ class Loop:
         self.model = parts.model
         self.device = parts.device
         self.sampler = parts.sampler
-        if self.sampler.size < distributed.world():
+        if self.sampler.size < distributed.world_size():
             raise LookalikeError(
-                f"A joint batch of {self.sampler.size} cannot be shared by {distributed.world()} processes."
+                f"A joint batch of {self.sampler.size} cannot be shared by {distributed.world_size()} processes."
             )
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
@@ -162,7 +162,7 @@ class Loop:
                         done.finished = last or done.stopped_early
                         self._save()
                     bar.advance(note=f"loss {loss:.3f}")
-                    if distributed.any_of(stopped.is_set()) and not done.finished:
+                    if distributed.any_rank(stopped.is_set()) and not done.finished:
                         self._save()
                         raise Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
@@ -233,11 +233,11 @@ class Loop:
 
     def _batches(self, step: int) -> tuple[Batch, Batch]:
         rows = self.sampler.batch(step)
-        mine = distributed.share(len(rows))
+        mine = distributed.rank_slice(len(rows))
         views = self.source.views(self.parts.train[rows], mine, step)
         if hasattr(self.source, "prepare") and step < self.settings.steps:
             ahead = self.sampler.batch(step + 1)
-            self.source.prepare(self.parts.train[ahead], distributed.share(len(ahead)), step + 1)
+            self.source.prepare(self.parts.train[ahead], distributed.rank_slice(len(ahead)), step + 1)
         ids = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         joint = Batch((), self.source.layer, self.context.labels[ids], ids)
         local = joint.part(mine)
@@ -262,7 +262,7 @@ class Loop:
         """Embeddings of training rows, or of the images of another table (`Context.encode`)."""
         if rows is None or isinstance(rows, np.ndarray):
             return self.embed(self.parts.train if rows is None else self.parts.train[rows])
-        mine = distributed.share(len(rows))
+        mine = distributed.rank_slice(len(rows))
         vectors = self.model.encode(rows.take(np.arange(len(rows))[mine]), runtime="torch")
         self.train_mode()
         return distributed.all_gather(torch.from_numpy(vectors).to(self.device))
@@ -271,7 +271,7 @@ class Loop:
     def embed(self, rows: np.ndarray, model: Embedder | None = None) -> Tensor:
         """Unit embeddings of table rows at the center crop, in evaluation mode, shared among processes."""
         model = (model or self.model).eval()
-        mine = rows[distributed.share(len(rows))]
+        mine = rows[distributed.rank_slice(len(rows))]
         graph = (
             fused_graph(model, "pooled", self.settings.precision, len(mine)) if self.source.layer == PIXELS else None
         )
@@ -283,7 +283,7 @@ class Loop:
     def encode_backward(self, rows: np.ndarray, gradient: Tensor) -> None:
         """Backpropagate the gradient of embeddings that `encode` returned (`Context.encode_backward`)."""
         self.model.eval()
-        mine = distributed.share(len(rows))
+        mine = distributed.rank_slice(len(rows))
         for part, z in self._centers(self.parts.train[rows[mine]], self.model):
             z.backward(gradient[mine][part])
         self.train_mode()
@@ -372,7 +372,7 @@ class Loop:
         if state["device_random"] is not None:
             torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
         if distributed.is_main():
-            self.run_folder.cut_log(self.done.step)
+            self.run_folder.truncate_log(self.done.step)
 
 
 def _fabric(device: torch.device, precision: str) -> Any:

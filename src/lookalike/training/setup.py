@@ -21,7 +21,7 @@ from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng, seed_everything
 from lookalike.data.augmentation import CenterView, CropView, RandomView
-from lookalike.data.samplers import Among, PKSampler, Sampler, ShuffleSampler
+from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler, SubsetSampler
 from lookalike.data.table import Table
 from lookalike.losses.pml import SupConLoss
 from lookalike.methods.base import Context, Method
@@ -114,7 +114,7 @@ class TrainingSetup:
         else:
             self.sampler = ShuffleSampler(len(labels), size=sampler.batch_size, seed=seed)
         if drawn is not None:
-            self.sampler = Among(drawn, self.sampler)
+            self.sampler = SubsetSampler(drawn, self.sampler)
 
     @property
     def train_table(self) -> Table:
@@ -161,11 +161,11 @@ class TrainingSetup:
             self.model.preprocess,
             scale=chosen.scale,
             flip=chosen.flip,
-            jitter=chosen.color_jitter,
-            gray=chosen.grayscale,
+            color_jitter=chosen.color_jitter,
+            grayscale=chosen.grayscale,
             blur=chosen.blur,
-            augment=chosen.rand_augment,
-            erase=chosen.random_erasing,
+            rand_augment=chosen.rand_augment,
+            random_erasing=chosen.random_erasing,
         )
 
     def _cached(self, table: Table, views: list[Any], show: bool) -> np.ndarray:
@@ -208,7 +208,7 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
     """
     torch.set_num_threads(threads())
     device = resolve(settings.device)
-    if device.type != CPU and distributed.world() > 1:
+    if device.type != CPU and distributed.world_size() > 1:
         device = torch.device(device.type, distributed.rank())
     labels = table.labels()[0]
     training_images = training_images_of(settings, table, labels, division)  # a mistake is told before the costly part

@@ -44,12 +44,12 @@ def joint_gradient(
     Returns:
         The joint loss, detached.
     """
-    if distributed.world() == 1 and accumulate == 1:
+    if distributed.world_size() == 1 and accumulate == 1:
         loss = method.joint_loss(_embed(method, mine, autocast), replace(joint, views=()))
         backward(loss)
         method.after_backward()
         return loss.detach()
-    parts = [mine.part(distributed.share(len(mine), n, accumulate)) for n in range(accumulate)]
+    parts = [mine.part(distributed.rank_slice(len(mine), n, accumulate)) for n in range(accumulate)]
     parts = [part for part in parts if len(part)]
     device = joint.ids.device
     states, outputs = [], []
@@ -67,13 +67,13 @@ def joint_gradient(
     loss = method.joint_loss(leaves, replace(joint, views=()))
     backward(loss)
     parameters = trained(method)
-    if distributed.world() > 1:
+    if distributed.world_size() > 1:
         # What the loss alone gave is complete on every process; the sum below must count it once.
         for parameter in parameters:
             if parameter.grad is not None:
-                parameter.grad.div_(distributed.world())
+                parameter.grad.div_(distributed.world_size())
     method.after_backward()
-    start = distributed.share(len(joint)).start
+    start = distributed.rank_slice(len(joint)).start
     for number, part in enumerate(parts):
         out = outputs[0] if len(parts) == 1 else _again(method, part, autocast, states[number], device)
         rows = slice(start, start + len(part))
@@ -94,7 +94,7 @@ def trained(method: Method) -> list[nn.Parameter]:
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum the gradients over all processes, in one message."""
-    if distributed.world() == 1:
+    if distributed.world_size() == 1:
         return
     parameters = list(parameters)
     for parameter in parameters:

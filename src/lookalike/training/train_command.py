@@ -13,7 +13,7 @@ import yaml
 from lookalike import methods
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import human_bytes
+from lookalike.core.files import format_bytes
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import recipe as recipe_files
@@ -174,7 +174,7 @@ def start(
         if dry_run:
             return Plan(settings, estimate(settings, table, division))
         run = Run.create(settings.method.name, settings.model_dump(mode="json"), path=out)
-    with contextlib.nullcontext() if resume is not None else run.or_nothing(), run.locked():
+    with contextlib.nullcontext() if resume is not None else run.removed_if_failed(), run.locked():
         if resume is not None:
             table, division = runner.resumed_images(run, settings)
         return runner.run_training(run, settings, table, division, report=report)
@@ -246,7 +246,7 @@ def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[
         "model": settings.model.name,
         "steps": f"{settings.steps:,} of {batch:,} images{in_views}",
         "time": f"roughly {total} the first time ({_duration(cache_seconds)} to fill the cache)",
-        "disk": f"about {human_bytes(disk)} of cache",
+        "disk": f"about {format_bytes(disk)} of cache",
     }
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.scan import absent, changed_ns, readable_name, scan
+from lookalike.data.scan import changed_ns, is_missing, readable_name, scan
 from lookalike.data.table import BOX, Table
 
 Columns = dict[str, Any]
@@ -108,7 +108,7 @@ class Finder:
             status = os.stat(os.path.join(self.root, path))
             return (path, status) if stat.S_ISREG(status.st_mode) else None
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not absent(error):
+            if isinstance(error, OSError) and not is_missing(error):
                 self.unreadable.append(readable_name(path))
                 return None
             if path.isascii():
@@ -172,7 +172,7 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
         ]
     out: Columns = {**columns, "path": shown}
     if any(name is not None for name in found):
-        out["found"] = pa.array(found, pa.binary())
+        out["raw_path"] = pa.array(found, pa.binary())
     out |= {"size": sizes, "mtime_ns": mtimes}
     if len(lost):
         rows = np.flatnonzero(here)
@@ -207,20 +207,20 @@ def scan_folders(root: Path, *under: str) -> Columns:
     if missed := [f"{place}/{name}" for place, part in zip(under, parts, strict=True) for name in part.unreadable]:
         raise LookalikeError(f"`{root / missed[0]}` cannot be read; a known data set is taken whole or not at all.")
     columns: Columns = {}
-    for name in ("path", "found", "size", "mtime_ns"):
+    for name in ("path", "raw_path", "size", "mtime_ns"):
         arrays = []
         for place, part in zip(under, parts, strict=True):
             values = part.columns.get(name)
             if name == "path":
                 values = pc.binary_join_element_wise(pa.scalar(place), values, "/")
-            elif name == "found":
+            elif name == "raw_path":
                 prefix = f"{place}/".encode()
                 listed = values.to_pylist() if values is not None else [None] * len(part.columns["path"])
                 values = pa.array([None if v is None else prefix + v for v in listed], pa.binary())
             arrays.append(values if isinstance(values, pa.Array) else pa.array(values))
         columns[name] = pa.concat_arrays(arrays)
-    if columns["found"].null_count == len(columns["found"]):
-        del columns["found"]
+    if columns["raw_path"].null_count == len(columns["raw_path"]):
+        del columns["raw_path"]
     return columns
 
 

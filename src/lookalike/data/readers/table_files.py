@@ -24,7 +24,7 @@ _NAMES = {
     "label": ("label", "labels", "class"),
     "coarse": ("coarse", "category"),
 }
-OWN = ("row_id", "found", "shard", "size", "mtime_ns", "offset", "length", "content_id")
+OWN = ("row_id", "raw_path", "shard", "size", "mtime_ns", "offset", "length", "content_id")
 _TRUE = pa.array(["true", "1", "1.0", "yes"])
 
 
@@ -42,7 +42,7 @@ def read_file(path: Path) -> Columns:
         raise LookalikeError(f"`{path}` is a table without rows.")
     if columns["path"].null_count:
         raise LookalikeError(f"`{path}` has {columns['path'].null_count:,} rows without a path.")
-    columns = {f"given_{name}" if name in OWN else name: values for name, values in columns.items()}
+    columns = {f"input_{name}" if name in OWN else name: values for name, values in columns.items()}
     columns["path"] = columns["path"].cast(pa.string()).to_pylist()
     if "split" in columns:
         columns["split"] = [

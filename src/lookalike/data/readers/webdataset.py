@@ -13,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
 from lookalike.data.readers.table_files import OWN
-from lookalike.data.scan import changed_ns, kind_of, passed_over, readable_name
+from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 _SIDECARS = ("cls", "cls.txt", "json", "txt")
@@ -24,7 +24,7 @@ def looks_like_shards(root: Path) -> bool:
     tars = False
     with os.scandir(root) as entries:
         for entry in entries:
-            if passed_over(entry.name):
+            if is_ignored(entry.name):
                 continue
             if entry.is_dir() or kind_of(entry.name) == "image":
                 return False
@@ -58,7 +58,7 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
     status = shard.stat()
     shared = {"shard": readable_name(name), "size": status.st_size, "mtime_ns": changed_ns(status)}
     if shared["shard"] != name:
-        shared["found"] = os.fsencode(name)
+        shared["raw_path"] = os.fsencode(name)
     if split:
         shared["split"] = split
     with shard.open("rb") as file:
@@ -74,7 +74,7 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
                 folder, _, base = member.name.rpartition("/")
-                if not member.isreg() or not base or passed_over(base):
+                if not member.isreg() or not base or is_ignored(base):
                     continue
                 stem, _, ending = base.partition(".")
                 key = f"{folder}/{stem}"
@@ -118,7 +118,7 @@ def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
         if name in ("label", "coarse", "domain", "split"):
             out[name] = SPLITS.get(str(value).lower(), str(value)) if name == "split" else str(value)
         else:
-            out[f"given_{name}" if name in (*OWN, "path", "txt") else name] = value
+            out[f"input_{name}" if name in (*OWN, "path", "txt") else name] = value
     return out
 
 

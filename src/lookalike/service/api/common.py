@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pydantic
 from fastapi import Depends, Query, Request, Response
 
-from lookalike.core.files import hash_bytes, plain, printable
+from lookalike.core.files import hash_bytes, printable, to_plain
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import Live
 from lookalike.service.state import Service
@@ -53,7 +53,7 @@ Answering = Annotated[Live, Depends(live_of)]
 
 def tagged(request: Request, document: Any) -> Response:
     """A JSON response with an ETag, or 304 if the client has it already."""
-    body = printable(json.dumps(plain(document), ensure_ascii=False)).encode()
+    body = printable(json.dumps(to_plain(document), ensure_ascii=False)).encode()
     etag = f'"{hash_bytes(body)}"'
     headers = {"ETag": etag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == etag:
