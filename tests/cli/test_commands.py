@@ -66,6 +66,7 @@ def test_a_command_is_its_python_function(name: str) -> None:
     options = {param.name for param in built.params}
     assert set(actual) - HIDDEN <= options
     for parameter in signature.parameters:
+        assert parameter.help or parameter.name in HIDDEN, f"`{parameter.name}` has no entry under Args:"
         declared = actual[parameter.name].default
         assert parameter.required == (declared is inspect.Parameter.empty)
         with contextlib.suppress(ValueError):  # a constant of its module

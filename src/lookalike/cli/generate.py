@@ -252,7 +252,8 @@ def _parameter(command: str, parameter: Parameter, about: Command) -> inspect.Pa
         if parameter.kind in ("repeated", "settings"):
             if re.search("[^s]s$", parameter.option):
                 names.append(parameter.option[:-1])  # `--filter A --filter B`
-            text = f"{text.rstrip('.')}; may be repeated." if text else ""
+            if text and "repeat" not in text:
+                text = f"{text.rstrip('.')}; may be repeated."
         names += [about.short[parameter.name]] if parameter.name in about.short else []
         info = typer.Option(
             *names,
@@ -267,8 +268,9 @@ def _parameter(command: str, parameter: Parameter, about: Command) -> inspect.Pa
 
 
 def _metavar(parameter: Parameter) -> str | None:
-    lists = {"settings": "NAME=VALUE", "wholes": "N,N,…", "numbers": "X,X,…", "texts": "A,B,…", "repeated": "TEXT"}
-    return lists.get(parameter.kind)
+    shown = {"text": "TEXT", "repeated": "TEXT", "texts": "A,B,…", "settings": "NAME=VALUE"}
+    shown |= {"whole": "N", "wholes": "N,N,…", "number": "X", "numbers": "X,X,…"}
+    return shown.get(parameter.kind)
 
 
 def _default(parameter: Parameter) -> str:
