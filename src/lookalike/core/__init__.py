@@ -1,1 +1,1 @@
-"""What every other room stands on; nothing here knows what an image is."""
+"""What all other packages build on: files, settings, seeds, processes, runs. Nothing here knows what an image is."""

@@ -1,4 +1,4 @@
-"""The only place that names devices."""
+"""Devices, threads and the processor. Devices are named only here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU = "cpu"
 
 
 def available() -> list[str]:
-    """The kinds of device this machine has, best first; the processor is always last."""
+    """Return the kinds of device this machine has, best first; the CPU is always last."""
     import torch
 
     found = [kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()]
@@ -27,7 +27,11 @@ def available() -> list[str]:
 
 
 def resolve(name: str | torch.device = "auto") -> torch.device:
-    """`auto` is the best device there is; one that is missing is a user's error, never a silent fallback."""
+    """Return the torch device of a name; `auto` is the best one available.
+
+    Raises:
+        LookalikeError: There is no such device. A missing one is never replaced silently.
+    """
     import torch
 
     if isinstance(name, torch.device):
@@ -45,7 +49,7 @@ def resolve(name: str | torch.device = "auto") -> torch.device:
 
 
 def threads() -> int:
-    """How many threads a job may use: `LOOKALIKE_THREADS`, else the cores this process may run on."""
+    """Return how many threads a job may use: `LOOKALIKE_THREADS`, or the cores available to this process."""
     chosen = os.environ.get("LOOKALIKE_THREADS")
     if chosen:
         if not chosen.isdigit() or int(chosen) < 1:

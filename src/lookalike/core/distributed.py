@@ -33,22 +33,28 @@ _RANK, _WORLD = 0, 1
 
 
 def rank() -> int:
-    """The number of this process, 0 for the first (or only) one."""
+    """Return the number of this process; 0 for the first or only one."""
     return _RANK
 
 
 def world_size() -> int:
-    """How many processes work together."""
+    """Return how many processes work together."""
     return _WORLD
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes files and talks to the user."""
+    """Return whether this is the process that writes files and prints messages."""
     return _RANK == 0
 
 
 def rank_slice(count: int, part: int | None = None, of: int | None = None) -> slice:
-    """The slice of `count` rows that belongs to one process: contiguous, in rank order, as even as can be."""
+    """Return the contiguous part of `count` rows that belongs to one process, as even as possible, in rank order.
+
+    Args:
+        count: Number of rows.
+        part: Rank of the process; this one by default.
+        of: Number of processes; all of them by default.
+    """
     part, of = _RANK if part is None else part, _WORLD if of is None else of
     small, more = divmod(count, of)
     start = part * small + min(part, more)
@@ -56,10 +62,15 @@ def rank_slice(count: int, part: int | None = None, of: int | None = None) -> sl
 
 
 def all_gather(rows: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
-    """The rows of all processes, joined in rank order; the numbers of rows may differ.
+    """Concatenate the rows of all processes in rank order; the numbers of rows may differ.
 
-    With `gradient`, what every process makes of the joined rows flows back to the process they came
-    from: the gradient of the sum of all processes' losses.
+    Args:
+        rows: The rows of this process.
+        gradient: Whether gradients flow back to the process that each row came from, as the gradient of
+            the sum of all processes' losses.
+
+    Shape:
+        - rows: ``(n, ...)`` with ``n`` of each process; output: ``(sum of n, ...)``.
     """
     if _WORLD == 1:
         return rows
@@ -69,7 +80,7 @@ def all_gather(rows: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
 
 
 def all_reduce(value: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
-    """The sum over all processes, as a new tensor; with `gradient` its backward is a sum too."""
+    """Return the sum over all processes as a new tensor; with `gradient` its backward is a sum, too."""
     if _WORLD == 1:
         return value
     if gradient and value.requires_grad:
@@ -80,7 +91,7 @@ def all_reduce(value: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
 
 
 def sum_in_place(value: torch.Tensor) -> None:
-    """Replace a tensor by its sum over all processes: the cheapest form, for gradients."""
+    """Replace a tensor by its sum over all processes; the cheapest form, used for gradients."""
     if _WORLD > 1:
         import torch.distributed as dist
 
@@ -88,7 +99,7 @@ def sum_in_place(value: torch.Tensor) -> None:
 
 
 def broadcast(value: torch.Tensor, source: int = 0) -> torch.Tensor:
-    """The tensor of process `source`, on every process."""
+    """Return the tensor of process `source` on every process."""
     if _WORLD == 1:
         return value
     import torch.distributed as dist
@@ -99,7 +110,7 @@ def broadcast(value: torch.Tensor, source: int = 0) -> torch.Tensor:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether the flag is set on any process: the same answer everywhere."""
+    """Return whether the flag is set on any process; all processes get the same answer."""
     if _WORLD == 1:
         return flag
     import torch
@@ -108,7 +119,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def barrier() -> None:
-    """Wait until every process is here."""
+    """Wait until every process has reached this point."""
     if _WORLD > 1:
         import torch.distributed as dist
 
@@ -116,14 +127,14 @@ def barrier() -> None:
 
 
 def group_size() -> int:
-    """How many processes the process group at hand has, whoever started it: another trainer's counts too."""
+    """Return the size of the current process group, including one that another trainer started."""
     import torch.distributed as dist
 
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def group_gather(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
-    """The rows of the whole `group`, joined in rank order without gradient, and where ours stand among them."""
+    """Concatenate the rows of the whole process group without gradient, and return the slice of this process."""
     import torch.distributed as dist
 
     if group_size() == 1:
@@ -134,7 +145,7 @@ def group_gather(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
 
 
 def group_sum(value: torch.Tensor) -> torch.Tensor:
-    """The sum over the whole `group`, without gradient."""
+    """Return the sum over the whole process group, without gradient."""
     import torch.distributed as dist
 
     out = value.detach().clone()
@@ -144,7 +155,7 @@ def group_sum(value: torch.Tensor) -> torch.Tensor:
 
 
 def group_broadcast(value: torch.Tensor) -> torch.Tensor:
-    """The tensor of the first process of the whole `group`, on every one."""
+    """Return the tensor of the first process of the group on every process."""
     import torch.distributed as dist
 
     out = value.detach().clone()
@@ -194,7 +205,7 @@ def _gather_function() -> Any:
 
 
 def gathered_slice(count: int) -> slice:
-    """Where this process's `count` rows stand among those of all, in rank order."""
+    """Return where the `count` rows of this process are among the gathered rows of all."""
     if _WORLD == 1:
         return slice(0, count)
     import torch
@@ -219,21 +230,32 @@ def _reduce_function() -> Any:
     return Reduce
 
 
-# ---- starting them -------------------------------------------------------------------------------
+# --- starting processes ---
 
 
 def launch(
     function: Callable[..., Any], count: int, *, backend: str = "gloo", minutes: float = 30, **arguments: Any
 ) -> list[Any]:
-    """`function(**arguments)` in `count` local processes that can talk to each other; their results by rank.
+    """Run `function(**arguments)` in several local processes that can communicate.
 
-    The function must be importable by name; arguments and results are JSON. A user's error in one
-    process is raised here; when one dies, the others are ended.
+    Args:
+        function: A function that can be imported by name.
+        count: Number of processes.
+        backend: Backend of `torch.distributed`.
+        minutes: Timeout of a collective operation.
+        **arguments: Arguments of the function; they and the results must be JSON.
+
+    Returns:
+        The results by rank.
+
+    Raises:
+        LookalikeError: A process raised one.
+        RuntimeError: A process failed otherwise; the others are ended.
     """
     from lookalike.core.device import threads
 
     with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
-        room = Path(folder)
+        folder_path = Path(folder)
         plan = {
             "function": f"{function.__module__}:{function.__qualname__}",
             "path": [str(p) for p in sys.path if p],
@@ -241,7 +263,7 @@ def launch(
             "backend": backend,
             "minutes": minutes,
         }
-        write_json(room / "plan.json", plan)
+        write_json(folder_path / "plan.json", plan)
         each = str(max(1, threads() // count))
         environment = {**os.environ, "LOOKALIKE_THREADS": each, "OMP_NUM_THREADS": each}
         if sys.platform.startswith("linux"):  # all of them are on this machine; its name may not resolve
@@ -256,7 +278,7 @@ def launch(
                 child.wait()
                 if child.stdin is not None:
                     child.stdin.close()
-        return _results(room, children)
+        return _results(folder_path, children)
 
 
 def _start(folder: str, number: int, count: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -271,14 +293,14 @@ def _start(folder: str, number: int, count: int, environment: dict[str, str]) ->
 def _watch(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """Wait for all; a failed one ends the rest after a moment. Ctrl-C is passed on once, the second one ends us."""
     failed_at: float | None = None
-    passed_on = False
+    forwarded = False
     while any(child.poll() is None for child in children):
         try:
             time.sleep(0.05)
         except KeyboardInterrupt:
-            if passed_on:
+            if forwarded:
                 raise
-            passed_on = True
+            forwarded = True
             for child in children:
                 with contextlib.suppress(ProcessLookupError):
                     child.send_signal(signal.SIGINT) if os.name != "nt" else child.terminate()
@@ -288,10 +310,10 @@ def _watch(children: Sequence[subprocess.Popen[bytes]]) -> None:
                 return
 
 
-def _results(room: Path, children: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
+def _results(folder_path: Path, children: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
     answers = []
     for number, child in enumerate(children):
-        path = room / f"result-{number}.json"
+        path = folder_path / f"result-{number}.json"
         answers.append(json.loads(path.read_bytes()) if path.exists() else {"died": child.returncode})
     for answer in answers:  # the cause before its consequences
         if "error" in answer:
@@ -317,8 +339,8 @@ def _die_with_parent() -> None:
 
 def _child(folder: str, number: int, count: int) -> int:
     global _RANK, _WORLD
-    room = Path(folder)
-    plan = json.loads((room / "plan.json").read_bytes())
+    folder_path = Path(folder)
+    plan = json.loads((folder_path / "plan.json").read_bytes())
     sys.path[:] = [*plan["path"], *(p for p in sys.path if p not in plan["path"])]
     _die_with_parent()
 
@@ -335,7 +357,7 @@ def _child(folder: str, number: int, count: int) -> int:
     try:
         dist.init_process_group(
             plan["backend"],
-            init_method=(room / "meeting").as_uri(),
+            init_method=(folder_path / "rendezvous").as_uri(),
             rank=number,
             world_size=count,
             timeout=datetime.timedelta(minutes=plan["minutes"]),
@@ -349,7 +371,7 @@ def _child(folder: str, number: int, count: int) -> int:
         answer = {"error": str(error), "code": int(error.exit_code)}
     except BaseException:
         answer = {"trace": traceback.format_exc()}
-    write_json(room / f"result-{number}.json", answer)
+    write_json(folder_path / f"result-{number}.json", answer)
     if "result" in answer:
         dist.destroy_process_group()
         return 0

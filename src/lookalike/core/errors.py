@@ -1,4 +1,4 @@
-"""One error type for a user's mistakes, and the exit codes of the command line."""
+"""Errors of the user, their suggestions, and the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What a process ends with; `docs/guide.md` prints this table."""
+    """Exit codes of the command line."""
 
     OK = 0
     BUG = 1  # an unexpected error; it keeps its traceback
@@ -19,23 +19,43 @@ class Exit(IntEnum):
 
 
 class LookalikeError(Exception):
-    """A user's mistake, told in one sentence: what was found and what to do."""
+    """A mistake of the user, with a message that says what is wrong and what to do.
+
+    The command line prints the message and exits with `exit_code`. All other exceptions are bugs and keep
+    their traceback.
+
+    Example:
+        >>> try:
+        ...     la.read_table("no-such-folder")
+        ... except la.LookalikeError as error:
+        ...     print(error)
+        `no-such-folder` does not exist: give a folder of images or a table.
+    """
 
     exit_code: Exit = Exit.USER
 
 
 class Unavailable(LookalikeError):
-    """Something on another machine does not answer now; the same may work later."""
+    """Something on another machine does not respond now; the same request may work later."""
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:
-    """`; did you mean X?` for the right name that is closest to a misspelt one, else nothing."""
+    """Return `; did you mean X?` for the choice closest to a misspelled name, or an empty string."""
     match = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean `{match[0]}`?" if match else ""
 
 
 def choose(name: str, choices: Iterable[str], what: str) -> str:
-    """`name` if it is one of `choices`; otherwise the error that names the nearest right one."""
+    """Return `name` if it is one of `choices`, or raise an error that names the closest one.
+
+    Args:
+        name: What the user gave.
+        choices: The valid names.
+        what: What a valid name is, with its article, for the message ("a layout").
+
+    Raises:
+        LookalikeError: `name` is not one of `choices`.
+    """
     known = sorted(choices)
     if name in known:
         return name

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: write beside, fsync, rename."""
+"""Files that are written completely or not at all (write beside, fsync, rename), hashes, and format numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMAT_VERSIONS: dict[str, int] = {
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only place or a missing right into the sentence a user needs."""
+    """Turn a full disk, a read-only file system or missing permissions into an error message for the user."""
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ def _foreign_writers(path: Path) -> Iterator[None]:
 
 
 def reserve_space(path: Path, count: int) -> None:
-    """Take the room of a file that will be written through a memory map: where there is none, that ends the process."""
+    """Allocate a file that will be written through a memory map, where a full disk would end the process."""
     if hasattr(os, "posix_fallocate"):
         with disk_errors(path), path.open("rb+") as file:
             try:
@@ -74,6 +74,7 @@ def reserve_space(path: Path, count: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk."""
     if os.name == "nt":  # Windows cannot open a folder to sync it
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -85,7 +86,12 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
-    """Give a path beside `path` to write to; it takes its place only if the block ends well."""
+    """Yield a temporary path beside `path`, which replaces it if the block ends without an error.
+
+    Args:
+        path: The final file; its folder is created.
+        private: Whether only the owner may read it.
+    """
     path = Path(path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +115,14 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
-    """Give a folder beside `path` to fill; it takes the place of `path` only if the block ends well.
+    """Yield a temporary folder beside `path`, which replaces it if the block ends without an error.
 
-    Folders cannot be exchanged in one step on every system: an old one is moved aside first, and a
-    kill between the two renames leaves it as `.NAME.old`, which `recover_folder` puts back.
+    Folders cannot be exchanged in one step on every system: the old one is moved aside first, and a kill between
+    the two renames leaves it as `.NAME.old`, which `recover_folder` restores.
+
+    Args:
+        path: The final folder.
+        private: Whether only the owner may read it.
     """
     path = Path(path)
     with disk_errors(path):
@@ -145,7 +155,7 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def leftover_parts(path: str | Path) -> list[Path]:
-    """Folders that kills left of an `atomic_folder` for `path`; also one that is still being filled."""
+    """Return temporary folders of `atomic_folder` for `path`, left by kills or still being filled."""
     path = Path(path)
     mine = re.compile(re.escape(f".{path.name[:64]}.") + r"\w+\.part")
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
@@ -153,7 +163,7 @@ def leftover_parts(path: str | Path) -> list[Path]:
 
 
 def recover_folder(path: str | Path) -> None:
-    """Put back the old folder when a kill struck between the two renames of `atomic_folder`."""
+    """Restore the old folder after a kill between the two renames of `atomic_folder`."""
     path = Path(path)
     old = path.parent / f".{path.name}.old"
     if old.exists():
@@ -164,16 +174,18 @@ def recover_folder(path: str | Path) -> None:
 
 
 def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file atomically."""
     with atomic_file(path, private=private) as part:
         part.write_bytes(data)
 
 
 def write_text(path: str | Path, text: str, *, private: bool = False) -> None:
+    """Write a text file atomically, in UTF-8."""
     write_bytes(path, text.encode(), private=private)
 
 
 def to_json(document: Any) -> Any:
-    """`json.dumps` default: NumPy scalars and arrays, paths, dataclass-like objects with `to_json`."""
+    """Convert NumPy values, paths, sets and objects with `to_json`, as `default` of `json.dumps`."""
     for name in ("to_json", "tolist"):
         if hasattr(document, name):
             return getattr(document, name)()
@@ -185,18 +197,28 @@ def to_json(document: Any) -> Any:
 
 
 def to_plain(document: Any) -> Any:
-    """A document as JSON knows it; numbers that are not finite become null, which JSON has a word for."""
+    """Return a document as plain JSON values; numbers that are not finite become None."""
     return json.loads(json.dumps(document, default=to_json), parse_constant=lambda _: None)
 
 
 def write_json(path: str | Path, document: Any, *, private: bool = False) -> None:
+    """Write a JSON file atomically; see `to_json` for what it may contain."""
     text = json.dumps(document, indent=1, ensure_ascii=False, default=to_json, allow_nan=False)
     # Bytes of file names that are not UTF-8 are half surrogates in Python: JSON's escape is what this handler writes.
     write_bytes(path, (text + "\n").encode("utf-8", "backslashreplace"), private=private)
 
 
 def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
-    """A JSON document; `mend` says what to do about a damaged one."""
+    """Read a JSON document.
+
+    Args:
+        path: The file.
+        what: What it is, for the error message.
+        mend: What to do about a damaged file, as a sentence.
+
+    Raises:
+        LookalikeError: The file is missing or damaged.
+    """
     path = Path(path)
     try:
         return json.loads(path.read_bytes())
@@ -207,7 +229,7 @@ def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
 
 
 def printable(text: str) -> str:
-    """Text that any stream takes: bytes of file names that are not UTF-8 (half surrogates in Python) as %XX."""
+    """Return text that any stream accepts: bytes of file names that are not UTF-8 appear as %XX."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -216,7 +238,7 @@ def printable(text: str) -> str:
 
 
 def hash_bytes(*parts: bytes | str) -> str:
-    """A short, stable name for content: BLAKE2b, 16 bytes, as hex."""
+    """Return a short, stable hash of byte strings or texts: BLAKE2b, 16 bytes, as hex."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -226,6 +248,7 @@ def hash_bytes(*parts: bytes | str) -> str:
 
 
 def hash_file(path: str | Path) -> str:
+    """Return the BLAKE2b hash of a file's contents, 16 bytes, as hex."""
     digest = hashlib.blake2b(digest_size=16)
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):
@@ -234,7 +257,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def free_bytes(path: str | Path) -> int:
-    """Free space on the disk that holds, or will hold, `path`."""
+    """Return the free space on the disk that holds, or will hold, `path`."""
     path = Path(path).absolute()
     while not path.exists():
         path = path.parent
@@ -242,7 +265,7 @@ def free_bytes(path: str | Path) -> int:
 
 
 def require_space(path: str | Path, wanted: int, what: str) -> None:
-    """Say before a long job, not after it, that its result will not fit."""
+    """Raise an error before a long job whose result will not fit on the disk."""
     free = free_bytes(path)
     if wanted > free:
         raise LookalikeError(
@@ -251,6 +274,7 @@ def require_space(path: str | Path, wanted: int, what: str) -> None:
 
 
 def format_bytes(count: float) -> str:
+    """Return a number of bytes as people write it, such as `1.5 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 100 else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Where things go: nothing is ever written into an image folder."""
+"""Folders of the user: data, caches and runs. Nothing is ever written into a folder of images."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ CACHE_BYTES = 20_000_000_000
 
 
 def home() -> Path:
-    """The folder of indexes, keys and caches: `LOOKALIKE_HOME`, else the platform's user folder."""
+    """Return the folder of indexes and keys: `LOOKALIKE_HOME`, or the platform's user data folder."""
     chosen = os.environ.get("LOOKALIKE_HOME")
     return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_data_dir("lookalike", False))
 
 
 def cache_home() -> Path:
+    """Return the folder of all caches: below `LOOKALIKE_HOME`, or the platform's user cache folder."""
     chosen = os.environ.get("LOOKALIKE_HOME")
     if chosen:
         return Path(chosen).expanduser().absolute() / "cache"
@@ -32,7 +33,7 @@ def cache_home() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only its owner can read."""
+    """Create a folder that only its owner can read."""
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.name != "nt":
@@ -41,21 +42,23 @@ def private_folder(path: Path) -> Path:
 
 
 def indexes() -> Path:
+    """Return the folder of the indexes, created if needed."""
     return private_folder(home() / "indexes")
 
 
 def cache(kind: str) -> Path:
-    """The cache folder of one kind (`pixels`, `features`, `runtimes`, `thumbs`, `scans`)."""
+    """Return the cache folder of one kind (`pixels`, `features`, `audits`, ...), created if needed."""
     private_folder(cache_home())
     return private_folder(cache_home() / kind)
 
 
 def runs() -> Path:
+    """Return the folder of new runs, `./runs`."""
     return Path("runs").absolute()
 
 
 def touch(entry: Path) -> None:
-    """Mark a cache entry as used now, for the trimming order."""
+    """Mark a cache entry as used now; the least recently used ones are trimmed first."""
     try:
         os.utime(entry)
     except OSError:
@@ -63,7 +66,7 @@ def touch(entry: Path) -> None:
 
 
 def last_used(entry: Path) -> float:
-    """When an entry was written or touched last; 0 if it is gone, as others may trim what they share with us."""
+    """Return when an entry was last written or touched; 0 if another process has trimmed it."""
     try:
         return entry.stat().st_mtime
     except FileNotFoundError:
@@ -71,6 +74,7 @@ def last_used(entry: Path) -> float:
 
 
 def disk_usage(path: Path) -> int:
+    """Return the size of a file or folder in bytes."""
     files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
     total = 0
     for file in files:
@@ -80,7 +84,7 @@ def disk_usage(path: Path) -> int:
 
 
 def cache_entries() -> list[tuple[str, Path, int, float]]:
-    """(kind, entry, bytes, last use) of everything cached, oldest first."""
+    """Return kind, path, size and time of last use of every cache entry, oldest first."""
     rows = []
     if cache_home().is_dir():
         for kind in sorted(p for p in cache_home().iterdir() if p.is_dir()):
@@ -89,7 +93,7 @@ def cache_entries() -> list[tuple[str, Path, int, float]]:
 
 
 def clear_cache(kind: str | None = None) -> int:
-    """Delete what is cached, of one kind or all of it; the number of bytes freed."""
+    """Delete the cache entries of one kind, or all; return the number of bytes freed."""
     freed = 0
     for name, entry, count, _ in cache_entries():
         if kind in (None, name):
@@ -99,6 +103,7 @@ def clear_cache(kind: str | None = None) -> int:
 
 
 def cache_limit() -> int:
+    """Return the greatest size of the cache in bytes: `LOOKALIKE_CACHE_BYTES`, or 20 GB."""
     chosen = os.environ.get("LOOKALIKE_CACHE_BYTES", str(CACHE_BYTES))
     if not chosen.isdigit():
         raise LookalikeError(f"LOOKALIKE_CACHE_BYTES is `{chosen}`; it must be a whole number of bytes.")
@@ -106,9 +111,15 @@ def cache_limit() -> int:
 
 
 def trim_cache(limit: int | None = None) -> int:
-    """Bring the cache under its cap, least recently used entries first; the bytes freed.
+    """Delete least recently used cache entries until the cache is within its limit.
 
-    Entries used in the last ten minutes stay: another process may be reading them.
+    Entries used in the last ten minutes are kept: another process may be reading them.
+
+    Args:
+        limit: Greatest size in bytes; `cache_limit()` by default.
+
+    Returns:
+        The number of bytes freed.
     """
     limit = cache_limit() if limit is None else limit
     rows = cache_entries()
@@ -128,7 +139,7 @@ _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afpfs", "ncpf
 
 
 def network_drive(path: Path) -> str | None:
-    """The file system's name if `path` lies on a network drive, where locks cannot be trusted."""
+    """Return the file system's name if `path` is on a network drive, where locks are unreliable, or None."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -146,6 +157,7 @@ def network_drive(path: Path) -> str | None:
 
 
 def refuse_network_drive(path: Path, what: str) -> None:
+    """Raise an error if `path` is on a network drive, unless `LOOKALIKE_ALLOW_NETWORK_DRIVE` is set."""
     kind = network_drive(path)
     if kind and not os.environ.get("LOOKALIKE_ALLOW_NETWORK_DRIVE"):
         raise LookalikeError(
@@ -155,5 +167,6 @@ def refuse_network_drive(path: Path, what: str) -> None:
 
 
 def describe_cache() -> str:
+    """Return size and location of the cache as a short text."""
     total = sum(row[2] for row in cache_entries())
     return f"{format_bytes(total)} in {cache_home()}"

@@ -1,4 +1,4 @@
-"""Many small jobs, each finished one stored as a whole file: a killed series goes on where it stopped."""
+"""Many small jobs whose results are stored as they finish, so that a killed series continues where it stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ from lookalike.core.files import hash_bytes, read_json, to_json, write_json
 
 
 class Jobs:
-    """Results by name in a folder. A job's arguments are part of its identity, so none is taken for another."""
+    """Results of jobs in a folder, by name and arguments.
+
+    Args:
+        folder: Where the results are stored, one JSON file per job.
+
+    Example:
+        >>> jobs = Jobs("jobs")
+        >>> jobs.run("sum", lambda a, b: a + b, a=1, b=2)
+        3
+        >>> jobs.stored("sum", {"a": 1, "b": 2})["result"]
+        3
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -30,7 +41,7 @@ class Jobs:
         return self.folder / f"{plain}-{hash_bytes(__version__, key, known)[:12]}.json"
 
     def stored(self, key: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The whole record of a finished job, or None."""
+        """Return the record of a finished job, or None."""
         try:
             record = read_json(self.path(key, arguments), "job")
         except LookalikeError:  # not there, or damaged: run it
@@ -41,7 +52,7 @@ class Jobs:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, key: str, function: Callable[..., Any], **arguments: Any) -> Any:
-        """`function(**arguments)`, or what it gave when it was last run. The result must be JSON."""
+        """Return `function(**arguments)`, from its stored result if there is one. The result must be JSON."""
         path = self.path(key, arguments)
         if self.stored(key, arguments) is None:
             write_json(path, {"key": key, "result": function(**arguments)})
@@ -54,10 +65,12 @@ class Jobs:
         *,
         processes: int = 1,
     ) -> Iterator[tuple[str, Any]]:
-        """`(key, result)` of `function(**arguments)` for every job, as each is finished.
+        """Yield key and result of `function(**arguments)` for every job as it finishes.
 
-        Other processes are spawned, never forked: a fork of a process with threads may hang. The
-        function must then be one that can be imported by its name.
+        Args:
+            jobs: The arguments of each job by its key.
+            function: Must be importable by name if there are several processes.
+            processes: Number of processes. They are spawned, never forked: a fork of a process with threads may hang.
         """
         if processes <= 1:
             for key, arguments in jobs.items():
@@ -85,7 +98,7 @@ class Jobs:
 
 
 def _begin() -> None:
-    """In every process: its part of the cores, no Ctrl-C but through the parent, and an end when the parent ends."""
+    """Initialize a worker: one thread, no Ctrl-C of its own, and an end when its parent ends."""
     os.environ["LOOKALIKE_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""A lock that dies with its process, so that a kill never leaves a folder locked."""
+"""File locks that end with their process, so that a kill never leaves a folder locked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lookalike.core.files import disk_errors
 
 
 class Locked(LookalikeError):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 def _try(file: IO[bytes]) -> bool:
@@ -40,7 +40,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def wait_for_lock(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path` for the block, after whoever has it now; for what takes moments."""
+    """Hold the lock file `path` for the block, waiting for whoever holds it; for work that takes moments."""
     file = _opened(Path(path))
     try:
         while not _try(file):
@@ -52,7 +52,15 @@ def wait_for_lock(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold(path: str | Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` for the block; `Locked` at once if another process has it."""
+    """Hold the lock file `path` for the block.
+
+    Args:
+        path: The lock file.
+        what: What is locked, for the error message.
+
+    Raises:
+        Locked: Another process holds the lock.
+    """
     file = _opened(Path(path))
     try:
         if not _try(file):

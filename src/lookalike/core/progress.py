@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, silence elsewhere (a line every ten seconds with -v)."""
+"""Messages and progress on stderr: a bar on a terminal, nothing elsewhere (a line every ten seconds with -v)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ _LEVEL = 1  # 0 quiet, 1 normal, 2 verbose
 
 
 def set_level(level: int) -> None:
+    """Set how much is printed: 0 quiet, 1 normal, 2 verbose."""
     global _LEVEL
     _LEVEL = level
 
 
 def level() -> int:
+    """Return how much is printed: 0 quiet, 1 normal, 2 verbose."""
     return _LEVEL
 
 
 def say(text: str, *, verbose: bool = False) -> None:
-    """A line for the person at the terminal, never part of the result."""
+    """Print a message on stderr; it is never part of a result."""
     wanted = 2 if verbose else 1
     if wanted <= _LEVEL:
         print(text, file=sys.stderr, flush=True)
@@ -36,7 +38,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextlib.contextmanager
 def no_warnings() -> Iterator[None]:
-    """Without warnings, in this thread: for what is done again and again, and has warned before."""
+    """Suppress warnings in this thread, for work that is repeated and has warned before."""
     token = _SILENT.set(True)
     try:
         yield
@@ -45,6 +47,7 @@ def no_warnings() -> Iterator[None]:
 
 
 def warn(text: str) -> None:
+    """Print a warning on stderr."""
     if _LEVEL >= 1 and not _SILENT.get():
         print(f"Warning: {text}", file=sys.stderr, flush=True)
 
@@ -65,7 +68,7 @@ _LISTENER: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener"
 
 @contextlib.contextmanager
 def progress_listener(listener: Callable[[Progress], None]) -> Iterator[None]:
-    """Hear of every step of every bar in this thread; what the listener raises ends the work there."""
+    """Call a function at every step of every progress bar in this thread; an exception in it stops the work."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -74,7 +77,20 @@ def progress_listener(listener: Callable[[Progress], None]) -> Iterator[None]:
 
 
 class Progress:
-    """`with Progress("Embedding", total=n) as bar: bar.advance(k)`."""
+    """A progress bar.
+
+    Args:
+        what: What is being done ("Embedding").
+        total: Number of steps, if known.
+        shown: Whether to show it at all.
+
+    Example:
+        >>> with Progress("Embedding", total=3) as bar:
+        ...     for _ in range(3):
+        ...         bar.advance()
+        >>> bar.done
+        3
+    """
 
     def __init__(self, what: str, total: int | None = None, *, shown: bool = True) -> None:
         self.what, self.total, self.done, self.note = what, total, 0, ""
@@ -134,7 +150,7 @@ class Progress:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None, *, shown: bool = True) -> Iterator[T]:
-    """Iterate with a bar."""
+    """Iterate over items with a progress bar."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with Progress(what, total, shown=shown) as bar:

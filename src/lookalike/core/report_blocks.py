@@ -1,8 +1,8 @@
-"""The blocks a report is made of: every room writes its `Section` as JSON, `reporting` draws it.
+"""The blocks of a report: every package writes its `Section` as JSON, and `reporting` renders it.
 
-    run.write_section("table", Section(title="How good it is", order=20, blocks=[Grid(...), Lines(...)]))
+    run.write_section("table", Section(title="Retrieval metrics", order=20, blocks=[Grid(...), Lines(...)]))
 
-Lists may be given as NumPy arrays. NaN and infinity are refused: leave the row out, or write `None` in a grid.
+Lists may be NumPy arrays. NaN and infinity are refused: leave the row out, or use `None` in a grid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERDICT, TABLE, CHANGED, WORST, CALIBRATION, CURVES, CLASSES, MAP, AUDIT, SETTIN
 
 
 def _plain(value: Any) -> Any:
-    """NumPy arrays and scalars as Python ones; names that are not UTF-8 with a mark where JSON has no letter."""
+    """Return NumPy arrays and scalars as Python values, and replace what UTF-8 cannot encode in texts."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, (list, tuple)):
@@ -55,7 +55,10 @@ class _HasInterval(Protocol):
 
 
 class Value(_Part):
-    """A number with its interval; `signed` writes +/−, `unit` follows it ("points", "%")."""
+    """A number with its confidence interval.
+
+    `signed` prints a plus sign, too, and `unit` follows the number ("points", "%").
+    """
 
     value: float
     low: float | None = None
@@ -72,9 +75,9 @@ class Value(_Part):
         return self
 
     @classmethod
-    def of(cls, interval: _HasInterval, **look: Any) -> Value:
-        """From anything with `value`, `low` and `high` (`evaluation.bootstrap.Interval`)."""
-        return cls(value=interval.value, low=interval.low, high=interval.high, **look)
+    def of(cls, interval: _HasInterval, **options: Any) -> Value:
+        """Return the value of anything with `value`, `low` and `high`, such as `evaluation.bootstrap.Interval`."""
+        return cls(value=interval.value, low=interval.low, high=interval.high, **options)
 
     def number(self, value: float | None = None) -> str:
         return number(self.value if value is None else value, self.digits, signed=self.signed)
@@ -104,7 +107,7 @@ class _Block(_Part):
 
 
 class Figure(_Part):
-    """One big number of the verdict."""
+    """One large number of the verdict."""
 
     label: str
     value: Cell
@@ -112,7 +115,7 @@ class Figure(_Part):
 
 
 class Verdict(_Block):
-    """The sentence everything else supports; `line` is the small gray one: data, date, seeds, load."""
+    """The conclusion in one sentence; `line` is the small print: data, date, seeds, load."""
 
     kind: Literal["verdict"] = "verdict"
     sentence: str
@@ -122,28 +125,28 @@ class Verdict(_Block):
 
 
 class Text(_Block):
-    """Plain paragraphs, parted by empty lines."""
+    """Plain paragraphs, separated by empty lines."""
 
     kind: Literal["text"] = "text"
     text: str
 
 
 class Code(_Block):
-    """A command or a file, shown as it is."""
+    """A command or a file, shown verbatim."""
 
     kind: Literal["code"] = "code"
     text: str
 
 
 class Facts(_Block):
-    """Names and values, one a line."""
+    """Names and values, one per line."""
 
     kind: Literal["facts"] = "facts"
     rows: list[tuple[str, Cell]]
 
 
 class Grid(_Block):
-    """A table. `whisker` names a column of `Value`s that is also drawn, on one axis, beside the rows."""
+    """A table; `whisker` names a column of `Value`s that is also drawn, on one axis, beside the rows."""
 
     kind: Literal["grid"] = "grid"
     columns: list[str]
@@ -161,6 +164,8 @@ class Grid(_Block):
 
 
 class Whisker(_Part):
+    """One row of `Whiskers`: a value and its interval."""
+
     name: str
     value: float
     low: float | None = None
@@ -174,7 +179,7 @@ class Whisker(_Part):
 
 
 class Whiskers(_Block):
-    """Dot and whisker, one a row, on one axis; `reference` is a dashed line through all (0 for differences)."""
+    """Values with intervals, one per row, on one axis; `reference` is a dashed line (0 for differences)."""
 
     kind: Literal["whiskers"] = "whiskers"
     rows: list[Whisker]
@@ -183,6 +188,8 @@ class Whiskers(_Block):
 
 
 class Series(_Part):
+    """One curve of `Lines`, with an optional band."""
+
     name: str
     x: Floats
     y: Floats
@@ -200,14 +207,14 @@ class Series(_Part):
 
 
 class Mark(_Part):
-    """A place on the x axis with a word: the best step."""
+    """A labeled position on the x axis, such as the best step."""
 
     x: float
     label: str
 
 
 class Lines(_Block):
-    """Curves; a series with a single point that is dashed is drawn as a level across the chart."""
+    """Curves; a dashed series with a single point is drawn as a level across the chart."""
 
     kind: Literal["lines"] = "lines"
     x_label: str
@@ -217,6 +224,8 @@ class Lines(_Block):
 
 
 class Hit(_Part):
+    """One search result; `ok` says whether it is relevant, if that is known."""
+
     image: Image
     ok: bool | None = None  # None: nothing is known
     score: float
@@ -224,25 +233,29 @@ class Hit(_Part):
 
 
 class HitList(_Part):
+    """The results of one model."""
+
     name: str
     hits: list[Hit]
 
 
 class HitRow(_Part):
+    """A query and the results of each model."""
+
     query: Image
     lists: list[HitList]
     note: str = ""
 
 
 class Hits(_Block):
-    """Queries with their hits; the first rows are the ones kept when the report would grow too large."""
+    """Queries with their results; the first rows are kept if the report would become too large."""
 
     kind: Literal["hits"] = "hits"
     rows: list[HitRow]
 
 
 class Arrow(_Part):
-    """`low` and `high`, where known, are the interval of `after`."""
+    """A change of one class; `low` and `high`, where known, are the interval of `after`."""
 
     name: str
     before: float
@@ -258,7 +271,7 @@ class Arrow(_Part):
 
 
 class Arrows(_Block):
-    """From before to after, one a row; the 30 lowest and 30 highest are drawn, the rest is folded."""
+    """Changes from before to after, one per row; the 30 lowest and 30 highest are drawn, the rest is collapsed."""
 
     kind: Literal["arrows"] = "arrows"
     rows: list[Arrow]
@@ -268,6 +281,8 @@ class Arrows(_Block):
 
 
 class Bin(_Part):
+    """One bin of a reliability diagram."""
+
     p: float = Field(ge=0, le=1)
     observed: float = Field(ge=0, le=1)
     low: float = Field(ge=0, le=1)
@@ -281,7 +296,7 @@ class Bin(_Part):
 
 
 class Reliability(_Block):
-    """What was promised against what happened, with bands; `ece` is the expected calibration error."""
+    """A reliability diagram with intervals; `ece` is the expected calibration error."""
 
     kind: Literal["reliability"] = "reliability"
     bins: list[Bin]
@@ -289,15 +304,17 @@ class Reliability(_Block):
 
 
 class Panel(_Part):
+    """One panel of a map: the coordinates of all points."""
+
     title: str
     x: Floats
     y: Floats
 
 
 class Scatter(_Block):
-    """A map: the same points in one or two panels. `codes` (−1: none) point into `names`.
+    """A map: the same points in one or two panels.
 
-    `images` gives some points, by their position, a thumbnail to show.
+    `codes` (−1: none) index `names`; `images` gives some points, by their index, a thumbnail.
     """
 
     kind: Literal["scatter"] = "scatter"
@@ -319,14 +336,16 @@ class Scatter(_Block):
 
 
 class HeatPanel(_Part):
+    """One square matrix of a `Heat` block."""
+
     title: str
     values: list[Floats]
 
 
 class Heat(_Block):
-    """Up to three square tables of numbers side by side, drawn as colors; line and column n are `names[n]`.
+    """Up to three square matrices side by side, drawn as colors; row and column n are `names[n]`.
 
-    Each panel has its own scale, from 0 to its largest number; what is below 0 has another color.
+    Each panel has its own scale from 0 to its largest value; negative values have another color.
     """
 
     kind: Literal["heat"] = "heat"
@@ -344,12 +363,16 @@ class Heat(_Block):
 
 
 class Bar(_Part):
+    """One bar of `Bars`."""
+
     name: str
     value: float
     note: str = ""
 
 
 class Bars(_Block):
+    """A bar chart."""
+
     kind: Literal["bars"] = "bars"
     rows: list[Bar]
     label: str = ""
@@ -362,7 +385,7 @@ Block = Annotated[
 
 
 class Section(_Part):
-    """A part of the report; `order` is its place (10 verdict ... 100 settings)."""
+    """A part of the report; `order` is its position (10 verdict ... 100 settings)."""
 
     title: str
     order: int
@@ -370,7 +393,7 @@ class Section(_Part):
 
 
 def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
-    """`0.612`, `−1.20`, `5,924`: thousands parted, a real minus sign, no negative zero."""
+    """Return a number as text, such as `0.612`, `−1.20` or `5,924`: with a real minus sign and no negative zero."""
     text = f"{value:{'+' if signed else ''},.{digits}f}"
     if value and not any(c in "123456789" for c in text) and text[0] in "+-":
         text = text[1:]

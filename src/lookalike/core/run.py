@@ -1,4 +1,4 @@
-"""`Run`: the folder of one job, that can be killed anywhere and opened by anybody."""
+"""The folder of one training or adaptation job, which can be killed at any time and resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,23 @@ MARK = "run.json"
 
 
 class Run:
-    """`run.json`, `config.yaml`, `log.jsonl`, `checkpoints/`, `model/`, `sections/`, `result.json`, `report.html`."""
+    """A run: the folder that holds everything about one job.
+
+    It contains `run.json`, `config.yaml`, `log.jsonl`, `checkpoints/`, `model/`, `sections/` (parts of the
+    report), `result.json` and `report.html`.
+
+    Args:
+        path: An existing run folder; `Run.create` makes a new one.
+
+    Raises:
+        LookalikeError: The folder is not a run, or of another format.
+
+    Example:
+        >>> run = la.Run.create("ms", {"seed": 0}, path="run")
+        >>> run.write_result(finished=True)
+        >>> la.Run("run").result
+        {'finished': True}
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
@@ -38,7 +54,13 @@ class Run:
 
     @classmethod
     def create(cls, method: str, config: Mapping[str, Any], *, path: str | Path | None = None) -> Run:
-        """A new run folder; without a path `./runs/<time>-<method>`."""
+        """Create a run folder.
+
+        Args:
+            method: Name of the training method.
+            config: Settings, written to `config.yaml`.
+            path: Where; `./runs/<time>-<method>` by default.
+        """
         if path is None:
             base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
             path, count = base, 1
@@ -55,7 +77,7 @@ class Run:
 
     @classmethod
     def check_available(cls, path: str | Path) -> None:
-        """Say that a new run cannot go there; worth knowing before the work, too."""
+        """Raise an error if a new run cannot be created at `path`."""
         path = Path(path).absolute()
         if cls.is_run(path):
             raise LookalikeError(f"`{path}` already holds a run: continue it with --resume, or choose another --out.")
@@ -64,7 +86,7 @@ class Run:
 
     @contextlib.contextmanager
     def removed_if_failed(self) -> Iterator[None]:
-        """A new run in which nothing worth resuming was done before an error (or Ctrl-C) leaves no folder behind."""
+        """Delete a new run if an error or Ctrl-C ends the block before there is a checkpoint to resume from."""
         try:
             yield
         except BaseException:
@@ -92,19 +114,19 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time works on a run."""
+        """Hold the run's lock: one process at a time works on a run."""
         folders.refuse_network_drive(self.path, "a run's lock")
         with hold(self.path / ".lock", f"The run `{self.path}`"):
             yield
 
     def log(self, **values: Any) -> None:
-        """One line of `log.jsonl`."""
+        """Append a line to `log.jsonl`."""
         line = json.dumps(values, default=to_json, ensure_ascii=False)
         with disk_errors(self.path), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def truncate_log(self, step: int) -> None:
-        """Drop the lines after `step`, and a torn last one: what a resumed run will write again."""
+        """Drop the lines after `step` and a partial last one, which a resumed run will write again."""
         kept = [row for row in self.read_log() if row.get("step", 0) <= step]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
         write_bytes(self.path / "log.jsonl", text.encode())
@@ -121,7 +143,7 @@ class Run:
         return rows
 
     def write_section(self, name: str, section: Any) -> None:
-        """Store a part of the report (`core/report_blocks.py`) for the report to draw."""
+        """Store a section of the report (`core/report_blocks.py`)."""
         document = section.model_dump(mode="json") if hasattr(section, "model_dump") else section
         write_json(self.path / "sections" / f"{name}.json", document)
 
@@ -130,7 +152,7 @@ class Run:
         return {p.stem: read_json(p, "section") for p in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
 
     def store_image(self, jpeg: bytes) -> str:
-        """Store a thumbnail for the report once; its name is what a section refers to."""
+        """Store a thumbnail for the report once and return the name that sections refer to."""
         name = f"{hash_bytes(jpeg)}.jpg"
         path = self.path / "sections" / "images" / name
         if not path.exists():
@@ -148,7 +170,7 @@ class Run:
 
 
 def find_run(name: str | os.PathLike[str]) -> Run:
-    """A run by its folder, or by its name under `./runs`."""
+    """Return a run by its folder, or by its name under `./runs`."""
     for path in (Path(name), folders.runs() / Path(name)):
         if Run.is_run(path):
             return Run(path)

@@ -14,12 +14,21 @@ from lookalike.core.errors import LookalikeError, suggest
 
 
 class Settings(pydantic.BaseModel):
-    """Base of all settings: unknown names are errors, and the error names the nearest right one."""
+    """Base class of all settings: unknown names are errors that suggest the closest valid one."""
 
     model_config = pydantic.ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "settings") -> Self:
+        """Validate values.
+
+        Args:
+            values: Nested names and values.
+            where: What the settings belong to, for the error message.
+
+        Raises:
+            LookalikeError: A name is unknown or a value invalid.
+        """
         try:
             return cls.model_validate(dict(values))
         except pydantic.ValidationError as error:
@@ -53,7 +62,12 @@ def _sentence(model: type[pydantic.BaseModel], error: pydantic.ValidationError, 
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
-    """`["a.b=1", "c=x"]` as a nested dictionary; values are read as YAML."""
+    """Return `["a.b=1", "c=x"]` as a nested dictionary; values are parsed as YAML.
+
+    Example:
+        >>> parse_set(["optimizer.lr=3e-4", "seed=1"])
+        {'optimizer': {'lr': 0.0003}, 'seed': 1}
+    """
     out: dict[str, Any] = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")
@@ -79,7 +93,12 @@ def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Dictionaries laid over each other, the last one on top, nested ones joined."""
+    """Merge nested dictionaries; later ones take precedence.
+
+    Example:
+        >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+        {'a': {'b': 1, 'c': 3}}
+    """
     out: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
@@ -91,6 +110,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
+    """Read a YAML file of names and values."""
     path = Path(path)
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -106,6 +126,7 @@ def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
 
 
 def write_yaml(path: str | Path, document: Mapping[str, Any]) -> None:
+    """Write names and values to a YAML file atomically."""
     from lookalike.core.files import write_text
 
     write_text(path, yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True))
