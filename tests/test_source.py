@@ -80,3 +80,10 @@ def test_every_pinned_package_has_its_license_listed() -> None:
     listed = {plain(name) for name in re.findall(r"^\| `?([\w.-]+)`? \|", page, re.M)}
     assert len(pins) > 50
     assert [name for name in pins if plain(name) not in listed] == []
+
+
+def test_design_pages_that_the_code_names_exist() -> None:
+    named = {
+        match for path in FILES for match in re.findall(r"docs/design/[\w-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert named and [page for page in sorted(named) if not (ROOT / page).exists()] == []

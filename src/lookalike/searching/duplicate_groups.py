@@ -1,4 +1,4 @@
-"""Group duplicate images by kind and suggest which file of a group to keep (docs/design/index.md).
+"""Group duplicate images by kind and suggest which file of a group to keep (docs/design/index-and-stores.md).
 
 Kinds: ``identical`` (equal bytes), ``same`` (the same image in another size, format or compression), ``near`` (nearly
 alike: a burst, a crop, an edit). A file is listed under its closest kind; in the wider kinds the best file of its group

@@ -207,7 +207,7 @@ def decode_row(table: Table, row: int, min_side: float, preprocess: Preprocess |
     """Read one image.
 
     Copies are recognized by their pixels at the size that the model needs: equal files still give equal pixels, and
-    decoding a photo in full would take longer than embedding it (docs/design/index.md).
+    decoding a photo in full would take longer than embedding it (docs/design/index-and-stores.md).
 
     Args:
         table: The images.

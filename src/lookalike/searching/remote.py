@@ -1,7 +1,7 @@
 """Search an index that a running ``lookalike serve`` has open, through that service.
 
-Some stores can be opened by one process only (docs/design/index.md). The service leaves its address in the index's
-folder while it runs; only services on this machine are contacted.
+Some stores can be opened by one process only (docs/design/index-and-stores.md). The service leaves its
+address in the index's folder while it runs; only services on this machine are contacted.
 """
 
 from __future__ import annotations
