@@ -50,7 +50,7 @@ check: ## lint, types, layers, security, and documents that are up to date
 	$(BIN)/python tools/audit.py
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_source.py
 
-check-js: ## lint and type-check the page's JavaScript (needs node and npm); FIX=1 formats it
+check-js: ## lint and type-check the JavaScript (needs node and npm); FIX=1 formats it
 	@tools/setup dev
 	tools/check-js $(if $(FIX),--fix)
 

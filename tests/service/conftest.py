@@ -64,7 +64,7 @@ def client(service: Any) -> Iterator[Any]:
     yield TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
 
 
-class Live:
+class RunningServer:
     """The service on a port of its own, that can be stopped and started again."""
 
     def __init__(self, make: Any) -> None:
@@ -96,10 +96,10 @@ class Live:
 
 
 @pytest.fixture(scope="module")
-def live(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:  # noqa: F811
+def live(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:  # noqa: F811
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("home")))
-        opened = Live(lambda: build(_made[1], runs))
+        opened = RunningServer(lambda: build(_made[1], runs))
         yield opened
         opened.stop()
 

@@ -31,7 +31,7 @@ class RecordingBudget(limits.PixelBudget):
 @pytest.fixture
 def budget(monkeypatch: pytest.MonkeyPatch) -> RecordingBudget:
     watched = RecordingBudget(AREA + AREA // 2)
-    monkeypatch.setattr(limits, "BUDGET", watched)
+    monkeypatch.setattr(limits, "PIXEL_BUDGET", watched)
     return watched
 
 
@@ -69,7 +69,7 @@ def test_images_of_the_index_take_what_they_have(
         return work
 
     monkeypatch.setattr(lookalike.data, "thumbnail", counted(lookalike.data.thumbnail))
-    monkeypatch.setattr(uploads, "cut", counted(uploads.cut))
+    monkeypatch.setattr(uploads, "crop", counted(uploads.crop))
     monkeypatch.setattr(strip_metadata, "without_metadata", counted(strip_metadata.without_metadata))
     asked = addresses(client, 6)[kind]
     codes: list[int] = []

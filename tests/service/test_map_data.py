@@ -17,7 +17,7 @@ from lookalike.searching import Index, image_map
 from lookalike.service import create_app
 from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import points_inside
-from lookalike.service.open_index import Live
+from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service
 from tests.service.conftest import error_message
 
@@ -75,7 +75,7 @@ def test_the_first_answer_finds_the_map_read(
         for damaged in (False, True):
             if damaged:
                 (index.folder / image_map.FILE).write_bytes(b"no map")
-            live = Live(index, 0)
+            live = OpenIndex(index, 0)
             monkeypatch.setattr(live.encoder, "warm", lambda: warmed.append("model"))
             live.warm()
             assert (live._map is not None and "records" in vars(live._map)) != damaged
@@ -168,11 +168,11 @@ def test_the_number_is_of_one_index_and_one_state_of_it(made: Any, tmp_path: Pat
             with Index.open(tmp_path / place) as index:
                 index.generation.writes += writes
                 image_map.draw_map(index, progress=False)
-                live = Live(index, 0)
+                live = OpenIndex(index, 0)
                 numbers.append(live.map_data.number)
                 with Index.open(tmp_path / place) as again:
                     again.generation.writes += writes
-                    assert Live(again, 0).map_data.number == numbers[-1], "the same after a restart"
+                    assert OpenIndex(again, 0).map_data.number == numbers[-1], "the same after a restart"
                 live.encoder.close()
     assert len(set(numbers)) == 4 and all(0 < number < 2**31 for number in numbers)
 

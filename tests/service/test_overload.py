@@ -21,7 +21,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.service import app, limits, uploads
 from tests import helpers
 from tests.searching import fake
-from tests.service.conftest import Live
+from tests.service.conftest import RunningServer
 from tests.service.test_middleware import encoded
 
 API = "/api/v1"
@@ -120,7 +120,7 @@ def served(place: Path, home: Path) -> Iterator[Any]:
     from lookalike.service.state import Service
 
     service = Service(Index.open(place), [place.parent / "runs"])
-    server = Live(lambda: service)
+    server = RunningServer(lambda: service)
     yield server, service
     server.stop()
     assert not server.thread.is_alive()
@@ -141,9 +141,9 @@ def light(port: int) -> None:
 def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
     gate = Gate(service.encoder, monkeypatch)
-    crowd = Uploads(server.port, service.asking.capacity + 10)
+    crowd = Uploads(server.port, service.search_pool.capacity + 10)
     helpers.until(lambda: len(crowd.answers) == 10)
-    assert crowd.codes == {503: 10} and service.asking.reserved == service.asking.capacity == 64
+    assert crowd.codes == {503: 10} and service.search_pool.reserved == service.search_pool.capacity == 64
     for _, headers, text in crowd.answers:
         assert headers["Retry-After"] == "2" and json.loads(text)["error"]["message"] == "Busy. Try again in 2 s."
     light(server.port)
@@ -152,7 +152,7 @@ def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, m
         assert told(server.port, "GET", f"{API}/{address}?like={like}&box=0,0,0.9,0.9")[0] == 503
     gate.open.set()
     assert crowd.join() == {503: 10, 200: 64}
-    helpers.until(lambda: service.asking.reserved == 0)
+    helpers.until(lambda: service.search_pool.reserved == 0)
     assert max(gate.sizes) > 1, "what waited went through the model together"
     assert Uploads(server.port, 3, keep=True).join() == {200: 3}
 
@@ -162,11 +162,11 @@ def test_large_images_hold_up_nothing_else(served: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(limits, "BUDGET_WAIT_SECONDS", 3.0)
     light(server.port)  # so that the thumbnail is there
     with (
-        limits.BUDGET.take(limits.MAX_PIXELS_PER_IMAGE),
-        limits.BUDGET.take(limits.MAX_PIXELS - limits.MAX_PIXELS_PER_IMAGE),
+        limits.PIXEL_BUDGET.take(limits.MAX_PIXELS_PER_IMAGE),
+        limits.PIXEL_BUDGET.take(limits.MAX_PIXELS - limits.MAX_PIXELS_PER_IMAGE),
     ):
         crowd = Uploads(server.port, 50)
-        helpers.until(lambda: service.asking.reserved == 50)
+        helpers.until(lambda: service.search_pool.reserved == 50)
         light(server.port)
         assert crowd.join() == {503: 50}
     assert all(headers["Retry-After"] == "10" for _, headers, _ in crowd.answers)
@@ -194,7 +194,7 @@ def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatc
     refused = SILENT.replace("X-Lookalike: 1\r\n", "")  # also whoever is refused for another reason
     with silent(server.port, refused) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 403 ")
-    helpers.until(lambda: service.asking.reserved == 0)
+    helpers.until(lambda: service.search_pool.reserved == 0)
 
 
 def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_a_silent_client_holds_up_neither_a_switch_nor_the_end(served: Any, plac
     server, service = served
     with silent(server.port), silent(server.port, SILENT.replace(f"{API}/session", f"{API}/nearest")):
         assert job(server.port, {"model": "better"})["state"] == "finished"
-        old = service.changing.now
+        old = service.switcher.now
         assert told(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
         assert told(server.port, "POST", f"{API}/switch", {"generation": 2}) == (202, {"live": 2})
         helpers.until(lambda: old.users == 0)
@@ -328,7 +328,7 @@ def test_a_change_that_fails_leaves_nothing_behind(
             with pytest.raises(MemoryError):
                 service.follower.refresh()
     assert service.live is before and Uploads(server.port, 2).join() == {200: 2}
-    helpers.until(lambda: threading.active_count() <= begun + service.asking.threads)
+    helpers.until(lambda: threading.active_count() <= begun + service.search_pool.threads)
     assert service.follower.refresh() and service.live is not before
     helpers.until(lambda: before.index._store is None)
     wanted = 12 if change == "model" else 13

@@ -88,7 +88,7 @@ def test_a_image_gets_in(screen: Any, made: Any, way: str) -> None:
     keep(screen, "hits")
 
 
-def test_more_like_a_mosaic_image_and_back(screen: Any) -> None:
+def test_more_like_a_sample_image_and_back(screen: Any) -> None:
     screen.locator(".grid .cell a").nth(2).click()
     screen.locator(".results .cell").first.wait_for()
     assert "like=" in screen.url and screen.locator(".question .shown").count() == 1
@@ -234,12 +234,12 @@ def test_help_and_letter_keys(screen: Any) -> None:
 
 def test_names_cannot_become_markup(browser: Any, tmp_path: Path, model: Path, home: Path) -> None:
     from lookalike.searching import index
-    from tests.service.conftest import Live, build
+    from tests.service.conftest import RunningServer, build
 
     folder = tmp_path / "images" / "<img src=x onerror=alert(1)>"
     helpers.make_images(folder, classes=1, images=3)
     index(folder=tmp_path / "images", model=model, index=tmp_path / "index", store="exact", progress=False)
-    live = Live(lambda: build(tmp_path / "index", tmp_path / "runs"))
+    live = RunningServer(lambda: build(tmp_path / "index", tmp_path / "runs"))
     context = browser.new_context()
     page = context.new_page()
     page.on("dialog", lambda dialog: pytest.fail("a script ran"))

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests import helpers
-from tests.service.conftest import Live, build
+from tests.service.conftest import RunningServer, build
 from tests.service.test_page import VIOLATIONS, keep
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Live]]:
+def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, RunningServer]]:
     """A folder of our own with three files twice, and one image in two sizes."""
     from PIL import Image
 
@@ -29,7 +29,7 @@ def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Live
     with Image.open(folder / "class-01" / "0.jpg") as image:
         image.resize((80, 60)).save(folder / "class-01" / "small.jpg", quality=90)
     index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
-    live = Live(lambda: build(tmp_path / "index", tmp_path / "runs"))
+    live = RunningServer(lambda: build(tmp_path / "index", tmp_path / "runs"))
     yield folder, live
     live.stop()
 

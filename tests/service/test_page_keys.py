@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.conftest import Live, build
+from tests.service.conftest import RunningServer, build
 from tests.service.test_page import keep
 from tests.service.test_page_states import loose, play  # noqa: F401 (a fixture)
 
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def locked(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, str, str]]:
+def locked(
+    _made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningServer, str, str]]:
     """A server with a key to read and one to write."""
     from lookalike.service.auth import KeyStore
 
@@ -24,7 +26,7 @@ def locked(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("locked")))
         keys = KeyStore(required=True)
         read, write = keys.create("reader", "read")[1], keys.create("writer", "write")[1]
-        opened = Live(lambda: build(_made[1], runs, keys=keys))
+        opened = RunningServer(lambda: build(_made[1], runs, keys=keys))
         yield opened, read, write
         opened.stop()
 

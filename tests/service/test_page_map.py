@@ -14,7 +14,7 @@ from PIL import Image
 from lookalike.service.app import FACTS, MAP
 from tests import helpers
 from tests.helpers import until
-from tests.service.conftest import Live, build
+from tests.service.conftest import RunningServer, build
 from tests.service.test_page import href, keep, screen  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.browser
@@ -302,7 +302,7 @@ def test_another_index_behind_the_same_address(
     images = helpers.make_images(tmp_path / "others", classes=2, images=6)
     index(folder=images, model=model, index=tmp_path / "index", store="exact", progress=False)
     page.set_default_timeout(60_000)
-    server = Live(lambda: build(made[1], runs))
+    server = RunningServer(lambda: build(made[1], runs))
     try:
         for place, number, name in ((made[1], 61, "images"), (tmp_path / "index", 12, "others")):
             until(lambda: page.request.get(f"{server.url}/api/v1/map").json()["state"] == "ready")

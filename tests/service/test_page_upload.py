@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import helpers
-from tests.service.conftest import Live, build
+from tests.service.conftest import RunningServer, build
 from tests.service.test_page import give, href, keep, screen  # noqa: F401 (a fixture)
 from tests.service.test_page_states import loose, play  # noqa: F401 (a fixture)
 
@@ -20,11 +20,11 @@ SEEN = ".question .shown img"
 
 
 @pytest.fixture(scope="module")
-def forgetful(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def forgetful(_made: Any, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that keeps no image it is asked by."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", str(tmp_path_factory.mktemp("forgetful")))
-        opened = Live(lambda: build(_made[1], runs, keep_days=0))
+        opened = RunningServer(lambda: build(_made[1], runs, keep_days=0))
         yield opened
         opened.stop()
 
@@ -80,7 +80,7 @@ def test_an_upload_is_tried_again(loose: Any, live: Any, made: Any, begin: str) 
     assert "q=u." in href(loose) and "like=" not in href(loose) and sees(loose)
 
 
-def test_without_keeping_the_file_asks_for_itself(screen: Any, forgetful: Live, made: Any) -> None:  # noqa: F811
+def test_without_keeping_the_file_asks_for_itself(screen: Any, forgetful: RunningServer, made: Any) -> None:  # noqa: F811
     screen.goto(forgetful.url)
     screen.locator(".grid img").first.wait_for()
     drop(screen, made[0] / "class-01" / "0.jpg")
@@ -102,7 +102,7 @@ def test_without_keeping_the_file_asks_for_itself(screen: Any, forgetful: Live, 
     screen.locator("h1", has_text="for the cropped part").wait_for()
 
 
-def test_without_keeping_more_and_back(screen: Any, forgetful: Live, made: Any) -> None:  # noqa: F811
+def test_without_keeping_more_and_back(screen: Any, forgetful: RunningServer, made: Any) -> None:  # noqa: F811
     screen.goto(forgetful.url)
     screen.locator(".grid img").first.wait_for()
 
@@ -125,7 +125,7 @@ def test_without_keeping_more_and_back(screen: Any, forgetful: Live, made: Any) 
     assert screen.locator("a.shot").first.get_attribute("data-id") == names[0] and sees(screen)
 
 
-def test_a_link_to_a_image_that_was_never_kept(loose: Any, forgetful: Live) -> None:  # noqa: F811
+def test_a_link_to_a_image_that_was_never_kept(loose: Any, forgetful: RunningServer) -> None:  # noqa: F811
     loose.goto(f"{forgetful.url}/?q=here.1")
     loose.get_by_text("This server does not keep uploaded images. Upload it again to search.").wait_for()
 

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lookalike._version import __version__
 from lookalike.service import api
-from lookalike.service.api.common import Answering
+from lookalike.service.api.common import IndexDep
 from lookalike.service.auth import SCREEN_PREFIXES, SCREENS, rights_of
 from lookalike.service.http_errors import Problem, install_error_handlers
 from lookalike.service.image_files import original
@@ -96,7 +96,7 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
 
 def _add_images(app: FastAPI, service: Service) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
-    async def thumbnail(request: Request, live: Answering, content: str, side: int) -> Response:
+    async def thumbnail(request: Request, live: IndexDep, content: str, side: int) -> Response:
         etag = f'"{content}-{side}"'
         headers = {"Cache-Control": IMMUTABLE, "ETag": etag}
         if request.headers.get("if-none-match") == etag:
@@ -107,12 +107,12 @@ def _add_images(app: FastAPI, service: Service) -> None:
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     @app.get("/query/{name}.jpg", include_in_schema=False)
-    def query_image(live: Answering, name: str) -> Response:
+    def query_image(live: IndexDep, name: str) -> Response:
         headers = {"Cache-Control": "private, max-age=3600"}
         return Response(live.queries.image(name), media_type="image/jpeg", headers=headers)
 
     @app.get("/original/{name:path}", include_in_schema=False)
-    async def original_image(request: Request, live: Answering, name: str) -> Response:
+    async def original_image(request: Request, live: IndexDep, name: str) -> Response:
         if not service.originals and rights_of(request.scope) != "write":
             raise Problem(403, "Originals are not available to keys that can only read.")
         return await service.image_pool.run(original, request, live, name, keep_metadata=service.keep_metadata)

@@ -89,15 +89,7 @@ class KeyStore:
             return list(self._keys)
 
     def create(self, name: str, rights: str = "read") -> tuple[Key, str]:
-        """Create a key.
-
-        Args:
-            name: A name of 1 to 60 characters to recognize it by.
-            rights: `read` or `write`.
-
-        Returns:
-            The key and its secret, which is not stored.
-        """
+        """Create a key with a name of 1 to 60 characters; returns it with its secret, which is not stored."""
         choose(rights, RIGHTS, "a right of a key")
         name = " ".join(name.split())
         if not 1 <= len(name) <= 60 or not name.isprintable():
@@ -111,14 +103,7 @@ class KeyStore:
         return key, secret
 
     def revoke(self, name: str) -> Key:
-        """Delete a key.
-
-        Args:
-            name: Its id, or its name if only one key has it.
-
-        Returns:
-            The deleted key.
-        """
+        """Delete a key by its id, or by its name if only one key has it, and return it."""
         with self._lock:
             self._load()
             matches = [key for key in self._keys if name in (key.id, key.name)]
@@ -198,15 +183,7 @@ def rights_of(scope: Any) -> str:
 
 
 def authenticate(keys: KeyStore, headers: dict[bytes, bytes]) -> tuple[str, str]:
-    """Decide the rights of a request by its key or session cookie.
-
-    Args:
-        keys: The known keys.
-        headers: The request's headers.
-
-    Returns:
-        The rights (`none`, `read` or `write`) and the id of the key, empty without one.
-    """
+    """Rights of a request (`none`, `read` or `write`) by its key or session cookie, and the id of the key if any."""
     if not keys.required:
         return "write", ""
     scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -232,14 +209,7 @@ def cookie_name(host: str) -> str:
 
 
 def required_rights(method: str, path: str) -> str:
-    """The right that a request needs.
-
-    Args:
-        method: HTTP method.
-        path: Path of the request.
-
-    Returns:
-        `none`, `read` or `write`.
+    """The right that a request needs: `none`, `read` or `write`.
 
     Example:
         >>> from lookalike.service.auth import required_rights

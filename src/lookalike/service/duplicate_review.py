@@ -26,14 +26,7 @@ class DuplicateReview:
         self._dismissed: dict[str, Group] = {}
 
     def find(self, index: Index) -> dict[str, Any]:
-        """Search an index for duplicates.
-
-        Args:
-            index: The index.
-
-        Returns:
-            Number of images, and counts by kind.
-        """
+        """Search an index for duplicates; returns the number of images and the counts by kind."""
         with Progress("Reading vectors", shown=False):
             vectors = all_vectors(index)
         duplicates = duplicates_in_table(index.table, vectors, progress=False)
@@ -67,7 +60,7 @@ class DuplicateReview:
     def page(
         self, kind: str, offset: int, limit: int, prefer: str, among: set[str] | None = None
     ) -> tuple[int, list[Group]]:
-        """A page of the groups of a kind.
+        """The number of groups of a kind, and a page of them.
 
         Args:
             kind: `identical`, `same` or `near`.
@@ -75,9 +68,6 @@ class DuplicateReview:
             limit: Number of groups.
             prefer: Folder whose files are suggested to be kept.
             among: If given, only groups with at least two of these rows.
-
-        Returns:
-            The number of all such groups, and the groups of the page.
         """
         with self._lock:
             groups = self.duplicates.of(kind)
@@ -92,13 +82,7 @@ class DuplicateReview:
         return Group(group.kind, group.files, keep, reason)
 
     def suggested(self, kind: str, prefer: str, exclude: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """Group ids with the rows to move, for every suggestion of a kind.
-
-        Args:
-            kind: `identical`, `same` or `near`.
-            prefer: Folder whose files are suggested to be kept.
-            exclude: Ids of groups to leave out.
-        """
+        """Group ids with the rows to move, for every suggestion of a kind except some groups."""
         with self._lock:
             groups = [self._preferred(group, prefer) for group in self.duplicates.of(kind) if group.id not in exclude]
             return [(group.id, [image.id for image in group.moves]) for group in groups]
@@ -111,9 +95,6 @@ class DuplicateReview:
 
         Returns:
             The batch of moved files, and the rows whose files are gone.
-
-        Raises:
-            Problem: With status 404 or 422 if a group or a row is wrong.
         """
         with self._lock:
             duplicates = self.duplicates
@@ -150,15 +131,7 @@ class DuplicateReview:
         self.duplicates.groups = groups
 
     def dismiss(self, group_id: str, *, undo: bool) -> None:
-        """Mark a group as not being duplicates; remembered for later searches.
-
-        Args:
-            group_id: The group.
-            undo: Take the mark back.
-
-        Raises:
-            Problem: With status 404 if there is no such group.
-        """
+        """Mark a group as not being duplicates, also for later searches, or take the mark back."""
         with self._lock:
             duplicates = self.duplicates
             if undo:

@@ -35,16 +35,7 @@ class Problem(LookalikeError):
 
 
 def error_response(status: int, message: str, *, retry_after: int | None = None) -> JSONResponse:
-    """Build the JSON answer of a refused request.
-
-    Args:
-        status: HTTP status code.
-        message: One sentence; control characters are removed, since it may contain a client's file name.
-        retry_after: Value of the header `Retry-After`.
-
-    Returns:
-        A response with the body `{"error": {"status", "message"}}`.
-    """
+    """The JSON answer of a refused request: `{"error": {"status", "message"}}`, without control characters."""
     headers = {"Cache-Control": "no-store"}
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
@@ -53,11 +44,7 @@ def error_response(status: int, message: str, *, retry_after: int | None = None)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error of a request in the same form; bugs keep their traceback in the log.
-
-    Args:
-        app: The application that gets the handlers.
-    """
+    """Answer every error of a request in the same form; bugs keep their traceback in the log."""
 
     @app.exception_handler(LookalikeError)
     async def handle_user_error(request: Request, error: LookalikeError) -> JSONResponse:

@@ -17,11 +17,11 @@ from lookalike.searching import Index
 from lookalike.searching.locate import path_key
 from lookalike.searching.payload import payload_box
 from lookalike.service.http_errors import Problem
-from lookalike.service.limits import opened
+from lookalike.service.limits import open_image
 from lookalike.store import Condition, Record
 
 if TYPE_CHECKING:
-    from lookalike.service.open_index import Live
+    from lookalike.service.open_index import OpenIndex
 
 SIDES = (96, 256, 512, 1024)
 CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
@@ -77,7 +77,7 @@ class Thumbnails:
         from lookalike.data import thumbnail
 
         try:
-            with opened(self.index, record) as data:
+            with open_image(self.index, record) as data:
                 jpeg = thumbnail(data, side, box=payload_box(record.payload))
         except Problem:
             raise
@@ -109,7 +109,7 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def original(request: Request, live: Live, name: str, *, keep_metadata: bool) -> Response:
+def original(request: Request, live: OpenIndex, name: str, *, keep_metadata: bool) -> Response:
     """Answer a request for an original image.
 
     Args:
@@ -129,7 +129,7 @@ def original(request: Request, live: Live, name: str, *, keep_metadata: bool) ->
 
     record = live.record(name)
     try:
-        with opened(live.index, record) as data:
+        with open_image(live.index, record) as data:
             etag = f'"{hash_bytes(data)}-{"whole" if keep_metadata else "bare"}"'
             headers = {"Cache-Control": "private, no-cache", "ETag": etag}
             if request.headers.get("if-none-match") == etag:

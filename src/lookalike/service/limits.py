@@ -68,16 +68,7 @@ class RateLimiter:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, client: str, cost: float = 1.0, now: float | None = None) -> float:
-        """Charge a client for a request.
-
-        Args:
-            client: Identity of the client.
-            cost: Tokens that the request takes.
-            now: Current time in seconds; by default the monotonic clock.
-
-        Returns:
-            0 if the request is allowed, else the seconds until it would be.
-        """
+        """Charge a client `cost` tokens: 0 if the request is allowed, else the seconds until it would be."""
         if self.rate <= 0:
             return 0.0
         now = time.monotonic() if now is None else now
@@ -119,14 +110,7 @@ class PixelBudget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Reserve pixels until the block ends.
-
-        Args:
-            pixels: Number of pixels of the image.
-
-        Raises:
-            Problem: With status 503 if they do not become available in time.
-        """
+        """Reserve pixels until the block ends; `Problem` 503 if they do not become available in time."""
         needed = min(pixels, self.total, MAX_PIXELS_PER_IMAGE)
         with self._changed:
             if not self._changed.wait_for(lambda: self.available >= needed, BUDGET_WAIT_SECONDS):
@@ -140,28 +124,20 @@ class PixelBudget:
                 self._changed.notify_all()
 
 
-BUDGET = PixelBudget()
+PIXEL_BUDGET = PixelBudget()
 
 
 @contextlib.contextmanager
-def opened(index: Index, record: Record) -> Iterator[bytes]:
-    """Read the file of an indexed image and reserve its pixels until the block ends.
-
-    Args:
-        index: The index of the image.
-        record: Its record.
-
-    Yields:
-        The bytes of the file.
-    """
+def open_image(index: Index, record: Record) -> Iterator[bytes]:
+    """Yield the file of an indexed image, with its pixels reserved until the block ends."""
     from lookalike.data.decoding import pixels_of
 
     if int(record.payload.get("_length") or record.payload.get("_size") or 0) > LARGE_FILE_BYTES:
-        with BUDGET.take(MAX_PIXELS_PER_IMAGE):
+        with PIXEL_BUDGET.take(MAX_PIXELS_PER_IMAGE):
             yield index.open_bytes(record)
         return
     data = index.open_bytes(record)
-    with BUDGET.take(pixels_of(data)):
+    with PIXEL_BUDGET.take(pixels_of(data)):
         yield data
 
 
@@ -180,11 +156,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Reserve a place until the block ends.
-
-        Raises:
-            Problem: With status 503 if all places are taken.
-        """
+        """Reserve a place until the block ends; `Problem` 503 if all places are taken."""
         with self._lock:
             if self.reserved >= self.capacity:
                 raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
@@ -195,14 +167,14 @@ class WorkerPool:
             with self._lock:
                 self.reserved -= 1
 
-    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_reserved(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the pool for a caller that has reserved a place."""
         return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Reserve a place and run a function in the pool."""
         with self.reserve():
-            return await self.work(function, *args, **kwargs)
+            return await self.run_reserved(function, *args, **kwargs)
 
     def close(self) -> None:
         """Finish running tasks; those that wait are dropped."""

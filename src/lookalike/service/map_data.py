@@ -15,7 +15,7 @@ from lookalike.service.http_errors import Problem
 from lookalike.store import Condition
 
 if TYPE_CHECKING:
-    from lookalike.service.open_index import Live
+    from lookalike.service.open_index import OpenIndex
 
 NO_VALUE = 65_535
 CELL_SIDE, CELLS = 64, 8  # pixels of a tile's cell, and cells in a row
@@ -35,7 +35,7 @@ class MapData:
         previous: Number and map that pages show now, for the transition.
     """
 
-    def __init__(self, map_: Map, live: Live, previous: PreviousMap | None = None) -> None:
+    def __init__(self, map_: Map, live: OpenIndex, previous: PreviousMap | None = None) -> None:
         self.map, self.live, self.number = map_, live, _number(map_, live)
         self.previous = previous[0] if previous else None
         before: dict[str, int] = previous[1].where if previous else {}
@@ -185,7 +185,7 @@ def points_inside(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
     return inside
 
 
-def _number(map_: Map, live: Live) -> int:
+def _number(map_: Map, live: OpenIndex) -> int:
     """A number for this state, unique over all indexes and generations: browsers cache by it."""
     index, generation = live.index, live.index.generation
     state = f"{index.path} {generation.number} {generation.created} {generation.writes} {map_.number}"

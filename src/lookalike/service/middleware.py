@@ -62,8 +62,8 @@ class RequestGuard:
 
     A page of another site can make a browser send requests here, and a foreign domain name can be made to resolve to
     this machine. Therefore the `Host` must be ours on loopback, and whatever changes something must carry the header
-    `X-Lookalike`, which a foreign page cannot set. `scope["ending"]` is an exit stack that holds what a request uses
-    until it is answered.
+    `X-Lookalike`, which a foreign page cannot set. `scope["exit_stack"]` holds what a request uses until it is
+    answered.
 
     Args:
         app: The application behind it.
@@ -96,11 +96,11 @@ class RequestGuard:
             elif message["type"] == "http.response.start":
                 await body.refusal(scope, receive, add_headers)
 
-        with contextlib.ExitStack() as scope["ending"]:
+        with contextlib.ExitStack() as scope["exit_stack"]:
             refusal, drained = self._refusal(scope, limit), self.service.limits.document
             if refusal is None and scope["method"] == "POST" and scope["path"] == UPLOAD_PATH:
                 try:
-                    scope["ending"].enter_context(self.service.asking.reserve())
+                    scope["exit_stack"].enter_context(self.service.search_pool.reserve())
                 except Problem as busy:
                     refusal = error_response(busy.status, str(busy), retry_after=busy.retry_after)
                     drained = limit

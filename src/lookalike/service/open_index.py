@@ -32,7 +32,7 @@ FOLLOW_SECONDS = 1.0
 log = logging.getLogger("lookalike.service")
 
 
-class Live:
+class OpenIndex:
     """An open generation of an index with its encoder, thumbnails, saved queries and map.
 
     Args:
@@ -55,7 +55,7 @@ class Live:
         self._map_lock = threading.Lock()
 
     @property
-    def side(self) -> float:
+    def min_side(self) -> float:
         """The short side in pixels that the model needs of an image."""
         preprocess = self.index.generation.preprocess
         return float(preprocess["size"]) / float(preprocess["crop"])
@@ -152,12 +152,12 @@ class IndexSwitcher:
         first: The index that answers at first.
     """
 
-    def __init__(self, first: Live) -> None:
+    def __init__(self, first: OpenIndex) -> None:
         self.now = first
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def lease(self) -> Iterator[Live]:
+    def lease(self) -> Iterator[OpenIndex]:
         """Use the live index until the block ends."""
         with self._lock:
             live = self.now
@@ -171,7 +171,7 @@ class IndexSwitcher:
             if last:
                 _close(live)
 
-    def change(self, new: Live) -> None:
+    def change(self, new: OpenIndex) -> None:
         """Make another index live; the old one is closed when nothing uses it."""
         with self._lock:
             old, self.now = self.now, new
@@ -180,7 +180,7 @@ class IndexSwitcher:
             _close(old)
 
 
-def _close(live: Live) -> None:
+def _close(live: OpenIndex) -> None:
     """Close in a thread, since it waits for the encoder's last batch."""
     threading.Thread(target=live.close, name="lookalike-close", daemon=True).start()
 
@@ -238,14 +238,14 @@ class IndexFollower:
                 new = index.reopen()
             except Locked:
                 return False  # its writer has not closed it yet
-            live = Live(new, self.service.keep_days, self.service.live.shown_map)
+            live = OpenIndex(new, self.service.keep_days, self.service.live.shown_map)
             try:
                 live.warm()
             except BaseException:  # keep nothing of it, else its store could not be opened again
                 index.reclaim_store(new)
                 live.close()
                 raise
-            self.service.changing.change(live)
+            self.service.switcher.change(live)
             log.info("another state of the index is live", extra={"generation": target.number})
             return True
 
@@ -275,6 +275,6 @@ class IndexFollower:
             service.watched.end_update(success=self._job.state != "failed")
             self._job = None
         if service.watched.changed():
-            self._job = service.jobs.start("index", "Updating the index", update(service))
+            self._job = service.jobs.start("index", "Updating the index", update, service)
         # Scanning takes at most a tenth of the time, also for a large folder.
         self._next_scan = time.monotonic() + 9 * (time.monotonic() - start)

@@ -16,7 +16,7 @@ from lookalike.service.auth import KeyStore
 from lookalike.service.duplicate_review import DuplicateReview
 from lookalike.service.encoder import Encoder
 from lookalike.service.limits import Limits, WorkerPool
-from lookalike.service.open_index import IndexFollower, IndexSwitcher, Live
+from lookalike.service.open_index import IndexFollower, IndexSwitcher, OpenIndex
 from lookalike.service.reports import Reports
 from lookalike.service.tasks import Jobs
 from lookalike.store import Record
@@ -54,21 +54,21 @@ class Service:
     watch: float = 0.0
 
     def __post_init__(self) -> None:
-        self.changing = IndexSwitcher(Live(self.first, self.keep_days))
+        self.switcher = IndexSwitcher(OpenIndex(self.first, self.keep_days))
         self.reports = Reports(self.runs)
         self.jobs = Jobs()
         self.duplicates = DuplicateReview()
         self.watched = FolderWatcher(self.first.source, self.first.manifest.layout, self.first.manifest.split)
         self.follower = IndexFollower(self)
         # Uploads hold a thread until the model has answered: as many as fill its batches while others are decoded.
-        self.asking = WorkerPool(threads=32, capacity=64)
+        self.search_pool = WorkerPool(threads=32, capacity=64)
         self.image_pool = WorkerPool(threads=4, capacity=64)  # thumbnails, tiles, originals
         self.health_pool = WorkerPool(threads=1, capacity=16)
 
     @property
-    def live(self) -> Live:
+    def live(self) -> OpenIndex:
         """The open index that answers now."""
-        return self.changing.now
+        return self.switcher.now
 
     @property
     def index(self) -> Index:
@@ -103,17 +103,17 @@ class Service:
         self.keys.save_usage()
         self.follower.stop()
         self.jobs.close()
-        for pool in (self.asking, self.image_pool, self.health_pool):
+        for pool in (self.search_pool, self.image_pool, self.health_pool):
             pool.close()
         self.live.close()
 
 
 def card(record: Record) -> dict[str, Any]:
     """An image as the API shows it: id, columns, and the fields of its thumbnail."""
-    return {"id": record.id, "columns": public_columns(record.payload), **shape(record.payload)}
+    return {"id": record.id, "columns": public_columns(record.payload), **thumbnail_fields(record.payload)}
 
 
-def shape(payload: dict[str, Any]) -> dict[str, Any]:
+def thumbnail_fields(payload: dict[str, Any]) -> dict[str, Any]:
     """Thumbnail id of an image, with the aspect ratio and mean color of its placeholder."""
     return {
         "thumb": payload.get("content_id", ""),

@@ -76,7 +76,7 @@ class Job:
         return {name: getattr(self, name) for name in names}
 
 
-Task = Callable[[Job], "dict[str, Any] | None"]
+Task = Callable[..., dict[str, Any] | None]  # gets the job first
 
 
 class Jobs:
@@ -97,13 +97,14 @@ class Jobs:
         self._jobs: deque[Job] = deque(maxlen=MAX_JOBS)
         self._number = 0
 
-    def start(self, kind: str, title: str, task: Task) -> Job:
+    def start(self, kind: str, title: str, task: Task, *args: Any) -> Job:
         """Queue a job.
 
         Args:
             kind: Its kind; only one job of a kind may be queued or running.
             title: What it does, for people.
-            task: The function that does it.
+            task: The function that does it; it gets the job and `args`.
+            *args: Further arguments of the task.
 
         Returns:
             The job.
@@ -117,15 +118,15 @@ class Jobs:
             self._number += 1
             job = Job(f"j{self._number}", kind, title)
             self._jobs.appendleft(job)
-        self._pool.submit(self._run, job, task)
+        self._pool.submit(self._run, job, task, args)
         return job
 
-    def _run(self, job: Job, task: Task) -> None:
+    def _run(self, job: Job, task: Task, args: tuple[Any, ...]) -> None:
         try:
             with progress_listener(job.on_progress):
                 if job.stop_requested.is_set():
                     raise KeyboardInterrupt
-                job.result = task(job)
+                job.result = task(job, *args)
             job.state = "finished"
         except KeyboardInterrupt:
             job.state, job.message = "stopped", "Stopped. Finished work is kept."
@@ -169,78 +170,49 @@ class Jobs:
         self._pool.shutdown(wait=True, cancel_futures=not wait)
 
 
-def update(service: Service) -> Task:
-    """The task that updates the live generation from its image folder."""
-
-    def run(job: Job) -> dict[str, Any]:
-        with service.changing.lease() as live:
-            index = live.index
-            done = update_index(
-                index.source,
-                index.path,
-                layout=index.manifest.layout,
-                split=index.manifest.split,
-                model=index.embedder,
-                opened=index.store,
-                device=index.device,
-                progress=False,
-            )
-            service.follower.refresh()
-        job.message = f"{done.counts}."
-        return {name: getattr(done, name) for name in UPDATED_FIELDS} | {"unreadable": len(done.unreadable)}
-
-    return run
+def _options(index: Index) -> dict[str, Any]:
+    layout, split = index.manifest.layout, index.manifest.split
+    return {"layout": layout, "split": split, "opened": index.store, "device": index.device, "progress": False}
 
 
-def switch(service: Service, model: str) -> Task:
-    """The task that embeds the index with another model, compares the two generations, and makes the new one live."""
-
-    def run(job: Job) -> dict[str, Any]:
-        with service.changing.lease() as live:
-            index = live.index
-            done = update_index(
-                index.source,
-                index.path,
-                model=model,
-                store=index.generation.store,
-                layout=index.manifest.layout,
-                split=index.manifest.split,
-                live=False,
-                opened=index.store,
-                device=index.device,
-                progress=False,
-            )
-            if done.generation == index.generation.number:
-                job.message = f"{done.model} is already live."
-                return {"generation": done.generation, "before": done.generation}
-            with Index.open(index.path, generation=done.generation) as new:
-                comparison = generations.compare_generations(index, new)
-            generations.switch(index=index.path, to=done.generation)
-            is_live = service.follower.wait_until_live()
-        job.message = f"Switched to {done.model}. The old index is kept."
-        if not is_live:
-            job.message = f"{done.model} becomes live as soon as its index, which is still in use, is free."
-        return {"generation": done.generation, "before": index.generation.number, **comparison}
-
-    return run
+def update(job: Job, service: Service) -> dict[str, Any]:
+    """Update the live generation from its image folder."""
+    with service.switcher.lease() as live:
+        index = live.index
+        done = update_index(index.source, index.path, model=index.embedder, **_options(index))
+        service.follower.refresh()
+    job.message = f"{done.counts}."
+    return {name: getattr(done, name) for name in UPDATED_FIELDS} | {"unreadable": len(done.unreadable)}
 
 
-def draw_map(service: Service, *, again: bool = False) -> Task:
-    """The task that draws the map of the live generation, or updates it unless `again` is set."""
+def switch(job: Job, service: Service, model: str) -> dict[str, Any]:
+    """Embed the index with another model, compare the two generations, and make the new one live."""
+    with service.switcher.lease() as live:
+        index = live.index
+        done = update_index(
+            index.source, index.path, model=model, store=index.generation.store, live=False, **_options(index)
+        )
+        if done.generation == index.generation.number:
+            job.message = f"{done.model} is already live."
+            return {"generation": done.generation, "before": done.generation}
+        with Index.open(index.path, generation=done.generation) as new:
+            comparison = generations.compare_generations(index, new)
+        generations.switch(index=index.path, to=done.generation)
+        is_live = service.follower.wait_until_live()
+    job.message = f"Switched to {done.model}. The old index is kept."
+    if not is_live:
+        job.message = f"{done.model} becomes live as soon as its index, which is still in use, is free."
+    return {"generation": done.generation, "before": index.generation.number, **comparison}
 
-    def run(job: Job) -> dict[str, Any]:
-        with service.changing.lease() as live:
-            drawn = image_map.draw_map(live.index, again=again, progress=False, sketch=live.show_sketch)
-        return {"n": len(drawn), "kept": list(drawn.neighbor_recall), "number": drawn.number}
 
-    return run
+def draw_map(job: Job, service: Service, again: bool) -> dict[str, Any]:
+    """Draw the map of the live generation, or update it unless `again` is set."""
+    with service.switcher.lease() as live:
+        drawn = image_map.draw_map(live.index, again=again, progress=False, sketch=live.show_sketch)
+    return {"n": len(drawn), "neighbor_recall": list(drawn.neighbor_recall), "number": drawn.number}
 
 
-def find_duplicates(service: Service) -> Task:
-    """The task that searches the live generation for duplicates."""
-
-    def run(job: Job) -> dict[str, Any]:
-        with service.changing.lease() as live:
-            return service.duplicates.find(live.index)
-
-    return run
+def find_duplicates(job: Job, service: Service) -> dict[str, Any]:
+    """Search the live generation for duplicates."""
+    with service.switcher.lease() as live:
+        return service.duplicates.find(live.index)

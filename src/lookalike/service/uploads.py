@@ -150,8 +150,8 @@ def _header_size(data: bytes, name: str) -> tuple[int, int]:
         raise unreadable(name) from None
 
 
-def cut(
-    data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None, least: int = MIN_CROP_SIDE
+def crop(
+    data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None, smallest: int = MIN_CROP_SIDE
 ) -> np.ndarray:
     """Decode a part of an image.
 
@@ -160,7 +160,7 @@ def cut(
         region: Left, top, right and bottom as fractions from 0 to 1.
         side: Short side that the part needs; the image may be decoded at a lower resolution that leaves it.
         within: The box in pixels that `region` refers to; by default the whole image.
-        least: Short side in pixels below which the part is refused.
+        smallest: Short side in pixels below which the part is refused.
 
     Returns:
         Pixels of the part.
@@ -174,11 +174,11 @@ def cut(
     from lookalike.data import decode
 
     x1, y1, x2, y2 = region
-    pixels = decode(data, box=within, min_side=max(side, least) / min(x2 - x1, y2 - y1))
+    pixels = decode(data, box=within, min_side=max(side, smallest) / min(x2 - x1, y2 - y1))
     height, width = pixels.shape[:2]
     left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
-    if min(right - left, bottom - top) < min(least, width, height):
-        raise Problem(422, f"This part is too small to search by; it needs at least {least} pixels.")
+    if min(right - left, bottom - top) < min(smallest, width, height):
+        raise Problem(422, f"This part is too small to search by; it needs at least {smallest} pixels.")
     return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 

@@ -32,10 +32,13 @@ export function makeTooltip(box) {
 
 /** Show the values of all curves at the step nearest to the pointer. @param {HTMLElement} box */
 export function crosshair(box) {
+  /** @type {SVGElement | null} */
   const plot = box.querySelector("svg.plot");
   if (!plot?.dataset.x) return;
   const [low, high] = plot.dataset.x.split(" ").map(Number);
-  const curves = [...plot.querySelectorAll("path[data-points]")].map((path) => {
+  /** @type {NodeListOf<SVGPathElement>} */
+  const paths = plot.querySelectorAll("path[data-points]");
+  const curves = [...paths].map((path) => {
     const flat = path.dataset.points.split(" ").map(Number);
     return { name: path.dataset.name, x: flat.filter((_, i) => i % 2 === 0), y: flat.filter((_, i) => i % 2 === 1) };
   });
@@ -46,7 +49,9 @@ export function crosshair(box) {
   rule.className = "cross";
   rule.hidden = true;
   box.append(rule);
-  const hide = () => { tip.hidden = rule.hidden = true; };
+  const hide = () => {
+    tip.hidden = rule.hidden = true;
+  };
   plot.addEventListener("pointerleave", hide);
   plot.addEventListener("pointermove", (event) => {
     const area = plot.getBoundingClientRect();

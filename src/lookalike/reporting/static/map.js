@@ -76,8 +76,10 @@ export function map(root) {
   for (const panel of panels) {
     const find = (event) => {
       const area = panel.canvas.getBoundingClientRect();
-      const unit = 65535 / area.width, up = 65535 / area.height;
-      const x = (event.clientX - area.left) * unit, y = (event.clientY - area.top) * up;
+      const unit = 65535 / area.width,
+        up = 65535 / area.height;
+      const x = (event.clientX - area.left) * unit,
+        y = (event.clientY - area.top) * up;
       return nearest(panel.places, x, y, 14 * unit, unit / up);
     };
     panel.canvas.addEventListener("pointermove", (event) => showImage(find(event), event));
@@ -88,19 +90,18 @@ export function map(root) {
     });
   }
 
-  const legend = root.nextElementSibling;
+  const legend = /** @type {HTMLElement} */ (root.nextElementSibling);
+  const entries = /** @type {HTMLCollectionOf<HTMLElement>} */ (legend.children);
   const select = document.createElement("select");
   function choose(code) {
     chosen = code;
     select.value = String(code);
-    for (const item of legend.children) item.classList.toggle("on", item.dataset.code === String(code));
+    for (const item of entries) item.classList.toggle("on", item.dataset.code === String(code));
     draw();
   }
   const present = [...new Set(codes)].sort((a, b) => a - b);
   for (const code of [-1, ...present]) {
-    const option = textElement(code < 0 ? "all" : data.names[code].slice(0, 80), "option");
-    option.value = String(code);
-    select.append(option);
+    select.append(new Option(code < 0 ? "all" : data.names[code].slice(0, 80), String(code)));
   }
   select.addEventListener("change", () => choose(Number(select.value)));
   const label = textElement("Show ", "label");
@@ -108,12 +109,14 @@ export function map(root) {
   const bar = document.createElement("div");
   bar.className = "map-bar";
   const purpose = panels.length > 1 ? "find it in both maps" : "see it";
-  bar.append(label, textElement(`Point at an image to ${purpose}; click to highlight its class.`, "span"));
-  bar.lastChild.className = "muted";
+  const hint = textElement(`Point at an image to ${purpose}; click to highlight its class.`, "span");
+  hint.className = "muted";
+  bar.append(label, hint);
   root.before(bar);
   legend.dataset.live = "";
   legend.addEventListener("click", (event) => {
-    const item = event.target.closest("li[data-code]");
+    /** @type {HTMLElement | null} */
+    const item = /** @type {Element} */ (event.target).closest("li[data-code]");
     if (item) choose(Number(item.dataset.code) === chosen ? -1 : Number(item.dataset.code));
   });
 

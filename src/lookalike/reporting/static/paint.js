@@ -42,10 +42,16 @@ export function paint(context, places, colors, size, dim = -1, shrink = 1) {
  * @param {number} aspect height over width of the canvas: what a step down is worth in steps across
  */
 export function nearest(places, x, y, reach, aspect = 1) {
-  let best = -1, least = reach * reach;
+  let best = -1,
+    least = reach * reach;
   for (let i = 0; i < places.length; i += 2) {
-    const dx = places[i] - x, dy = (places[i + 1] - y) * aspect, square = dx * dx + dy * dy;
-    if (square < least) { least = square; best = i >> 1; }
+    const dx = places[i] - x,
+      dy = (places[i + 1] - y) * aspect,
+      square = dx * dx + dy * dy;
+    if (square < least) {
+      least = square;
+      best = i >> 1;
+    }
   }
   return best;
 }

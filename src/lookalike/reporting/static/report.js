@@ -1,25 +1,33 @@
-// What the report gains where scripts run; without them it reads the same.
+// Interactive parts of a report, which is complete without them.
 import { crosshair } from "./chart.js";
 import { map } from "./map.js";
 
-for (const box of document.querySelectorAll("[data-chart=lines]")) crosshair(box);
-for (const root of document.querySelectorAll("[data-map]")) map(root);
+/** All elements that match a selector. @param {string} selector @returns {any[]} */
+const all = (selector) => [...document.querySelectorAll(selector)];
 
-// Folded parts are open on paper.
+for (const box of all("[data-chart=lines]")) crosshair(box);
+for (const root of all("[data-map]")) map(root);
+
+// Collapsed parts are printed, too.
 let opened = [];
 addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
+  opened = all("details:not([open])");
   for (const part of opened) part.open = true;
 });
-addEventListener("afterprint", () => { for (const part of opened) part.open = false; });
+addEventListener("afterprint", () => {
+  for (const part of opened) part.open = false;
+});
 
-// The contents show where one is.
-const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));
-const seen = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    for (const link of links.values()) link.removeAttribute("aria-current");
-    links.get(target.id)?.setAttribute("aria-current", "true");
-  }
-}, { rootMargin: "-20% 0px -70% 0px" });
-for (const section of document.querySelectorAll("main > section[id]")) seen.observe(section);
+// The table of contents marks the section that is being read.
+const links = new Map(all("nav a").map((a) => [a.hash.slice(1), a]));
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      for (const link of links.values()) link.removeAttribute("aria-current");
+      links.get(target.id)?.setAttribute("aria-current", "true");
+    }
+  },
+  { rootMargin: "-20% 0px -70% 0px" },
+);
+for (const section of all("main > section[id]")) seen.observe(section);

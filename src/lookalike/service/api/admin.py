@@ -11,7 +11,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import tasks
-from lookalike.service.api.common import Answering, Body, Serving, tagged
+from lookalike.service.api.common import Body, IndexDep, ServiceDep, tagged
 from lookalike.service.auth import cookie_name, rights_of
 from lookalike.service.http_errors import Problem
 
@@ -40,7 +40,7 @@ class Session(Body):
 
 
 @router.get("/generations")
-def list_generations(request: Request, service: Serving, live: Answering) -> Response:
+def list_generations(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """The generations of the index, which one is live, and the models that it can be switched to."""
     manifest = manifests.read(live.index.path)
     rows = [
@@ -61,13 +61,13 @@ def list_generations(request: Request, service: Serving, live: Answering) -> Res
 
 
 @router.post("/switch", status_code=202)
-def switch(service: Serving, live: Answering, body: Switch) -> dict[str, Any]:
+def switch(service: ServiceDep, live: IndexDep, body: Switch) -> dict[str, Any]:
     """Switch to a generation at once, or embed with another model first (a job); no request fails meanwhile."""
     if (body.model is None) == (body.generation is None):
         raise Problem(422, "Give either `model` or `generation`.")
     if body.model is not None:
         path = service.reports.model(body.model)
-        return service.jobs.start("switch", f"Switching to {body.model}", tasks.switch(service, path)).to_json()
+        return service.jobs.start("switch", f"Switching to {body.model}", tasks.switch, service, path).to_json()
     generations.switch(index=live.index.path, to=body.generation)
     if not service.follower.wait_until_live():
         raise Problem(
@@ -77,21 +77,21 @@ def switch(service: Serving, live: Answering, body: Switch) -> dict[str, Any]:
 
 
 @router.delete("/generations/{number}")
-def drop(live: Answering, number: int) -> dict[str, Any]:
+def drop(live: IndexDep, number: int) -> dict[str, Any]:
     """Delete a generation that is not live."""
     generations.drop_generation(live.index.path, number)
     return {"deleted": number}
 
 
 @router.get("/session")
-def session(request: Request, service: Serving) -> dict[str, Any]:
+def session(request: Request, service: ServiceDep) -> dict[str, Any]:
     """Rights of the caller (`none`, `read` or `write`); `locked` means that a key is required."""
     rights = rights_of(request.scope)
     return {"rights": rights, "locked": rights == "none", "keys": service.keys.required}
 
 
 @router.post("/session")
-def open_session(request: Request, response: Response, service: Serving, body: Session) -> dict[str, Any]:
+def open_session(request: Request, response: Response, service: ServiceDep, body: Session) -> dict[str, Any]:
     """Exchange a key for a session cookie that scripts cannot read; it ends with the browser."""
     key = service.keys.verify(body.key)
     if key is None:
@@ -104,7 +104,7 @@ def open_session(request: Request, response: Response, service: Serving, body: S
 
 
 @router.delete("/session")
-def close_session(request: Request, response: Response, service: Serving) -> dict[str, Any]:
+def close_session(request: Request, response: Response, service: ServiceDep) -> dict[str, Any]:
     """End the session of this browser."""
     name = cookie_name(request.headers.get("host", ""))
     service.keys.close_session(request.cookies.get(name, ""))
@@ -113,20 +113,20 @@ def close_session(request: Request, response: Response, service: Serving) -> dic
 
 
 @router.get("/keys")
-def keys(service: Serving) -> dict[str, Any]:
+def keys(service: ServiceDep) -> dict[str, Any]:
     """The keys without their secrets; requires write access."""
     return {"keys": [key.public() for key in service.keys.list()], "required": service.keys.required}
 
 
 @router.post("/keys", status_code=201)
-def new_key(service: Serving, body: NewKey) -> dict[str, Any]:
+def new_key(service: ServiceDep, body: NewKey) -> dict[str, Any]:
     """Create a key; its secret `key` is returned only this once."""
     key, secret = service.keys.create(body.name, body.rights)
     return key.public() | {"key": secret}
 
 
 @router.delete("/keys/{name}")
-def revoke(service: Serving, name: str) -> dict[str, Any]:
+def revoke(service: ServiceDep, name: str) -> dict[str, Any]:
     """Revoke a key; its sessions end too."""
     try:
         return {"revoked": service.keys.revoke(name).id}

@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Request, Response
 
 from lookalike.core.files import hash_bytes, printable, to_plain
 from lookalike.service.http_errors import Problem
-from lookalike.service.open_index import Live
+from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service
 
 
@@ -40,15 +40,15 @@ async def service_of(request: Request) -> Service:
     return service
 
 
-async def live_of(request: Request) -> Live:
+async def live_of(request: Request) -> OpenIndex:
     """The index that answers this request to its end; taken once the body has arrived."""
     service: Service = request.app.state.service
-    live: Live = request.scope["ending"].enter_context(service.changing.lease())
+    live: OpenIndex = request.scope["exit_stack"].enter_context(service.switcher.lease())
     return live
 
 
-Serving = Annotated[Service, Depends(service_of)]
-Answering = Annotated[Live, Depends(live_of)]
+ServiceDep = Annotated[Service, Depends(service_of)]
+IndexDep = Annotated[OpenIndex, Depends(live_of)]
 
 
 def tagged(request: Request, document: Any) -> Response:

@@ -13,7 +13,7 @@ from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import Group
 from lookalike.searching.find_duplicates import file_json
 from lookalike.service import tasks
-from lookalike.service.api.common import Answering, Body, Filters, Serving, tagged
+from lookalike.service.api.common import Body, Filters, IndexDep, ServiceDep, tagged
 from lookalike.service.http_errors import Problem
 from lookalike.service.state import card
 from lookalike.store import Record
@@ -48,7 +48,7 @@ class Dismiss(Body):
 
 
 @router.get("/duplicates")
-def duplicates(request: Request, service: Serving, live: Answering) -> Response:
+def duplicates(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """Result of the last search by kind; `can_move` and `reason` say whether files can be moved."""
     document = service.duplicates.summary(live.index.root)
     job = service.jobs.running("duplicates")
@@ -57,15 +57,15 @@ def duplicates(request: Request, service: Serving, live: Answering) -> Response:
 
 
 @router.post("/duplicates/find", status_code=202)
-def find(service: Serving) -> dict[str, Any]:
+def find(service: ServiceDep) -> dict[str, Any]:
     """Search for duplicates in the background; unchanged files are not read again."""
-    return service.jobs.start("duplicates", "Searching for duplicates", tasks.find_duplicates(service)).to_json()
+    return service.jobs.start("duplicates", "Searching for duplicates", tasks.find_duplicates, service).to_json()
 
 
 @router.get("/duplicates/groups")
 def groups(
-    service: Serving,
-    live: Answering,
+    service: ServiceDep,
+    live: IndexDep,
     f: Filters,
     kind: Kind = "identical",
     offset: Annotated[int, Query(ge=0)] = 0,
@@ -97,7 +97,7 @@ def _group(group: Group, records: dict[str, Record]) -> dict[str, Any]:
 
 
 @router.post("/duplicates/move")
-def move(service: Serving, live: Answering, body: Move) -> dict[str, Any]:
+def move(service: ServiceDep, live: IndexDep, body: Move) -> dict[str, Any]:
     """Move files away: picked ones, or all suggestions of a kind. Nothing is deleted; returns a batch."""
     if (body.groups is None) == (body.kind is None):
         raise Problem(422, "Give either `groups` or `kind`.")
@@ -113,27 +113,27 @@ def move(service: Serving, live: Answering, body: Move) -> dict[str, Any]:
 
 
 @router.post("/duplicates/dismiss")
-def dismiss(service: Serving, body: Dismiss) -> dict[str, Any]:
+def dismiss(service: ServiceDep, body: Dismiss) -> dict[str, Any]:
     """Mark a group as not being duplicates: remembered, and not shown again."""
     service.duplicates.dismiss(body.group, undo=body.undo)
     return {"group": body.group, "dismissed": not body.undo}
 
 
 @router.get("/duplicates/history")
-def history(live: Answering) -> dict[str, Any]:
+def history(live: IndexDep) -> dict[str, Any]:
     """Batches of files that were moved away, newest first."""
     return {"batches": [_batch(batch) for batch in file_moves.history(live.index.root)]}
 
 
 @router.post("/duplicates/history/{name}/undo")
-def undo(service: Serving, live: Answering, name: str) -> dict[str, Any]:
+def undo(service: ServiceDep, live: IndexDep, name: str) -> dict[str, Any]:
     """Move a batch back to where it came from; the index is updated in the background."""
     try:
         batch = file_moves.back(live.index.root, name)
     except LookalikeError as error:
         raise Problem(404, str(error)) from None
     if not service.jobs.running("index"):
-        service.jobs.start("index", "Updating the index", tasks.update(service))
+        service.jobs.start("index", "Updating the index", tasks.update, service)
     return {"moved": batch.files, "left": _left(batch)}
 
 

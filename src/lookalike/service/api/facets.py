@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query
 
-from lookalike.service.api.common import Answering, Filters, Serving
-from lookalike.service.api.references import ByReference, Examples, Reference
+from lookalike.service.api.common import Filters, IndexDep, ServiceDep
+from lookalike.service.api.search import Examples, ReferenceDep
 from lookalike.service.http_errors import Problem
-from lookalike.service.open_index import Live
+from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service, card
 from lookalike.store import Condition
 
@@ -27,74 +28,66 @@ TYPICAL, SAMPLE = 4, 1000  # typical images of a value, chosen among so many
 
 @router.get("/facets")
 async def all_facets(
-    service: Serving, live: Answering, reference: ByReference, f: Filters, limit: Limit = 12, under: Under = ""
+    service: ServiceDep, live: IndexDep, reference: ReferenceDep, f: Filters, limit: Limit = 12, under: Under = ""
 ) -> dict[str, Any]:
     """The first values of every column under the other columns' filters, and the folders below `under`.
 
     `total` is the number of values. With a query (`like`, `q`, … as in a search) each value also has the number of
     nearest images with it (`near`, of `nearest` in total), and values with most come first.
     """
-    return await reference.run(service, _all_facets, service, live, reference, f, limit, under)
 
+    def run() -> dict[str, Any]:
+        where, examples = live.where(f), reference.resolve(live)
 
-def _all_facets(
-    service: Service, live: Live, reference: Reference, f: list[str], limit: int, under: str
-) -> dict[str, Any]:
-    where, examples = live.where(f), reference.resolve(live)
-    cache: dict[tuple[Condition, ...], Payloads | None] = {}
+        @cache  # columns without a filter of their own share the conditions
+        def nearest(*conditions: Condition) -> Payloads | None:
+            return _nearest(service, live, examples, conditions)
 
-    def nearest(conditions: Sequence[Condition]) -> Payloads | None:
-        """Cached, since columns without a filter of their own share the conditions."""
-        key = tuple(conditions)
-        if key not in cache:
-            cache[key] = _nearest(service, live, examples, key)
-        return cache[key]
+        names = [name for name in live.index.columns if name != "path"]
+        columns = [_facet(live, name, where, limit, nearest(*_without(name, where))) for name in names]
+        folders, total = _folders(live, under, where, limit)
+        near = nearest(*where)
+        return {
+            "images": live.index.store.count(where),
+            "nearest": None if near is None else len(near),
+            "facets": columns,
+            "folders": folders,
+            "folders_total": total,
+        }
 
-    names = [name for name in live.index.columns if name != "path"]
-    columns = [_facet(live, name, where, limit, nearest(_without(name, where))) for name in names]
-    folders, total = _folders(live, under, where, limit)
-    near = nearest(where)
-    return {
-        "images": live.index.store.count(where),
-        "nearest": None if near is None else len(near),
-        "facets": columns,
-        "folders": folders,
-        "folders_total": total,
-    }
+    return await reference.run(service, run)
 
 
 @router.get("/facets/{column}")
 async def facets(
-    service: Serving,
-    live: Answering,
-    reference: ByReference,
+    service: ServiceDep,
+    live: IndexDep,
+    reference: ReferenceDep,
     column: str,
     f: Filters,
     limit: Limit = 200,
     find: Find = "",
 ) -> dict[str, Any]:
     """The values of a column, as in `/facets`; with `find` only those that contain it, of all values."""
-    return await reference.run(service, _facets, service, live, reference, column, f, limit, find)
 
+    def run() -> dict[str, Any]:
+        live.index.check_columns([column])
+        where = live.where(f)
+        near = _nearest(service, live, reference.resolve(live), _without(column, where))
+        return _facet(live, column, where, limit, near, find)
 
-def _facets(
-    service: Service, live: Live, reference: Reference, column: str, f: list[str], limit: int, find: str
-) -> dict[str, Any]:
-    live.index.check_columns([column])
-    where = live.where(f)
-    near = _nearest(service, live, reference.resolve(live), _without(column, where))
-    return _facet(live, column, where, limit, near, find)
+    return await reference.run(service, run)
 
 
 @router.get("/folders")
-def folders(live: Answering, f: Filters, limit: Limit = 200, under: Under = "", find: Find = "") -> dict[str, Any]:
+def folders(live: IndexDep, f: Filters, limit: Limit = 200, under: Under = "", find: Find = "") -> dict[str, Any]:
     """Folders one level below `under` with their numbers of images; with `find` only those that contain it."""
     rows, total = _folders(live, under, live.where(f), limit, find)
     return {"folders": rows, "total": total}
 
 
 @router.get("/facets/{column}/typical")
-def typical(live: Answering, column: str, value: str) -> dict[str, Any]:
+def typical(live: IndexDep, column: str, value: str) -> dict[str, Any]:
     """The four images closest to the mean of those with a value."""
     live.index.check_columns([column])
     records = []
@@ -112,7 +105,7 @@ def _without(column: str, where: Sequence[Condition]) -> list[Condition]:
     return [condition for condition in where if condition.column != column]
 
 
-def _nearest(service: Service, live: Live, examples: Examples, where: Sequence[Condition]) -> Payloads | None:
+def _nearest(service: Service, live: OpenIndex, examples: Examples, where: Sequence[Condition]) -> Payloads | None:
     """Payloads of the best hits; None without a query."""
     if not examples.vectors:
         return None
@@ -120,7 +113,7 @@ def _nearest(service: Service, live: Live, examples: Examples, where: Sequence[C
 
 
 def _facet(
-    live: Live, column: str, where: Sequence[Condition], limit: int, nearest: Payloads | None, find: str = ""
+    live: OpenIndex, column: str, where: Sequence[Condition], limit: int, nearest: Payloads | None, find: str = ""
 ) -> dict[str, Any]:
     """Values with counts: those of most nearest images first, then the most frequent, then selected ones."""
     counts = dict(live.index.store.facets(column, where=_without(column, where), limit=MAX_VALUES))
@@ -144,7 +137,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _folders(
-    live: Live, under: str, where: Sequence[Condition], limit: int, find: str = ""
+    live: OpenIndex, under: str, where: Sequence[Condition], limit: int, find: str = ""
 ) -> tuple[list[dict[str, Any]], int]:
     """Folders one level below `under` with their numbers of images, and the number of all such folders."""
     if "path" not in live.index.columns:

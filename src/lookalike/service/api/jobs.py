@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from lookalike.service import tasks
-from lookalike.service.api.common import Answering, Serving, tagged
+from lookalike.service.api.common import IndexDep, ServiceDep, tagged
 
 router = APIRouter(prefix="/api/v1", tags=["state"])
 
 
 @router.get("/state")
-def state(request: Request, service: Serving, live: Answering) -> Response:
+def state(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """The index and its jobs, for polling; 304 as long as nothing has changed."""
     index = live.index
     running = service.jobs.running()
@@ -34,25 +34,25 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
 
 
 @router.post("/index/update", status_code=202)
-def update(service: Serving) -> dict[str, Any]:
+def update(service: ServiceDep) -> dict[str, Any]:
     """Update the index from its image folder, in the background."""
-    return service.jobs.start("index", "Updating the index", tasks.update(service)).to_json()
+    return service.jobs.start("index", "Updating the index", tasks.update, service).to_json()
 
 
 @router.get("/index/unreadable")
-def unreadable(live: Answering) -> dict[str, Any]:
+def unreadable(live: IndexDep) -> dict[str, Any]:
     """Files that could not be read, with the reason."""
     return {"files": [{"path": path, "reason": reason} for path, reason in live.index.unreadable()]}
 
 
 @router.post("/jobs/{name}/stop")
-def stop(service: Serving, name: str) -> dict[str, Any]:
+def stop(service: ServiceDep, name: str) -> dict[str, Any]:
     """Stop a job at its next step; finished work is kept."""
     return service.jobs.stop(name).to_json()
 
 
 @router.get("/runs", tags=["runs"])
-def runs(request: Request, service: Serving) -> Response:
+def runs(request: Request, service: ServiceDep) -> Response:
     """Runs, newest first, each with a small curve.
 
     `first` is the metric at step 0, `curve` a short list of its values; `measured` contains the starting model, step 0
@@ -62,6 +62,6 @@ def runs(request: Request, service: Serving) -> Response:
 
 
 @router.get("/runs/{name}", tags=["runs"])
-def run(request: Request, service: Serving, name: str) -> Response:
+def run(request: Request, service: ServiceDep, name: str) -> Response:
     """One run with all logged series: `series: [{name, x, y}]`."""
     return tagged(request, service.reports.run(name).document())

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from lookalike.service import tasks
-from lookalike.service.api.common import Answering, Filters, Names, Serving, nothing, tagged
+from lookalike.service.api.common import Filters, IndexDep, Names, ServiceDep, nothing, tagged
 from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import MapData
-from lookalike.service.open_index import Live
+from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service, card
 
 router = APIRouter(prefix="/api/v1", tags=["map"])
@@ -19,7 +19,7 @@ Points = Annotated[list[int], Query(default_factory=nothing, max_length=100)]
 
 
 @router.get("/map")
-def state(request: Request, service: Serving, live: Answering) -> Response:
+def state(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """State and legend of the map; if it is missing or images were added, it is drawn in the background."""
     shown, job = live.map_data, service.jobs.running("map")
     if job is None and not live.map_is_current:
@@ -35,7 +35,7 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
             "previous": shown.previous,
             "n": len(shown.map),
             "method": shown.map.method,
-            "neighbors_kept": list(shown.map.neighbor_recall),
+            "neighbor_recall": list(shown.map.neighbor_recall),
             "labels": shown.codes("label")[1],
             "columns": [name for name in live.index.columns if name != "path"],
         }
@@ -43,16 +43,16 @@ def state(request: Request, service: Serving, live: Answering) -> Response:
 
 
 @router.post("/map/draw", status_code=202)
-def draw(service: Serving) -> dict[str, Any]:
+def draw(service: ServiceDep) -> dict[str, Any]:
     """Redraw the whole map, starting from the current positions."""
     return _draw(service, again=True).to_json()
 
 
 def _draw(service: Service, *, again: bool) -> Any:
-    return service.jobs.start("map", "Drawing the map", tasks.draw_map(service, again=again))
+    return service.jobs.start("map", "Drawing the map", tasks.draw_map, service, again)
 
 
-def map_of(live: Live, gen: int) -> MapData:
+def map_of(live: OpenIndex, gen: int) -> MapData:
     """The map with a number; `Problem` 410 if another one is shown now."""
     shown = live.map_data
     if shown is None or shown.number != gen:
@@ -61,7 +61,7 @@ def map_of(live: Live, gen: int) -> MapData:
 
 
 @router.get("/map/now.bin")
-def now(request: Request, live: Answering) -> Response:
+def now(request: Request, live: IndexDep) -> Response:
     """Points of the current map, whatever its number; 204 if there is none."""
     shown = live.map_data
     if shown is None:
@@ -73,13 +73,13 @@ def now(request: Request, live: Answering) -> Response:
 
 
 @router.get("/map/{gen}.bin")
-def binary(live: Answering, gen: int) -> Response:
+def binary(live: IndexDep, gen: int) -> Response:
     """A 64-byte header `LKMP`, then 8 bytes per image: u16 x, u16 y, u8 color, u8 flags, u16 label."""
     return Response(map_of(live, gen).records, media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 @router.get("/map/{gen}/from/{old}.bin")
-def moved(live: Answering, gen: int, old: int) -> Response:
+def moved(live: IndexDep, gen: int, old: int) -> Response:
     """One i32 per point: its index in the previous map, -1 if it was not there."""
     shown = map_of(live, gen)
     if old != shown.previous:
@@ -88,7 +88,7 @@ def moved(live: Answering, gen: int, old: int) -> Response:
 
 
 @router.get("/map/{gen}/codes/{column}.bin")
-def codes(live: Answering, gen: int, column: str) -> Response:
+def codes(live: IndexDep, gen: int, column: str) -> Response:
     """Values of a column as one u16 per point, indices into `/map/{gen}/codes/{column}`; 65535: no value."""
     live.index.check_columns([column])
     body = map_of(live, gen).codes(column)[0].astype("<u2").tobytes()
@@ -96,26 +96,26 @@ def codes(live: Answering, gen: int, column: str) -> Response:
 
 
 @router.get("/map/{gen}/codes/{column}")
-def names(live: Answering, gen: int, column: str) -> dict[str, Any]:
+def names(live: IndexDep, gen: int, column: str) -> dict[str, Any]:
     """Names of a column's values, the most frequent first."""
     live.index.check_columns([column])
     return {"column": column, "names": map_of(live, gen).codes(column)[1]}
 
 
 @router.get("/map/{gen}/mask")
-def mask(live: Answering, gen: int, f: Filters) -> Response:
+def mask(live: IndexDep, gen: int, f: Filters) -> Response:
     """One bit per point, least significant first: whether it matches the filters."""
     return Response(map_of(live, gen).mask(f), media_type="application/octet-stream")
 
 
 @router.get("/map/{gen}/point/{i}")
-def point(live: Answering, gen: int, i: int) -> dict[str, Any]:
+def point(live: IndexDep, gen: int, i: int) -> dict[str, Any]:
     """The card of a point."""
     return card(live.record(map_of(live, gen).name(i)))
 
 
 @router.get("/map/{gen}/points")
-def points(live: Answering, gen: int, i: Points) -> dict[str, Any]:
+def points(live: IndexDep, gen: int, i: Points) -> dict[str, Any]:
     """The cards of several points, in the requested order; missing images are left out."""
     shown = map_of(live, gen)
     names = [shown.name(number) for number in i]
@@ -125,7 +125,7 @@ def points(live: Answering, gen: int, i: Points) -> dict[str, Any]:
 
 
 @router.get("/map/{gen}/locate")
-def locate(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002 (name of the parameter)
+def locate(live: IndexDep, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002 (name of the parameter)
     """Positions of images: their points, x and y from 0 to 1."""
     shown = map_of(live, gen)
     rows = [(name, shown.map.where[name]) for name in id if name in shown.map.where]
@@ -135,11 +135,11 @@ def locate(live: Answering, gen: int, id: Names) -> dict[str, Any]:  # noqa: A00
 
 
 @router.get("/map/{gen}/tile/{z}/{x}/{y}.jpg")
-async def tile(service: Serving, live: Answering, gen: int, z: int, x: int, y: int) -> Response:
+async def tile(service: ServiceDep, live: IndexDep, gen: int, z: int, x: int, y: int) -> Response:
     """A sheet of 8 × 8 thumbnails of a quad-tree tile."""
     return await service.image_pool.run(_tile, live, gen, z, x, y)
 
 
-def _tile(live: Live, gen: int, z: int, x: int, y: int) -> Response:
+def _tile(live: OpenIndex, gen: int, z: int, x: int, y: int) -> Response:
     data, complete = map_of(live, gen).tile(z, x, y)
     return Response(data, media_type="image/jpeg", headers=IMMUTABLE if complete else {"Cache-Control": "no-store"})

@@ -4,33 +4,187 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
 import fastapi
 import numpy as np
 from fastapi import APIRouter, File, Request, Response, UploadFile
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field, FiniteFloat
 
 from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
-from lookalike.searching import Hits
+from lookalike.core.seeds import numpy_rng
+from lookalike.searching import Hits, Index
+from lookalike.searching.payload import payload_box
 from lookalike.searching.query import MAX_HITS, Query
 from lookalike.service import uploads
-from lookalike.service.api.common import Answering, Count, Filters, Names, Serving, parse_box
-from lookalike.service.api.references import Box, ByReference, Examples, Reference, content_ids
+from lookalike.service.api.common import Count, Filters, IndexDep, Names, ServiceDep, parse_box
 from lookalike.service.auth import rights_of
 from lookalike.service.http_errors import Problem
-from lookalike.service.limits import BUDGET
-from lookalike.service.mosaic import mosaic
-from lookalike.service.open_index import Live
-from lookalike.service.state import Service, card, shape
-from lookalike.store import Condition
+from lookalike.service.limits import PIXEL_BUDGET, open_image
+from lookalike.service.open_index import OpenIndex
+from lookalike.service.state import Service, card, thumbnail_fields
+from lookalike.store import Condition, Record, Where
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
+Box = Annotated[str | None, fastapi.Query(max_length=100, description="x1,y1,x2,y2 as fractions from 0 to 1")]
+Text = Annotated[str | None, fastapi.Query(max_length=500, description="A text, if `info.text` is true")]
+T = TypeVar("T")
+MIN_STORED_SIDE = 4  # pixels of a part of a stored upload, which is small: a part that was large enough has fewer there
+STORED_SIDE = 512  # longer side in pixels of a stored upload
+SAMPLED = 400  # images among which different ones are chosen
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of a search request, resolved to vectors and rows of the index.
+
+    Args:
+        description: The query as it is shown in the answer.
+        vectors: Vectors of the images (or the text) to look like.
+        more: Rows to look like, besides the first example.
+        less: Rows to look unlike.
+        exclude: Content ids of examples: their copies are not hits.
+        identical: Hashes of files that count as identical to the query.
+        start: When the request came in.
+    """
+
+    description: dict[str, Any]
+    vectors: list[np.ndarray]
+    more: list[Record]
+    less: list[Record]
+    exclude: list[str]
+    identical: set[str] = field(default_factory=set)
+    start: float = field(default_factory=time.monotonic)
+
+    def search(self, service: Service, live: OpenIndex, k: int, where: Sequence[Condition]) -> Hits:
+        """Search the open index.
+
+        Args:
+            service: The service, for its limits.
+            live: The open index.
+            k: Number of hits.
+            where: Conditions that hits must meet.
+
+        Raises:
+            Problem: With status 400 if there are too many examples.
+        """
+        if len(self.vectors) + len(self.less) > service.limits.examples:
+            raise Problem(400, f"At most {service.limits.examples} images can be used as examples.")
+        negative = [record.vector for record in self.less if record.vector is not None]
+        query = Query(
+            np.stack(self.vectors) if self.vectors else np.empty((0, live.index.generation.dim), np.float32),
+            np.stack(negative) if negative else None,
+            min(k, service.limits.hits, MAX_HITS),
+            where,
+            is_text=self.description["kind"] == "text",
+            identical=self.identical,
+            exclude=self.exclude,
+        )
+        return query.run(live.index, start=self.start)
+
+    def respond(self, service: Service, live: OpenIndex, k: int, where: Sequence[Condition]) -> Response:
+        """Search, and answer with the hits and the cards of the examples."""
+        hits = self.search(service, live, k, where)
+        return _respond(hits, self.description, more=[*map(card, self.more)], less=[*map(card, self.less)])
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Parameters of a search by reference; rows are looked up only after the whole request was validated.
+
+    Args:
+        more: Ids of images to look like.
+        less: Ids of images to look unlike.
+        like: Id of the image to search by.
+        q: Id of a stored upload to search by.
+        text: Text to search by.
+        box: The part of ``like`` or ``q`` that counts.
+    """
+
+    more: Names
+    less: Names
+    like: str | None = None
+    q: str | None = None
+    text: Text = None
+    box: Box = None
+
+    async def run(self, service: Service, function: Callable[[], T]) -> T:
+        """Run a function in a thread: one of the search pool if the model is needed."""
+        run = service.search_pool.run if self.box or self.q or self.text else run_in_threadpool
+        return await run(function)
+
+    def resolve(self, live: OpenIndex) -> Examples:
+        """Look up the rows, and embed what has no vector yet."""
+        start = time.monotonic()
+        rows = [live.record(name) for name in ([self.like] if self.like else []) + self.more]
+        less = [live.record(name) for name in self.less]
+        vectors = [record.vector for record in rows if record.vector is not None]
+        box = parse_box(self.box)
+        identical: set[str] = set()
+        description: dict[str, Any] = {"kind": "none", "id": None}
+        if self.q:
+            upload = live.queries.get(self.q)
+            if box is None:
+                vectors.insert(0, upload.vector)
+                identical.add(upload.hash)
+            else:
+                part = uploads.crop(live.queries.image(self.q), box, live.min_side, smallest=MIN_STORED_SIDE)
+                vectors.insert(0, live.encoder.encode(part))
+            description = {"kind": "upload", "id": self.q, "ratio": upload.ratio}
+        elif self.like:
+            description = {"kind": "item", **card(rows[0])}
+            if box is not None:
+                with open_image(live.index, rows[0]) as data:
+                    part = uploads.crop(data, box, live.min_side, within=payload_box(rows[0].payload))
+                vectors[0] = live.encoder.encode(part)
+        elif self.text and self.text.strip():
+            vectors.insert(0, live.index.embed_text(self.text))
+            description = {"kind": "text", "id": None, "text": self.text}
+        more = rows[1:] if self.like else rows
+        return Examples(description, vectors, more, less, _content_ids(rows + less), identical, start)
+
+
+ReferenceDep = Annotated[Reference, fastapi.Depends()]
+
+
+class ConditionBody(BaseModel):
+    """A condition of a filter (`lookalike.store.Condition`)."""
+
+    column: str
+    values: list[str] = Field(max_length=1000)
+    prefix: bool = False
+    negate: bool = False
+
+
+class QueryBody(BaseModel):
+    """A query by vectors of the index's model (`lookalike.searching.query.Query`)."""
+
+    positive: list[list[FiniteFloat]] = Field(min_length=1, max_length=20)
+    negative: list[list[FiniteFloat]] = Field(default=[], max_length=20)
+    k: int = Field(default=10, ge=1, le=MAX_HITS)
+    where: list[ConditionBody] = Field(default=[], max_length=50)
+    identical: list[str] = Field(default=[], max_length=20)
+    exact: bool = False
+    is_text: bool = False
+
+    def to_query(self, live: OpenIndex) -> Query:
+        """Check columns and dimensions against the open index."""
+        where = [Condition(c.column, tuple(c.values), c.prefix, c.negate) for c in self.where]
+        live.index.check_columns(condition.column for condition in where)
+        dim = live.index.generation.dim
+        if any(len(row) != dim for row in (*self.positive, *self.negative)):
+            raise Problem(400, f"The vectors of this index have dimension {dim}.")
+        positive, negative = (np.array(rows, np.float32).reshape(-1, dim) for rows in (self.positive, self.negative))
+        fields = {name: getattr(self, name) for name in ("k", "identical", "exact", "is_text")}
+        return Query(positive, negative, where=where, **fields)
 
 
 @router.get("/info")
-def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
+def info(request: Request, service: ServiceDep, live: IndexDep) -> dict[str, Any]:
     """The index, its model, what can be filtered by, the limits of this server, and what the caller may do."""
     index, generation = live.index, live.index.generation
     calibration = index.scores.calibration
@@ -63,8 +217,8 @@ def info(request: Request, service: Serving, live: Answering) -> dict[str, Any]:
 
 @router.post("/search")
 async def search_by_upload(
-    service: Serving,
-    live: Answering,
+    service: ServiceDep,
+    live: IndexDep,
     image: Annotated[UploadFile, File()],
     f: Filters,
     more: Names,
@@ -77,138 +231,129 @@ async def search_by_upload(
 
     `query.id` can be used as a query for a few days, unless `keep` is false.
     """
-    return await service.asking.work(_by_upload, service, live, image, f, more, less, k, box, keep)
+
+    def run() -> Response:
+        start = time.monotonic()
+        data = image.file.read()  # uploads that wait for their turn are on disk
+        where, region = live.where(f), parse_box(box)
+        like, unlike = ([live.record(name) for name in names] for names in (more, less))
+        description, vector = _embed_upload(service, live, data, image.filename or "", region, keep)
+        vectors = [vector, *(record.vector for record in like if record.vector is not None)]
+        identical = {hash_bytes(data)} if region is None else set()
+        examples = Examples(description, vectors, like, unlike, _content_ids(like + unlike), identical, start)
+        return examples.respond(service, live, k, where)
+
+    return await service.search_pool.run_reserved(run)
 
 
-def _by_upload(
-    service: Service,
-    live: Live,
-    image: UploadFile,
-    f: list[str],
-    more: list[str],
-    less: list[str],
-    k: int,
-    box: str | None,
-    keep: bool,
-) -> Response:
+def _embed_upload(
+    service: Service, live: OpenIndex, data: bytes, name: str, region: uploads.Region | None, keep: bool
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Description and vector of an uploaded image, which is stored if it is to be kept."""
     from lookalike.data import UnreadableImage, thumbnail
     from lookalike.data.decoding import shrink
 
-    start, name = time.monotonic(), image.filename or ""
-    data = image.file.read()  # uploads that wait for their turn are on disk
-    where, region = live.where(f), parse_box(box)
-    like, unlike = ([live.record(name) for name in names] for names in (more, less))
     width, height = uploads.check(data, name, limit=service.limits.upload)
     try:
         if region is None:
             vector = live.encoder.encode(data, pixels=width * height)
         else:
-            with BUDGET.take(width * height):
-                part = uploads.cut(data, region, live.side)
+            with PIXEL_BUDGET.take(width * height):
+                part = uploads.crop(data, region, live.min_side)
             vector = live.encoder.encode(part)
-        stored = None
+        query_id = None
         if keep and live.queries.days > 0:
-            with BUDGET.take(width * height):
-                pixels = shrink(data, 512, of=max)
-            width, height = pixels.shape[1], pixels.shape[0]
-            stored = live.queries.keep(vector, hash_bytes(data), round(width / height, 4), thumbnail(pixels, 512))
+            with PIXEL_BUDGET.take(width * height):
+                pixels = shrink(data, STORED_SIDE, of=max)
+            height, width = pixels.shape[:2]
+            jpeg = thumbnail(pixels, STORED_SIDE)
+            query_id = live.queries.keep(vector, hash_bytes(data), round(width / height, 4), jpeg)
     except UnreadableImage:
         raise uploads.unreadable(name) from None
-    vectors = [vector, *(record.vector for record in like if record.vector is not None)]
-    description = {"kind": "upload", "id": stored, "ratio": round(width / height, 4)}
-    identical = {hash_bytes(data)} if region is None else set()
-    examples = Examples(description, vectors, like, unlike, content_ids(like + unlike), identical, start)
-    return _search(examples, service, live, k, where)
+    return {"kind": "upload", "id": query_id, "ratio": round(width / height, 4)}, vector
 
 
 @router.get("/search")
 async def search_by_reference(
-    service: Serving, live: Answering, reference: ByReference, f: Filters, k: Count = 60
+    service: ServiceDep, live: IndexDep, reference: ReferenceDep, f: Filters, k: Count = 60
 ) -> Response:
     """Search by images of the index (`like`, `more`, `less`), by a stored upload (`q`), or by a text.
 
     `box` is the part of `like` or `q` that counts.
     """
-    return await reference.run(service, _by_reference, service, live, reference, f, k)
-
-
-def _by_reference(service: Service, live: Live, reference: Reference, f: list[str], k: int) -> Response:
-    return _search(reference.resolve(live), service, live, k, live.where(f))
-
-
-def _search(examples: Examples, service: Service, live: Live, k: int, where: list[Condition]) -> Response:
-    hits = examples.search(service, live, k, where)
-    rows = {"more": [card(record) for record in examples.more], "less": [card(record) for record in examples.less]}
-    return _answer(hits, examples.description, rows)
-
-
-class ConditionBody(BaseModel):
-    """A condition of a filter (`lookalike.store.Condition`)."""
-
-    column: str
-    values: list[str] = Field(max_length=1000)
-    prefix: bool = False
-    negate: bool = False
-
-
-class QueryBody(BaseModel):
-    """A query by vectors of the index's model (`lookalike.searching.query.Query`)."""
-
-    positive: list[list[FiniteFloat]] = Field(min_length=1, max_length=20)
-    negative: list[list[FiniteFloat]] = Field(default=[], max_length=20)
-    k: int = Field(default=10, ge=1, le=MAX_HITS)
-    where: list[ConditionBody] = Field(default=[], max_length=50)
-    identical: list[str] = Field(default=[], max_length=20)
-    exact: bool = False
-    is_text: bool = False
-
-    def to_query(self, live: Live) -> Query:
-        """Check columns and dimensions against the open index."""
-        where = [Condition(c.column, tuple(c.values), c.prefix, c.negate) for c in self.where]
-        live.index.check_columns(condition.column for condition in where)
-        dim = live.index.generation.dim
-        if any(len(row) != dim for row in (*self.positive, *self.negative)):
-            raise Problem(400, f"The vectors of this index have dimension {dim}.")
-        positive, negative = (np.array(rows, np.float32).reshape(-1, dim) for rows in (self.positive, self.negative))
-        fields = {name: getattr(self, name) for name in ("k", "identical", "exact", "is_text")}
-        return Query(positive, negative, where=where, **fields)
+    return await reference.run(service, lambda: reference.resolve(live).respond(service, live, k, live.where(f)))
 
 
 @router.post("/nearest")
-def nearest(live: Answering, body: QueryBody) -> Response:
+def nearest(live: IndexDep, body: QueryBody) -> Response:
     """Search by vectors: how `lookalike search` searches an index that this server has open."""
-    return _answer(body.to_query(live).run(live.index), {"kind": "vectors", "id": None})
+    return _respond(body.to_query(live).run(live.index), {"kind": "vectors", "id": None})
 
 
-def _answer(hits: Hits, query: dict[str, Any], more: dict[str, Any] | None = None) -> Response:
+def _respond(hits: Hits, query: dict[str, Any], **fields: Any) -> Response:
     """Encode the hits directly: FastAPI would validate every hit first, which takes longer than the search."""
     document = hits.to_json()
     del document["index"]  # a path on the server
     document["query"] = query
-    document["hits"] = [line | shape(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
-    return Response(json.dumps(document | (more or {}), ensure_ascii=False), media_type="application/json")
+    document["hits"] = [line | thumbnail_fields(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
+    return Response(json.dumps(document | fields, ensure_ascii=False), media_type="application/json")
 
 
 @router.get("/items")
-def items(live: Answering, f: Filters, sample: Annotated[int, fastapi.Query(ge=1, le=100)] = 24) -> dict[str, Any]:
+def items(live: IndexDep, f: Filters, sample: Annotated[int, fastapi.Query(ge=1, le=100)] = 24) -> dict[str, Any]:
     """A few images, as different from each other as the collection (or what filters leave of it) allows."""
-    return {"items": [card(record) for record in mosaic(live.index, sample, live.where(f))]}
+    return {"items": [card(record) for record in diverse_sample(live.index, sample, live.where(f))]}
 
 
 @router.get("/items/{name:path}")
-def item(live: Answering, name: str) -> dict[str, Any]:
+def item(live: IndexDep, name: str) -> dict[str, Any]:
     """All that is known of one image."""
     return card(live.record(name))
 
 
 @router.delete("/queries/{name}")
-def forget(live: Answering, name: str) -> dict[str, bool]:
-    """Forget an uploaded image now."""
+def forget(live: IndexDep, name: str) -> dict[str, bool]:
+    """Delete an uploaded image now."""
     live.queries.forget(name)
     return {"forgotten": True}
 
 
 @router.get("/reports")
-def reports(service: Serving) -> dict[str, Any]:
+def reports(service: ServiceDep) -> dict[str, Any]:
     """Reports of runs, newest first."""
     return {"reports": service.reports.list()}
+
+
+def diverse_sample(index: Index, count: int, where: Where = ()) -> list[Record]:
+    """Choose different images: farthest-first traversal of a random sample.
+
+    Args:
+        index: The index.
+        count: Number of images.
+        where: Conditions that the images must meet.
+
+    Returns:
+        At most ``count`` records with their vectors, in random order.
+    """
+    if where:
+        names = np.array([record.id for batch in index.store.scan(where=where) for record in batch], dtype=object)
+    else:
+        names = index.table.column("row_id")
+    rng = numpy_rng(0, "mosaic")
+    rows = rng.choice(len(names), min(SAMPLED, len(names)), replace=False)
+    sample = [record for record in index.store.get([str(names[row]) for row in rows], vectors=True) if record]
+    records = list({record.payload.get("content_id", record.id): record for record in sample}.values())
+    if not records:
+        return []
+    vectors = np.stack([record.vector for record in records if record.vector is not None])
+    chosen = [0]
+    similarity = vectors @ vectors[0]  # to the most similar chosen image
+    while len(chosen) < min(count, len(records)):
+        similarity[chosen[-1]] = np.inf
+        chosen.append(int(np.argmin(similarity)))
+        similarity = np.maximum(similarity, vectors @ vectors[chosen[-1]])
+    return [records[place] for place in rng.permutation(chosen)]
+
+
+def _content_ids(records: Sequence[Record]) -> list[str]:
+    return [str(record.payload["content_id"]) for record in records if record.payload.get("content_id")]

@@ -297,7 +297,7 @@ export function createControls(node, canvas, info, facts, stop) {
   }
 
   function showStatus(now) {
-    const kept = Math.round(100 * now.neighbors_kept[1]);
+    const kept = Math.round(100 * now.neighbor_recall[1]);
     const busy = now.job?.state === "running";
     const words =
       now.method === "t-SNE"
@@ -313,7 +313,7 @@ export function createControls(node, canvas, info, facts, stop) {
       `${plural(now.n, "image")} · ${words}`,
       busy ? ` ${drawingMessage(now)}` : info.rights === "write" ? [" ", redraw] : null,
     );
-    const nearest = `${Math.round(100 * now.neighbors_kept[0])} % are among its 10 nearest here`;
+    const nearest = `${Math.round(100 * now.neighbor_recall[0])} % are among its 10 nearest here`;
     footer.title = `Of each image's 10 nearest, ${nearest} and ${kept} % among its 50.`;
   }
 
