@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -107,14 +106,6 @@ def make(source: Path, place: Path | str) -> Path:
     return index(folder=source, model=model, index=place, store="exact", progress=False).path
 
 
-def forget_root(place: Path, **facts: Any) -> Path:
-    """A manifest as an earlier version wrote it."""
-    document = json.loads((place / "index.json").read_text())
-    del document["generations"][0]["root"]
-    (place / "index.json").write_text(json.dumps(document | facts))
-    return place
-
-
 def there(folder: Path) -> int:
     return len(list(folder.rglob("*.jpg")))
 
@@ -152,28 +143,12 @@ def test_what_is_indexed_is_shown_and_moved(source: Callable[[Path], tuple[Path,
     assert hits._repr_html_().count("<img") == 3
 
 
-@pytest.mark.parametrize("source", [absolute, nested], ids=lambda made: made.__name__)
-def test_an_index_of_an_earlier_version_finds_its_images(
-    source: Callable[[Path], tuple[Path, Path]], tmp_path: Path
-) -> None:
-    """It has no root in its manifest; one that was restored elsewhere has a table that speaks of the old folder."""
-    given, root = source(tmp_path / "here")
-    place = forget_root(make(given, tmp_path / "index"))
-    goes_through(place, root)
-    forget_root(place, source=str(shelf(tmp_path / "elsewhere")))
-    with Index.open(place) as opened:
-        assert opened.root == tmp_path / "elsewhere" == opened.table.root
-
-
 @pytest.mark.parametrize("source", SOURCES, ids=lambda made: made.__name__)
-@pytest.mark.parametrize("of_old", [False, True])
 def test_a_restored_index_moves_files_of_its_new_folder(
-    source: Callable[[Path], tuple[Path, Path]], of_old: bool, tmp_path: Path
+    source: Callable[[Path], tuple[Path, Path]], tmp_path: Path
 ) -> None:
     given, root = source(tmp_path / "here")
     place = make(given, tmp_path / "index")
-    if of_old:
-        forget_root(place)
     lookalike.backup(index=place, out=tmp_path / "kept.tar", progress=False)
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     # A table that names files by where they were is of no use elsewhere: the folder of the images is given.
@@ -181,7 +156,7 @@ def test_a_restored_index_moves_files_of_its_new_folder(
     lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", folder=new, progress=False)
     there_root = tmp_path / "there" / root.relative_to(tmp_path / "here")
     with Index.open(tmp_path / "again") as opened:
-        assert opened.root == there_root == opened.table.root == opened._kept_table().root
+        assert opened.root == there_root == opened.table.root
     goes_through(tmp_path / "again", there_root)
     assert there(root) == 7
     shutil.rmtree(tmp_path / "here")

@@ -45,17 +45,11 @@ class Thumbnails:
         self._bytes: int | None = None
 
     def get(self, content: str, side: int) -> bytes:
-        """A thumbnail from the cache, or made now.
+        """A JPEG from the cache, or made now; `Problem` 404 if the image is not in the index or cannot be opened.
 
         Args:
             content: Content id of the image.
             side: Longer side in pixels, one of `SIDES`.
-
-        Returns:
-            A JPEG.
-
-        Raises:
-            Problem: With status 404 if the image is not in the index or cannot be opened.
         """
         record, path = self._find(content, side)
         return _read(path) or self._make(record, path, side)
@@ -110,19 +104,13 @@ def _read(path: Path) -> bytes | None:
 
 
 def original(request: Request, live: OpenIndex, name: str, *, keep_metadata: bool) -> Response:
-    """Answer a request for an original image.
+    """Answer a request for an original image; `Problem` 404 or 415 if it cannot be opened or decoded.
 
     Args:
         request: The request; `If-None-Match` is honored.
         live: The open index.
         name: Row id of the image.
         keep_metadata: Send the file as it is, else without EXIF and other metadata.
-
-    Returns:
-        The image, or an empty 304.
-
-    Raises:
-        Problem: With status 404 or 415 if it cannot be opened or decoded.
     """
     from lookalike.data import UnreadableImage
     from lookalike.data.strip_metadata import media_type, without_metadata

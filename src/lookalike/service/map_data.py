@@ -48,14 +48,7 @@ class MapData:
         return np.rint(self.map.unit() * 65_535) / 65_535
 
     def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
-        """Values of a column as codes, the most frequent value first.
-
-        Args:
-            column: Name of the column.
-
-        Returns:
-            One uint16 code per point (65535: no value), and the names of the codes.
-        """
+        """One uint16 code per point (65535: no value) for a column, and its values, the most frequent first."""
         if column not in self._codes:
             self._codes[column] = self._encode(column)
         return self._codes[column]

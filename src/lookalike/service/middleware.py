@@ -185,11 +185,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def install_logging(level: int = logging.WARNING) -> None:
-    """Write our log and the server's to stderr, one line of JSON per record.
-
-    Args:
-        level: Lowest level that is written.
-    """
+    """Write our log and the server's to stderr, one line of JSON per record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     for name in ("lookalike", "uvicorn", "uvicorn.error"):
@@ -251,15 +247,16 @@ class Metrics:
         self.seconds = Histogram(
             "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=LATENCY_BUCKETS
         )
-        self._gauge("lookalike_images", "Images in the index", lambda: service.index.store.count())
-        self._gauge("lookalike_generation", "Live generation", lambda: service.index.generation.number)
-        self._gauge("lookalike_waiting", "Images waiting for the model", lambda: service.encoder.waiting)
-        self._gauge("lookalike_encoded", "Images embedded since the start", lambda: service.encoder.encoded)
-        self._gauge("lookalike_batches", "Batches embedded since the start", lambda: service.encoder.batches)
-        self._gauge("lookalike_jobs", "Jobs running", lambda: int(service.jobs.running() is not None))
-
-    def _gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        Gauge(name, help_text, registry=self.registry).set_function(value)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "images": ("Images in the index", lambda: service.index.store.count()),
+            "generation": ("Live generation", lambda: service.index.generation.number),
+            "waiting": ("Images waiting for the model", lambda: service.encoder.waiting),
+            "encoded": ("Images embedded since the start", lambda: service.encoder.encoded),
+            "batches": ("Batches embedded since the start", lambda: service.encoder.batches),
+            "jobs": ("Jobs running", lambda: int(service.jobs.running() is not None)),
+        }
+        for name, (help_text, value) in gauges.items():
+            Gauge(f"lookalike_{name}", help_text, registry=self.registry).set_function(value)
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request and its duration."""

@@ -250,11 +250,7 @@ class IndexFollower:
             return True
 
     def wait_until_live(self, timeout: float = 10.0) -> bool:
-        """Refresh until the generation that the manifest names is live; whether it is.
-
-        Args:
-            timeout: Seconds after which to give up; the thread goes on trying.
-        """
+        """Refresh until the generation that the manifest names is live; whether it is after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             self.refresh()

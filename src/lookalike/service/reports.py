@@ -54,11 +54,7 @@ class Reports:
         return rows + [{"name": name, "kind": "default", "metric": None, "best": None} for name in _builtin_models()]
 
     def model(self, name: str) -> str:
-        """The path or name of a listed model; anything else is refused.
-
-        Raises:
-            Problem: With status 404 if it is not listed.
-        """
+        """The path or name of a listed model; `Problem` 404 if it is not listed."""
         if name in _builtin_models():
             return name
         path = self._paths().get(name)

@@ -86,11 +86,7 @@ class Service:
         self.follower.start()
 
     def remove_rows(self, rows: list[str]) -> None:
-        """Remove rows from the index at once, since their files were moved away.
-
-        Args:
-            rows: Ids of the rows.
-        """
+        """Remove rows from the index at once, since their files were moved away."""
         if rows:
             try:
                 remove_rows(self.index, rows)

@@ -98,19 +98,13 @@ class Jobs:
         self._number = 0
 
     def start(self, kind: str, title: str, task: Task, *args: Any) -> Job:
-        """Queue a job.
+        """Queue a job; `Problem` 409 if one of this kind is not finished.
 
         Args:
             kind: Its kind; only one job of a kind may be queued or running.
             title: What it does, for people.
             task: The function that does it; it gets the job and `args`.
             *args: Further arguments of the task.
-
-        Returns:
-            The job.
-
-        Raises:
-            Problem: With status 409 if one of this kind is not finished.
         """
         with self._lock:
             if self.running(kind):
@@ -149,14 +143,7 @@ class Jobs:
         return list(self._jobs)
 
     def stop(self, name: str) -> Job:
-        """Request a job to stop at its next step.
-
-        Args:
-            name: Its id.
-
-        Raises:
-            Problem: With status 404 if there is no such job.
-        """
+        """Request a job to stop at its next step; `Problem` 404 if there is no such job."""
         job = next((job for job in self._jobs if job.id == name), None)
         if job is None:
             raise Problem(404, f"There is no job `{name}`.")

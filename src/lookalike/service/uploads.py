@@ -203,18 +203,14 @@ class SavedQuery:
     """An uploaded query that is kept for its link.
 
     Args:
-        id: Its id, `u.` and 16 hexadecimal digits.
         vector: The embedding.
         hash: Hash of the uploaded file.
         ratio: Width divided by height.
-        model: Fingerprint of the model that made the vector.
     """
 
-    id: str
     vector: np.ndarray
     hash: str
     ratio: float
-    model: str
 
 
 class SavedQueries:
@@ -234,16 +230,13 @@ class SavedQueries:
             private_folder(folder)
 
     def keep(self, vector: np.ndarray, hash_: str, ratio: float, jpeg: bytes) -> str | None:
-        """Store a query.
+        """Store a query and return its id, or None where queries are not kept.
 
         Args:
             vector: Embedding of the image.
             hash_: Hash of the uploaded file.
             ratio: Width divided by height.
             jpeg: A small copy of the image.
-
-        Returns:
-            Its id, or None where queries are not kept.
         """
         if self.days <= 0:
             return None
@@ -255,11 +248,7 @@ class SavedQueries:
         return name
 
     def get(self, name: str) -> SavedQuery:
-        """Load a query by its id.
-
-        Raises:
-            Problem: With status 410 if it has expired or was deleted.
-        """
+        """Load a query by its id; `Problem` 410 if it has expired or was deleted."""
         reason = f"The image of this link was kept for up to {self.days:g} days and has been deleted."
         if self.days <= 0:
             reason = "This server does not keep uploaded images."
@@ -275,14 +264,10 @@ class SavedQueries:
             vector = np.array(document["vector"], dtype=np.float32)
         else:  # the model was switched: embed the small image again
             vector = self.encoder.encode(self.image(name))
-        return SavedQuery(name, vector, document["hash"], document["ratio"], document["model"])
+        return SavedQuery(vector, document["hash"], document["ratio"])
 
     def image(self, name: str) -> bytes:
-        """The small JPEG of a query.
-
-        Raises:
-            Problem: With status 404 if it has expired or was deleted.
-        """
+        """The small JPEG of a query; `Problem` 404 if it has expired or was deleted."""
         path = self._path(name, ".jpg")
         try:
             if path is not None and not self._expired(path):

@@ -137,9 +137,5 @@ def locate(live: IndexDep, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002
 @router.get("/map/{gen}/tile/{z}/{x}/{y}.jpg")
 async def tile(service: ServiceDep, live: IndexDep, gen: int, z: int, x: int, y: int) -> Response:
     """A sheet of 8 × 8 thumbnails of a quad-tree tile."""
-    return await service.image_pool.run(_tile, live, gen, z, x, y)
-
-
-def _tile(live: OpenIndex, gen: int, z: int, x: int, y: int) -> Response:
-    data, complete = map_of(live, gen).tile(z, x, y)
+    data, complete = await service.image_pool.run(lambda: map_of(live, gen).tile(z, x, y))
     return Response(data, media_type="image/jpeg", headers=IMMUTABLE if complete else {"Cache-Control": "no-store"})

@@ -61,17 +61,7 @@ class Examples:
     start: float = field(default_factory=time.monotonic)
 
     def search(self, service: Service, live: OpenIndex, k: int, where: Sequence[Condition]) -> Hits:
-        """Search the open index.
-
-        Args:
-            service: The service, for its limits.
-            live: The open index.
-            k: Number of hits.
-            where: Conditions that hits must meet.
-
-        Raises:
-            Problem: With status 400 if there are too many examples.
-        """
+        """Search the open index for `k` hits; `Problem` 400 if there are too many examples."""
         if len(self.vectors) + len(self.less) > service.limits.examples:
             raise Problem(400, f"At most {service.limits.examples} images can be used as examples.")
         negative = [record.vector for record in self.less if record.vector is not None]
@@ -325,16 +315,7 @@ def reports(service: ServiceDep) -> dict[str, Any]:
 
 
 def diverse_sample(index: Index, count: int, where: Where = ()) -> list[Record]:
-    """Choose different images: farthest-first traversal of a random sample.
-
-    Args:
-        index: The index.
-        count: Number of images.
-        where: Conditions that the images must meet.
-
-    Returns:
-        At most ``count`` records with their vectors, in random order.
-    """
+    """Choose different images by farthest-first traversal of a random sample; returns them in random order."""
     if where:
         names = np.array([record.id for batch in index.store.scan(where=where) for record in batch], dtype=object)
     else:

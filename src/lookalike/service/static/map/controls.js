@@ -297,12 +297,12 @@ export function createControls(node, canvas, info, facts, stop) {
   }
 
   function showStatus(now) {
-    const kept = Math.round(100 * now.neighbor_recall[1]);
+    const recall = Math.round(100 * now.neighbor_recall[1]);
     const busy = now.job?.state === "running";
-    const words =
+    const quality =
       now.method === "t-SNE"
-        ? `neighbors preserved: ${kept} %`
-        : `A preliminary layout (neighbors preserved: ${kept} %).`;
+        ? `neighbors preserved: ${recall} %`
+        : `A preliminary layout (neighbors preserved: ${recall} %).`;
     const redraw = h(
       "button.linkish",
       { onclick: () => api.send("map/draw").then(stop.again).catch(showError) },
@@ -310,11 +310,11 @@ export function createControls(node, canvas, info, facts, stop) {
     );
     fill(
       footer,
-      `${plural(now.n, "image")} · ${words}`,
+      `${plural(now.n, "image")} · ${quality}`,
       busy ? ` ${drawingMessage(now)}` : info.rights === "write" ? [" ", redraw] : null,
     );
     const nearest = `${Math.round(100 * now.neighbor_recall[0])} % are among its 10 nearest here`;
-    footer.title = `Of each image's 10 nearest, ${nearest} and ${kept} % among its 50.`;
+    footer.title = `Of each image's 10 nearest, ${nearest} and ${recall} % among its 50.`;
   }
 
   /** The map was redrawn: move points to their new positions. */
