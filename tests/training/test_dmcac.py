@@ -127,7 +127,7 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
         assert max(moved.values()) > 1e-3
         for name, value in ours["model"].items():
             assert torch.allclose(value, theirs["model"][name], atol=1e-5, rtol=1e-5), name
-        for name in ("heads.classes", "heads.query", "heads.mixture", "rows"):
+        for name in ("heads.classifier", "heads.query", "heads.value", "rows"):
             assert torch.allclose(ours["method"][name], theirs["method"][name], atol=1e-5), name
         logs = [[row for row in Run(place / name).read_log() if "loss" in row] for name in ("one", "two")]
         assert len(logs[0]) == len(logs[1]) == 1
@@ -371,7 +371,7 @@ def test_the_database_is_searched_by_the_model_alone(shown):
     run = shown
     names = Embedder.from_pretrained(run.path).state_dict()
     assert not [name for name in names if "query" in name or "mixture" in name]
-    assert {"heads.query", "heads.mixture", "rows", "database", "made"} <= set(
+    assert {"heads.query", "heads.value", "rows", "database", "made"} <= set(
         checkpoint.read(run.checkpoints / "last.pt")["method"]
     )
 
