@@ -1,4 +1,4 @@
-"""Images: where they are, what is known of them, and their pixels."""
+"""Images: reading data sets into a `Table`, decoding, augmentation, sampling, synthetic demo images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look at every image before training: what cannot be read, what is there twice, what leaks across a split."""
+"""Audit a data set before training: unreadable images, duplicates, leakage across splits, label conflicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Audit:
-    """What was found. Row numbers are those of `table`, which has `content_id` and no unreadable rows."""
+    """Result of `audit`. Row numbers refer to `table`, which has `content_id` and no unreadable rows.
+
+    Args:
+        table: The readable rows.
+        unreadable: Row id and reason of every unreadable image.
+        exact: Groups of rows with equal pixels.
+        near: Pairs that connect the groups of near duplicates, with their correlation.
+        across: Groups, exact or near, with rows in more than one split.
+        conflicts: Groups of rows with equal pixels and different labels.
+        flat: Number of images with too little contrast to search for near duplicates.
+        unsearched: Number of images with too many similar hashes to be searched.
+    """
 
     table: Table
     unreadable: list[tuple[str, str]]  # row id, reason
@@ -32,7 +43,7 @@ class Audit:
     unsearched: int  # images whose surroundings were too crowded to search through
 
     def facts(self) -> dict[str, int]:
-        """Counts, for the report and for `--json`."""
+        """Return the counts, for the report and for `--json`."""
         from lookalike.data.near_duplicates import groups
 
         exact = {row: number for number, group in enumerate(self.exact) for row in group}
@@ -53,7 +64,25 @@ class Audit:
 
 
 def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: bool = False) -> Audit:
-    """Decode every image once; name what is wrong. Only more than `max_bad` unreadable ones are an error."""
+    """Decode every image once and report what is wrong with the data set.
+
+    Args:
+        table: The images.
+        near: Whether to search for near duplicates, too.
+        max_bad: Greatest fraction of unreadable images.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        What was detected; the result is cached for unchanged tables.
+
+    Raises:
+        LookalikeError: More than `max_bad` of the images are unreadable.
+
+    Example:
+        >>> result = la.data.audit(la.read_table("photos"))
+        >>> len(result.table), result.unreadable, result.exact
+        (24, [], [])
+    """
     from lookalike.data.near_duplicates import flat, groups, near_pairs
 
     seen = _look_at_all(table, progress)
@@ -90,14 +119,14 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
 
 
 def _same(codes: np.ndarray) -> list[list[int]]:
-    """Rows with equal codes, where there are several."""
+    """Return groups of two or more rows with equal codes."""
     order = np.argsort(codes, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
     return sorted(part.tolist() for part in parts if len(part) > 1)
 
 
 def _values(table: Table, column: str, rows: list[int]) -> int:
-    """How many different values a column has in some rows; missing ones do not count."""
+    """Return how many different values a column has in some rows, without missing ones."""
     if column not in table.names:
         return 0
     return len({str(value) for i in rows if (value := table.arrow[column][i].as_py()) is not None})
@@ -110,7 +139,7 @@ def _thumbs(seen: pa.Table) -> np.ndarray:
 
 
 def _look_at_all(table: Table, progress: bool) -> pa.Table:
-    """content_id, reason, hash and thumbnail of every row; kept, so that the next look costs nothing."""
+    """Return content id, failure reason, hash and thumbnail of every row, from the cache if possible."""
     import pyarrow.parquet as pq
 
     from lookalike.data.decoding import DECODER
@@ -134,7 +163,7 @@ def _look_at_all(table: Table, progress: bool) -> pa.Table:
 
 
 def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
-    """The facts of every row, and whether they will hold: a file that could not be opened may come back."""
+    """Return these facts of every row, and whether they are final: a file that could not be opened may come back."""
     import pyarrow as pa
 
     from lookalike.data.decoding import content_id, decode

@@ -23,7 +23,7 @@ from lookalike.data.decoding import Preprocess, prepare
 
 
 class View(Protocol):
-    """RGB uint8 H×W×3 → uint8 size×size×3."""
+    """A view: RGB uint8 pixels ``(H, W, 3)`` in, uint8 ``(size, size, 3)`` out."""
 
     pre: Preprocess
 
@@ -34,7 +34,16 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class CenterView:
-    """What the finished model will be given: the center crop. Draws nothing."""
+    """The center crop, which is also the model's input at inference. Draws no random numbers.
+
+    Args:
+        pre: Size, crop and normalization of the model's input.
+
+    Example:
+        >>> view = la.data.CenterView(la.data.Preprocess(size=32))
+        >>> view(np.zeros((60, 80, 3), np.uint8)).shape
+        (32, 32, 3)
+    """
 
     kind: ClassVar[str] = "center"
     pre: Preprocess
@@ -48,12 +57,26 @@ class CenterView:
 
 @dataclass(frozen=True)
 class RandomView:
-    """A random part of the image, perhaps mirrored, recolored, grayed or blurred.
+    """A random resized crop, optionally mirrored and with color changes.
 
-    `scale` is the range of the part's area, `ratio` of its width to its height. `jitter` is the strength
-    of the color changes as SimCLR counts it (1.0 is its ImageNet setting), applied with `jitter_chance`; `saturation`
-    is how much of it colors get (BYOL: half). `gray`, `blur`, `solarize` and `erase` are chances; `augment` is a
-    RandAugment (`rand-m9-mstd0.5`, `rand-tv9`).
+    Args:
+        pre: Size, crop and normalization of the model's input.
+        scale: Range of the crop's area, as a fraction of the image.
+        ratio: Range of the crop's width divided by its height.
+        flip: Whether to mirror half of the images.
+        color_jitter: Strength of the color jitter as in SimCLR (1.0 is its ImageNet setting).
+        color_jitter_probability: Probability of the color jitter.
+        grayscale: Probability of a conversion to gray.
+        blur: Probability of a Gaussian blur.
+        rand_augment: RandAugment policy (`rand-m9-mstd0.5`, `rand-tv9`); empty for none.
+        random_erasing: Probability of random erasing.
+        saturation: Strength of the jitter of saturation, relative to `color_jitter` (BYOL: 0.5).
+        solarize: Probability of solarization.
+
+    Example:
+        >>> view = la.data.RandomView(la.data.Preprocess(size=32), color_jitter=0.5)
+        >>> view(np.zeros((60, 80, 3), np.uint8), np.random.default_rng(0)).shape
+        (32, 32, 3)
     """
 
     kind: ClassVar[str] = "random"
@@ -113,7 +136,7 @@ class RandomView:
 
 @dataclass(frozen=True)
 class CropView(RandomView):
-    """As `RandomView`, but the part is a square as large as the center crop's, anywhere in the image."""
+    """Like `RandomView`, but the crop is a square as large as the center crop, anywhere in the image."""
 
     kind: ClassVar[str] = "crop"
 
@@ -124,7 +147,11 @@ class CropView(RandomView):
 
 @dataclass(frozen=True)
 class MultiView:
-    """Several views of one image, as a list; the members may differ (large and small, strong and weak)."""
+    """Several views of one image as a list; they may differ in size and strength.
+
+    Args:
+        views: The views.
+    """
 
     kind: ClassVar[str] = "multi"
     views: tuple[CenterView | RandomView, ...]
@@ -143,7 +170,7 @@ class MultiView:
 
 
 def view_from_json(document: dict[str, Any]) -> Any:
-    """The view that `to_json` wrote down."""
+    """Return the view that `to_json` described."""
     fields = dict(document)
     kind = choose(str(fields.pop("kind", "")), ("center", "random", "crop", "multi"), "a view")
     if kind == "multi":
@@ -155,7 +182,7 @@ def view_from_json(document: dict[str, Any]) -> Any:
 def _random_box(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> tuple[float, float, float, float]:
-    """x, y, width and height of a part with a random area and shape; the largest fitting one after ten misses."""
+    """Return x, y, width and height of a random crop; the largest one that fits after ten failed attempts."""
     for _ in range(10):
         area = width * height * rng.uniform(*scale)
         shape = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
@@ -168,7 +195,7 @@ def _random_box(
 
 
 def _jitter(image: Image.Image, strength: float, rng: np.random.Generator, saturation: float = 1.0) -> Image.Image:
-    """Brightness, contrast, saturation and hue changed in random order, by 0.8, 0.8, 0.8 and 0.2 × strength."""
+    """Change brightness, contrast, saturation and hue in random order, by up to 0.8, 0.8, 0.8 and 0.2 × strength."""
     for change in rng.permutation(4):
         if change == 3:
             shift = rng.uniform(-0.2, 0.2) * strength
@@ -233,7 +260,7 @@ def _affine_nearest(image: Image.Image, *matrix: float) -> Image.Image:
 
 
 def _pixels(side: int, share: float) -> int:
-    """Of a side, truncated as torchvision does."""
+    """Return a translation in pixels, truncated as torchvision does."""
     return int(150 / 331 * side * share)
 
 
@@ -257,6 +284,8 @@ PLAIN_CHANGES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
 
 
 class Strength(NamedTuple):
+    """Strength of a RandAugment policy; `most` is its scale (10 for timm, 30 for torchvision)."""
+
     magnitude: float
     deviation: float
     most: float
@@ -264,7 +293,7 @@ class Strength(NamedTuple):
 
 
 def parse_rand_augment(text: str) -> Strength:
-    """Of `rand-m9-mstd0.5` (timm's, up to 10) or `rand-tv9` (torchvision's, up to 30)."""
+    """Parse `rand-m9-mstd0.5` (timm, up to 10) or `rand-tv9` (torchvision, up to 30)."""
     found = re.fullmatch(r"rand-(?:tv(\d+)|m(\d+(?:\.\d+)?)(?:-mstd(\d+(?:\.\d+)?))?)", text)
     if found and found[1] and int(found[1]) <= 30:
         return Strength(int(found[1]), 0.0, 30.0)
@@ -279,7 +308,11 @@ def parse_rand_augment(text: str) -> Strength:
 def rand_augment(
     image: Image.Image, text: str, rng: np.random.Generator, fill: tuple[int, int, int], layers: int = 2
 ) -> Image.Image:
-    """Two changes in a row."""
+    """Apply `layers` random operations of a RandAugment policy.
+
+    References:
+        Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced search space", 2020.
+    """
     magnitude, deviation, most = parse_rand_augment(text)
     plain = most == 30
     names = list(PLAIN_CHANGES if plain else CHANGES)
@@ -297,7 +330,11 @@ def rand_augment(
 
 
 def random_erase(pixels: np.ndarray, rng: np.random.Generator, fill: tuple[int, int, int]) -> np.ndarray:
-    """Paint a random box (2–33 % of the area, sides 0.3–3.3 to one) in the mean color."""
+    """Fill a random box (2–33 % of the area, aspect ratio 0.3–3.3) with the mean color.
+
+    References:
+        Zhong et al., "Random Erasing Data Augmentation", 2020.
+    """
     height, width = pixels.shape[:2]
     for _ in range(10):
         area = height * width * rng.uniform(0.02, 1 / 3)

@@ -1,4 +1,4 @@
-"""Classes: whether there are enough of them to train, and how retrieval splits them."""
+"""Classes: whether there are enough of them to train on, and how they are split for retrieval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,23 @@ _HALVES = {"cub": 100, "cars": 98}
 
 
 def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 2) -> list[str]:
-    """The classes with fewer images than training can use; an error when too few others are left."""
+    """Check that there are enough classes to train on.
+
+    Args:
+        table: The images, with labels.
+        minimum_classes: How many classes training needs.
+        minimum_images: How many images each of them needs.
+
+    Returns:
+        The classes with fewer images than that, which training cannot use.
+
+    Raises:
+        LookalikeError: Too few other classes are left.
+
+    Example:
+        >>> la.data.check_classes(la.read_table("photos"), minimum_classes=4)
+        []
+    """
     source = _shown(table)
     codes, names = table.labels()
     if not names:
@@ -40,11 +56,22 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
 
 
 def retrieval_split(table: Table) -> Table:
-    """`split` as retrieval wants it: the classes of `train` and of `test` have nothing in common.
+    """Split a table for retrieval: the classes of `train` and `test` do not overlap.
 
-    CUB and Cars are halved by their official order (1–100/101–200, 1–98/99–196); a table whose own
-    splits part the classes already (SOP, In-Shop, DeepFashion2) keeps them; any other is halved in the
-    natural order of its labels. The table's own split stays in `official_split`.
+    CUB and Cars are halved in their official order (1–100/101–200, 1–98/99–196). A table whose splits separate
+    the classes already (SOP, In-Shop, DeepFashion2) keeps them. Any other is halved in the natural order of
+    its labels. The original split is kept as `official_split`.
+
+    Args:
+        table: The images, with labels.
+
+    Returns:
+        The table with a new column `split`.
+
+    Example:
+        >>> table = la.data.retrieval_split(la.read_table("photos"))
+        >>> sorted(set(table.where("split", "test").column("label")))
+        ['class-02', 'class-03']
     """
     codes, names = table.labels()
     layout = table.notes.get("layout")
@@ -66,6 +93,7 @@ def retrieval_split(table: Table) -> Table:
 
 
 def _parted(table: Table, codes: np.ndarray) -> bool:
+    """Whether the splits of a table separate its classes."""
     if not table.has("split"):
         return False
     split = table.column("split")
@@ -74,6 +102,6 @@ def _parted(table: Table, codes: np.ndarray) -> bool:
 
 
 def _shown(table: Table) -> str:
-    """What a user typed; a folder with a slash behind it, so that it is seen to be one."""
+    """Return the source as the user typed it; a folder ends with a slash."""
     source = str(table.notes.get("source", table.name))
     return source if source.endswith("/") or not Path(source).is_dir() else f"{source}/"

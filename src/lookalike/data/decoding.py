@@ -1,9 +1,8 @@
-"""One way from an encoded image to upright sRGB pixels, whatever the format.
+"""Decode images of any supported format to upright sRGB pixels.
 
-Plain JPEGs, nearly all of what people have, take a fast road: simplejpeg decodes them straight at an
-eighth, a quarter, three eighths or half of their size where that is still large enough. The rest goes
-through Pillow. Both roads end in the same colors and orientation. No global state is touched, so any
-number of threads may decode at once.
+Plain JPEGs, nearly all images in practice, take a fast path: simplejpeg decodes them at an eighth, a quarter,
+three eighths or half of their size where that is large enough. All others go through Pillow. Both paths give
+the same colors and orientation. No global state is touched, so any number of threads may decode at once.
 """
 
 from __future__ import annotations
@@ -81,7 +80,12 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class UnreadableImage(LookalikeError):
-    """An image that cannot be read; `reason` is short and the same for the same kind of fault."""
+    """An image that cannot be read.
+
+    Args:
+        reason: Why, as a short phrase that is the same for the same kind of damage.
+        name: The file, for the message.
+    """
 
     def __init__(self, reason: str, name: object = None) -> None:
         self.reason, self.name = reason, name
@@ -90,7 +94,19 @@ class UnreadableImage(LookalikeError):
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a model wants its images: a center crop of the short side, `size` pixels square."""
+    """Input format of a model: a center crop, resized to a square and normalized.
+
+    Args:
+        size: Side of the square in pixels.
+        crop: Side of the crop as a fraction of the short side.
+        interpolation: `bicubic`, `bilinear` or `lanczos`.
+        mean: Mean of each channel.
+        std: Standard deviation of each channel.
+
+    Example:
+        >>> la.data.Preprocess(size=224, crop=1.0).to_json()["size"]
+        224
+    """
 
     size: int
     crop: float = 0.875
@@ -119,7 +135,7 @@ class Preprocess:
 
 @dataclass
 class _Image:
-    """Upright sRGB pixels, `scale` times as large as the image of full `width` and `height`."""
+    """Upright sRGB pixels, `scale` times the size of the full image."""
 
     pixels: np.ndarray | Image.Image
     width: int
@@ -131,10 +147,10 @@ class _Image:
         return Image.fromarray(self.pixels) if isinstance(self.pixels, np.ndarray) else self.pixels
 
     def region(self, box: Box | None) -> tuple[float, float, float, float]:
-        """The box, or the whole image, in the coordinates of `pixels`.
+        """Return the box, or the whole image, in the coordinates of `pixels`.
 
-        A scaled JPEG has its last column and row only in part: the true scale and not the number of
-        pixels gives the place, which makes a tenfold difference in how near it comes to the full decode.
+        The last column and row of a scaled JPEG are partial: positions follow from the true scale, not from the
+        number of pixels, which is ten times closer to the full decode.
         """
         x1, y1, x2, y2 = _clip(box, self.width, self.height)
         return x1 * self.scale, y1 * self.scale, x2 * self.scale, y2 * self.scale
@@ -147,16 +163,48 @@ class _Image:
 
 
 def decode(data: Source, *, box: Box | None = None, min_side: float | None = None) -> np.ndarray:
-    """RGB uint8 H×W×3: upright, sRGB, transparency over white, first frame or page.
+    """Decode an image to RGB: upright, sRGB, transparency over white, first frame or page.
 
-    `min_side` lets a JPEG or a very large image be decoded smaller, to a short side (of the box, if there is one)
-    of at least that.
+    Args:
+        data: Encoded bytes, a path, a PIL image or an array.
+        box: Part of the image, as x1, y1, x2, y2 in pixels of the upright image.
+        min_side: Lets a JPEG or a very large image be decoded smaller, to a short side (of the box, if
+            there is one) of at least that.
+
+    Returns:
+        The pixels, uint8.
+
+    Shape:
+        - output: ``(H, W, 3)``.
+
+    Raises:
+        UnreadableImage: The image is damaged or of an unknown format.
+
+    Example:
+        >>> la.data.decode(np.zeros((4, 5), np.uint8)).shape
+        (4, 5, 3)
     """
     return _load(data, box, min_side).cut(box)
 
 
 def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndarray:
-    """uint8 size×size×3 as the model is fed with it; shrinking and cropping are one resize."""
+    """Decode an image to the input of a model; crop and resize are one operation.
+
+    Args:
+        data: Encoded bytes, a path, a PIL image or an array.
+        pre: The model's input format.
+        box: Part of the image.
+
+    Returns:
+        The pixels, uint8, not yet normalized.
+
+    Shape:
+        - output: ``(size, size, 3)``.
+
+    Example:
+        >>> la.data.prepare(np.zeros((60, 80, 3), np.uint8), la.data.Preprocess(size=32)).shape
+        (32, 32, 3)
+    """
     image = _load(data, box, pre.size / pre.crop * MARGIN)
     x1, y1, x2, y2 = image.region(box)
     side = min(x2 - x1, y2 - y1) * pre.crop
@@ -166,7 +214,7 @@ def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndar
 
 
 def shrink(data: Source, side: int, *, of: Side = min, box: Box | None = None) -> np.ndarray:
-    """RGB uint8 H×W×3 brought down to a short side (`of=max`: long side) of `side`; never enlarged."""
+    """Decode an image to a short side (`of=max`: long side) of at most `side`; it is never enlarged."""
     image = _load(data, box, side * MARGIN, of)
     x1, y1, x2, y2 = region = image.region(box)
     ratio = side / of(x2 - x1, y2 - y1)
@@ -177,13 +225,22 @@ def shrink(data: Source, side: int, *, of: Side = min, box: Box | None = None) -
 
 
 def content_id(data: Source, *, box: Box | None = None) -> str:
-    """A name for what the image shows: the hash of its decoded pixels, wherever and however it is stored."""
+    """Return a hash of the decoded pixels: the same for equal images, however they are stored.
+
+    Args:
+        data: Encoded bytes, a path, a PIL image or an array.
+        box: Part of the image.
+
+    Example:
+        >>> len(la.data.content_id(np.zeros((4, 4, 3), np.uint8)))
+        32
+    """
     pixels = decode(data, box=box)
     return hash_bytes(str(pixels.shape), pixels.tobytes())
 
 
 def _load(data: Source, box: Box | None, least: float | None, of: Side = min) -> _Image:
-    """The image; where that is faster, smaller, but with a short (or long) side of at least `least`."""
+    """Load an image, smaller where that is faster, but with a short (or long) side of at least `least`."""
     if isinstance(data, np.ndarray):
         return _from_array(data)
     if isinstance(data, Image.Image):
@@ -205,7 +262,7 @@ def _load(data: Source, box: Box | None, least: float | None, of: Side = min) ->
 
 @contextlib.contextmanager
 def _foreign_bytes() -> Iterator[None]:
-    """Decoders fed with broken files raise almost anything: all of it means that the file cannot be read."""
+    """Turn any exception of a decoder into `UnreadableImage`: on damaged files they raise almost anything."""
     try:
         yield
     except LookalikeError:
@@ -237,7 +294,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _check_scans(data: bytes, width: int, height: int) -> None:
-    """Hundreds of near-empty progressive scans over a large image would take minutes, whoever decodes it."""
+    """Refuse hundreds of nearly empty progressive scans over a large image, which would take minutes."""
     if data.count(b"\xff\xda") * width * height > 100 * MAX_PIXELS:
         raise UnreadableImage("it has too many scans for its size")
 
@@ -254,7 +311,7 @@ def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float
 
 
 def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image | None:
-    """The image if simplejpeg can take it, else nothing: Pillow then has the last word."""
+    """Decode with simplejpeg, or return None if it cannot: Pillow decides then."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
@@ -289,7 +346,7 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image
 
 
 def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
-    """EXIF block and ICC profile of a JPEG, from the segments before its first scan."""
+    """Return EXIF block and ICC profile of a JPEG, from the segments before its first scan."""
     exif, chunks, at = b"", [], 2
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
@@ -311,7 +368,7 @@ def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
 
 
 def open_header(data: bytes) -> Image.Image:
-    """The image with only its header read."""
+    """Open an image and read only its header."""
     if not data:
         raise UnreadableImage("the file is empty")
     if _is_text(data[:1024]):
@@ -325,17 +382,17 @@ def open_header(data: bytes) -> Image.Image:
 
 
 def format_of(data: bytes) -> str:
-    """What Pillow calls its format, by its header alone."""
+    """Return Pillow's name of the format, from the header."""
     return "HEIF" if heif_size(data) else str(open_header(data).format)
 
 
 def heif_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height of a HEIC file by its header alone; None for anything else."""
+    """Return width and height of a HEIC file from its header, or None for any other format."""
     return _heif(data).size if _is_heif(data) else None
 
 
 def pixels_of(data: bytes) -> int:
-    """How many pixels an image has, by its header alone."""
+    """Return the number of pixels of an image from its header."""
     if data[:2] == b"\xff\xd8":
         with contextlib.suppress(ValueError):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
@@ -349,7 +406,7 @@ def _is_heif(data: bytes) -> bool:
 
 
 def _heif(data: bytes) -> Any:
-    """A HEIC file with its pixels not yet decoded."""
+    """Open a HEIC file without decoding its pixels."""
     try:
         import pillow_heif
     except ImportError as error:
@@ -361,7 +418,7 @@ def _heif(data: bytes) -> Any:
 
 
 def _is_text(head: bytes) -> bool:
-    """Plain PPM, the one image format of readable letters, starts with P."""
+    """Whether a file is text; plain PPM, the one image format made of letters, starts with P."""
     return head[:1] != b"P" and not re.search(rb"[\x00-\x08\x0e-\x1a\x7f]", head) and _is_utf8(head)
 
 
@@ -390,7 +447,7 @@ def _upright(image: Image.Image, box: Box | None = None, least: float | None = N
 
 
 def orientation(source: bytes | Image.Image) -> int:
-    """The EXIF orientation of an image, or of a bare EXIF block; 1 (upright) where it cannot be read."""
+    """Return the EXIF orientation of an image or an EXIF block; 1 (upright) if it cannot be read."""
     try:
         if isinstance(source, bytes):
             exif = Image.Exif()

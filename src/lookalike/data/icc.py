@@ -49,6 +49,7 @@ def reduced(image: Image.Image, factor: int) -> Image.Image:
 
 
 def eight_bits(values: np.ndarray) -> np.ndarray:
+    """Round 16-bit values to 8 bits."""
     scaled: np.ndarray = (values.astype(np.uint32) + 128) // 257
     return scaled.astype(np.uint8)
 
@@ -62,7 +63,7 @@ def _stretch(values: np.ndarray) -> np.ndarray:
 
 
 def to_srgb(image: Image.Image, icc: bytes) -> Image.Image:
-    """The image in sRGB; itself if its profile is sRGB, broken, or of another kind of color."""
+    """Convert an image to sRGB; unchanged if its profile is sRGB, broken, or for another color space."""
     mode, transform = _transform(icc, image.mode)
     if transform is None:
         return image

@@ -43,7 +43,7 @@ _WAVES = _waves()
 
 
 def perceptual_hash(pixels: np.ndarray) -> tuple[int, np.ndarray]:
-    """Perceptual hash (64 bits) and thumbnail (432 bytes) of an image."""
+    """Return the perceptual hash (64 bits) and the thumbnail (432 bytes) of an image."""
     small = Image.fromarray(pixels).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
     strengths = _WAVES @ np.asarray(small.convert("L"), np.float64).ravel()
     bits = np.packbits(strengths > np.median(strengths))
@@ -53,7 +53,7 @@ def perceptual_hash(pixels: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def flat(thumbs: np.ndarray) -> np.ndarray:
-    """Which images are too even to be told apart by shape; only equal pixels make them the same."""
+    """Return which images have too little contrast to be compared; only equal pixels make those duplicates."""
     out = np.empty(len(thumbs), bool)
     for start in range(0, len(thumbs), 65_536):
         part = thumbs[start : start + 65_536].reshape(-1, THUMB * THUMB, 3)
@@ -70,17 +70,25 @@ def _unit(thumbs: np.ndarray) -> np.ndarray:
 
 
 def alike(thumbs: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Correlation of pairs of thumbnails."""
+    """Return the correlations of pairs of thumbnails."""
     return np.einsum("ij,ij->i", _unit(thumbs[left]), _unit(thumbs[right]))
 
 
 def near_pairs(
     hashes: np.ndarray, thumbs: np.ndarray, alike_from: float = ALIKE
 ) -> tuple[list[tuple[int, int, float]], int]:
-    """Pairs (i, j, correlation) that join every group of near duplicates, and how many images were not searched
-    through because too many others resemble their hash.
+    """Find pairs of near duplicates.
 
-    Not every pair of a group is listed: images with the same hash are joined to one of them.
+    Not every pair of a group is listed: images with the same hash are connected to one of them.
+
+    Args:
+        hashes: Perceptual hashes.
+        thumbs: Thumbnails.
+        alike_from: Least correlation of the thumbnails of a pair.
+
+    Returns:
+        Pairs (i, j, correlation) that connect every group of near duplicates, and the number of images that
+        were not searched because too many others have a similar hash.
     """
     hashes = np.asarray(hashes, np.uint64)
     leaders, pairs, unsearched = _same_hash(hashes, thumbs, alike_from)
@@ -190,7 +198,7 @@ def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> 
 
 
 def groups(count: int, pairs: list[tuple[int, int, float]] | list[tuple[int, int]]) -> list[list[int]]:
-    """Connected groups of two and more among `count` rows."""
+    """Return the connected groups of two or more among `count` rows."""
     parent = list(range(count))
 
     def top(i: int) -> int:

@@ -1,4 +1,4 @@
-"""Decoded images of a table in one flat, memory-mapped file: decoding is paid for once."""
+"""Decoded images of a table in one memory-mapped file, so that each is decoded once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,23 @@ _NAMED = 5  # unreadable images named in the error; a run of them stops the work
 
 
 class PixelCache:
-    """`get(i)` is image i of the table, RGB uint8, with a short side of at most `side`.
+    """Decoded images of a table: `get(i)` is image i, RGB uint8, with a short side of at most `side`.
 
-    The entry's name says what it was made from (the images' ids, sizes and times, the side, the
-    decoder), so a changed table never meets old pixels. It appears whole or not at all.
+    The entry is named by what it was made from (ids, sizes and times of the images, side, decoder), so a changed
+    table never meets old pixels. It is written completely or not at all.
+
+    Args:
+        table: The images.
+        side: Greatest short side in pixels.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        LookalikeError: The table is empty, or images cannot be read.
+
+    Example:
+        >>> cache = la.data.PixelCache(la.read_table("photos"), side=16)
+        >>> len(cache), min(cache.get(0).shape[:2])
+        (24, 16)
     """
 
     def __init__(self, table: Table, side: int, *, progress: bool = False) -> None:
@@ -56,7 +69,7 @@ class PixelCache:
         return int(self.offsets[-1])
 
     def get(self, i: int) -> np.ndarray:
-        """H×W×3, a read-only view of the file."""
+        """Return the pixels ``(H, W, 3)`` of image i, a read-only view of the file."""
         height, width = self.sizes[i]
         return np.asarray(self._pixels[self.offsets[i] : self.offsets[i + 1]]).reshape(height, width, 3)
 
@@ -76,7 +89,7 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def _whole(folder: Path, count: int) -> bool:
-    """Whether an entry is there and as long as it says; a damaged one is made again."""
+    """Whether an entry is there and complete; a damaged one is made again."""
     try:
         about = json.loads((folder / "about.json").read_bytes())
         sizes = np.load(folder / "sizes.npy", allow_pickle=False)

@@ -1,7 +1,7 @@
-"""Which images make up the joint batch of a step.
+"""Samplers: which images make up the joint batch of a step.
 
-A sampler is a pure function of the step: nothing to save, nothing to restore, and the same joint batch
-whatever the number of processes. Each process takes its `core.distributed.rank_slice` of it.
+A sampler is a pure function of the step: there is no state to save, and the joint batch is the same whatever the
+number of processes. Each process takes its `core.distributed.rank_slice` of it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,36 @@ from lookalike.core.seeds import numpy_rng
 
 
 class Sampler(Protocol):
+    """Chooses the images of each joint batch."""
+
     size: int
     """Images in a joint batch."""
     steps_per_epoch: int
     """Steps after which about as many images were drawn as there are."""
 
     def batch(self, step: int) -> np.ndarray:
-        """Numbers of the images of the joint batch of `step`, from 1 up."""
+        """Return the indices of the images of the joint batch of `step`, counted from 1."""
         ...
 
 
 class PKSampler:
     """P classes with K images each.
 
-    Classes come in shuffled passes, so that each is seen equally often; the classes left over at the
-    end of a pass are skipped. A class's images are drawn without repetition, or, when it has fewer
-    than K, each as often as the others give or take one. Rows with a label below 0 are never drawn.
-    With `replacement` a class may come twice in a batch, and an image twice for its class.
+    Classes come in shuffled passes, so that each is drawn equally often; the classes left over at the end of a
+    pass are skipped. The images of a class are drawn without repetition or, if it has fewer than K, equally often
+    give or take one. Rows with a negative label are never drawn.
+
+    Args:
+        labels: Label of every image.
+        classes: Classes per batch (P).
+        images: Images per class (K).
+        seed: Seed.
+        replacement: Whether a class, and an image of its class, may come twice in a batch.
+
+    Example:
+        >>> sampler = PKSampler(np.repeat([0, 1, 2], 4), classes=2, images=2)
+        >>> sampler.batch(1).shape
+        (4,)
     """
 
     def __init__(
@@ -79,7 +92,13 @@ class PKSampler:
 
 
 class ShuffleSampler:
-    """All images in shuffled passes, labels or not; the last, partial batch of a pass is dropped."""
+    """All images in shuffled passes, without labels; the last, partial batch of a pass is dropped.
+
+    Args:
+        count: Number of images.
+        size: Batch size.
+        seed: Seed.
+    """
 
     def __init__(self, count: int, *, size: int, seed: int = 0) -> None:
         if count < 1:
@@ -96,7 +115,12 @@ class ShuffleSampler:
 
 
 class SubsetSampler:
-    """Another sampler's batches, over some of the images only."""
+    """The batches of another sampler, over some of the images only.
+
+    Args:
+        rows: The images that the other sampler's indices refer to.
+        sampler: The other sampler.
+    """
 
     def __init__(self, rows: np.ndarray, sampler: Sampler) -> None:
         self.rows, self.sampler = rows, sampler

@@ -1,7 +1,7 @@
-"""Folders of images, read as a stream: what is there, and what was passed over.
+"""Scan folders of images as a stream: what is there, and what was skipped.
 
-Nothing is opened and nothing is written: one `scandir` a folder, one `stat` an image. A million
-files take a few seconds, so a scan is simply done again instead of being cached.
+Nothing is opened and nothing is written: one `scandir` per folder, one `stat` per image. A million files take a
+few seconds, so a scan is repeated instead of being cached.
 """
 
 # A million names are handled here as the bare strings the system gives.
@@ -50,33 +50,36 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 def is_missing(error: OSError) -> bool:
+    """Return whether an error means that a file does not exist; others may be temporary (rights, a missing drive)."""
     return error.errno in _ABSENT
 
 
 @functools.cache
 def heif_readable() -> bool:
+    """Return whether HEIC images can be read."""
     return importlib.util.find_spec("pillow_heif") is not None
 
 
 def kind_of(name: str) -> str:
-    """`image`, or the kind of thing that is passed over."""
+    """Return `image`, or the kind of file that is skipped, from a file name."""
     kind = KINDS.get(name.rpartition(".")[2].lower(), "other") if "." in name else "other"
     return "image" if kind == "HEIC" and heif_readable() else kind
 
 
 def is_ignored(name: str) -> bool:
+    """Return whether a file or folder is hidden or system junk."""
     return name[0] == "." or name.lower() in _JUNK
 
 
 def readable_name(name: str) -> str:
-    """A name to show, store and compare: NFC, and bytes that are not UTF-8 as %XX."""
+    """Return a name to show, store and compare: NFC, with bytes that are not UTF-8 as %XX."""
     if name.isascii():
         return name
     return printable(unicodedata.normalize("NFC", name))
 
 
 def _distinct(names: list[str]) -> dict[str, str]:
-    """As found -> readable, for the names of one folder that differ; no two come out the same."""
+    """Map the names of one folder that are not readable to distinct readable ones."""
     out: dict[str, str] = {}
     if all(map(str.isascii, names)):
         return out
@@ -95,7 +98,7 @@ def _distinct(names: list[str]) -> dict[str, str]:
 
 @dataclasses.dataclass
 class Folder:
-    """The images of one folder: parallel lists."""
+    """The images of one folder, as parallel lists."""
 
     shown: str  # relative, POSIX, readable
     found: str  # relative, as the disk has it
@@ -106,9 +109,15 @@ class Folder:
 
 
 class Walk:
-    """Goes through a folder once; `skipped` counts what was passed over, by kind.
+    """Walk through a folder once.
 
-    `unreadable` are the folders, and links, of which is not known what is in them.
+    Args:
+        root: The folder.
+        follow_links: Whether to follow links that stay inside it.
+
+    Attributes:
+        skipped: Number of skipped files by kind.
+        unreadable: Folders and links whose contents are not known.
     """
 
     def __init__(self, root: str | Path, *, follow_links: bool = True) -> None:
@@ -222,8 +231,11 @@ class Walk:
 
 
 def changed_ns(status: os.stat_result) -> int:
-    """When a file may have changed last. Its own time can be set back by whoever writes it, that of the change cannot:
-    an image exchanged for one of the same length and time is still seen (docs/design/data.md)."""
+    """Return when a file may have changed last, in nanoseconds.
+
+    The modification time can be set back by whoever writes the file, the change time cannot: an image replaced by
+    one of the same size and modification time is still noticed.
+    """
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -233,7 +245,7 @@ def _join(folder: str, name: str) -> str:
 
 @dataclasses.dataclass
 class Scan:
-    """Columns of what a walk found, in the order of the paths; `folders[folder[i]]` is the folder of row i."""
+    """Columns of the scanned images in the order of their paths; `folders[folder[i]]` is the folder of row i."""
 
     columns: dict[str, Any]
     folder: np.ndarray
@@ -243,7 +255,13 @@ class Scan:
 
 
 def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False) -> Scan:
-    """Everything that looks like an image under `root`."""
+    """Scan a folder for images.
+
+    Args:
+        root: The folder.
+        follow_links: Whether to follow links that stay inside it.
+        progress: Whether to show a progress bar.
+    """
     walk = Walk(root, follow_links=follow_links)
     folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")

@@ -1,7 +1,7 @@
-"""A whole image for somebody else to see: the same pixels, and nothing that tells who took it, where or when.
+"""Images for other people to see: the same pixels without metadata, and thumbnails.
 
-Upright JPEGs and PNGs without a color profile lose their metadata and nothing else. All others are encoded
-anew from their pixels, which `decode` has turned upright and brought to sRGB.
+Upright JPEGs and PNGs without a color profile lose their metadata and nothing else. All others are encoded again
+from their pixels, which `decode` has turned upright and converted to sRGB.
 """
 
 from __future__ import annotations
@@ -35,21 +35,31 @@ _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")  # in a scan: neither a st
 
 
 def thumbnail(data: Source, side: int = 96, *, box: Box | None = None, quality: int = 78) -> bytes:
-    """A JPEG with a long side of at most `side`: upright, sRGB, and without any metadata.
+    """Return a JPEG with a long side of at most `side`: upright, sRGB, without metadata.
 
-    The file is written from bare pixels, so no EXIF, place, preview, profile or comment can come along.
+    It is encoded from bare pixels, so it contains no EXIF, location, preview, profile or comment.
+
+    Args:
+        data: Encoded bytes, a path, a PIL image or an array.
+        side: Greatest long side in pixels.
+        box: Part of the image.
+        quality: JPEG quality.
+
+    Example:
+        >>> la.data.decode(la.data.thumbnail(np.zeros((60, 80, 3), np.uint8), 40)).shape
+        (30, 40, 3)
     """
     pixels = shrink(data, side, of=max, box=box)
     return bytes(simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420"))
 
 
 def media_type(data: bytes) -> str:
-    """What kind of image it is, for whoever receives it; raises `UnreadableImage` when it is none."""
+    """Return the media type of an image; raises `UnreadableImage` if it is none."""
     return MEDIA.get(format_of(data), "application/octet-stream")
 
 
 def without_metadata(data: bytes) -> tuple[bytes, str]:
-    """The image without EXIF, place, profile, preview or words, and its media type."""
+    """Return the image without EXIF, location, profile, preview or comments, and its media type."""
     kind = format_of(data)
     bare = _bare_jpeg(data) if kind == "JPEG" else _bare_png(data) if kind == "PNG" else None
     if bare is not None:
@@ -64,7 +74,7 @@ def without_metadata(data: bytes) -> tuple[bytes, str]:
 
 
 def _bare_jpeg(data: bytes) -> bytes | None:
-    """The tables and scans of an upright sRGB JPEG; nothing when it is another or not whole."""
+    """Return the tables and scans of an upright sRGB JPEG; None if it is another kind or incomplete."""
     exif, profile = jpeg_blocks(data)
     if profile or (exif and orientation(exif) != 1):
         return None
@@ -94,7 +104,7 @@ def _bare_jpeg(data: bytes) -> bytes | None:
 
 
 def _bare_png(data: bytes) -> bytes | None:
-    """The chunks that make an upright sRGB PNG; nothing when it is another or not whole."""
+    """Return the chunks of an upright sRGB PNG that define its pixels; None if it is another kind or incomplete."""
     kept, at = [_PNG], len(_PNG)
     while at + 12 <= len(data):
         length, name = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]

@@ -1,4 +1,4 @@
-"""The same image in another look: what a shift of style does to a model can be tried before it happens."""
+"""Style changes of images, to test how a model copes with a shift of style before it happens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ Steps = tuple[tuple[str, int], ...]  # styles and their strengths, one after the
 
 @dataclass(frozen=True)
 class StyleView:
-    """The center crop, changed in one or several ways. Only `noise` draws from the stream."""
+    """The center crop with one or several style changes. Only `noise` draws random numbers.
+
+    Args:
+        pre: Size, crop and normalization of the model's input.
+        steps: Names of `STYLES` and their strengths (1 to 3), applied in order.
+        cropped: Whether the pixels are the center crop already.
+
+    Example:
+        >>> view = StyleView(la.data.Preprocess(size=32), (("blur", 2), ("gray", 3)))
+        >>> view(np.zeros((60, 80, 3), np.uint8), np.random.default_rng(0)).shape
+        (32, 32, 3)
+    """
 
     kind: ClassVar[str] = "style"
     pre: Preprocess
@@ -63,7 +74,7 @@ def _jpeg(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.
 
 
 def _color(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    """The hue turned by a third of the circle at most, colors stronger."""
+    """Rotate the hue by up to a third of the circle, with stronger colors."""
     hue, saturation, value = image.convert("HSV").split()
     hue = hue.point([(level + 28 * strength) % 256 for level in range(256)])
     turned = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
@@ -77,9 +88,9 @@ def _poster(image: Image.Image, strength: int, rng: np.random.Generator) -> Imag
 
 
 def median(pixels: np.ndarray, size: int) -> np.ndarray:
-    """What Pillow's `MedianFilter` makes, several times as fast: all windows at once, by comparisons alone.
+    """Return the result of Pillow's `MedianFilter`, several times as fast: all windows at once, by comparisons.
 
-    Of half of the values and two more, neither the least nor the greatest is the median: they give way to the next.
+    Of half of the values plus two, neither the least nor the greatest is the median; they make way for the next.
     """
     edge, (height, width) = size // 2, pixels.shape[:2]
     wide = np.pad(pixels, ((edge, edge), (edge, edge), (0, 0)), mode="edge")

@@ -1,4 +1,4 @@
-"""`Table`: Arrow columns over rows of images; nothing downstream knows where they came from."""
+"""`Table`: Arrow columns over rows of images, whatever data set they came from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STAMP = b"lookalike"
 
 
 def natural_key(text: str) -> tuple[list[Any], str]:
-    """Sorts `class 2` before `class 10`."""
+    """Sort key that puts `class 2` before `class 10`."""
     parts: list[Any] = re.split(r"(\d+)", text)
     for place, part in enumerate(parts):
         if place % 2:
@@ -54,7 +54,7 @@ def natural_key(text: str) -> tuple[list[Any], str]:
 
 
 def _array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
-    """Values of a column in the type its name asks for."""
+    """Return the values of a column as Arrow, in the type that its name calls for."""
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
     wanted = TYPES.get(name)
@@ -65,7 +65,24 @@ def _array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Rows of images. Never changed: `take`, `where` and `with_column` give new tables over the same memory."""
+    """Rows of images with columns, never modified in place.
+
+    `take`, `where` and `with_column` return new tables over the same memory. `TYPES` lists the columns that other
+    packages know; any further column is available as a facet.
+
+    Args:
+        name: Name of the data set; row ids begin with it.
+        root: Folder that paths are relative to.
+        arrow: The columns.
+        notes: Further facts, such as the layout and what was skipped.
+
+    Example:
+        >>> table = la.read_table("photos")
+        >>> table
+        Table('photos', 24 rows: row_id, path, size, mtime_ns, label)
+        >>> len(table.where("label", "class-00"))
+        6
+    """
 
     name: str
     root: Path | None
@@ -81,7 +98,14 @@ class Table:
         root: str | Path | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Table:
-        """A table of columns by name; `path` is needed, `row_id` is made from it."""
+        """Create a table from columns by name.
+
+        Args:
+            columns: The columns; `path` is required, `row_id` is derived from it.
+            name: Name of the data set.
+            root: Folder that paths are relative to.
+            notes: Further facts.
+        """
         arrays = {key: _array(key, values) for key, values in columns.items()}
         if "row_id" not in arrays:
             arrays = {"row_id": _row_ids(name, arrays), **arrays}
@@ -99,18 +123,18 @@ class Table:
         return list(self.arrow.column_names)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column with at least one value in it."""
+        """Return whether there is such a column with at least one value."""
         return name in self.arrow.column_names and self.arrow[name].null_count < len(self)
 
     def column(self, name: str) -> np.ndarray:
-        """A column as NumPy: texts as objects (None where missing), missing numbers as NaN, missing flags as False."""
+        """Return a column as NumPy; missing texts are None, missing numbers NaN, missing flags False."""
         values = self.arrow[choose(name, self.names, "a column of the table")]
         if pa.types.is_boolean(values.type):
             values = values.fill_null(False)
         return values.to_numpy()
 
     def take(self, rows: np.ndarray | Sequence[int] | Sequence[bool]) -> Table:
-        """Some rows, by index or by mask."""
+        """Return some rows, by index or by mask."""
         chosen = np.asarray(rows)
         if chosen.dtype == bool:
             if len(chosen) != len(self):
@@ -119,11 +143,11 @@ class Table:
         return dataclasses.replace(self, arrow=self.arrow.take(pa.array(chosen, pa.int64())), notes=dict(self.notes))
 
     def where(self, column: str, value: Any) -> Table:
-        """The rows whose column has this value."""
+        """Return the rows whose column has this value."""
         return self.take(np.asarray(self.column(column) == value, bool))
 
     def with_column(self, name: str, values: Any) -> Table:
-        """The same rows with a column added or replaced."""
+        """Return the same rows with a column added or replaced."""
         array = _array(name, values)
         if len(array) != len(self):
             raise ValueError(f"{len(array)} values for {len(self)} rows")
@@ -134,12 +158,12 @@ class Table:
         return dataclasses.replace(self, arrow=arrow.combine_chunks(), notes=dict(self.notes))
 
     def without(self, *names: str) -> Table:
-        """The same rows without some columns; `without(*BOX)` gives whole images."""
+        """Return the same rows without some columns; `without(*BOX)` gives whole images."""
         kept = [name for name in self.names if name not in names]
         return dataclasses.replace(self, arrow=self.arrow.select(kept), notes=dict(self.notes))
 
     def labels(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
-        """Codes (−1 where there is none) into the names, which stand in natural order."""
+        """Return the code of each row (−1 for no label) and the names in natural order."""
         if not self.has(column):
             return np.full(len(self), -1, np.int64), []
         values = self._flat(column)
@@ -153,7 +177,7 @@ class Table:
         return rank[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], [names[i] for i in order]
 
     def label_matrix(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
-        """Which row has which labels, as a matrix of flags, for images with one or several."""
+        """Return which row has which labels as a boolean matrix, and the names; rows may have several labels."""
         if not self.has(column) or not pa.types.is_list(self.arrow[column].type):
             codes, names = self.labels(column)
             return codes[:, None] == np.arange(len(names)), names
@@ -167,15 +191,15 @@ class Table:
         return matrix[:, order], [names[i] for i in order]
 
     def row(self, i: int) -> dict[str, Any]:
-        """Everything known of one row."""
+        """Return all columns of one row."""
         return {name: self.arrow[name][i].as_py() for name in self.names}
 
     def file(self, i: int) -> Path | None:
-        """The file of a row; None for one inside a tar shard."""
+        """Return the file of a row; None for one inside a tar shard."""
         return None if self._value("shard", i) else self._opened(i)
 
     def open_bytes(self, i: int) -> bytes:
-        """The encoded image of a row, from its file or from inside its shard."""
+        """Return the encoded image of a row, from its file or from inside its shard."""
         path = self._opened(i)
         if self._value("offset", i) is None:
             return path.read_bytes()
@@ -188,16 +212,16 @@ class Table:
         return data
 
     def box(self, i: int) -> tuple[int, int, int, int] | None:
-        """(x1, y1, x2, y2) of the part of the image that the row is about, if it is not the whole."""
+        """Return x1, y1, x2, y2 of the part of the image that the row is about; None for the whole image."""
         corners = tuple(self._value(name, i) for name in BOX)
         return None if None in corners else corners
 
     def fingerprint(self) -> str:
-        """A name for what the images are: row ids, sizes, times and boxes."""
+        """Return a hash of what the images are: row ids, sizes, times and boxes."""
         return self._fingerprint
 
     def save(self, path: str | Path) -> None:
-        """One Parquet file that `Table.load` and any other reader of Parquet understands."""
+        """Save the table as one Parquet file that `Table.load` and any other Parquet reader understands."""
         about = {"name": self.name, "root": None if self.root is None else str(self.root), "notes": self.notes}
         text = json.dumps(stamp("table", about), default=to_json)
         arrow = self.arrow.replace_schema_metadata({_STAMP: text.encode()})
@@ -245,6 +269,7 @@ def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:
 
 
 def read_parquet(path: Path) -> pa.Table:
+    """Read a Parquet file."""
     # An open file instead of its name: Arrow reads columns out of names such as `split=train/`,
     # and takes no names that are not UTF-8.
     try:
@@ -257,12 +282,12 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def _first(error: Exception) -> str:
-    """The first sentence of what Arrow says of a file."""
+    """Return the first sentence of an error of Arrow."""
     return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
 
 
 def is_saved_table(path: Path) -> bool:
-    """Whether a Parquet file was written by `Table.save`."""
+    """Return whether a Parquet file was written by `Table.save`."""
     try:
         with path.open("rb") as file:
             return _STAMP in (pq.read_schema(file).metadata or {})

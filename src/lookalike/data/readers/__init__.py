@@ -1,4 +1,8 @@
-"""`read_table`: whatever a user has, as a `Table`."""
+"""`read_table`: read a folder, a table file, a list, tar shards or a known data set as a `Table`.
+
+To add a data set layout, write a function with the decorator `@layout` in one of the modules here (see
+`base.py`); a new module is added to `_MODULES` below.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,12 @@ _ALIASES = {
 
 
 def layouts() -> dict[str, str]:
-    """Every value of `layout=`, and what it is."""
+    """Return every value of `layout=` with its description.
+
+    Example:
+        >>> la.data.layouts()["cub"]
+        'CUB-200-2011'
+    """
     return {"auto": "told by the files that are there", **_GENERAL, **{n: x.title for n, x in LAYOUTS.items()}}
 
 
@@ -64,7 +73,26 @@ def read_table(
     follow_links: bool = True,
     progress: bool = False,
 ) -> Table:
-    """A `Table` of the images in a folder, a table file, a list, tar shards or a known data set."""
+    """Read images and what is known about them as a `Table`.
+
+    Args:
+        source: A folder, a CSV or Parquet table, a `path label` list, tar shards, a known data set, or a table.
+        layout: How the data set is laid out; see `layouts()`. `auto` recognizes it by its files.
+        split: Read one split only.
+        name: Name of the data set; by default that of its folder.
+        follow_links: Whether to follow links that stay inside the folder.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The table; `notes` says which layout it has and what was skipped.
+
+    Raises:
+        LookalikeError: The source is missing, empty, or not laid out as `layout`.
+
+    Example:
+        >>> la.read_table("photos").labels()[1]
+        ['class-00', 'class-01', 'class-02', 'class-03']
+    """
     if isinstance(source, Table):
         return _only(source, split, source.name)
     plain = "".join(c for c in layout.lower() if c.isalnum())
@@ -144,7 +172,7 @@ def _read_one_file(
 
 
 def _name(path: Path) -> str:
-    """The data set's name: its folder's; a table's own name, unless that is as general as `table.csv`."""
+    """Return the data set's name: its folder, or the table's own name unless that is generic (`table.csv`)."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps the name it was given
     if path.is_dir():
         return path.name or "root"

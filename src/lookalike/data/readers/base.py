@@ -1,4 +1,12 @@
-"""What all readers share: the register of layouts, and the way from listed paths to a `Table`."""
+"""The registry of data set layouts, and the way from listed paths to a `Table`.
+
+A layout is a function from the data set's folder to columns (`path` relative to it, `label`, `split`, ...),
+registered with the files it is recognized by:
+
+    @layout("cub", "CUB-200-2011", marks=[("images.txt", "image_class_labels.txt")])
+    def read_cub(root: Path) -> Columns:
+        ...
+"""
 
 # Names are handled as the bare strings the system gives.
 # ruff: noqa: PTH116, PTH117, PTH118, PTH120, PTH208
@@ -40,7 +48,15 @@ SPLITS = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A way a data set lies on disk: the files it is known by, and the function that reads it."""
+    """A data set layout: the files it is recognized by, and the function that reads it.
+
+    Args:
+        name: Value of `layout=`.
+        title: Name of the data set.
+        marks: Alternative sets of files; all files of one set must exist.
+        inside: Subfolders of the given folder where the data set often is.
+        read: Reads the columns.
+    """
 
     name: str
     title: str
@@ -49,14 +65,14 @@ class Layout:
     read: Callable[[Path], Columns]
 
     def base(self, root: Path) -> Path | None:
-        """The folder at or below `root` where the marks are."""
+        """Return the folder at or below `root` that has the marks, or None."""
         for place in ("", *self.inside):
             if any(all(_exists(root / place, mark) for mark in marks) for marks in self.marks):
                 return root / place if place else root
         return None
 
     def columns(self, base: Path) -> Columns:
-        """What the reader reads there; lists that are not as they were published end in one sentence."""
+        """Read the columns; lists that differ from the published ones give a one-line error."""
         try:
             columns = self.read(base)
         except FileNotFoundError as error:
@@ -71,7 +87,7 @@ class Layout:
         return columns
 
     def missing(self, root: Path) -> str:
-        """The first mark that is not there, for the error."""
+        """Return the first mark that is missing, for the error message."""
         return next(mark for mark in self.marks[0] if not _exists(root, mark))
 
 
@@ -81,7 +97,14 @@ LAYOUTS: dict[str, Layout] = {}
 def layout(
     name: str, title: str, *, marks: Sequence[Sequence[str]], inside: Sequence[str] = ()
 ) -> Callable[[Callable[[Path], Columns]], Callable[[Path], Columns]]:
-    """Register a reader: a function from the folder to columns, with `path` relative to it."""
+    """Register a reader.
+
+    Args:
+        name: Value of `layout=`.
+        title: Name of the data set.
+        marks: Alternative sets of files that it is recognized by; a name with `[` is a glob pattern.
+        inside: Subfolders where the data set often is.
+    """
 
     def register(read: Callable[[Path], Columns]) -> Callable[[Path], Columns]:
         LAYOUTS[name] = Layout(name, title, tuple(tuple(m) for m in marks), tuple(inside), read)
@@ -95,7 +118,11 @@ def _exists(root: Path, mark: str) -> bool:
 
 
 class Finder:
-    """Finds listed files below a root: opened as found, compared in NFC."""
+    """Finds listed files below a root; names are compared in NFC.
+
+    Args:
+        root: The folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -103,7 +130,7 @@ class Finder:
         self._folders: dict[str, dict[str, str]] = {}
 
     def __call__(self, path: str) -> tuple[str, os.stat_result] | None:
-        """The name as the disk has it, and its status; None if there is no such file."""
+        """Return the name as it is on disk and its status; None if there is no such file."""
         try:
             status = os.stat(os.path.join(self.root, path))
             return (path, status) if stat.S_ISREG(status.st_mode) else None
@@ -132,9 +159,9 @@ class Finder:
 
 
 def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, dict[str, Any]]:
-    """Fill in name, size and time of every listed file; rows without a file go, and are named.
+    """Add name, size and time of every listed file; rows without a file are dropped and named.
 
-    The root moves up when the list names files outside of it.
+    The root moves up if the list names files outside it.
     """
     paths = [posixpath.normpath(p.replace("\\", "/") if os.name == "nt" else p) for p in columns["path"]]
     if any(p.startswith(("/", "../")) or os.path.isabs(p) for p in paths):
@@ -187,7 +214,7 @@ def _pick(values: Any, rows: np.ndarray) -> Any:
 
 
 def unique_rows(table: Table) -> Table:
-    """Row ids are keys: an image that is listed twice gets `~2` behind the second one's."""
+    """Make row ids unique: an image that is listed twice gets `~2` appended to the second id."""
     ids = table.arrow["row_id"]
     if pc.count_distinct(ids).as_py() == len(table):
         return table
@@ -202,7 +229,7 @@ def unique_rows(table: Table) -> Table:
 
 
 def scan_folders(root: Path, *under: str) -> Columns:
-    """The images of some folders below a root, for layouts whose folders are the list."""
+    """Return the images of some folders below a root, for layouts without lists."""
     parts = [scan(root / place) for place in under]
     if missed := [f"{place}/{name}" for place, part in zip(under, parts, strict=True) for name in part.unreadable]:
         raise LookalikeError(f"`{root / missed[0]}` cannot be read; a known data set is taken whole or not at all.")
@@ -225,7 +252,7 @@ def scan_folders(root: Path, *under: str) -> Columns:
 
 
 def lines(path: Path, *, skip: int = 0) -> Iterator[str]:
-    """The lines of a list that hold something."""
+    """Yield the lines of a list that are not empty."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         for number, line in enumerate(file):
             if number >= skip and line.strip():
@@ -233,7 +260,7 @@ def lines(path: Path, *, skip: int = 0) -> Iterator[str]:
 
 
 class Listed(dict[str, str]):
-    """A list by key; a key it lacks is the mistake of whoever shortened the list."""
+    """A list by key; a missing key gives an error that names the list."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -244,7 +271,7 @@ class Listed(dict[str, str]):
 
 
 def pairs(path: Path) -> Listed:
-    """`id value` a line, the value running to the end of the line."""
+    """Read `id value` lines; the value extends to the end of the line."""
     out = Listed(path)
     for line in lines(path):
         key, *value = line.split(maxsplit=1)
@@ -253,7 +280,7 @@ def pairs(path: Path) -> Listed:
 
 
 def path_label(path: Path) -> Iterator[tuple[str, str]]:
-    """`path label` a line; the path may hold spaces."""
+    """Read `path label` lines; the path may contain spaces."""
     for line in lines(path):
         name, _, label = line.strip().rpartition(" ")
         if not name:
@@ -262,17 +289,19 @@ def path_label(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Read a CSV file as dictionaries."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file, skipinitialspace=True))
 
 
 def box_columns(rows: Iterable[Sequence[int | float] | None]) -> Columns:
-    """Columns of boxes given as (x1, y1, x2, y2), None for a whole image."""
+    """Return columns of boxes (x1, y1, x2, y2); None for a whole image."""
     corners = [[None] * 4 if row is None else [round(n) for n in row] for row in rows]
     return {name: pa.array([row[i] for row in corners], pa.int32()) for i, name in enumerate(BOX)}
 
 
 def load_mat(path: Path) -> dict[str, Any]:
+    """Read a MATLAB file."""
     from scipy.io import loadmat
 
     try:

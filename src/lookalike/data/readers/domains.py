@@ -1,4 +1,4 @@
-"""Data sets of several domains: PACS, DomainNet-126, VisDA-C."""
+"""Data sets with several domains: PACS, DomainNet-126, VisDA-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
 @layout("pacs", "PACS", marks=[_PACS], inside=["PACS", "pacs_data", "kfold", "PACS/kfold"])
 def read_pacs(root: Path) -> Columns:
-    """<domain>/<class>/; the published lists, where they are, tell train from val (their `test` is the whole)."""
+    """Read `<domain>/<class>/`; the published lists, if present, give train and val (their `test` is everything)."""
     columns = scan_folders(root, *_PACS)
     parts = [path.split("/") for path in columns["path"].to_pylist()]
     columns["domain"] = [p[0] for p in parts]
@@ -46,7 +46,7 @@ def read_pacs(root: Path) -> Columns:
     inside=["domainnet-126", "DomainNet-126"],
 )
 def read_domainnet(root: Path) -> Columns:
-    """`<domain>_list.txt`, or `_train` and `_test` lists, else all of <domain>/<class>/."""
+    """Read `<domain>_list.txt`, or `_train` and `_test` lists, or else all of `<domain>/<class>/`."""
     out: Columns = {"path": [], "label": [], "class_id": [], "domain": [], "split": []}
     lists = root / "image_list" if (root / "image_list").is_dir() else root
     if not any(
@@ -79,7 +79,7 @@ def read_domainnet(root: Path) -> Columns:
     inside=["VISDA-C", "visda", "visda17"],
 )
 def read_visda(root: Path) -> Columns:
-    """Rendered images to train on, photographs to validate and test on."""
+    """Read rendered images as the training split, photographs as validation and test splits."""
     out: Columns = {"path": [], "label": [], "class_id": [], "domain": [], "split": []}
     names: dict[int, str] = {}
     for folder, split, domain in (

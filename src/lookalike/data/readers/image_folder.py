@@ -1,4 +1,4 @@
-"""Any folder of images: the first subfolder is the label, `train`, `val` and `test` above it are the split."""
+"""Any folder of images: the first subfolder is the label; `train`, `val` and `test` above it are the split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRAPPERS = {"data", "dataset", "image", "images", "img", "imgs", "photos"}
 def read_folder(
     root: Path, source: str, *, domains: bool = False, follow_links: bool = True, progress: bool = False
 ) -> tuple[Columns, dict[str, Any]]:
-    """Columns and notes of a folder; with `domains` the first subfolder is the domain, the second the label."""
+    """Return columns and notes of a folder; with `domains` the first subfolder is the domain, the second the label."""
     try:
         result = scan(root, follow_links=follow_links, progress=progress)
     except OSError as error:
@@ -37,7 +37,7 @@ def read_folder(
 
 
 def _places(folders: list[str], name: str, domains: bool) -> tuple[list[str | None], ...]:
-    """(domain, split, label) of every folder with images in it."""
+    """Return domain, split and label of every folder that contains images."""
     parts = [folder.split("/") if folder else [] for folder in folders]
     wrappers = _WRAPPERS | {name.lower()}
     while (

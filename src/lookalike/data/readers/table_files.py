@@ -1,4 +1,4 @@
-"""Tables and lists that name images: CSV, TSV and Parquet in open-metric-learning's columns, `path label` lines."""
+"""Tables and lists of images: CSV, TSV and Parquet with open-metric-learning's columns, `path label` lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRUE = pa.array(["true", "1", "1.0", "yes"])
 
 
 def read_file(path: Path) -> Columns:
-    """The columns of a table file under our names."""
+    """Return the columns of a table file under our names."""
     arrow = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
     columns: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
     for ours, names in _NAMES.items():
@@ -58,7 +58,7 @@ def read_file(path: Path) -> Columns:
 
 
 def has_paths(path: Path) -> bool:
-    """Whether a file is a table of images, told by its head."""
+    """Return whether a file is a table of images, from its header."""
     try:
         if path.suffix == ".parquet":
             with path.open("rb") as file:
@@ -72,7 +72,7 @@ def has_paths(path: Path) -> bool:
 
 
 def _head(path: Path) -> tuple[str, str]:
-    """The first line of a text table, and what parts its columns."""
+    """Return the first line of a text table and its delimiter."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             head = file.readline()
@@ -113,7 +113,7 @@ def _whole(values: Any, name: str, path: Path) -> Any:
 
 
 def read_list(path: Path) -> Columns:
-    """`path label` a line, parted by spaces, a tab or a comma; a line may also be a path alone."""
+    """Read `path label` lines, separated by spaces, a tab or a comma; the label may be missing."""
     paths: list[str] = []
     labels: list[str | None] = []
     try:

@@ -20,7 +20,7 @@ _SIDECARS = ("cls", "cls.txt", "json", "txt")
 
 
 def looks_like_shards(root: Path) -> bool:
-    """Whether a folder holds tar files and nothing else that could be meant."""
+    """Return whether a folder contains tar files and no images or subfolders."""
     tars = False
     with os.scandir(root) as entries:
         for entry in entries:
@@ -33,7 +33,7 @@ def looks_like_shards(root: Path) -> bool:
 
 
 def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]:
-    """The root and the columns of one tar or of a folder of them."""
+    """Return the root and the columns of one tar file or a folder of them."""
     root = source if source.is_dir() else source.parent
     shards = sorted(source.rglob("*.tar")) if source.is_dir() else [source]
     if not shards:
@@ -98,7 +98,7 @@ def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:
 
 
 def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
-    """What a file beside an image says of it, as columns."""
+    """Return what a file beside an image says about it, as columns."""
     text = data.decode("utf-8", "replace").strip()
     if ending in ("cls", "cls.txt"):
         return {"label": text}
