@@ -17,7 +17,7 @@ from lookalike.core import files
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.searching import Index, index, ingest, search, switch
 from lookalike.searching.generations import compare_generations, drop_generation
-from lookalike.store import milvus_filters
+from lookalike.store import milvus_client
 from tests import helpers, milvus_server
 from tests.searching import fake
 
@@ -28,7 +28,9 @@ def collections(address: str) -> set[str]:
     """What the server holds of ours."""
     from pymilvus import MilvusClient
 
-    client = MilvusClient(milvus_filters.address(address).uri, token=os.environ[milvus_filters.TOKEN], dedicated=True)
+    client = MilvusClient(
+        milvus_client.parse_address(address).uri, token=os.environ[milvus_client.TOKEN], dedicated=True
+    )
     try:
         return set(client.list_collections())
     finally:
@@ -89,16 +91,16 @@ def test_mistakes_are_one_sentence_and_exit_2(
     secret = "hunter2"
     make = ("index", folder, "--model", model, "--index", "x", "--store")
     for store, sentence in (
-        (f"milvus://root:{secret}@127.0.0.1", "A password does not belong in an address"),
-        ("milvus", "say where, as in `milvus://host:19530`"),
+        (f"milvus://root:{secret}@127.0.0.1", "An address must not contain a password"),
+        ("milvus", "give its address, as in `milvus://host:19530`"),
         ("milvus://127.0.0.1:1", "No Milvus server answers at 127.0.0.1:1: start it, or check the address."),
     ):
         done = cli(*make, store)
         assert done.code == 2 and sentence in done.err and secret not in done.out + done.err
         assert len(done.err.strip().splitlines()) == 1 and "Traceback" not in done.err, done.err
-    monkeypatch.setenv(milvus_filters.TOKEN, f"root:{secret}")
+    monkeypatch.setenv(milvus_client.TOKEN, f"root:{secret}")
     refused = cli(*make, milvus)
-    assert refused.code == 2 and "refuses the user or the password" in refused.err and secret not in refused.err
+    assert refused.code == 2 and "rejects the user or the password" in refused.err and secret not in refused.err
     assert list(home.rglob("index.json")) == []
 
 

@@ -260,9 +260,9 @@ def test_vectors_that_are_no_directions_never_get_in(store: Store) -> None:
 
 def test_wrong_widths_and_counts_are_refused(store: Store) -> None:
     fill(store, 5)
-    with pytest.raises(LookalikeError, match="17 numbers"):
+    with pytest.raises(LookalikeError, match="dimension 17"):
         store.upsert(["a"], np.ones((1, 17), np.float32), [{}])
-    with pytest.raises(LookalikeError, match="17 numbers"):
+    with pytest.raises(LookalikeError, match="dimension 17"):
         store.query(np.ones(17, np.float32), 1)
     with pytest.raises(ValueError, match="do not fit"):
         store.upsert(["a", "b"], rows(1), [{}, {}])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store import create_store, graph_width, milvus_filters, remove_store, store_name
+from lookalike.store import create_store, graph_width, milvus_client, milvus_filters, remove_store, store_name
 from lookalike.store.milvus import MilvusStore
 from tests import milvus_server
 
@@ -43,15 +43,15 @@ def test_addresses_are_written_in_one_way(text: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (f"milvus://root:{SECRET}@box:19530", "does not belong in an address"),
-        (f"milvus://{SECRET}@box", "does not belong in an address"),
+        (f"milvus://root:{SECRET}@box:19530", "must not contain a password"),
+        (f"milvus://{SECRET}@box", "must not contain a password"),
         (f"milvus://box:19530?token={SECRET}", "not the address of a Milvus server"),
         (f"milvus://box:19530#{SECRET}", "not the address of a Milvus server"),
         ("milvus://", "not the address of a Milvus server"),
         ("milvus://box:ninety", "not the address of a Milvus server"),
         ("milvus://box:99999", "not the address of a Milvus server"),
         ("milvus://box/a/b", "not the address of a Milvus server"),
-        ("milvus", "say where, as in `milvus://host:19530`"),
+        ("milvus", "give its address, as in `milvus://host:19530`"),
         ("exact://box", "takes no address"),
         ("milfus://box", "did you mean `milvus`"),
     ],
@@ -74,7 +74,7 @@ def test_the_text_behind_all_that_begin_alike(start: str, other: str) -> None:
     def order(text: str) -> bytes:
         return text.encode()
 
-    end = milvus_filters.after(start)
+    end = milvus_filters.prefix_end(start)
     inside = order(start) <= order(other) and (not end or order(other) < order(end))
     assert inside == other.startswith(start)
     assert order(start + other) < order(end) if end else set(start) <= {chr(0x10FFFF)}
@@ -114,7 +114,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
         part = rows[start : start + 2000]
         store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{"label": "x"}] * len(part))
     facts = store.build()
-    assert facts["rows"] == count and facts["ef"] in graph_width.WIDTHS and facts["recall"] >= graph_width.RECALL
+    assert facts["rows"] == count and facts["ef"] in graph_width.WIDTHS and facts["recall"] >= graph_width.MIN_RECALL
     store.close()
     store = MilvusStore.open(place)
     queries = clustered(200, dim, 1)
@@ -170,9 +170,9 @@ def test_passwords_are_asked_for_and_kept_nowhere(
     milvus: str, place: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for token in ("", f"root:{SECRET}"):
-        monkeypatch.setenv(milvus_filters.TOKEN, token)
+        monkeypatch.setenv(milvus_client.TOKEN, token)
         with pytest.raises(
-            LookalikeError, match="refuses the user or the password: set LOOKALIKE_MILVUS_TOKEN"
+            LookalikeError, match="rejects the user or the password: set LOOKALIKE_MILVUS_TOKEN"
         ) as told:
             create_store(milvus, place, 4)
         assert SECRET not in str(told.value)
@@ -214,18 +214,18 @@ def test_a_server_goes_and_comes_back(milvus: str, place: str) -> None:
 @needs_milvus
 def test_what_is_wrong_with_a_collection_is_a_sentence(milvus: str, place: str) -> None:
     store = create_store(milvus, place, 4)
-    with pytest.raises(LookalikeError, match="more room than a Milvus server stores"):
+    with pytest.raises(LookalikeError, match="exceed what Milvus stores per row"):
         store.upsert(["a"], unit(1, 4), [{"essay": "x" * 70_000}])
     assert store.count() == 0
     store.close()
     meta = Path(place) / "store.json"
     right = meta.read_text()
     meta.write_text(right.replace('"dim": 4', '"dim": 5'))
-    with pytest.raises(LookalikeError, match="holds vectors of 4 numbers, not of 5"):
+    with pytest.raises(LookalikeError, match="has vectors of dimension 4, not 5"):
         MilvusStore.open(place)
     meta.write_text(right)
     MilvusStore.drop(place)
-    with pytest.raises(LookalikeError, match="does not have the collection `lookalike_"):
+    with pytest.raises(LookalikeError, match="no longer has the collection `lookalike_"):
         MilvusStore.open(place)
     with pytest.raises(LookalikeError, match="has no database `nowhere`"):
         create_store(f"{milvus}/nowhere", str(Path(place) / "other"), 4)
@@ -236,7 +236,7 @@ def test_what_is_wrong_with_a_collection_is_a_sentence(milvus: str, place: str) 
 @needs_milvus
 def test_with_tls_nothing_is_said_in_clear(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lookalike.store.milvus_client.CONNECT", 2.0)
-    monkeypatch.setenv(milvus_filters.TOKEN, f"root:{SECRET}")
+    monkeypatch.setenv(milvus_client.TOKEN, f"root:{SECRET}")
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)

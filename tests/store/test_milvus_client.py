@@ -8,7 +8,6 @@ import pytest
 
 from lookalike.core.errors import Unavailable
 from lookalike.store import milvus_client
-from lookalike.store.milvus_filters import address
 
 
 class Server:
@@ -29,7 +28,7 @@ class Server:
 
 def test_a_graph_is_waited_for_and_one_that_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milvus_client.time, "sleep", lambda seconds: None)
-    place = address("milvus://localhost:19530")
+    place = milvus_client.parse_address("milvus://localhost:19530")
     quick = Server(4)
     milvus_client.Client(place, "rows", quick).build()
     assert quick.loaded and quick.left == 0

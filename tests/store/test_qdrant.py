@@ -67,7 +67,7 @@ def test_a_batch_is_asked_by_several_threads_and_comes_back_in_order(
         asked.clear()
         assert [hits[0].id for hits in store.query_many(rows[:count], 1)] == [f"r/{i}" for i in range(count)]
         assert sorted(asked) == sorted(parts)
-    with pytest.raises(LookalikeError, match="A query of 7 numbers"):
+    with pytest.raises(LookalikeError, match="The query has dimension 7"):
         store.query_many(rows[:, :7], 1)
     store.close()
 

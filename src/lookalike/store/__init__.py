@@ -1,4 +1,4 @@
-"""Where vectors live: the `Store` protocol, exact search, Qdrant Edge, and Milvus."""
+"""Vector stores: the ``Store`` protocol, exact search, Qdrant Edge and Milvus."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`ExactStore`: every query compares with every vector. The measure of all other stores, and enough for many.
+"""``ExactStore``: every query is compared with every vector. The reference for all other stores.
 
-Two files only grow: the vectors (raw float32 rows, memory-mapped) and a log of checksummed Arrow frames that says
-what each row is. A frame is written after its vectors are on disk, so a kill leaves at most a tail that no frame
-speaks of; the next writer cuts it off. `build` drops dead rows by writing a fresh pair and switching to it.
+Two files only grow: the vectors (raw float32 rows, memory-mapped) and a log of checksummed Arrow frames with ids and
+payloads. A frame is written after its vectors are on disk, so a kill leaves at most a tail without a frame, which the
+next writer cuts off. ``build`` drops deleted rows by writing a new pair of files and switching to it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,26 @@ from lookalike.core.locks import hold
 from lookalike.evaluation.neighbors import top_k_scores
 from lookalike.store.frames import Frames, columns, unify
 from lookalike.store.protocol import Condition, Hit, Payload, Record, Vectors, Where, checked, direction, unit_rows
+from lookalike.store.registry import META
 
-META = "store.json"
-BLOCK = 32_768  # rows compared at a time: bounds the memory of a query over any number of rows
+BLOCK = 32_768  # rows compared at a time, which bounds the memory of a query
 
 
 class ExactStore:
-    """See `Store`. Any number of readers see what was there when they opened; one writer at a time."""
+    """Exact search in memory-mapped files; see :class:`Store`.
+
+    Any number of processes may read and see the state at opening; one writes at a time.
+
+    Args:
+        place: Folder of the store.
+        write: Whether to open it for writing.
+
+    Example:
+        >>> with contextlib.closing(ExactStore.create("vectors", 2)) as store:
+        ...     store.upsert(["a", "b"], np.eye(2, dtype=np.float32), [{}, {}])
+        ...     [(hit.id, round(hit.score, 2)) for hit in store.query(np.array([3.0, 4.0]), 2)]
+        [('b', 0.8), ('a', 0.6)]
+    """
 
     def __init__(self, place: str, *, write: bool) -> None:
         self.place = Path(place)
@@ -64,18 +77,18 @@ class ExactStore:
         for kind, table in self._frames.replay():
             names = table["_id"].to_pylist()
             if kind == "delete":
-                self._forget(names)
+                self._remove_rows(names)
             else:
-                self._learn(names, table)
+                self._add_rows(names, table)
 
-    def _forget(self, ids: Sequence[str]) -> None:
+    def _remove_rows(self, ids: Sequence[str]) -> None:
         for name in ids:
             row = self._row.pop(name, None)
             if row is not None:
                 self._live[row] = False
 
-    def _learn(self, ids: Sequence[str], table: pa.Table) -> None:
-        self._forget(ids)
+    def _add_rows(self, ids: Sequence[str], table: pa.Table) -> None:
+        self._remove_rows(ids)
         start = len(self._ids)
         if start + len(ids) > len(self._live):
             self._live = np.concatenate([self._live, np.zeros(max(len(ids), len(self._live)), dtype=bool)])
@@ -90,14 +103,14 @@ class ExactStore:
         return self._frames
 
     def _payload(self) -> pa.Table:
-        """The payload of all rows, dead ones too, as one table."""
+        """The payloads of all rows, deleted ones too, as one table."""
         with self._guard:
             if len(self._tables) > 1:
                 self._tables = [unify(self._tables)]
             return self._tables[0] if self._tables else pa.table({"_id": pa.array([], pa.string())})
 
     def _selected(self, where: Where) -> NDArray[np.int64]:
-        """The rows that are alive and meet every condition."""
+        """The rows that are not deleted and meet every condition."""
         table = self._payload()
         mask = self._live[: len(table)].copy()
         for condition in where:
@@ -121,17 +134,17 @@ class ExactStore:
         table = columns(names, lines)
         with self._guard:
             self._open_frames().append(table, rows)
-            self._learn(names, table)
+            self._add_rows(names, table)
 
     def delete(self, ids: Sequence[str]) -> None:
         with self._guard:
             known = [name for name in dict.fromkeys(ids) if name in self._row]
             if known:
                 self._open_frames().append(columns(known, [{}] * len(known)), None)
-                self._forget(known)
+                self._remove_rows(known)
 
     def build(self) -> dict[str, Any]:
-        """Drop dead rows where they are more than a fifth of the file."""
+        """Drop deleted rows if they are more than a fifth of the file."""
         with self._guard:
             frames = self._open_frames()
             rows = self._selected(())
@@ -149,7 +162,7 @@ class ExactStore:
         return {"rows": self.count(), "recall": 1.0}
 
     def flush(self) -> None:
-        """Nothing waits: every write is on disk when it returns."""
+        """Do nothing: every write is on disk when it returns."""
 
     def close(self) -> None:
         with self._guard, self._held:
@@ -161,9 +174,9 @@ class ExactStore:
 
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
         with self._guard:
-            found = [name for name in dict.fromkeys(ids) if name in self._row]
-            rows = np.array([self._row[name] for name in found], dtype=np.int64)
-            records = {record.id: record for record in self._records(rows, vectors)} if found else {}
+            known = [name for name in dict.fromkeys(ids) if name in self._row]
+            rows = np.array([self._row[name] for name in known], dtype=np.int64)
+            records = {record.id: record for record in self._records(rows, vectors)} if known else {}
         return [records.get(name) for name in ids]
 
     def query(
@@ -174,10 +187,10 @@ class ExactStore:
     def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
         with self._guard:
             rows, matrix = self._selected(where), self._open_frames().vectors()
-        wanted = unit_rows(queries, self.dim)
-        scores, best = nearest(wanted, matrix, rows, k)
+        unit_queries = unit_rows(queries, self.dim)
+        scores, best = nearest(unit_queries, matrix, rows, k)
         if best.size == 0:
-            return [[] for _ in wanted]
+            return [[] for _ in unit_queries]
         unique, inverse = np.unique(best, return_inverse=True)
         records = self._records(unique, False)
         places = inverse.reshape(best.shape)
@@ -218,29 +231,42 @@ def _meets(table: pa.Table, condition: Condition) -> NDArray[np.bool_]:
             values = pc.list_flatten(values)
         if pa.types.is_string(values.type):
             if condition.prefix:
-                found = np.zeros(len(values), dtype=bool)
+                matches = np.zeros(len(values), dtype=bool)
                 for start in condition.values:
-                    found |= pc.starts_with(values, start).fill_null(False).to_numpy(zero_copy_only=False)
+                    matches |= pc.starts_with(values, start).fill_null(False).to_numpy(zero_copy_only=False)
             else:
-                found = pc.is_in(values, pa.array(condition.values, pa.string())).to_numpy(zero_copy_only=False)
+                matches = pc.is_in(values, pa.array(condition.values, pa.string())).to_numpy(zero_copy_only=False)
             if parents is None:
-                mask = found
+                mask = matches
             else:
-                mask[parents[found]] = True
+                mask[parents[matches]] = True
     return ~mask if condition.negate else mask
 
 
 def nearest(
     queries: Vectors, matrix: Vectors, rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The k best of `rows` for each query, best first, ties by row; block by block."""
+    """Find the k nearest of some rows by cosine, block by block.
+
+    Args:
+        queries: Unit queries.
+        matrix: All unit vectors.
+        rows: Rows of ``matrix`` to compare with.
+        k: Number of neighbors.
+
+    Returns:
+        Scores and row numbers, best first, ties by row.
+
+    Shape:
+        - queries: ``(Q, D)``; matrix: ``(N, D)``; rows: ``(R,)``; output: ``(Q, min(k, R))`` each.
+    """
     k = min(k, len(rows))
     scores = np.empty((len(queries), 0), dtype=np.float32)
     best = np.empty((len(queries), 0), dtype=np.int64)
-    whole = len(rows) == len(matrix)
+    all_rows = len(rows) == len(matrix)
     for start in range(0, len(rows) if k else 0, BLOCK):
         part = rows[start : start + BLOCK]
-        block = matrix[start : start + BLOCK] if whole else matrix[part]
+        block = matrix[start : start + BLOCK] if all_rows else matrix[part]
         scores = np.concatenate([scores, queries @ block.T], axis=1)
         best = np.concatenate([best, np.broadcast_to(part, (len(queries), len(part)))], axis=1)
         scores, order = top_k_scores(scores, k)

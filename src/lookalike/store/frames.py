@@ -1,4 +1,4 @@
-"""The two growing files of an `ExactStore`, and what makes them safe to cut anywhere."""
+"""The two append-only files of an ``ExactStore``, which survive a kill at any byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = struct.Struct("<II")  # length and CRC-32 of the frame that follows
 
 
 def columns(ids: Sequence[str], payloads: Sequence[Payload]) -> pa.Table:
-    """Payloads as an Arrow table with the ids in front; a column that holds a list anywhere is a list everywhere."""
+    """Return payloads as an Arrow table with the ids in ``_id``; a column with a list anywhere is a list everywhere."""
     out = {"_id": pa.array(ids, pa.string())}
     for name in dict.fromkeys(name for line in payloads for name in line):
         values = [line.get(name) for line in payloads]
@@ -33,7 +33,7 @@ def columns(ids: Sequence[str], payloads: Sequence[Payload]) -> pa.Table:
 
 
 def unify(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table of many; a column that is text in one and a list in another becomes a list."""
+    """Concatenate tables; a column that is text in one and a list in another becomes a list."""
     lists = {f.name for table in tables for f in table.schema if pa.types.is_list(f.type)}
     parts = []
     for table in tables:
@@ -46,12 +46,20 @@ def unify(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 class Frames:
-    """`vectors-N.f32` and `rows-N.log`; `rows` is how many vectors whole frames speak of."""
+    """The files ``vectors-N.f32`` and ``rows-N.log``.
+
+    Args:
+        place: Folder of the store.
+        number: N.
+        dim: Dimension of the vectors.
+        write: Whether to open them for writing.
+        anew: Whether to delete existing files first.
+    """
 
     def __init__(self, place: Path, number: int, dim: int, *, write: bool, anew: bool = False) -> None:
         self.dim, self.rows = dim, 0
         self._paths = (place / f"vectors-{number}.f32", place / f"rows-{number}.log")
-        self._kept: list[tuple[str, pa.Table]] = []
+        self._unread: list[tuple[str, pa.Table]] = []
         self._log_end = 0
         self._files: tuple[io.FileIO, io.FileIO] | None = None
         self._map: Vectors | None = None
@@ -60,7 +68,7 @@ class Frames:
         self._read()
         if write:
             with disk_errors(place):
-                # Without buffers: what a full disk refused would wait in them, and be written later all the same.
+                # Unbuffered: data that a full disk refused would stay in the buffer and be written later.
                 self._files = (self._paths[0].open("ab+", buffering=0), self._paths[1].open("ab+", buffering=0))
                 for path in self._paths:
                     path.chmod(0o600)
@@ -76,7 +84,7 @@ class Frames:
                 length, check = HEAD.unpack(head)
                 body = file.read(length)
                 if len(body) < length or zlib.crc32(body) != check:
-                    break  # torn by a kill; it was never acknowledged
+                    break  # torn by a kill, so never acknowledged
                 table = pa.ipc.open_stream(body).read_all()
                 kind = (table.schema.metadata or {}).get(b"kind", b"upsert").decode()
                 if kind == "upsert":
@@ -86,23 +94,23 @@ class Frames:
                             "Delete the index and make it again."
                         )
                     self.rows += len(table)
-                self._kept.append((kind, table))
+                self._unread.append((kind, table))
                 self._log_end = file.tell()
 
     def replay(self) -> Iterator[tuple[str, pa.Table]]:
-        """What the frames say, in order; once."""
-        kept, self._kept = self._kept, []
-        yield from kept
+        """Yield the frames in order, once: ``"upsert"`` or ``"delete"``, and the table."""
+        frames, self._unread = self._unread, []
+        yield from frames
 
     def _cut(self) -> None:
-        """Forget what no whole frame speaks of."""
+        """Cut off what is not in a complete frame."""
         if self._files:
             for file, size in zip(self._files, (self.rows * self.dim * 4, self._log_end), strict=True):
                 file.truncate(size)
                 file.seek(size)
 
     def append(self, table: pa.Table, vectors: Vectors | None) -> None:
-        """One frame, on disk when this returns: an upsert with its vectors, or a deletion without."""
+        """Append a frame, on disk when this returns: an upsert with vectors, or a deletion without."""
         if self._files is None:
             raise LookalikeError(f"The store `{self._paths[0].parent}` was opened for reading only.")
         kind = "delete" if vectors is None else "upsert"
@@ -125,7 +133,7 @@ class Frames:
         self._map = None if vectors is not None else self._map
 
     def vectors(self) -> Vectors:
-        """All rows, memory-mapped, read only."""
+        """Return all vectors, memory-mapped and read-only."""
         if self._map is None:
             if not self.rows:
                 return np.empty((0, self.dim), dtype=np.float32)
@@ -146,5 +154,5 @@ class Frames:
 def _write(file: io.FileIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        rest = rest[file.write(rest) :]  # the last of a full disk takes a part
+        rest = rest[file.write(rest) :]  # a disk that is nearly full writes a part
     os.fsync(file.fileno())

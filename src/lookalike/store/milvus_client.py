@@ -1,4 +1,4 @@
-"""One collection of one Milvus server through pymilvus, with its errors as sentences."""
+"""One collection of a Milvus server through pymilvus, with errors explained in one line."""
 
 from __future__ import annotations
 
@@ -7,31 +7,108 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store.milvus_filters import KEY, TOKEN, VECTOR, Address
+from lookalike.store.milvus_filters import KEY, PLAIN_NAME, VECTOR
 
-CONNECT, SECONDS, BUILD = 10.0, 120.0, 3600.0  # how long an answer may take
+PORT = 19530
+TOKEN = "LOOKALIKE_MILVUS_TOKEN"  # environment variable with USER:PASSWORD
+
+CONNECT, SECONDS, BUILD = 10.0, 120.0, 3600.0  # timeouts in seconds
 STRONG = "Strong"
-NO_COLLECTION = 100  # the server's number for it
-# A server that comes back is found at once: channels do not share the growing pauses between their attempts.
+NO_COLLECTION = 100  # error code of the server
+# Reconnect at once when a server comes back: channels do not share their growing pauses between attempts.
 RECONNECT = {"grpc.use_local_subchannel_pool": 1, "grpc.max_reconnect_backoff_ms": 2000}
 
 
+@dataclass(frozen=True)
+class Address:
+    """Address of a Milvus server, such as ``milvus://host:19530/database?tls``.
+
+    Args:
+        host: Host name or IP address.
+        port: Port.
+        database: Name of the database; empty for the default one.
+        tls: Whether to connect by TLS.
+    """
+
+    host: str
+    port: int = PORT
+    database: str = ""
+    tls: bool = False
+
+    @property
+    def server(self) -> str:
+        """Host and port."""
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def uri(self) -> str:
+        """The address as pymilvus takes it."""
+        return f"{'https' if self.tls else 'http'}://{self.server}"
+
+    def __str__(self) -> str:
+        return f"milvus://{self.server}{f'/{self.database}' * bool(self.database)}{'?tls' * self.tls}"
+
+
+def parse_address(text: str) -> Address:
+    """Parse an address as users write it.
+
+    Args:
+        text: ``milvus://HOST[:PORT][/DATABASE][?tls]``.
+
+    Returns:
+        The address.
+
+    Raises:
+        LookalikeError: If it is not an address, or contains a password (which would be stored and shown).
+
+    Example:
+        >>> str(parse_address("milvus://localhost"))
+        'milvus://localhost:19530'
+    """
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
+        raise LookalikeError(
+            "An address must not contain a password, because it is stored and shown: leave out the part before the `@` "
+            f"and set the environment variable {TOKEN}=USER:PASSWORD."
+        )
+    try:
+        host, port = parts.hostname, parts.port or PORT
+    except ValueError:
+        host, port = None, PORT
+    database = parts.path.strip("/")
+    valid = (
+        host and (not database or PLAIN_NAME.fullmatch(database)) and parts.query in ("", "tls") and not parts.fragment
+    )
+    if parts.scheme != "milvus" or not host or not valid:
+        shown = f"{parts.scheme}://{parts.netloc}"  # the rest may contain a secret
+        raise LookalikeError(f"`{shown}` is not the address of a Milvus server: write milvus://HOST:{PORT}[/DATABASE].")
+    return Address(host, port, database, parts.query == "tls")
+
+
 class Client:
-    """What `MilvusStore` asks of its collection."""
+    """The operations on a collection that :class:`MilvusStore` needs.
+
+    Args:
+        address: Address of the server.
+        name: Name of the collection.
+        client: A ``pymilvus.MilvusClient``.
+    """
 
     def __init__(self, address: Address, name: str, client: Any) -> None:
         self.address, self.name, self._client = address, name, client
 
     def probe(self) -> None:
-        """Ask for anything: a wrong password or database is told now."""
+        """Make a request, so that a wrong password or database is reported now."""
         with self._explained():
             self._client.has_collection(self.name, timeout=SECONDS)
 
     def make(self, dim: int) -> None:
-        """Create the collection with its graph's index, and load it."""
+        """Create the collection with its graph index, and load it."""
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=True)
@@ -39,14 +116,14 @@ class Client:
         schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=dim)
         index = MilvusClient.prepare_index_params()
         graph = {"M": 16, "efConstruction": 200}
-        index.add_index(VECTOR, index_type="HNSW", metric_type="IP", params=graph)  # rows have length 1: cosines
+        index.add_index(VECTOR, index_type="HNSW", metric_type="IP", params=graph)  # of unit vectors: cosines
         with self._explained():
             self._client.create_collection(self.name, schema=schema, consistency_level=STRONG, timeout=SECONDS)
-            self._client.create_index(self.name, index, timeout=SECONDS, sync=False)  # there is nothing to wait for yet
+            self._client.create_index(self.name, index, timeout=SECONDS, sync=False)  # it is empty
             self._client.load_collection(self.name, timeout=SECONDS)
 
     def ready(self, dim: int) -> None:
-        """Check that the collection is there and ours, and have it loaded."""
+        """Check that the collection exists with the right dimension, and load it."""
         with self._explained():
             fields = {
                 field["name"]: field for field in self._client.describe_collection(self.name, timeout=SECONDS)["fields"]
@@ -54,38 +131,44 @@ class Client:
             width = fields.get(VECTOR, {}).get("params", {}).get("dim")
             if width is None or int(width) != dim:
                 raise LookalikeError(
-                    f"The collection `{self.name}` at {self.address.server} holds vectors of {width} numbers, not of "
-                    f"{dim}: it is not this index's any more. Purge the index and make it again."
+                    f"The collection `{self.name}` at {self.address.server} has vectors of dimension {width}, not "
+                    f"{dim}: it no longer belongs to this index. Purge the index and make it again."
                 )
             self._client.load_collection(self.name, timeout=SECONDS)
 
     def drop(self) -> None:
+        """Delete the collection."""
         with self._explained():
             self._client.drop_collection(self.name, timeout=SECONDS)
 
     def upsert(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows, replacing those with equal keys."""
         with self._explained():
             self._client.upsert(self.name, rows, timeout=SECONDS)
 
     def delete(self, expression: str) -> None:
+        """Delete the rows that meet a filter."""
         with self._explained():
             self._client.delete(self.name, filter=expression, timeout=SECONDS)
 
     def query(self, expression: str, fields: list[str], limit: int) -> list[dict[str, Any]]:
+        """Return rows that meet a filter."""
         with self._explained():
-            found: list[dict[str, Any]] = self._client.query(
+            rows: list[dict[str, Any]] = self._client.query(
                 self.name, expression, output_fields=fields, limit=limit, consistency_level=STRONG, timeout=SECONDS
             )
-        return found
+        return rows
 
     def count(self, expression: str) -> int:
+        """Count the rows that meet a filter."""
         with self._explained():
-            found = self._client.query(
+            rows = self._client.query(
                 self.name, expression, output_fields=["count(*)"], consistency_level=STRONG, timeout=SECONDS
             )
-        return int(found[0]["count(*)"])
+        return int(rows[0]["count(*)"])
 
     def search(self, queries: list[Any], expression: str, k: int, width: int) -> Any:
+        """Search the graph with ``width`` candidates."""
         with self._explained():
             return self._client.search(
                 self.name,
@@ -99,15 +182,15 @@ class Client:
             )
 
     def build(self) -> None:
-        """Close the segments that are still growing, and wait until all of them have their graph."""
+        """Close growing segments, and wait until all segments have their graph."""
         with self._explained():
             self._client.flush(self.name, timeout=BUILD)
             end = time.monotonic() + BUILD
             while rows := int(self._client.describe_index(self.name, VECTOR)["pending_index_rows"]):
                 if time.monotonic() > end:
                     raise Unavailable(
-                        f"The Milvus server at {self.address.server} has not built the graph of {rows:,} rows in an "
-                        "hour; nothing is lost: look at its log, and index again."
+                        f"The Milvus server at {self.address.server} has not built the graph of {rows:,} rows within "
+                        "an hour; nothing is lost: check its log, and index again."
                     )
                 time.sleep(0.2)
             self._client.refresh_load(self.name, timeout=BUILD)
@@ -120,12 +203,20 @@ class Client:
 
 @contextlib.contextmanager
 def connected(address: Address, name: str) -> Iterator[Client]:
-    """A connection of its own, closed in the end."""
+    """Open a connection, and close it at the end.
+
+    Args:
+        address: Address of the server.
+        name: Name of the collection.
+
+    Yields:
+        The client.
+    """
     try:
         from pymilvus import MilvusClient
     except ImportError as error:
-        raise LookalikeError("A Milvus server needs a client here: pip install 'lookalike[milvus]'.") from error
-    for logger in ("pymilvus", "pymilvus.milvus_client"):  # it prints every error before it raises it
+        raise LookalikeError("Milvus needs a client library: pip install 'lookalike[milvus]'.") from error
+    for logger in ("pymilvus", "pymilvus.milvus_client"):  # pymilvus prints every error before raising it
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     with explained(address, name):
         client = MilvusClient(
@@ -144,21 +235,21 @@ def connected(address: Address, name: str) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def explained(address: Address, name: str) -> Iterator[None]:
-    """Errors that are no bug of ours as sentences; the rest keeps its traceback."""
+    """Turn known errors of a server into one-line errors; others keep their traceback."""
     import grpc
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except (MilvusException, grpc.RpcError) as error:
-        found = _sentence(address, name, error)
-        if found is None:
+        known = _known_error(address, name, error)
+        if known is None:
             raise
-        raise found from error
+        raise known from error
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it came from; pymilvus raises errors from themselves."""
+    """An error and its causes; pymilvus raises errors from themselves."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         yield error
@@ -166,33 +257,33 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ if error.__cause__ not in (None, error) else error.__context__
 
 
-def _sentence(address: Address, name: str, error: BaseException) -> LookalikeError | None:
-    """What an error means, by the status at its root, else by the server's words."""
+def _known_error(address: Address, name: str, error: BaseException) -> LookalikeError | None:
+    """The meaning of an error, by the status of its root cause, else by the server's message."""
     import grpc
 
     server, text = address.server, str(error)
     status = next((root.code() for root in _chain(error) if isinstance(root, grpc.RpcError)), None)
     if status in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return LookalikeError(
-            f"The Milvus server at {server} refuses the user or the password: set {TOKEN}=USER:PASSWORD."
+            f"The Milvus server at {server} rejects the user or the password: set {TOKEN}=USER:PASSWORD."
         )
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED):
         return Unavailable(f"No Milvus server answers at {server}: start it, or check the address.")
     if "not found" in text and "database" in text:
-        return LookalikeError(f"The Milvus server at {server} has no database `{address.database}`: make it first.")
+        return LookalikeError(f"The Milvus server at {server} has no database `{address.database}`: create it first.")
     if getattr(error, "code", None) == NO_COLLECTION:
         return LookalikeError(
-            f"The Milvus server at {server} does not have the collection `{name}` any more: purge the index and make "
-            "it again, or restore a backup."
+            f"The Milvus server at {server} no longer has the collection `{name}`: purge the index and make it "
+            "again, or restore a backup."
         )
     if "exceeds max length" in text or "larger than max" in text:
         return LookalikeError(
-            "The columns of an image take more room than a Milvus server stores for one row (64 kB): leave out the "
-            "longest column of the table."
+            "The columns of an image exceed what Milvus stores per row (64 kB): leave out the longest column of the "
+            "table."
         )
     if "quota exceeded" in text or "deny to write" in text:
         return LookalikeError(
-            f"The Milvus server at {server} has no room left; what was stored before is safe. Give it more memory or "
-            "disk, and go on."
+            f"The Milvus server at {server} has no space left; stored images are safe. Give it more memory or disk, "
+            "and run the command again."
         )
     return None

@@ -1,4 +1,4 @@
-"""What a store must do; one common test suite (`tests/store/test_common.py`) holds every store to it."""
+"""The ``Store`` protocol; one test suite (``tests/store/test_common.py``) checks every store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lookalike.core.errors import LookalikeError
 
-# Text (or a list of texts) can be filtered by and counted; numbers are only carried along.
+# Texts (or lists of texts) can be filtered by and counted; numbers are only stored.
 Value = str | int | float | list[str] | None
 Payload = Mapping[str, Value]
 Vectors = NDArray[np.float32]
@@ -22,7 +22,20 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Condition:
-    """A column holds one of the values (or starts with one of them); `negate` turns it round."""
+    """A condition on a column; of several conditions all must hold.
+
+    A row without the column fails a plain condition and meets a negated one.
+
+    Args:
+        column: Name of the column.
+        values: The column must have one of these values.
+        prefix: The column must start with one of the values instead.
+        negate: Invert the condition.
+
+    Example:
+        >>> Condition("path", ("sea/",), prefix=True)
+        Condition(column='path', values=('sea/',), prefix=True, negate=False)
+    """
 
     column: str
     values: tuple[str, ...]
@@ -30,13 +43,18 @@ class Condition:
     negate: bool = False
 
 
-# All conditions of a filter must hold. A row without the column fails a plain condition and passes a negated one.
 Where = Sequence[Condition]
 
 
 @dataclass(frozen=True)
 class Record:
-    """One stored row."""
+    """One stored row.
+
+    Args:
+        id: Row id.
+        payload: Columns.
+        vector: Unit vector, if it was requested.
+    """
 
     id: str
     payload: dict[str, Any]
@@ -44,7 +62,7 @@ class Record:
 
 
 class Hit(NamedTuple):
-    """A row that answers a query, with its cosine."""
+    """A row that answers a query: id, cosine similarity, payload."""
 
     id: str
     score: float
@@ -53,11 +71,26 @@ class Hit(NamedTuple):
 
 @runtime_checkable
 class Store(Protocol):
-    """Unit vectors under text ids, with a payload each. What `upsert` and `delete` return from is durable.
+    """Unit vectors with text ids and payloads.
 
-    `place` is a folder: an embedded store keeps all it has there, a server's store where to find it. Column names that
-    start with `_` are bookkeeping: carried, not filterable. Names of rows, not numbers, are ids: writing one twice
-    replaces it.
+    ``place`` is a folder: an embedded store keeps its data there, a store on a server its address. Columns that start
+    with ``_`` are internal: stored, but not to filter by. Writes are durable when ``upsert`` or ``delete`` returns.
+
+    - ``create(place, dim)``, ``open(place, write=False)``: make or open a store.
+    - ``upsert(ids, vectors, payloads)``, ``delete(ids)``: write rows, replacing those with equal ids; delete rows.
+    - ``get(ids, vectors=False)``: rows by id, ``None`` for missing ones.
+    - ``query(positive, k, negative=None, where=(), exact=False)``: the k nearest rows to examples, best first.
+    - ``query_many(queries, k, where=(), exact=False)``: the same for many queries.
+    - ``scan(where=(), vectors=False, batch=1000)``: all rows, in batches.
+    - ``facets(column, where=(), limit=100)``: values of a column with counts, most frequent first.
+    - ``count(where=())``: number of rows.
+    - ``build()``: build or update the search graph; returns facts such as its recall.
+    - ``flush()``, ``close()``: make writes durable; close.
+
+    Example:
+        >>> from lookalike.store import store_class
+        >>> isinstance(store_class("exact").create("vectors", 4), Store)
+        True
     """
 
     dim: int
@@ -83,70 +116,109 @@ class Store(Protocol):
 
 @runtime_checkable
 class ServerStore(Store, Protocol):
-    """A store that lives on a server; the command line names it by its address (`milvus://host:19530`)."""
+    """A store on a server, named by its address (``milvus://host:19530``)."""
 
     @classmethod
     def address(cls, text: str) -> str:
-        """The address in one way of writing it, without secrets; what is no address is told."""
+        """Return the canonical address, without secrets; raises if it is not an address."""
 
     @classmethod
     def create_at(cls, address: str, place: str, dim: int) -> Self: ...
     @classmethod
     def drop(cls, place: str) -> None:
-        """Delete what a place has on its server; nothing there is no error."""
+        """Delete the rows of a store on its server; a missing collection is not an error."""
 
 
 def point_id(name: str) -> str:
-    """A UUID from a row's name: a row written again after a kill replaces itself."""
+    """Return a UUID from a row id, so that a row that is written again replaces itself."""
     return str(uuid.UUID(bytes=hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()))
 
 
 def direction(positive: Vectors, negative: Vectors | None = None, *, dim: int | None = None) -> Vectors:
-    """One unit vector for "more like these, less like those" (docs/decisions/0070); `dim` is how many numbers it needs.
+    """Combine positive and negative examples into one query vector (docs/design/index.md).
 
-    The cosine to it is linear in the examples, so every store answers alike with a plain nearest search.
+    The normalized mean of the positives minus half the mean of the negatives. Cosine similarity to it is linear in
+    the examples, so every store answers with a plain nearest-neighbor search.
+
+    Args:
+        positive: Examples to look like.
+        negative: Examples to look unlike.
+        dim: Expected dimension.
+
+    Returns:
+        A unit vector.
+
+    Shape:
+        - positive: ``(P, D)`` or ``(D,)``; negative: ``(N, D)``; output: ``(D,)``.
+
+    Raises:
+        LookalikeError: If the result is zero or not finite, or has the wrong dimension.
+
+    Example:
+        >>> direction(np.array([[1.0, 0.0], [0.0, 1.0]])).round(3)
+        array([0.707, 0.707], dtype=float32)
     """
-    query = _middle(positive)
+    query = _mean(positive)
     if negative is not None and len(negative):
-        query = query - 0.5 * _middle(negative)
+        query = query - 0.5 * _mean(negative)
     norm = math.sqrt(float(query @ query))
     if not math.isfinite(norm):
-        raise LookalikeError("The query's vector is not finite: the model gave no usable answer for this image.")
+        raise LookalikeError("The query's vector is not finite: the model cannot embed this image.")
     if norm < 1e-6:
-        raise LookalikeError("The examples cancel each other out: take away one of the images to look less like.")
+        raise LookalikeError("The examples cancel each other out: remove one of the negative examples.")
     if dim is not None:
-        _check_width(len(query), dim)
+        _check_dim(len(query), dim)
     return np.asarray(query / np.float32(norm), dtype=np.float32)
 
 
-def _middle(examples: Vectors) -> Vectors:
+def _mean(examples: Vectors) -> Vectors:
     rows = np.asarray(examples, dtype=np.float32)
     return rows if rows.ndim == 1 else rows[0] if len(rows) == 1 else rows.mean(axis=0)
 
 
-def _check_width(found: int, dim: int) -> None:
-    if found != dim:
-        raise LookalikeError(f"A query of {found} numbers cannot be asked of a store of {dim}.")
+def _check_dim(query_dim: int, dim: int) -> None:
+    if query_dim != dim:
+        raise LookalikeError(f"The query has dimension {query_dim}, the store {dim}.")
 
 
 def unit_rows(vectors: Vectors, dim: int) -> Vectors:
-    """Queries as finite float32 unit rows of the right width."""
+    """Return queries as finite float32 unit vectors.
+
+    Args:
+        vectors: Queries.
+        dim: Expected dimension.
+
+    Returns:
+        Unit vectors.
+
+    Shape:
+        - vectors: ``(Q, D)`` or ``(D,)``; output: ``(Q, D)``.
+    """
     rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
-    _check_width(rows.shape[1], dim)
+    _check_dim(rows.shape[1], dim)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.isfinite(norms).all():
-        raise LookalikeError("A query's vector is not finite: the model gave no usable answer for this image.")
+        raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
     if len(norms) and norms.min() < 1e-6:
-        raise LookalikeError("A query's vector is zero: there is nothing to look like.")
+        raise LookalikeError("A query's vector is zero.")
     return np.asarray(rows / norms, dtype=np.float32)
 
 
 def checked(
     ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload], dim: int
 ) -> tuple[list[str], Vectors, list[Payload]]:
-    """What may be written: equal counts, right width, finite, not zero; rows come back with length 1.
+    """Validate rows before they are written, and normalize their vectors.
 
-    Stores differ in what they let pass (Qdrant Edge takes NaN), so nothing reaches one unchecked.
+    Stores differ in what they accept (Qdrant Edge takes NaN), so every store calls this first.
+
+    Args:
+        ids: Row ids, without duplicates.
+        vectors: Vectors, finite and not zero.
+        payloads: Payloads.
+        dim: Dimension of the store.
+
+    Returns:
+        Ids, unit vectors and payloads.
     """
     rows = np.array(vectors, dtype=np.float32, ndmin=2)
     if len(ids) != len(payloads) or (len(ids) and len(ids) != len(rows)):
@@ -154,11 +226,11 @@ def checked(
     if not len(ids):
         return [], np.empty((0, dim), np.float32), []
     if rows.shape[1] != dim:
-        raise LookalikeError(f"Vectors of {rows.shape[1]} numbers cannot be put into a store of {dim}.")
+        raise LookalikeError(f"The vectors have dimension {rows.shape[1]}, the store {dim}.")
     if len(set(ids)) != len(ids):
         raise ValueError("an id occurs twice in one batch")
     norms = np.linalg.norm(rows.astype(np.float64), axis=1)
     bad = np.flatnonzero(~np.isfinite(norms) | (norms < 1e-12))
     if len(bad):
-        raise LookalikeError(f"The vector of `{ids[int(bad[0])]}` is not finite or zero; it was not stored.")
+        raise LookalikeError(f"The vector of `{ids[int(bad[0])]}` is zero or not finite; it was not stored.")
     return list(ids), (rows / norms[:, None]).astype(np.float32), list(payloads)

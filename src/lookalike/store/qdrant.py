@@ -1,4 +1,4 @@
-"""`QdrantStore`: Qdrant Edge, embedded. The default: a graph for large collections, filters, and a write-ahead log."""
+"""``QdrantStore``: Qdrant Edge, embedded; the default store, with a graph, filters and a write-ahead log."""
 
 from __future__ import annotations
 
@@ -29,16 +29,25 @@ from lookalike.store.protocol import (
     point_id,
     unit_rows,
 )
+from lookalike.store.registry import META
 
-META = "store.json"
-SPARE = 1.4  # candidates for each hit wanted, at least
-LEAST = 8  # questions that are worth a thread
-# Its files are sparse and memory-mapped: a disk that fills up under them ends the process without a word.
-ROOM = 160_000_000
+OVERSAMPLING = 1.4  # candidates per hit, at least
+QUERIES_PER_THREAD = 8  # at least
+# Its files are sparse and memory-mapped: when the disk fills up, the process ends without an error.
+MIN_FREE_BYTES = 160_000_000
 
 
 class QdrantStore:
-    """See `Store`. One process at a time has it open, readers too (docs/decisions/0071)."""
+    """An embedded Qdrant Edge shard; see :class:`Store`. One process at a time can have it open, readers too.
+
+    Open it with :meth:`open` or :meth:`create`.
+
+    Args:
+        place: Folder of the store.
+        shard: The ``qdrant_edge.EdgeShard``.
+        meta: Contents of ``store.json``.
+        held: Releases the lock.
+    """
 
     def __init__(self, place: str, shard: Any, meta: dict[str, Any], held: contextlib.ExitStack) -> None:
         self.place, self.dim = Path(place), int(meta["dim"])
@@ -47,7 +56,7 @@ class QdrantStore:
         self._shard = shard
         self._columns = {_unquote(name) for name in shard.info().payload_schema}
         self._writes = 0
-        self._counted: tuple[int, int] | None = None  # after how many writes, and what
+        self._counted: tuple[int, int] | None = None  # number of writes, and the count then
         self._threads = ThreadPoolExecutor(threads(), "lookalike-search")
 
     @classmethod
@@ -58,11 +67,11 @@ class QdrantStore:
             raise LookalikeError(f"`{place}` already holds a store.")
         meta = {"store": "qdrant", "format": 1, "dim": dim, "ef": None}
         shard = Path(place) / "shard"
-        require_space(place, ROOM, "A store of the kind `qdrant` (`exact` takes less)")
+        require_space(place, MIN_FREE_BYTES, "A store of the kind `qdrant` (`exact` takes less)")
         with contextlib.ExitStack() as held, _explained(place):
-            held.enter_context(_alone(place))
+            held.enter_context(_lock(place))
             shard.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # The graph is searched in bytes, a quarter of the size; what it finds is scored by the vectors themselves.
+            # The graph is searched with int8 vectors, a quarter of the size; candidates are scored in full precision.
             bytes_ = q.ScalarQuantizationConfig(q.ScalarType.Int8, quantile=0.99, memory=q.Memory.Pinned)
             config = q.EdgeConfig(
                 vectors=q.EdgeVectorParams(dim, q.Distance.Cosine, quantization_config=bytes_),
@@ -80,7 +89,7 @@ class QdrantStore:
 
         meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
         with contextlib.ExitStack() as held, _explained(place, opening=True):
-            held.enter_context(_alone(place))
+            held.enter_context(_lock(place))
             return cls(place, q.EdgeShard.load(str(Path(place) / "shard")), meta, held.pop_all())
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -91,7 +100,7 @@ class QdrantStore:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         if not names:
             return
-        require_space(self.place, ROOM + rows.nbytes, f"Storing {len(names):,} more images")
+        require_space(self.place, MIN_FREE_BYTES + rows.nbytes, f"Storing {len(names):,} more images")
         points = [
             q.Point(point_id(name), row, {**{_key(n): v for n, v in line.items()}, "_id": name})
             for name, row, line in zip(names, rows.tolist(), lines, strict=True)
@@ -116,21 +125,21 @@ class QdrantStore:
                 self._shard.flush()
 
     def build(self) -> dict[str, Any]:
-        """Build the graph where there is enough to search in, and choose its search width by measurement."""
-        require_space(self.place, ROOM + 8 * self.dim * self.count(), "Building the graph")
+        """Build the graph if there are enough rows, and choose its search width by measurement."""
+        require_space(self.place, MIN_FREE_BYTES + 8 * self.dim * self.count(), "Building the graph")
         with _explained(self.place):
             self._shard.optimize()
             self._shard.flush()
         indexed, rows = self._shard.info().indexed_vectors_count, self.count()
         facts: dict[str, Any] = {"rows": rows, "indexed": indexed, "recall": 1.0, "ef": None}
         if indexed:
-            facts["ef"], facts["recall"] = graph_width.measured(self, self._sample(graph_width.PROBES))
+            facts["ef"], facts["recall"] = graph_width.measure_width(self, self._sample(graph_width.PROBES))
         self._meta = {**self._meta, "ef": facts["ef"], "recall": facts["recall"]}
         write_json(self.place / META, self._meta, private=True)
         return facts
 
     def _sample(self, count: int) -> Vectors:
-        """Some stored vectors: the first of their ids, which are hashes, so that no vector is favored."""
+        """Some stored vectors, by the order of ids, which are hashes: a random sample."""
         return np.array([point.vector for point in self._scroll(None, count, (), True)[0]], dtype=np.float32)
 
     def flush(self) -> None:
@@ -147,8 +156,8 @@ class QdrantStore:
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
         if not ids:
             return []
-        found = self._shard.retrieve([point_id(name) for name in ids], with_payload=True, with_vector=vectors)
-        records = {record.id: record for record in map(_record, found)}
+        points = self._shard.retrieve([point_id(name) for name in ids], with_payload=True, with_vector=vectors)
+        records = {record.id: record for record in map(_record, points)}
         return [records.get(name) for name in ids]
 
     def query(
@@ -167,20 +176,20 @@ class QdrantStore:
             return [_hit(point) for point in self._shard.search(request)]
 
     def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
-        """Qdrant runs a batch on one thread where it has one graph: each thread of ours asks for a part of it."""
+        """Search a batch in threads: Qdrant itself runs a batch on one thread if there is one graph."""
         rows = unit_rows(queries, self.dim)
-        parts = np.array_split(rows, min(threads(), max(len(rows) // LEAST, 1)))
-        ask = partial(self._batch, k=k, chosen=_filter(where), params=self._params(k, exact))
-        answers = map(ask, parts) if len(parts) == 1 else self._threads.map(ask, parts)
+        parts = np.array_split(rows, min(threads(), max(len(rows) // QUERIES_PER_THREAD, 1)))
+        search = partial(self._batch, k=k, filter_=_filter(where), params=self._params(k, exact))
+        answers = map(search, parts) if len(parts) == 1 else self._threads.map(search, parts)
         return [hits for part in answers for hits in part]
 
-    def _batch(self, rows: Vectors, *, k: int, chosen: Any, params: Any) -> list[list[Hit]]:
+    def _batch(self, rows: Vectors, *, k: int, filter_: Any, params: Any) -> list[list[Hit]]:
         import qdrant_edge as q
 
         if not len(rows):
             return []
         requests = [
-            q.QueryRequest(limit=k, query=q.Query.Nearest(row), filter=chosen, params=params, with_payload=True)
+            q.QueryRequest(limit=k, query=q.Query.Nearest(row), filter=filter_, params=params, with_payload=True)
             for row in rows.tolist()
         ]
         with _explained(self.place):
@@ -189,26 +198,26 @@ class QdrantStore:
 
     @property
     def width(self) -> int | None:
-        """How many candidates a search keeps; what `build` chose, as long as nobody sets another."""
-        chosen: int | None = self._meta.get("ef")
-        return chosen
+        """Number of candidates that a search keeps (``ef``); chosen by ``build``, and can be set."""
+        width: int | None = self._meta.get("ef")
+        return width
 
     @width.setter
     def width(self, width: int | None) -> None:
         self._meta = {**self._meta, "ef": width}
 
     def _params(self, k: int, exact: bool) -> Any:
-        """Every candidate is scored anew; bytes alone would swap the last of them with others."""
+        """Rescore every candidate: int8 scores alone would swap the last hits."""
         import qdrant_edge as q
 
         if exact:
             return q.SearchParams(exact=True)
-        candidates = max(self.width or 0, math.ceil(SPARE * k))
-        again = q.QuantizationSearchParams(rescore=True, oversampling=candidates / k)
-        return q.SearchParams(hnsw_ef=candidates, quantization=again)
+        candidates = max(self.width or 0, math.ceil(OVERSAMPLING * k))
+        rescoring = q.QuantizationSearchParams(rescore=True, oversampling=candidates / k)
+        return q.SearchParams(hnsw_ef=candidates, quantization=rescoring)
 
     def _scroll(self, start: Any, limit: int, where: Where, vectors: bool) -> tuple[list[Any], Any]:
-        """Up to `limit` points from `start` on, in the order of their ids, and where to go on."""
+        """Up to `limit` points from `start` on, in the order of ids, and the start of the next page."""
         import qdrant_edge as q
 
         points, after = self._shard.scroll(
@@ -232,27 +241,27 @@ class QdrantStore:
             return []
         request = q.FacetRequest(_quote(column), limit=limit + 1, exact=True, filter=_filter(where))
         pairs = [(str(hit.value), int(hit.count)) for hit in self._shard.facet(request)]
-        found = (pair for pair in pairs if pair[0] and pair[1])  # an empty text is no value to choose
-        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:limit]
+        values = (pair for pair in pairs if pair[0] and pair[1])  # an empty text is not a value to choose
+        return sorted(values, key=lambda pair: (-pair[1], pair[0]))[:limit]
 
     def count(self, where: Where = ()) -> int:
-        """Every answer says how many were searched, and Qdrant counts one by one: the whole is counted once a write."""
+        """Count rows; the total, which every answer shows, is cached until the next write, as Qdrant is slow at it."""
         import qdrant_edge as q
 
         before = self._writes
         if not where and self._counted is not None and self._counted[0] == before:
             return self._counted[1]
-        found = int(self._shard.count(q.CountRequest(exact=True, filter=_filter(where))))
+        count = int(self._shard.count(q.CountRequest(exact=True, filter=_filter(where))))
         if not where:
-            self._counted = (before, found)
-        return found
+            self._counted = (before, count)
+        return count
 
 
-_CODED = "\0"  # in front of a name that is written as hexadecimal digits
+_CODED = "\0"  # prefix of names that are written as hexadecimal digits
 
 
 def _key(column: str) -> str:
-    """The name of a column inside Qdrant, which cannot speak of one with a quotation mark or a backslash in it."""
+    """The name of a column in Qdrant, which cannot address names with a quotation mark or a backslash."""
     coded = column.startswith(_CODED) or '"' in column or "\\" in column
     return f"{_CODED}{column.encode().hex()}" if coded else column
 
@@ -303,15 +312,14 @@ def _hit(point: Any) -> Hit:
     return Hit(name, min(max(float(point.score), -1.0), 1.0), payload)
 
 
-def _alone(place: str) -> contextlib.AbstractContextManager[None]:
-    """Our own lock before Qdrant's: a second opener is refused by it too, but only after it has cut files that the
-    first one writes to, which then fails at its next write."""
+def _lock(place: str) -> contextlib.AbstractContextManager[None]:
+    """Our own lock before Qdrant's, which refuses a second process only after truncating files of the first."""
     return hold(Path(place) / ".lock", f"The store `{place}`")
 
 
 @contextlib.contextmanager
 def _explained(place: str | Path, *, opening: bool = False) -> Iterator[None]:
-    """Qdrant Edge raises bare exceptions (and panics, which are not even those): the sentence for each known one."""
+    """Turn known errors into one-line errors: Qdrant Edge raises bare exceptions and panics."""
     try:
         yield
     except LookalikeError:
@@ -324,7 +332,7 @@ def _explained(place: str | Path, *, opening: bool = False) -> Iterator[None]:
             ) from error
         if "No space left" in text or "StorageFull" in text or "Disk quota" in text:
             raise LookalikeError(
-                f"The disk that holds `{place}` is full; what was stored before is safe. Free some space and go on."
+                f"The disk that holds `{place}` is full; stored images are safe. Free some space and try again."
             ) from error
         if opening and (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
             reason = text.splitlines()[0][:200] if text else type(error).__name__

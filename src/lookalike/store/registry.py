@@ -1,6 +1,6 @@
-"""Stores by name, from the entry-point group `lookalike.stores`: ours and those of other packages alike.
+"""Stores by name, from the entry-point group ``lookalike.stores``: ours and those of other packages.
 
-A store is named by its kind (`qdrant`), or on a server by an address whose scheme is the kind (`milvus://host:19530`).
+A store is named by its kind (``qdrant``), or by an address whose scheme is the kind (``milvus://host:19530``).
 """
 
 from __future__ import annotations
@@ -16,19 +16,41 @@ from lookalike.core.progress import warn
 from lookalike.store.protocol import ServerStore, Store
 
 GROUP = "lookalike.stores"
-META = "store.json"  # what a store leaves in its place: its kind and, on a server, the address
+META = "store.json"  # in a store's folder: its kind and, for a server, the address
 
 
 def stores() -> dict[str, EntryPoint]:
-    """The known stores; nothing is imported."""
+    """List the known stores; nothing is imported.
+
+    Returns:
+        Entry points by name.
+
+    Example:
+        >>> sorted(stores())
+        ['exact', 'milvus', 'qdrant']
+    """
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def store_class(name: str) -> type[Store]:
-    """The class behind a name, or behind the scheme of an address."""
+    """Return the class of a store.
+
+    Args:
+        name: Name of the store, or an address whose scheme is the name.
+
+    Returns:
+        The class.
+
+    Raises:
+        LookalikeError: If there is no such store.
+
+    Example:
+        >>> store_class("exact").__name__
+        'ExactStore'
+    """
     known = stores()
-    found: type[Store] = known[choose(name.partition("://")[0], known, "a store")].load()
-    return found
+    cls: type[Store] = known[choose(name.partition("://")[0], known, "a store")].load()
+    return cls
 
 
 def _on_server(kind: type[Store]) -> bool:
@@ -36,24 +58,66 @@ def _on_server(kind: type[Store]) -> bool:
 
 
 def store_name(text: str) -> str:
-    """What a user called a store, in one way of writing it and without secrets; a mistake in it is told."""
-    kind, named = store_class(text), text.partition("://")[0]
-    if not _on_server(kind):
-        if named != text:
-            raise LookalikeError(f"The store `{named}` is on this machine and takes no address: write `{named}`.")
+    """Return the canonical name or address of a store, without secrets.
+
+    Args:
+        text: What the user wrote.
+
+    Returns:
+        The name, or the complete address.
+
+    Raises:
+        LookalikeError: If there is no such store, or the address is wrong or missing.
+
+    Example:
+        >>> store_name("milvus://localhost")
+        'milvus://localhost:19530'
+    """
+    cls, scheme = store_class(text), text.partition("://")[0]
+    if not _on_server(cls):
+        if scheme != text:
+            raise LookalikeError(f"The store `{scheme}` is on this machine and takes no address: write `{scheme}`.")
         return text
-    if named == text:
-        raise LookalikeError(f"The store `{named}` is on a server: say where, as in `{named}://host:19530`.")
-    return cast(type[ServerStore], kind).address(text)
+    if scheme == text:
+        raise LookalikeError(f"The store `{scheme}` is on a server: give its address, as in `{scheme}://host:19530`.")
+    return cast(type[ServerStore], cls).address(text)
 
 
 def row_bytes(name: str, dim: int) -> int:
-    """What a row takes of this machine's disk, amply: of a server's store, only its line in the table is here."""
+    """Return a generous estimate of the local disk space per row.
+
+    Args:
+        name: Name or address of the store.
+        dim: Embedding dimension.
+
+    Returns:
+        Bytes; rows on a server take only their line in the table.
+
+    Example:
+        >>> row_bytes("exact", 512)
+        7096
+    """
     return 300 if _on_server(store_class(name)) else 8 * dim + 3_000  # vector and graph; payload, indexes, log
 
 
 def create_store(name: str, place: str | Path, dim: int) -> Store:
-    """A new, empty store."""
+    """Create an empty store.
+
+    Args:
+        name: Name or address of the store.
+        place: Folder of the store; for a server, of its address.
+        dim: Embedding dimension.
+
+    Returns:
+        The store, open for writing.
+
+    Example:
+        >>> store = create_store("exact", "vectors", 2)
+        >>> store.upsert(["a", "b"], np.eye(2, dtype=np.float32), [{"label": "gull"}, {"label": "tern"}])
+        >>> [hit.id for hit in store.query(np.array([1.0, 0.1]), 2)], store.facets("label")
+        (['a', 'b'], [('gull', 1), ('tern', 1)])
+        >>> store.close()
+    """
     kind = store_class(name)
     if _on_server(kind):
         return cast(type[ServerStore], kind).create_at(store_name(name), str(place), dim)
@@ -61,13 +125,13 @@ def create_store(name: str, place: str | Path, dim: int) -> Store:
 
 
 def remove_store(place: str | Path) -> None:
-    """Delete a store with all it has, on a server too; nothing there is no error."""
+    """Delete a store, including its rows on a server; a missing one is not an error."""
     meta: dict[str, Any] = {}
     if (Path(place) / META).exists():
         try:
             meta = read_json(Path(place) / META, "store")
         except LookalikeError as error:
-            warn(f"{error} It is deleted; what it may have on a server cannot be found.")
+            warn(f"{error} It is deleted; rows that it may have on a server cannot be found.")
     if "address" in meta:
         cast(type[ServerStore], store_class(str(meta["store"]))).drop(str(place))
     shutil.rmtree(place, ignore_errors=True)
