@@ -94,7 +94,7 @@ def test_mistakes_are_answered_in_one_sentence(tmp_path: Path) -> None:
     wanted = {
         "missing": "does not exist: give a folder of images or a table",
         "empty": "holds no images: it is empty",
-        "films": r"holds no images that can be read \(passed over: 1 RAW, 1 video\)",
+        "films": r"holds no images that can be read \(skipped: 1 RAW, 1 video\)",
         "pic.jpg": "is a single image; give the folder",
         "model.bin": "is not a table: give a folder",
         "no-path.csv": "has no column `path`; its columns are name, label",

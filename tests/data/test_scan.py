@@ -97,8 +97,8 @@ def test_links_that_lead_out_are_named_to_the_user(tmp_path: Path, capsys: pytes
     touch(tmp_path, "root/a.jpg", "b.jpg")
     (tmp_path / "root/b.jpg").symlink_to("../b.jpg")
     table = read_table(tmp_path / "root")
-    assert table.notes["sentences"] == [f"1 link leads out of `{tmp_path}/root`, which is not followed."]
-    assert capsys.readouterr().err == f"Warning: {table.notes['sentences'][0]}\n"
+    assert table.notes["warnings"] == [f"1 link leads out of `{tmp_path}/root`, which is not followed."]
+    assert capsys.readouterr().err == f"Warning: {table.notes['warnings'][0]}\n"
 
 
 def test_a_root_that_is_a_link_is_entered(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_folders_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "scandir", guarded)
     table = read_table(tmp_path)
     assert table.column("path").tolist() == ["a/1.jpg"]
-    assert table.notes["sentences"] == ["1 folder is not readable and left out: `secret`."]
+    assert table.notes["warnings"] == ["1 folder is not readable and left out: `secret`."]
     assert table.notes["unreadable"] == ["secret"]
     with pytest.raises(LookalikeError, match="cannot be read"):
         read_table(tmp_path / "secret", layout="folder")

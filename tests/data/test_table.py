@@ -131,7 +131,7 @@ def test_a_newer_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1 but not really")
-    with pytest.raises(LookalikeError, match="not a whole Parquet file"):
+    with pytest.raises(LookalikeError, match="not a complete Parquet file"):
         Table.load(tmp_path / "t.parquet")
     with pytest.raises(LookalikeError, match="There is no table"):
         Table.load(tmp_path / "missing.parquet")

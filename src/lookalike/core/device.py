@@ -20,10 +20,10 @@ def available() -> list[str]:
     """Return the kinds of device this machine has, best first; the CPU is always last."""
     import torch
 
-    found = [kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()]
+    kinds = [kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()]
     if torch.backends.mps.is_available():
-        found.append("mps")
-    return [*found, CPU]
+        kinds.append("mps")
+    return [*kinds, CPU]
 
 
 def resolve(name: str | torch.device = "auto") -> torch.device:

@@ -12,9 +12,9 @@ class Exit(IntEnum):
 
     OK = 0
     BUG = 1  # an unexpected error; it keeps its traceback
-    USER = 2  # a mistake that one sentence explains
-    BUSY = 3  # a benchmark found the machine in use
-    FAILED = 4  # the command ran, and what it looked at does not hold (doctor: a required part is missing)
+    USER = 2  # a mistake of the user, explained in one line
+    BUSY = 3  # the machine is in use by other processes (benchmarks)
+    FAILED = 4  # the command ran, but a check failed (doctor: a required part is missing)
     STOPPED = 130  # Ctrl-C
 
 

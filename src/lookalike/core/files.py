@@ -264,12 +264,12 @@ def free_bytes(path: str | Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def require_space(path: str | Path, wanted: int, what: str) -> None:
+def require_space(path: str | Path, needed: int, what: str) -> None:
     """Raise an error before a long job whose result will not fit on the disk."""
     free = free_bytes(path)
-    if wanted > free:
+    if needed > free:
         raise LookalikeError(
-            f"{what} needs about {format_bytes(wanted)}, but only {format_bytes(free)} are free where `{path}` lies."
+            f"{what} needs about {format_bytes(needed)}, but only {format_bytes(free)} are free for `{path}`."
         )
 
 

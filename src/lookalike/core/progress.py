@@ -28,8 +28,8 @@ def level() -> int:
 
 def say(text: str, *, verbose: bool = False) -> None:
     """Print a message on stderr; it is never part of a result."""
-    wanted = 2 if verbose else 1
-    if wanted <= _LEVEL:
+    needed = 2 if verbose else 1
+    if needed <= _LEVEL:
         print(text, file=sys.stderr, flush=True)
 
 
@@ -138,14 +138,14 @@ class Progress:
         tail = f"  {self.note}" if self.note else ""
         if not self.total:
             return f"{self.what} {self.done:,}  {speed}{tail}"
-        share = min(self.done / self.total, 1.0)
+        fraction = min(self.done / self.total, 1.0)
         left = f"  {_span((self.total - self.done) / rate)} left" if self.done else ""
         bar = ""
         if self.bar:
             width = 24
             unicode = (self.stream.encoding or "").lower().replace("-", "") == "utf8"
             full, rest = ("━", "─") if unicode else ("#", "-")
-            bar = full * int(share * width) + rest * (width - int(share * width)) + " "
+            bar = full * int(fraction * width) + rest * (width - int(fraction * width)) + " "
         return f"{self.what} {bar}{self.done:,}/{self.total:,}  {speed}{left}{tail}"
 
 

@@ -127,8 +127,8 @@ class Run:
 
     def truncate_log(self, step: int) -> None:
         """Drop the lines after `step` and a partial last one, which a resumed run will write again."""
-        kept = [row for row in self.read_log() if row.get("step", 0) <= step]
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        rows = [row for row in self.read_log() if row.get("step", 0) <= step]
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_bytes(self.path / "log.jsonl", text.encode())
 
     def read_log(self) -> list[dict[str, Any]]:

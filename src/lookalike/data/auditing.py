@@ -85,8 +85,8 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     """
     from lookalike.data.near_duplicates import flat, groups, near_pairs
 
-    seen = _look_at_all(table, progress)
-    reasons = seen["reason"].to_pylist()
+    facts = _image_facts(table, progress)
+    reasons = facts["reason"].to_pylist()
     bad = [i for i, reason in enumerate(reasons) if reason is not None]
     row_ids = table.column("row_id")
     unreadable = [(str(row_ids[i]), reasons[i]) for i in bad]
@@ -94,11 +94,11 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
         named = "; ".join(f"`{row_id}`: {reason}" for row_id, reason in unreadable[:3])
         raise LookalikeError(
             f"{len(bad):,} of {len(table):,} images cannot be read, more than {max_bad:.0%} ({named}): "
-            "mend or remove them."
+            "repair or remove them."
         )
     good = np.setdiff1d(np.arange(len(table)), bad)
-    seen = seen.take(good)
-    clean = table.take(good).with_column("content_id", seen["content_id"])
+    facts = facts.take(good)
+    clean = table.take(good).with_column("content_id", facts["content_id"])
 
     codes = clean.arrow["content_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     exact = _same(codes)
@@ -106,11 +106,11 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     pairs: list[tuple[int, int, float]] = []
     even, unsearched = 0, 0
     if near and len(clean):
-        thumbs = _thumbs(seen)
+        thumbs = _thumbs(facts)
         level = flat(thumbs)
         rows = np.sort(first[~level[first]])
-        found, unsearched = near_pairs(seen["hash"].to_numpy()[rows], thumbs[rows])
-        pairs = [(int(rows[i]), int(rows[j]), score) for i, j, score in found]
+        near_rows, unsearched = near_pairs(facts["hash"].to_numpy()[rows], thumbs[rows])
+        pairs = [(int(rows[i]), int(rows[j]), score) for i, j, score in near_rows]
         even = int(level.sum())
     links = [(group[0], row) for group in exact for row in group[1:]] + [(i, j) for i, j, _ in pairs]
     across = [group for group in groups(len(clean), links) if _values(clean, "split", group) > 1]
@@ -132,13 +132,13 @@ def _values(table: Table, column: str, rows: list[int]) -> int:
     return len({str(value) for i in rows if (value := table.arrow[column][i].as_py()) is not None})
 
 
-def _thumbs(seen: pa.Table) -> np.ndarray:
-    values = seen["thumb"].combine_chunks()
+def _thumbs(facts: pa.Table) -> np.ndarray:
+    values = facts["thumb"].combine_chunks()
     width = values.type.byte_width
     return np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :].reshape(-1, width)[: len(values)]
 
 
-def _look_at_all(table: Table, progress: bool) -> pa.Table:
+def _image_facts(table: Table, progress: bool) -> pa.Table:
     """Return content id, failure reason, hash and thumbnail of every row, from the cache if possible."""
     import pyarrow.parquet as pq
 
@@ -149,17 +149,17 @@ def _look_at_all(table: Table, progress: bool) -> pa.Table:
     entry = folders.cache("audits") / f"{key}.parquet"
     if entry.exists():
         try:
-            kept = read_parquet(entry)
+            cached = read_parquet(entry)
             folders.touch(entry)
-            return kept
+            return cached
         except LookalikeError:  # damaged on disk; made again below
             entry.unlink(missing_ok=True)
-    seen, lasting = _decode_all(table, progress)
+    facts, lasting = _decode_all(table, progress)
     if lasting:
         with atomic_file(entry, private=True) as part, part.open("wb") as file:
-            pq.write_table(seen, file, compression="zstd")
+            pq.write_table(facts, file, compression="zstd")
         folders.trim_cache()
-    return seen
+    return facts
 
 
 def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:

@@ -1,6 +1,6 @@
 """Augmentation: the views that a training step sees of an image. Pixels and a random stream in, a square out.
 
-A view draws from the generator it is given and from nothing else, so the same stream gives the same square. That
+A view draws from the generator it receives and from nothing else, so the same stream gives the same square. That
 is why RandAugment and random erasing are implemented here: those of timm and torchvision draw from global
 streams, which a resumed run cannot follow. `rand-m9-mstd0.5` means what it means in timm (two of fifteen
 operations, each applied with probability 0.5, at a strength drawn around 9 of 10), `rand-tv9` is torchvision's
@@ -215,8 +215,8 @@ Change = Callable[[Image.Image, float, float, tuple[int, int, int]], Image.Image
 
 
 def _affine(matrix: Callable[[Image.Image, float], tuple[float, ...]], most: float) -> Change:
-    def change(image: Image.Image, share: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-        data = matrix(image, sign * most * share)
+    def change(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
+        data = matrix(image, sign * most * fraction)
         kind, filtering = Image.Transform.AFFINE, Image.Resampling.BILINEAR
         return image.transform(image.size, kind, data, filtering, fillcolor=fill)
 
@@ -224,25 +224,25 @@ def _affine(matrix: Callable[[Image.Image, float], tuple[float, ...]], most: flo
 
 
 def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Change:
-    return lambda image, share, sign, fill: kind(image).enhance(0.1 + 1.8 * share)
+    return lambda image, fraction, sign, fill: kind(image).enhance(0.1 + 1.8 * fraction)
 
 
-def _rotate(image: Image.Image, share: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-    return image.rotate(sign * 30 * share, Image.Resampling.BILINEAR, fillcolor=fill)
+def _rotate(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
+    return image.rotate(sign * 30 * fraction, Image.Resampling.BILINEAR, fillcolor=fill)
 
 
-def _brighten_dark(image: Image.Image, share: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-    add = min(128, int(110 * share))
+def _brighten_dark(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
+    add = min(128, int(110 * fraction))
     return image.point([min(255, level + add) if level < 128 else level for level in range(256)] * 3)
 
 
 CHANGES: dict[str, Change] = {
-    "auto contrast": lambda image, share, sign, fill: ImageOps.autocontrast(image),
-    "equalize": lambda image, share, sign, fill: ImageOps.equalize(image),
-    "invert": lambda image, share, sign, fill: ImageOps.invert(image),
+    "auto contrast": lambda image, fraction, sign, fill: ImageOps.autocontrast(image),
+    "equalize": lambda image, fraction, sign, fill: ImageOps.equalize(image),
+    "invert": lambda image, fraction, sign, fill: ImageOps.invert(image),
     "rotate": _rotate,
-    "posterize": lambda image, share, sign, fill: ImageOps.posterize(image, max(1, int(4 * share))),
-    "solarize": lambda image, share, sign, fill: ImageOps.solarize(image, int(256 * share)),
+    "posterize": lambda image, fraction, sign, fill: ImageOps.posterize(image, max(1, int(4 * fraction))),
+    "solarize": lambda image, fraction, sign, fill: ImageOps.solarize(image, int(256 * fraction)),
     "solarize, add": _brighten_dark,
     "color": _enhance(ImageEnhance.Color),
     "contrast": _enhance(ImageEnhance.Contrast),
@@ -259,27 +259,27 @@ def _affine_nearest(image: Image.Image, *matrix: float) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
 
 
-def _pixels(side: int, share: float) -> int:
+def _pixels(side: int, fraction: float) -> int:
     """Return a translation in pixels, truncated as torchvision does."""
-    return int(150 / 331 * side * share)
+    return int(150 / 331 * side * fraction)
 
 
-# torchvision's, at a share of the most and with either sign; what a move uncovers is black.
+# torchvision's, at a fraction of the greatest strength, with either sign; uncovered areas are black.
 PLAIN_CHANGES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
-    "none": lambda image, share: image,
-    "shear x": lambda image, share: _affine_nearest(image, 1, 0.3 * share, 0, 0, 1, 0),
-    "shear y": lambda image, share: _affine_nearest(image, 1, 0, 0, 0.3 * share, 1, 0),
-    "move x": lambda image, share: _affine_nearest(image, 1, 0, -_pixels(image.width, share), 0, 1, 0),
-    "move y": lambda image, share: _affine_nearest(image, 1, 0, 0, 0, 1, -_pixels(image.height, share)),
-    "rotate": lambda image, share: image.rotate(30 * share, Image.Resampling.NEAREST),
-    "brightness": lambda image, share: ImageEnhance.Brightness(image).enhance(1 + 0.9 * share),
-    "color": lambda image, share: ImageEnhance.Color(image).enhance(1 + 0.9 * share),
-    "contrast": lambda image, share: ImageEnhance.Contrast(image).enhance(1 + 0.9 * share),
-    "sharpness": lambda image, share: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * share),
-    "posterize": lambda image, share: ImageOps.posterize(image, 8 - round(4 * abs(share))),
-    "solarize": lambda image, share: ImageOps.solarize(image, math.ceil(255 * (1 - abs(share)))),
-    "auto contrast": lambda image, share: ImageOps.autocontrast(image),
-    "equalize": lambda image, share: ImageOps.equalize(image),
+    "none": lambda image, fraction: image,
+    "shear x": lambda image, fraction: _affine_nearest(image, 1, 0.3 * fraction, 0, 0, 1, 0),
+    "shear y": lambda image, fraction: _affine_nearest(image, 1, 0, 0, 0.3 * fraction, 1, 0),
+    "move x": lambda image, fraction: _affine_nearest(image, 1, 0, -_pixels(image.width, fraction), 0, 1, 0),
+    "move y": lambda image, fraction: _affine_nearest(image, 1, 0, 0, 0, 1, -_pixels(image.height, fraction)),
+    "rotate": lambda image, fraction: image.rotate(30 * fraction, Image.Resampling.NEAREST),
+    "brightness": lambda image, fraction: ImageEnhance.Brightness(image).enhance(1 + 0.9 * fraction),
+    "color": lambda image, fraction: ImageEnhance.Color(image).enhance(1 + 0.9 * fraction),
+    "contrast": lambda image, fraction: ImageEnhance.Contrast(image).enhance(1 + 0.9 * fraction),
+    "sharpness": lambda image, fraction: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * fraction),
+    "posterize": lambda image, fraction: ImageOps.posterize(image, 8 - round(4 * abs(fraction))),
+    "solarize": lambda image, fraction: ImageOps.solarize(image, math.ceil(255 * (1 - abs(fraction)))),
+    "auto contrast": lambda image, fraction: ImageOps.autocontrast(image),
+    "equalize": lambda image, fraction: ImageOps.equalize(image),
 }
 
 
@@ -294,15 +294,15 @@ class Strength(NamedTuple):
 
 def parse_rand_augment(text: str) -> Strength:
     """Parse `rand-m9-mstd0.5` (timm, up to 10) or `rand-tv9` (torchvision, up to 30)."""
-    found = re.fullmatch(r"rand-(?:tv(\d+)|m(\d+(?:\.\d+)?)(?:-mstd(\d+(?:\.\d+)?))?)", text)
-    if found and found[1] and int(found[1]) <= 30:
-        return Strength(int(found[1]), 0.0, 30.0)
-    if not found or found[1] or float(found[2]) > 10:
+    match = re.fullmatch(r"rand-(?:tv(\d+)|m(\d+(?:\.\d+)?)(?:-mstd(\d+(?:\.\d+)?))?)", text)
+    if match and match[1] and int(match[1]) <= 30:
+        return Strength(int(match[1]), 0.0, 30.0)
+    if not match or match[1] or float(match[2]) > 10:
         raise LookalikeError(
             f"`{text}` is not an augmentation; write it as rand-m9-mstd0.5, the strength up to 10, or as rand-tv9, "
             "the strength up to 30."
         )
-    return Strength(float(found[2]), float(found[3] or 0), 10.0)
+    return Strength(float(match[2]), float(match[3] or 0), 10.0)
 
 
 def rand_augment(
@@ -323,9 +323,9 @@ def rand_augment(
             image = PLAIN_CHANGES[name](image, sign * magnitude / most)
             continue
         made, sign = rng.random() < 0.5, 1.0 if rng.random() < 0.5 else -1.0
-        share = float(np.clip(rng.normal(magnitude, deviation), 0, most)) / most
+        fraction = float(np.clip(rng.normal(magnitude, deviation), 0, most)) / most
         if made:
-            image = CHANGES[name](image, share, sign, fill)
+            image = CHANGES[name](image, fraction, sign, fill)
     return image
 
 

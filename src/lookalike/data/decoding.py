@@ -47,8 +47,8 @@ MAX_BYTES = 2_000_000_000
 # to the full decode (docs/design/data.md).
 MARGIN = 1.2
 
-# What Pillow reads of more pixels than this is brought down before its colors are converted, where a small image
-# is wanted (docs/design/data.md).
+# Larger images are reduced by Pillow before their colors are converted if a small result is enough
+# (docs/design/data.md).
 LARGE = 24_000_000
 
 # What is tried, and nothing else: Pillow's other readers call outside programs or guess without a signature.
@@ -307,7 +307,7 @@ def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float
     return x1, y1, x2, y2
 
 
-# --- the fast road ---
+# --- the fast path: simplejpeg ---
 
 
 def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image | None:
@@ -326,8 +326,8 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image
     eighths = 8
     if least:
         x1, y1, x2, y2 = _clip(box, across, down)
-        wanted = 8 * least / of(x2 - x1, y2 - y1)
-        eighths = next((m for m in (1, 2, 3, 4) if m >= wanted), 8)  # 5 to 7 take longer than the whole
+        minimum = 8 * least / of(x2 - x1, y2 - y1)
+        eighths = next((m for m in (1, 2, 3, 4) if m >= minimum), 8)  # 5 to 7 take longer than the whole
     size = {"min_height": -(-height * eighths // 8), "min_width": -(-width * eighths // 8)} if eighths < 8 else {}
     try:
         pixels = simplejpeg.decode_jpeg(data, "RGB", **size)
@@ -364,7 +364,7 @@ def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
     return exif, b"".join(chunk for _, chunk in sorted(chunks))
 
 
-# --- the road through Pillow ---
+# --- all other images: Pillow ---
 
 
 def open_header(data: bytes) -> Image.Image:

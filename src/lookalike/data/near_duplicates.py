@@ -1,8 +1,8 @@
-"""Near duplicates in less than N² work: perceptual hashes, found through bands, confirmed on thumbnails.
+"""Near duplicates in less than N² work: perceptual hashes, looked up by bands, confirmed on thumbnails.
 
 An image's 64 hash bits are the signs of its lowest frequencies. Two hashes that differ in at most 7
 bits agree up to one bit in at least one of four bands of 16 bits, so looking up a band's value and
-its 16 neighbors finds all of them. What is found is compared again on thumbnails of 12 × 12 colors.
+its 16 neighbors finds all of them. Candidates are compared again on thumbnails of 12 × 12 colors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from PIL import Image
 THUMB = 12
 DISTANCE = 7  # hash bits; what four bands of 16 bits with one bit flipped are sure to find
 ALIKE = 0.985  # correlation of thumbnails (docs/design/data.md)
-_FLAT = 2.0  # gray levels: a thumbnail that varies less than this looks like any other of its kind
+_FLAT = 2.0  # gray levels: a thumbnail that varies less cannot be told from others
 _SIDE = 32
 _LEADERS = 16
 _CHUNK = 1 << 20
@@ -156,8 +156,8 @@ def _candidates(hashes: np.ndarray, crowded: np.ndarray) -> Iterator[tuple[np.nd
                 sources = np.arange(len(keys))
                 first = rank + 1
                 count = firsts[keys] + sizes[keys] - first
-            kept = count > 0
-            sources, first, count = sources[kept], first[kept], count[kept]
+            nonempty = count > 0
+            sources, first, count = sources[nonempty], first[nonempty], count[nonempty]
             if count.sum() > left:
                 by_size = np.argsort(count, kind="stable")
                 fits = by_size[: np.searchsorted(np.cumsum(count[by_size]), left, "right")]
@@ -185,7 +185,7 @@ def _expand(sources: np.ndarray, first: np.ndarray, count: np.ndarray) -> Iterat
 
 
 def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The pairs within DISTANCE that no earlier band has given already."""
+    """The pairs within DISTANCE that no earlier band has yielded."""
     total = np.zeros(len(i), np.uint8)
     for number, keys in enumerate(bands):
         ones = _ONES[keys[i] ^ keys[j]]

@@ -101,9 +101,9 @@ class Folder:
     """The images of one folder, as parallel lists."""
 
     shown: str  # relative, POSIX, readable
-    found: str  # relative, as the disk has it
+    raw: str  # relative, as the disk has it
     names: list[str]
-    readable: dict[str, str]  # the names that differ from what is found
+    readable: dict[str, str]  # names that differ from those on disk
     sizes: list[int]
     mtimes: list[int]
 
@@ -134,22 +134,22 @@ class Walk:
         files: list[tuple[str, str, str]] = []
         while stack or links:
             while stack:
-                shown, found = stack.pop()
-                if (folder := self._read(shown, found, stack, links)) and folder.names:
+                shown, raw = stack.pop()
+                if (folder := self._read(shown, raw, stack, links)) and folder.names:
                     yield folder
             # Links come after everything that is there by itself, so that an image keeps its own path;
             # linked folders come before linked files for the same reason.
             for link in sorted(links, reverse=True):  # the stack turns them round again
                 self._follow(*link, stack, files)
             links.clear()
-        for shown, found, name in sorted(files):
-            if folder := self._linked_file(shown, found, name):
+        for shown, raw, name in sorted(files):
+            if folder := self._linked_file(shown, raw, name):
                 yield folder
 
     def _read(
-        self, shown: str, found: str, stack: list[tuple[str, str]], links: list[tuple[str, str, str]]
+        self, shown: str, raw: str, stack: list[tuple[str, str]], links: list[tuple[str, str, str]]
     ) -> Folder | None:
-        full = os.path.join(self.root, found)
+        full = os.path.join(self.root, raw)
         names: list[str] = []
         sizes: list[int] = []
         mtimes: list[int] = []
@@ -166,7 +166,7 @@ class Walk:
                     if is_ignored(name):
                         self.skipped["hidden"] += 1
                     elif entry.is_symlink():
-                        links.append((shown, found, name))
+                        links.append((shown, raw, name))
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(name)
                     elif (kind := kind_of(name)) != "image" or not entry.is_file(follow_symlinks=False):
@@ -181,12 +181,12 @@ class Walk:
                         sizes.append(status.st_size)
                         mtimes.append(changed_ns(status))
         except OSError as error:
-            if not found:
+            if not raw:
                 raise
             self._missed(shown, "unreadable folder", error)
         readable = _distinct(names + folders)
-        stack += [(_join(shown, readable.get(name, name)), _join(found, name)) for name in folders]
-        return Folder(shown, found, names, readable, sizes, mtimes)
+        stack += [(_join(shown, readable.get(name, name)), _join(raw, name)) for name in folders]
+        return Folder(shown, raw, names, readable, sizes, mtimes)
 
     def _missed(self, shown: str, kind: str, error: OSError) -> None:
         self.skipped[kind] += 1
@@ -194,25 +194,25 @@ class Walk:
             self.unreadable.append(shown)
 
     def _follow(
-        self, shown: str, found: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
+        self, shown: str, raw: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
     ) -> None:
         if not self.follow_links:
             self.skipped["link"] += 1
             return
         try:
-            target = os.path.realpath(os.path.join(self.root, found, name), strict=True)
+            target = os.path.realpath(os.path.join(self.root, raw, name), strict=True)
         except OSError as error:
             self._missed(_join(shown, readable_name(name)), "broken link", error)
             return
         if target != self.root and not target.startswith(self.root.rstrip(os.sep) + os.sep):
             self.skipped["link out of the folder"] += 1
         elif os.path.isdir(target):
-            stack.append((_join(shown, readable_name(name)), _join(found, name)))
+            stack.append((_join(shown, readable_name(name)), _join(raw, name)))
         else:
-            files.append((shown, found, name))
+            files.append((shown, raw, name))
 
-    def _linked_file(self, shown: str, found: str, name: str) -> Folder | None:
-        target = os.path.realpath(os.path.join(self.root, found, name))
+    def _linked_file(self, shown: str, raw: str, name: str) -> Folder | None:
+        target = os.path.realpath(os.path.join(self.root, raw, name))
         parent, own = os.path.split(target)
         try:
             status, home = os.stat(target), os.stat(parent)
@@ -227,7 +227,7 @@ class Walk:
             self.skipped["link to what is there"] += 1
             return None
         self._linked.add((status.st_dev, status.st_ino))
-        return Folder(shown, found, [name], _distinct([name]), [status.st_size], [changed_ns(status)])
+        return Folder(shown, raw, [name], _distinct([name]), [status.st_size], [changed_ns(status)])
 
 
 def changed_ns(status: os.stat_result) -> int:
@@ -266,15 +266,15 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")
     paths: list[str] = []
-    found: dict[int, bytes] = {}
+    raw: dict[int, bytes] = {}
     chunks: list[pa.Array] = []
     count = 0
     with Progress("Scanning", shown=progress) as bar:
         for folder in walk:
-            if folder.readable or folder.shown != folder.found:
+            if folder.readable or folder.shown != folder.raw:
                 for place, name in enumerate(folder.names, count):
-                    if name in folder.readable or folder.shown != folder.found:
-                        found[place] = os.fsencode(_join(folder.found, name))
+                    if name in folder.readable or folder.shown != folder.raw:
+                        raw[place] = os.fsencode(_join(folder.raw, name))
                 names = [folder.readable.get(name, name) for name in folder.names]
             else:
                 names = folder.names
@@ -294,8 +294,8 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     order = pc.sort_indices(path)
     columns: dict[str, Any] = {"path": path.take(order)}
     rows = order.to_numpy()
-    if found:
-        columns["raw_path"] = pa.array([found.get(i) for i in rows.tolist()], pa.binary())
+    if raw:
+        columns["raw_path"] = pa.array([raw.get(i) for i in rows.tolist()], pa.binary())
     columns["size"] = np.frombuffer(sizes, np.int64)[rows] if count else np.zeros(0, np.int64)
     columns["mtime_ns"] = np.frombuffer(mtimes, np.int64)[rows] if count else np.zeros(0, np.int64)
     folder_codes = np.frombuffer(codes, np.int32)[rows] if count else np.zeros(0, np.int32)

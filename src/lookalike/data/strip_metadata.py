@@ -29,7 +29,7 @@ MEDIA = {
 }
 _LOSSY = ("JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JPEG2000")
 _PNG = b"\x89PNG\r\n\x1a\n"
-# What a PNG needs to look as it did; everything else it may hold is talk.
+# The chunks that decide how a PNG looks; all others are metadata.
 _CHUNKS = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB cICP sBIT bKGD acTL fcTL fdAT".split()
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")  # in a scan: neither a stuffed byte nor a restart
 
@@ -78,11 +78,11 @@ def _bare_jpeg(data: bytes) -> bytes | None:
     exif, profile = jpeg_blocks(data)
     if profile or (exif and orientation(exif) != 1):
         return None
-    kept, at = [data[:2]], 2
-    while found := _MARKER.match(data, at):
-        marker, start = found[1][0], found.end()
+    parts, at = [data[:2]], 2
+    while match := _MARKER.match(data, at):
+        marker, start = match[1][0], match.end()
         if marker == 0xD9:
-            return b"".join([*kept, b"\xff\xd9"])  # what follows the end is a preview, a film or worse
+            return b"".join([*parts, b"\xff\xd9"])  # what follows the end is a preview or a video
         end = start + int.from_bytes(data[start : start + 2], "big")
         body = data[start:end]
         if marker in (0xC0, 0xC1, 0xC2) and body[7:8] == b"\x04":
@@ -98,21 +98,21 @@ def _bare_jpeg(data: bytes) -> bytes | None:
             end = after.start() if after else len(data)
             body = data[start:end]
         if body:
-            kept.append(bytes([0xFF, marker]) + body)
+            parts.append(bytes([0xFF, marker]) + body)
         at = end
     return None
 
 
 def _bare_png(data: bytes) -> bytes | None:
     """Return the chunks of an upright sRGB PNG that define its pixels; None if it is another kind or incomplete."""
-    kept, at = [_PNG], len(_PNG)
+    parts, at = [_PNG], len(_PNG)
     while at + 12 <= len(data):
         length, name = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
         if name == b"iCCP" or (name == b"eXIf" and orientation(data[at + 8 : at + 8 + length]) != 1):
             return None
         if name in _CHUNKS:
-            kept.append(data[at : at + 12 + length])
+            parts.append(data[at : at + 12 + length])
         if name == b"IEND":
-            return b"".join(kept)
+            return b"".join(parts)
         at += 12 + length
     return None

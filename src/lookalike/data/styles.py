@@ -95,21 +95,21 @@ def median(pixels: np.ndarray, size: int) -> np.ndarray:
     edge, (height, width) = size // 2, pixels.shape[:2]
     wide = np.pad(pixels, ((edge, edge), (edge, edge), (0, 0)), mode="edge")
     rest = [wide[y : y + height, x : x + width] for y in range(size) for x in range(size)]
-    kept = [rest.pop().copy() for _ in range(len(rest) // 2 + 2)]
-    spare = np.empty_like(kept[0])
-    while len(kept) > 1:
-        last = len(kept) - 1
-        orders = [(k, last - k) for k in range(len(kept) // 2)]
-        orders += [(0, k) for k in range(1, (len(kept) + 1) // 2)]
-        orders += [(k, last) for k in range(len(kept) // 2, last)]
+    window = [rest.pop().copy() for _ in range(len(rest) // 2 + 2)]
+    spare = np.empty_like(window[0])
+    while len(window) > 1:
+        last = len(window) - 1
+        orders = [(k, last - k) for k in range(len(window) // 2)]
+        orders += [(0, k) for k in range(1, (len(window) + 1) // 2)]
+        orders += [(k, last) for k in range(len(window) // 2, last)]
         for low, high in orders:
-            np.minimum(kept[low], kept[high], out=spare)
-            np.maximum(kept[low], kept[high], out=kept[high])
-            kept[low], spare = spare, kept[low]
-        kept = kept[1:-1]
+            np.minimum(window[low], window[high], out=spare)
+            np.maximum(window[low], window[high], out=window[high])
+            window[low], spare = spare, window[low]
+        window = window[1:-1]
         if rest:
-            kept.append(rest.pop().copy())
-    return kept[0]
+            window.append(rest.pop().copy())
+    return window[0]
 
 
 def _sketch(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:

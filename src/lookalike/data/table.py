@@ -21,7 +21,7 @@ from lookalike.core.files import atomic_file, check_format, hash_bytes, stamp, t
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
-# The columns the rest of the house knows; any further column is a facet.
+# The columns that other packages know; any further column is a facet.
 TYPES: dict[str, pa.DataType] = {
     "row_id": pa.string(),
     "path": pa.string(),
@@ -57,10 +57,10 @@ def _array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     """Return the values of a column as Arrow, in the type that its name calls for."""
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
-    wanted = TYPES.get(name)
+    dtype = TYPES.get(name)
     if name == "label":
-        wanted = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
-    return values if wanted is None or values.type == wanted else values.cast(wanted)
+        dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
+    return values if dtype is None or values.type == dtype else values.cast(dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -159,8 +159,8 @@ class Table:
 
     def without(self, *names: str) -> Table:
         """Return the same rows without some columns; `without(*BOX)` gives whole images."""
-        kept = [name for name in self.names if name not in names]
-        return dataclasses.replace(self, arrow=self.arrow.select(kept), notes=dict(self.notes))
+        names_left = [name for name in self.names if name not in names]
+        return dataclasses.replace(self, arrow=self.arrow.select(names_left), notes=dict(self.notes))
 
     def labels(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
         """Return the code of each row (−1 for no label) and the names in natural order."""
@@ -168,7 +168,7 @@ class Table:
             return np.full(len(self), -1, np.int64), []
         values = self._flat(column)
         if pa.types.is_list(values.type):
-            raise LookalikeError(f"The images of `{self.name}` have several labels each; this needs one an image.")
+            raise LookalikeError(f"The images of `{self.name}` have several labels each; this needs one per image.")
         encoded = values.cast(pa.string()).dictionary_encode()
         names = encoded.dictionary.to_pylist()
         order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
@@ -254,8 +254,8 @@ class Table:
         return self.arrow[name][i].as_py() if name in self.arrow.column_names else None
 
     def _opened(self, i: int) -> Path:
-        found = self._value("raw_path", i)
-        relative = os.fsdecode(found) if found is not None else self._value("shard", i) or self._value("path", i)
+        raw_path = self._value("raw_path", i)
+        relative = os.fsdecode(raw_path) if raw_path is not None else self._value("shard", i) or self._value("path", i)
         return Path(relative) if self.root is None else self.root / relative
 
 
@@ -278,7 +278,7 @@ def read_parquet(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise LookalikeError(f"There is no table at `{path}`.") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise LookalikeError(f"`{path}` is not a whole Parquet file: {_first(error)}.") from None
+        raise LookalikeError(f"`{path}` is not a complete Parquet file: {_first(error)}.") from None
 
 
 def _first(error: Exception) -> str:

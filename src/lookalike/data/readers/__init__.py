@@ -61,7 +61,7 @@ def layouts() -> dict[str, str]:
         >>> la.data.layouts()["cub"]
         'CUB-200-2011'
     """
-    return {"auto": "told by the files that are there", **_GENERAL, **{n: x.title for n, x in LAYOUTS.items()}}
+    return {"auto": "recognized by its files", **_GENERAL, **{n: x.title for n, x in LAYOUTS.items()}}
 
 
 def read_table(
@@ -108,13 +108,13 @@ def read_table(
         read = _read_folder if path.is_dir() else _read_one_file
         root, columns, notes = read(path, layout, shown, follow_links, progress)
         if "size" not in columns:
-            root, columns, found = locate(root, columns, shown)
-            notes |= found
+            root, columns, more_notes = locate(root, columns, shown)
+            notes |= more_notes
         notes = {"source": shown, **notes}
-        given = readable_name(name or _name(path))
-        table = unique_rows(Table.from_columns(columns, name=given, root=root.absolute(), notes=notes))
-    for sentence in table.notes.get("sentences", []):
-        warn(sentence)
+        name = readable_name(name or _name(path))
+        table = unique_rows(Table.from_columns(columns, name=name, root=root.absolute(), notes=notes))
+    for message in table.notes.get("warnings", []):
+        warn(message)
     return _only(table, split, shown)
 
 
@@ -173,7 +173,7 @@ def _read_one_file(
 
 def _name(path: Path) -> str:
     """Return the data set's name: its folder, or the table's own name unless that is generic (`table.csv`)."""
-    path = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps the name it was given
+    path = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps its own name
     if path.is_dir():
         return path.name or "root"
     stem = path.name.partition(".")[0]

@@ -32,7 +32,7 @@ from lookalike.data.table import BOX, Table
 
 Columns = dict[str, Any]
 
-# Beyond this share of listed files that are not there, the list and the images do not belong together.
+# Beyond this fraction of missing listed files, the list and the images do not belong together.
 MAX_MISSING = 0.05
 
 SPLITS = {
@@ -54,7 +54,7 @@ class Layout:
         name: Value of `layout=`.
         title: Name of the data set.
         marks: Alternative sets of files; all files of one set must exist.
-        inside: Subfolders of the given folder where the data set often is.
+        inside: Subfolders of the folder where the data set often is.
         read: Reads the columns.
     """
 
@@ -140,13 +140,13 @@ class Finder:
                 return None
             if path.isascii():
                 return None
-        found = ""
+        actual = ""
         for part in path.split("/"):
-            name = self._names(found).get(readable_name(part))
+            name = self._names(actual).get(readable_name(part))
             if name is None:
                 return None
-            found = f"{found}/{name}" if found else name
-        return found, os.stat(os.path.join(self.root, found))
+            actual = f"{actual}/{name}" if actual else name
+        return actual, os.stat(os.path.join(self.root, actual))
 
     def _names(self, folder: str) -> dict[str, str]:
         if folder not in self._folders:
@@ -170,7 +170,7 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
         paths = [Path(os.path.relpath(p, root)).as_posix() for p in whole]
     finder = Finder(root)
     shown: list[str] = []
-    found: list[bytes | None] = []
+    raw_paths: list[bytes | None] = []
     sizes, mtimes = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
     here = np.ones(len(paths), bool)
     for i, path in enumerate(paths):
@@ -179,9 +179,9 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
         shown.append(name)
         if hit is None:
             here[i] = False
-            found.append(None)
+            raw_paths.append(None)
             continue
-        found.append(os.fsencode(hit[0]) if hit[0] != name else None)
+        raw_paths.append(os.fsencode(hit[0]) if hit[0] != name else None)
         sizes[i], mtimes[i] = hit[1].st_size, changed_ns(hit[1])
     notes: dict[str, Any] = {"unreadable": finder.unreadable} if finder.unreadable else {}
     lost = np.flatnonzero(~here)
@@ -193,13 +193,13 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
                 f"(first: {first})."
             )
         notes["missing"] = {"count": len(lost), "first": [shown[i] for i in lost[:10]]}
-        notes["sentences"] = [
+        notes["warnings"] = [
             f"{len(lost):,} of {len(paths):,} images listed in `{source}` are not there and were left out: {first}"
             f"{', …' if len(lost) > 3 else ''}."
         ]
     out: Columns = {**columns, "path": shown}
-    if any(name is not None for name in found):
-        out["raw_path"] = pa.array(found, pa.binary())
+    if any(name is not None for name in raw_paths):
+        out["raw_path"] = pa.array(raw_paths, pa.binary())
     out |= {"size": sizes, "mtime_ns": mtimes}
     if len(lost):
         rows = np.flatnonzero(here)

@@ -30,7 +30,7 @@ def read_folder(
     for name, values in zip(("domain", "split", "label"), _places(result.folders, root.name, domains), strict=True):
         if any(value is not None for value in values):
             columns[name] = pa.array(values, pa.string()).take(pa.array(result.folder))
-    notes: dict[str, Any] = {"skipped": skipped, "sentences": _sentences(source, skipped, result.unreadable)}
+    notes: dict[str, Any] = {"skipped": skipped, "warnings": _warnings(source, skipped, result.unreadable)}
     if result.unreadable:
         notes["unreadable"] = result.unreadable
     return columns, notes
@@ -62,17 +62,17 @@ def _nothing(source: str, skipped: dict[str, int]) -> str:
         return f"`{source}` holds no images: it is empty."
     listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(seen.items()))
     hint = "; install the extra `heif` to read HEIC" if "HEIC" in seen else ""
-    return f"`{source}` holds no images that can be read (passed over: {listed}){hint}."
+    return f"`{source}` holds no images that can be read (skipped: {listed}){hint}."
 
 
-def _sentences(source: str, skipped: dict[str, int], unreadable: list[str]) -> list[str]:
+def _warnings(source: str, skipped: dict[str, int], unreadable: list[str]) -> list[str]:
     out = []
     if count := skipped.get("HEIC"):
         noun = "image was" if count == 1 else "images were"
         out.append(f"{count:,} HEIC {noun} skipped: `pip install lookalike[heif]` reads them.")
     if count := skipped.get("link out of the folder"):
-        verb = "link leads" if count == 1 else "links lead"
-        out.append(f"{count:,} {verb} out of `{source}`, which is not followed.")
+        subject = "link leads" if count == 1 else "links lead"
+        out.append(f"{count:,} {subject} out of `{source}`, which is not followed.")
     if unreadable:
         noun = "folder is" if len(unreadable) == 1 else "folders are"
         names = ", ".join(f"`{name or source}`" for name in unreadable[:3]) + (", …" if len(unreadable) > 3 else "")

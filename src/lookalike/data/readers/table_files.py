@@ -33,9 +33,9 @@ def read_file(path: Path) -> Columns:
     arrow = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
     columns: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
     for ours, names in _NAMES.items():
-        given = next((name for name in names if name in columns), None)
-        if given is not None and given != ours:
-            columns = {ours if name == given else name: values for name, values in columns.items()}
+        theirs = next((name for name in names if name in columns), None)
+        if theirs is not None and theirs != ours:
+            columns = {ours if name == theirs else name: values for name, values in columns.items()}
     if "path" not in columns:
         raise LookalikeError(f"`{path}` has no column `path`; its columns are {', '.join(columns)}.")
     if not arrow.num_rows:
@@ -137,7 +137,7 @@ def _parts(line: str) -> tuple[str, str | None]:
     if kind_of(line) in ("image", "HEIC"):
         return line, None
     for sign in ("\t", ",", " "):
-        name, found, label = line.rpartition(sign)
-        if found and kind_of(name.rstrip()) in ("image", "HEIC"):
+        name, separator, label = line.rpartition(sign)
+        if separator and kind_of(name.rstrip()) in ("image", "HEIC"):
             return name.rstrip(), label.strip() or None
     return line, None

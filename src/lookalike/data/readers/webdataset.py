@@ -48,8 +48,8 @@ def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]
     texts = columns.pop("txt", None)
     if texts is not None:
         # A text beside an image is its label if texts recur, a caption if nearly every one is its own.
-        given = [text for text in texts if text is not None]
-        columns["label" if "label" not in columns and len(set(given)) * 2 <= len(given) else "caption"] = texts
+        present = [text for text in texts if text is not None]
+        columns["label" if "label" not in columns and len(set(present)) * 2 <= len(present) else "caption"] = texts
     return root, columns
 
 
