@@ -44,8 +44,8 @@ class Duplicates:
         source: The folder or index as named by the user.
 
     Example:
-        >>> found = la.duplicates(source="photos", progress=False)
-        >>> found.counts["identical"]
+        >>> result = la.duplicates(source="photos", progress=False)
+        >>> result.counts["identical"]
         {'groups': 0, 'files': 0, 'bytes': 0}
     """
 

@@ -98,7 +98,7 @@ def open_image(root: Path, payload: dict[str, Any]) -> bytes:
     Raises:
         LookalikeError: If the file cannot be opened, is not a regular file, or is outside ``root`` (also by a link).
     """
-    spelling = payload.get("_found")  # on disk, where it is not UTF-8
+    spelling = payload.get("_raw_path")  # the name on disk, where it is not UTF-8
     name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
     path = root / name
     try:
