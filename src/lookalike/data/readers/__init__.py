@@ -12,7 +12,7 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.data.readers import classification, domains, fine_grained, products
+from lookalike.data.readers import domains, fine_grained, image_classification, products
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
 from lookalike.data.readers.image_folder import read_folder
 from lookalike.data.readers.table_files import IN_FOLDER, has_paths, read_file, read_list
@@ -21,7 +21,7 @@ from lookalike.data.scan import kind_of, readable_name
 from lookalike.data.table import Table, is_saved_table
 
 # Importing a module registers its layouts; a new one is added here.
-_MODULES = (classification, domains, fine_grained, products)
+_MODULES = (image_classification, domains, fine_grained, products)
 
 _GENERAL = {
     "folder": "any folder; subfolders are labels",
