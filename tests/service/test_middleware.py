@@ -162,7 +162,7 @@ def test_images_only_from_the_indexed_folder(tmp_path: Path) -> None:
     found = b"../secret.jpg".hex()
     shard = {"path": "x", "_shard": "../secret.jpg", "_offset": 0, "_length": 3}
     paths = [{"path": path} for path in ("../secret.jpg", str(secret), "link.jpg", ".")]
-    for payload in [*paths, {"path": "x", "_found": found}, shard]:
+    for payload in [*paths, {"path": "x", "_raw_path": found}, shard]:
         with pytest.raises(LookalikeError):
             open_image(root, payload)
 
