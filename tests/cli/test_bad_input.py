@@ -134,7 +134,7 @@ def test_a_place_that_is_taken_is_told_before_the_work(cli: Cli, birds: Path, tm
 
 
 def test_misspelt_settings_methods_and_devices(cli: Cli, birds: Path) -> None:
-    refused(cli("train", birds, "--set", "optimizer.rat=1"), "`optimizer.rat`", "did you mean `rate`?")
+    refused(cli("train", birds, "--set", "optimizer.momentun=1"), "`optimizer.momentun`", "did you mean `momentum`?")
     refused(cli("train", birds, "--method", "supconn"), "did you mean `supcon`?")
     refused(cli("train", birds, "--recipe", "defaullt"), "did you mean `default`?")
     refused(cli("embed", birds, "--out", "v.npy", "--device", "cudda"), "did you mean `cuda`?")

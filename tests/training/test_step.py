@@ -38,7 +38,7 @@ class Net(nn.Module):
         self.double()
 
     @staticmethod
-    def normed(rows):
+    def apply_norm(rows):
         return rows
 
     def forward(self, x):
