@@ -155,12 +155,14 @@ def test_another_package_adds_a_method_and_a_store(tmp_path: Path, monkeypatch: 
     assert {"shelf", "exact", "qdrant"} <= set(stores())
 
 
-def test_our_own_methods_and_stores_are_entry_points_that_load() -> None:
+def test_our_own_methods_and_stores_load() -> None:
     from importlib.metadata import entry_points
 
+    from lookalike import methods
+
+    assert {methods.find(name).name for name in methods.BUILT_IN} == set(methods.BUILT_IN)
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    for group in ("lookalike.methods", "lookalike.stores"):
-        known = {point.name: point for point in entry_points(group=group)}
-        assert set(project[group]) <= set(known), "install the checkout again: make setup"
-        for name in project[group]:
-            assert known[name].load().__name__
+    known = {point.name: point for point in entry_points(group="lookalike.stores")}
+    assert set(project["lookalike.stores"]) <= set(known), "install the checkout again: make setup"
+    for name in project["lookalike.stores"]:
+        assert known[name].load().__name__

@@ -19,7 +19,9 @@ def collapsed(found: Found, cell: Cell) -> int:
 def one_block(context: ClaimContext) -> ClaimOutcome:
     """N_B = K, K/N = 32, in both readings of the pairs, with and without momentum."""
     arms = {
-        (teacher, pairs): Cell(block=PROTOTYPES, teacher=teacher, more={} if pairs == "mean" else {"pairs": pairs})
+        (teacher, pairs): Cell(
+            block=PROTOTYPES, teacher=teacher, more={} if pairs == "mean" else {"pair_reduction": pairs}
+        )
         for pairs in ("mean", "sum")
         for teacher in ("ema", *WITHOUT)
     }

@@ -49,7 +49,7 @@ class Cell:
         steps = max(10, round(self.epochs * images / self.batch))
         method: dict[str, Any] = {"name": self.method, **self.more}
         if self.method == "carp":
-            method |= {"prototypes": self.prototypes, "block": self.block, "teacher": self.teacher}
+            method |= {"prototypes": self.prototypes, "block_size": self.block, "teacher": self.teacher}
         given: dict[str, Any] = {
             "method": method,
             "sampler": {"batch_size": self.batch},
@@ -70,8 +70,8 @@ def _others(method: str) -> dict[str, Any]:
     from lookalike import methods
 
     narrow: dict[str, dict[str, Any]] = {
-        "simsiam": {"dim": 512, "hidden": 512, "predicted": 128},
-        "dino": {"outputs": PROTOTYPES, "hidden": 512, "bottleneck": 128},
+        "simsiam": {"projection_dim": 512, "hidden_dim": 512, "prediction_dim": 128},
+        "dino": {"output_dim": PROTOTYPES, "hidden_dim": 512, "bottleneck_dim": 128},
         "moco": {"memory": {"size": 2048}},
     }
     found = methods.find(method)

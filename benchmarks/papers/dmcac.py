@@ -42,9 +42,12 @@ LIFT = 0.02  # own-class attention beyond the own-class share that is worth spea
 
 def full_retrieval(context: ClaimContext) -> ClaimOutcome:
     make = family(context.scale, "cars")
-    near = {name: make(f"share-{name}", {"method": {"share": share}}) for name, share in (("0.05", 0.05), ("0.2", 0.2))}
+    near = {
+        name: make(f"share-{name}", {"method": {"database_fraction": share}})
+        for name, share in (("0.05", 0.05), ("0.2", 0.2))
+    }
     full = {
-        (how, name): make(f"full-{how}-{name}", {"method": {"share": float(name), "full": how}})
+        (how, name): make(f"full-{how}-{name}", {"method": {"database_fraction": float(name), "full": how}})
         for how in ("constants", "gradient")
         for name in near
     }

@@ -39,7 +39,7 @@ def looked_at(run: Any) -> dict[str, float]:
 
     from lookalike.core.seeds import numpy_rng
     from lookalike.methods.collapse import mean_cosine
-    from lookalike.methods.dmcac_maps import Maps, diagonal
+    from lookalike.methods.dmcac_report import ClassMaps, diagonal
     from lookalike.models import Embedder
     from lookalike.training import checkpoint
     from lookalike.training.runner import load_table
@@ -58,7 +58,7 @@ def looked_at(run: Any) -> dict[str, float]:
     out["images"] = spent(parts, len(state.get("database", ())))
     kept = state.get("maps")
     if kept is not None and len(kept) and bool(torch.isfinite(kept[-1]).any()):
-        places = (Maps(*kept[0]), Maps(*kept[-1]), _unseen(z, table.take(rows).labels()[0], state))
+        places = (ClassMaps(*kept[0]), ClassMaps(*kept[-1]), _unseen(z, table.take(rows).labels()[0], state))
         for place, maps in zip(PLACES, places, strict=True):
             for name, found in zip(MAPS, maps, strict=True):
                 own = diagonal(found)
@@ -87,10 +87,10 @@ def _unseen(z: Any, labels: Any, state: Mapping[str, Any]) -> Any:
     import torch
 
     from lookalike.losses.dmcac import AttentionHeads, Database
-    from lookalike.methods.dmcac_maps import class_maps
-    from lookalike.methods.dmcac_split import part
+    from lookalike.methods.dmcac import split_database
+    from lookalike.methods.dmcac_report import class_maps
 
-    parted = part(labels, share=0.5, seed=0, tell=False)
+    parted = split_database(labels, fraction=0.5, seed=0, verbose=False)
     codes = torch.from_numpy(labels)
     heads = AttentionHeads(*state["heads.classifier"].shape)
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})

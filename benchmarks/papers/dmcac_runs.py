@@ -38,7 +38,7 @@ END_TO_END: dict[str, Any] = {"views": {"mode": "end_to_end", "num_cached": 0}, 
 BY_SET: dict[str, dict[str, Any]] = {"grocery": {"data": {"split": "classes", "test_fraction": 0.5}}}
 # What all runs of DMCAC share at small scale.
 OWN: dict[str, Any] = {
-    "method": {"views": VIEWS, "maps": [5, STEPS], "refresh": {"every": REFRESH, "unit": "steps"}},
+    "method": {"views": VIEWS, "map_steps": [5, STEPS], "refresh": {"every": REFRESH, "unit": "steps"}},
     "sampler": {"kind": "shuffle", "batch_size": QUERIES},
 }
 # The default for users; and as the paper's letter has it: heads as slow as the network, the divergence at τ = 1.

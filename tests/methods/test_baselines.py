@@ -11,7 +11,7 @@ from tests.methods.test_common import batch, context
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
-from lookalike.methods import Batch, lightly
+from lookalike.methods import Batch, _utils
 from lookalike.methods.dino import DINO, DINOSettings
 from lookalike.methods.simsiam import SimSiam, SimSiamSettings
 
@@ -23,11 +23,11 @@ def draw(*shape: int, name: str) -> torch.Tensor:
 
 
 def make_simsiam() -> SimSiam:
-    return SimSiam(SimSiamSettings.parse({"dim": 6, "hidden": 7, "predicted": 3}), context())
+    return SimSiam(SimSiamSettings.parse({"projection_dim": 6, "hidden_dim": 7, "prediction_dim": 3}), context())
 
 
 def make_dino(**more) -> DINO:
-    return DINO(DINOSettings.parse({"outputs": 9, "hidden": 7, "bottleneck": 5, **more}), context())
+    return DINO(DINOSettings.parse({"output_dim": 9, "hidden_dim": 7, "bottleneck_dim": 5, **more}), context())
 
 
 def test_simsiam_is_the_mean_cosine_of_prediction_and_the_other_view():
@@ -88,4 +88,4 @@ def test_the_gradient_reaches_the_backbone_and_heads(make):
 def test_without_the_library_the_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightly.loss", None)
     with pytest.raises(LookalikeError, match=r"pip install 'lookalike\[ssl\]'"):
-        lightly.part("loss", "DINOLoss", "dino")
+        _utils.import_lightly("loss", "DINOLoss", "dino")

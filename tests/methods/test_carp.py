@@ -12,11 +12,10 @@ from lookalike.core.errors import LookalikeError
 from lookalike.data import Preprocess, RandomView
 from lookalike.losses.carp import carp_reference, draw_partition
 from lookalike.methods import Batch, LearningRates
-from lookalike.methods.carp import CARP, CARPSettings
-from lookalike.methods.choosing import choose_blocks
+from lookalike.methods.carp import CARP, CARPSettings, choose_blocks
 from lookalike.models.prototypes import Prototypes
 
-SMALL = {"prototypes": 12, "block": 4, "dim": 5, "hidden": 7}
+SMALL = {"prototypes": 12, "block_size": 4, "projection_dim": 5, "hidden_dim": 7}
 
 
 def make(**settings) -> CARP:
@@ -35,12 +34,12 @@ def logits(method: CARP, name: str, prototypes: torch.Tensor) -> torch.Tensor:
 def test_the_loss_is_that_of_the_networks_logits():
     method = make()
     with torch.no_grad():
-        method.teacher_assigner.prototypes.add_(0.1)  # student and teacher must not be the same by chance
+        method.teacher_head.prototypes.add_(0.1)  # student and teacher must not be the same by chance
     found = method.embed(batch())
     assert found["student"].shape == (12, 2, 5) and found["student"].requires_grad
     assert found["teacher"].shape == (12, 2, 5) and not found["teacher"].requires_grad
-    student = logits(method, "student", method.assigner.prototypes)
-    teacher = logits(method, "teacher", method.teacher_assigner.prototypes)
+    student = logits(method, "student", method.prototype_head.prototypes)
+    teacher = logits(method, "teacher", method.teacher_head.prototypes)
     order = draw_partition("random", 12, 0, 1)
     wanted = carp_reference(student, teacher, order, 4)
     assert method.loss(found, joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
@@ -73,24 +72,24 @@ def test_the_teacher_takes_in_what_the_step_was_computed_with():
     """ξ ← η ξ + (1 − η) θ with the θ before the optimizer's step; η from 0.9 to 1 along a cosine."""
     method = make(momentum=0.9)
     with torch.no_grad():
-        for parameter in [*method.context.model.parameters(), *method.assigner.parameters()]:
+        for parameter in [*method.context.model.parameters(), *method.prototype_head.parameters()]:
             parameter.add_(1.0)
     for step in (1, 6, 10):
         method.context.step = step
         eta = 1 - 0.1 * (1 + math.cos(math.pi * (step - 1) / 10)) / 2
         assert method.momentum == pytest.approx(eta)
-        before = method.teacher_assigner.prototypes.clone()
+        before = method.teacher_head.prototypes.clone()
         method.before_update()
-        wanted = eta * before + (1 - eta) * method.assigner.prototypes
-        assert torch.allclose(method.teacher_assigner.prototypes, wanted, atol=1e-6)
-    assert not any(p.requires_grad for p in [*method.teacher.parameters(), *method.teacher_assigner.parameters()])
+        wanted = eta * before + (1 - eta) * method.prototype_head.prototypes
+        assert torch.allclose(method.teacher_head.prototypes, wanted, atol=1e-6)
+    assert not any(p.requires_grad for p in [*method.teacher.parameters(), *method.teacher_head.parameters()])
     assert make(momentum=0.9, momentum_schedule="constant").momentum == 0.9
 
 
 def test_statistics_of_batch_norm_are_each_networks_own():
     method = make()
     method.embed(batch())
-    student, teacher = method.assigner.projection[1], method.teacher_assigner.projection[1]
+    student, teacher = method.prototype_head.projection[1], method.teacher_head.projection[1]
     assert not torch.equal(student.running_mean, torch.zeros(7))
     before = teacher.running_mean.clone()
     method.before_update()
@@ -102,7 +101,7 @@ def test_previous_is_one_step_old_and_stopgrad_is_now():
     for method in (old, now):
         method.before_update()
         with torch.no_grad():  # the optimizer's step
-            method.assigner.projection[0].weight.add_(0.3 * method.assigner.projection[0].weight.roll(1, 0))
+            method.prototype_head.projection[0].weight.add_(0.3 * method.prototype_head.projection[0].weight.roll(1, 0))
     found = old.embed(batch())
     assert not torch.allclose(found["teacher"], found["student"][:, :2], atol=1e-4)
     old.before_update()
@@ -118,7 +117,9 @@ def test_siamese_has_twice_the_gradient_of_stopgrad():
     for who in ("stopgrad", "siamese"):
         method = make(teacher=who)
         method.loss(method.embed(batch()), joint(batch())).backward()
-        gradients[who] = [p.grad for p in [*method.context.model.backbone.parameters(), *method.assigner.parameters()]]
+        gradients[who] = [
+            p.grad for p in [*method.context.model.backbone.parameters(), *method.prototype_head.parameters()]
+        ]
     for one, two in zip(gradients["stopgrad"], gradients["siamese"], strict=True):
         assert torch.allclose(two, 2 * one, atol=1e-6)
 
@@ -126,24 +127,24 @@ def test_siamese_has_twice_the_gradient_of_stopgrad():
 def test_shared_prototypes_are_the_students():
     method = make(share_prototypes=True)
     with torch.no_grad():
-        method.assigner.prototypes.mul_(-1)
-    student = logits(method, "student", method.assigner.prototypes)
-    teacher = logits(method, "teacher", method.assigner.prototypes)
+        method.prototype_head.prototypes.mul_(-1)
+    student = logits(method, "student", method.prototype_head.prototypes)
+    teacher = logits(method, "teacher", method.prototype_head.prototypes)
     wanted = carp_reference(student, teacher, draw_partition("random", 12, 0, 1), 4)
     assert method.loss(method.embed(batch()), joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
 def test_two_ways_of_looking_and_small_crops():
     view = RandomView(Preprocess(size=224, crop=1.0), scale=(0.2, 1.0), color_jitter=0.5, grayscale=0.2)
-    first, second, *rest = make(local=6).views(view)
+    first, second, *rest = make(local_crops=6).views(view)
     assert (first.blur, first.solarize) == (1.0, 0.0) and (second.blur, second.solarize) == (0.1, 0.2)
-    assert all((look.jitter, look.saturation, look.gray) == (0.5, 0.5, 0.2) for look in (first, second))
+    assert all((look.color_jitter, look.saturation, look.grayscale) == (0.5, 0.5, 0.2) for look in (first, second))
     assert len(rest) == 6 and all(v.pre.size == 96 and v.scale == (0.05, 0.2) and v.blur == 0.5 for v in rest)
     assert make(asymmetric=False).views(view) == [view, view]
 
 
 def test_small_crops_go_through_the_student_only():
-    method = make(local=2)
+    method = make(local_crops=2)
     rows = batch()
     four = Batch((*rows.views, rows.views[0] + 0.1, rows.views[1] - 0.1), "pixels", rows.labels, rows.ids)
     seen = []
@@ -159,7 +160,7 @@ def test_small_crops_go_through_the_student_only():
     assert found["student"].shape == (12, 4, 5) and found["teacher"].shape == (12, 2, 5)
     assert seen == [(False, 48), (True, 24)]  # crops of one size go through the network together
     method.loss(found, joint(rows)).backward()
-    with pytest.raises(LookalikeError, match="Small crops need pixels"):
+    with pytest.raises(LookalikeError, match="Local crops need pixels"):
         method.embed(Batch(four.views, "pooled", rows.labels, rows.ids))
 
 
@@ -171,9 +172,9 @@ def test_what_is_kept_is_the_teacher_with_its_prototypes():
     method.eval()
     kept = Prototypes(method.export_tensors())
     features = method.crops(batch(), method.teacher, 1).detach()
-    z = method.teacher_assigner.projection(features)
+    z = method.teacher_head.projection(features)
     assert torch.allclose(kept.project(features), z, atol=1e-5)  # batch-norm is folded in
-    scores = z @ torch.nn.functional.normalize(method.teacher_assigner.prototypes, dim=1).t()
+    scores = z @ torch.nn.functional.normalize(method.teacher_head.prototypes, dim=1).t()
     assigned = kept.assign(features.numpy())
     assert assigned.prototype.tolist() == scores.argmax(1).tolist()
     best = scores.topk(2, dim=1).values
@@ -216,8 +217,8 @@ def test_what_is_asked_for_is_taken_or_refused():
     with pytest.raises(LookalikeError, match="cannot be divided into blocks of 3"):
         choose_blocks(100, 64, 4096, 3)
     with pytest.raises(LookalikeError, match="A block of 1"):
-        make(block=1)
+        make(block_size=1)
     with pytest.raises(LookalikeError, match="larger than the number of prototypes"):
-        make(block=16)
+        make(block_size=16)
     with pytest.raises(LookalikeError, match="cannot be divided into blocks"):
         choose_blocks(100, 64, 13 * 2 + 1 + 2)

@@ -17,11 +17,11 @@ from lookalike.methods.collapse import (
     FALLING,
     HEALTHY,
     STALLED,
-    Guard,
-    Sizes,
+    CollapseMonitor,
+    RunSize,
     effective_rank,
     expected_balance,
-    spread,
+    feature_spread,
 )
 
 
@@ -46,18 +46,22 @@ def test_the_table_of_the_spec(images, block, drawn):
 
 def test_spread_and_rank_of_features():
     rows = torch.randn(400, 20, generator=torch_rng(0, "rows"))
-    assert spread(rows) == pytest.approx(1, abs=0.1) and effective_rank(rows) == pytest.approx(20, abs=1)
+    assert feature_spread(rows) == pytest.approx(1, abs=0.1) and effective_rank(rows) == pytest.approx(20, abs=1)
     one = rows[:1].repeat(400, 1)
-    assert spread(one) == pytest.approx(0, abs=1e-3) and effective_rank(one) == pytest.approx(1, abs=0.01)
+    assert feature_spread(one) == pytest.approx(0, abs=1e-3) and effective_rank(one) == pytest.approx(1, abs=0.01)
 
 
-def guard(**sizes) -> Guard:
-    return Guard(Sizes(**{"prototypes": 2048, "block": 128, "batch": 64, "steps": 1000, "teacher": "ema", **sizes}))
+def guard(**sizes) -> CollapseMonitor:
+    return CollapseMonitor(
+        RunSize(**{"prototypes": 2048, "block_size": 128, "batch": 64, "steps": 1000, "teacher": "ema", **sizes})
+    )
 
 
-def read(found: Guard, step: int, *, clusters: float = 30.0, consistency: float = 2.0, balance: float = 0.5) -> dict:
+def read(
+    found: CollapseMonitor, step: int, *, clusters: float = 30.0, consistency: float = 2.0, balance: float = 0.5
+) -> dict:
     chosen = torch.arange(4) + 4 * step
-    return found.read(step, consistency, balance, math.log(clusters), balance + 0.2, 0.1, chosen)
+    return found.update(step, consistency, balance, math.log(clusters), balance + 0.2, 0.1, chosen)
 
 
 def test_the_readings():
@@ -79,21 +83,21 @@ def test_it_is_silent_at_the_start_and_then_speaks_at_once():
     found = guard()
     states = [read(found, step, clusters=1.2)["state"] for step in range(1, 60)]
     assert states == [HEALTHY] * 50 + [COLLAPSED] * 9
-    assert "has collapsed at step 59" in found.sentence(COLLAPSED, 1.2, 2.0, 59)
+    assert "has collapsed at step 59" in found.message(COLLAPSED, 1.2, 2.0, 59)
 
 
 def test_a_fall_by_half_within_fifty_steps():
     found = guard()
     states = [read(found, step, clusters=40 if step <= 100 else 18)["state"] for step in range(1, 160)]
     assert states[:100] == [HEALTHY] * 100 and states[100:150] == [FALLING] * 50 and states[150:] == [HEALTHY] * 9
-    assert "is collapsing" in found.sentence(FALLING, 18.0, 2.0, 110)
+    assert "is collapsing" in found.message(FALLING, 18.0, 2.0, 110)
 
 
 def test_a_stall_is_told_from_a_collapse():
     found = guard()
     told = [read(found, step, clusters=1.01, consistency=0.97 * math.log(128), balance=0.01) for step in range(1, 60)]
     assert told[-1]["state"] == STALLED
-    assert "Raise `optimizer.lr`" in found.sentence(STALLED, 1.01, 4.7, 59)
+    assert "Raise `optimizer.lr`" in found.message(STALLED, 1.01, 4.7, 59)
 
 
 def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
@@ -101,15 +105,17 @@ def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
         found = guard(**sizes)
         for step in range(1, 60):
             read(found, step, clusters=1.5)
-        return found.sentence(COLLAPSED, 1.5, 2.0, 59)
+        return found.message(COLLAPSED, 1.5, 2.0, 59)
 
-    assert "`method.block` smaller: 512 is more than twice the batch of 64" in advice(block=512, teacher="stopgrad")
+    assert "`method.block_size` smaller: 512 is more than twice the batch of 64" in advice(
+        block_size=512, teacher="stopgrad"
+    )
     assert "`method.teacher` to ema: it is stopgrad" in advice(teacher="stopgrad")
     assert "raise `sampler.batch_size` (now 64) or `method.weight`" in advice()
     fast = guard()
     for step in range(1, 60):
         read(fast, step, clusters=1.5, consistency=4.0 if step < 30 else 0.5)
-    assert "lower `optimizer.lr`" in fast.sentence(COLLAPSED, 1.5, 0.5, 59)
+    assert "lower `optimizer.lr`" in fast.message(COLLAPSED, 1.5, 0.5, 59)
 
 
 def test_a_resumed_guard_speaks_as_an_unbroken_one():
@@ -126,7 +132,7 @@ def test_a_run_without_balance_collapses_and_is_told(capsys):
     """No weight on the balance: every image goes to the same prototypes, and the guard says so soon."""
     method = CARP(CARPSettings.parse({**SMALL, "weight": 0.0, "teacher": "stopgrad"}), context())
     method.context.steps = 200
-    parameters = [*method.context.model.backbone.parameters(), *method.assigner.parameters()]
+    parameters = [*method.context.model.backbone.parameters(), *method.prototype_head.parameters()]
     solver = torch.optim.Adam(parameters, lr=0.05)
     states = []
     for step in range(1, 71):

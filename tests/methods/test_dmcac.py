@@ -16,10 +16,8 @@ from lookalike.core.seeds import torch_rng
 from lookalike.losses.dmcac import AttentionHeads, Database
 from lookalike.memory import retriever
 from lookalike.methods import Batch
-from lookalike.methods.dmcac import DMCAC
-from lookalike.methods.dmcac_maps import class_maps, diagonal
-from lookalike.methods.dmcac_settings import DMCACSettings
-from lookalike.methods.dmcac_split import part
+from lookalike.methods.dmcac import DMCAC, DMCACSettings, split_database
+from lookalike.methods.dmcac_report import class_maps, diagonal
 
 IMAGES = 36
 
@@ -47,7 +45,7 @@ def make(place=None, **settings) -> DMCAC:
 
 
 def queries(method: DMCAC, count=4, views=3, seed=0):
-    ids = torch.from_numpy(method.parted.queries[:count])
+    ids = torch.from_numpy(method.split.queries[:count])
     middle = torch.randn(count, 1, DIM, generator=torch_rng(seed, "middle"))
     z = normalize(middle + 0.5 * torch.randn(count, views, DIM, generator=torch_rng(seed, "views")), dim=-1)
     return z, Batch((), "pooled", method.context.labels[ids], ids)
@@ -59,8 +57,8 @@ def step(method: DMCAC, number: int = 1, **of):
     z.requires_grad_()
     given = {"z": z}
     if method.settings.head_input == "raw":
-        given["length"] = torch.linspace(5, 20, z.shape[0] * z.shape[1]).view(z.shape[:2])
-        method.encode = lambda ids: (method.context.encode(ids), torch.linspace(4, 9, len(ids)))
+        given["norm"] = torch.linspace(5, 20, z.shape[0] * z.shape[1]).view(z.shape[:2])
+        method.encode_rows = lambda ids: (method.context.encode(ids), torch.linspace(4, 9, len(ids)))
     loss = method.loss(given, rows)
     loss.backward()
     method.after_backward()
@@ -73,33 +71,33 @@ def step(method: DMCAC, number: int = 1, **of):
 def test_a_class_gives_its_share_and_keeps_one_at_least():
     counts = [2, 3, 7, 8, 12, 41, 60]
     labels = np.repeat(np.arange(len(counts)), counts)
-    found = part(labels, share=0.2, seed=0)
+    found = split_database(labels, fraction=0.2, seed=0)
     ours = Counter(labels[found.database].tolist())
     assert [ours[c] for c in range(len(counts))] == [1, 1, 1, 2, 2, 8, 12]
     assert [ours[c] for c in range(len(counts))] == [naive.database_count(n, 0.2) for n in counts]
     assert sorted([*found.queries, *found.database]) == list(range(len(labels)))
     for share in (0.05, 0.5, 0.9):
-        ours = Counter(labels[part(labels, share=share, seed=0).database].tolist())
+        ours = Counter(labels[split_database(labels, fraction=share, seed=0).database].tolist())
         assert [ours[c] for c in range(len(counts))] == [naive.database_count(n, share) for n in counts]
 
 
 def test_the_draw_is_its_seed_and_leaves_out_what_has_no_label():
     labels = np.repeat(np.arange(5), 20)
     labels[3] = -1
-    first, again, other = (part(labels, share=0.2, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (split_database(labels, fraction=0.2, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(first.database, again.database) and not np.array_equal(first.database, other.database)
     assert 3 not in first.queries and 3 not in first.database
 
 
 def test_single_images_are_searched_only_and_named(capsys):
     labels = np.array([0, 0, 0, 1, 2, 2])
-    found = part(labels, share=0.2, seed=0)
+    found = split_database(labels, fraction=0.2, seed=0)
     assert 3 in found.database and 1 not in labels[found.queries]
-    assert "1 class has one image and asks nothing, but stands in the database" in capsys.readouterr().err
-    part(np.array([0, 0, 0, 1, 2, 2, 3]), share=0.2, seed=0, tell=True)
-    assert "2 classes have one image each and ask nothing, but stand" in capsys.readouterr().err
-    with pytest.raises(LookalikeError, match="No class has two images or more"):
-        part(np.arange(6), share=0.2, seed=0)
+    assert "1 class has a single image, which is in the database only" in capsys.readouterr().err
+    split_database(np.array([0, 0, 0, 1, 2, 2, 3]), fraction=0.2, seed=0, verbose=True)
+    assert "2 classes have a single image, which is in the database only" in capsys.readouterr().err
+    with pytest.raises(LookalikeError, match="No class has two or more images"):
+        split_database(np.arange(6), fraction=0.2, seed=0)
 
 
 class Columns:
@@ -120,23 +118,23 @@ def test_a_split_of_ones_own_names_the_classes_it_cannot_answer(capsys):
     roles = ["query", "database", "query", "query"]
     table = Columns(label=names, role=roles)
     with pytest.raises(LookalikeError, match="1 of 2 query classes have no image in the database: `gull`"):
-        part(labels, share=0.2, seed=0, table=table, column="role")
-    found = part(labels, share=0.2, seed=0, table=table, column="role", unanswered=True)
+        split_database(labels, fraction=0.2, seed=0, table=table, column="role")
+    found = split_database(labels, fraction=0.2, seed=0, table=table, column="role", allow_unanswered=True)
     assert found.queries.tolist() == [0, 2, 3] and found.database.tolist() == [1]
     assert "66.7% of the queries have no image of their class" in capsys.readouterr().err
     with pytest.raises(LookalikeError, match="no column `part`"):
-        part(labels, share=0.2, seed=0, table=table, column="part")
-    with pytest.raises(LookalikeError, match="holds `gull`; it must say"):
-        part(labels, share=0.2, seed=0, table=table, column="label")
-    with pytest.raises(LookalikeError, match="No row of the column `role` is a `query`"):
-        part(labels, share=0.2, seed=0, table=Columns(role=["database"] * 4), column="role")
-    with pytest.raises(LookalikeError, match="is in the `database`"):
-        part(labels, share=0.2, seed=0, table=Columns(role=["query"] * 4), column="role")
+        split_database(labels, fraction=0.2, seed=0, table=table, column="part")
+    with pytest.raises(LookalikeError, match="contains `gull`; every value must be"):
+        split_database(labels, fraction=0.2, seed=0, table=table, column="label")
+    with pytest.raises(LookalikeError, match="The column `role` has no `query`"):
+        split_database(labels, fraction=0.2, seed=0, table=Columns(role=["database"] * 4), column="role")
+    with pytest.raises(LookalikeError, match="has no `database`"):
+        split_database(labels, fraction=0.2, seed=0, table=Columns(role=["query"] * 4), column="role")
 
 
 def test_more_neighbors_than_rows_are_all_rows(capsys):
     method = make(k=50)
-    assert method.k == len(method.parted.database) == 6
+    assert method.k == len(method.split.database) == 6
     assert "retrieves all of them, not 50" in capsys.readouterr().err
     make(k=50, full="constants")
     assert not capsys.readouterr().err, "where all are taken nothing is retrieved"
@@ -153,7 +151,7 @@ def test_more_neighbors_than_rows_are_all_rows(capsys):
 def test_the_loss_is_that_of_the_loop(full, retriever):
     method = make(full=full, retriever=retriever, store="exact", weights={"divergence": 2.0, "classes": 0.5})
     loss, z = step(method)
-    rows = method.rows.double()
+    rows = method.vectors.double()
     heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
     labels = queries(method)[1].labels
     given = {"k": 3 if full == "no" else None, "temperature": 0.1, "weights": (2.0, 0.5, 1.0)}
@@ -181,7 +179,7 @@ def test_everything_promised_is_logged():
     assert logs["union/missing"] == pytest.approx(sum(o == 0 for o in own) / len(own))
     masses = []
     for views, label, members, real in zip(z.detach(), labels, *found, strict=True):
-        near = method.rows[members[real]]
+        near = method.vectors[members[real]]
         for view in views:
             logits = (method.heads.query @ view) @ (near @ method.heads.key.t()).t() / DIM**0.5
             masses.append(float((torch.softmax(logits.detach(), 0) * (there[members[real]] == label)).sum()))
@@ -235,7 +233,7 @@ def test_a_collapse_is_told_once(capsys):
     z = torch.ones(4, 2, DIM) / DIM**0.5
     for _ in range(2):
         method.loss({"z": z}, queries(method)[1])
-    assert capsys.readouterr().err.count("falling onto one point") == 1
+    assert capsys.readouterr().err.count("collapsing to one point") == 1
 
 
 # ---- the database ------------------------------------------------------------------------------------
@@ -258,9 +256,9 @@ def test_the_database_is_made_anew_when_it_is_due():
 
 def test_how_stale_it_was_is_logged_when_it_is_made():
     _, method = made_at("steps", 2, 2, 5)
-    old = method.rows.clone()
+    old = method.vectors.clone()
     step(method, 3)
-    assert method.context.logs["database/cosine"] == pytest.approx((old * method.rows).sum(1).mean().item())
+    assert method.context.logs["database/cosine"] == pytest.approx((old * method.vectors).sum(1).mean().item())
     assert method.context.logs["database/age"] == 0
     cosine = method.context.logs["database/cosine"]
     method.context.logs.clear()
@@ -271,7 +269,7 @@ def test_how_stale_it_was_is_logged_when_it_is_made():
     step(again, 4)
     assert again.context.logs["database/cosine"] == cosine  # a resumed run too
     stored = method.memory_rows(64)
-    assert stored.ids.tolist() == method.parted.database.tolist() and torch.equal(stored.adapted, method.rows)
+    assert stored.ids.tolist() == method.split.database.tolist() and torch.equal(stored.adapted, method.vectors)
 
 
 def test_a_stale_database_is_part_of_the_state():
@@ -292,7 +290,7 @@ def test_a_retriever_is_made_again_with_the_rows():
     first = method._retriever
     step(method, 2)
     assert method._retriever is not first
-    assert method._retriever.index.reconstruct(0) == pytest.approx(method.rows[0].numpy())
+    assert method._retriever.index.reconstruct(0) == pytest.approx(method.vectors[0].numpy())
 
 
 def test_an_index_that_finds_too_little_is_not_built_again(monkeypatch, capsys):
@@ -314,8 +312,8 @@ def test_full_retrieval_with_gradient_sends_the_database_its_own():
     _, z = step(method, 1)
     step(method, 2)
     assert len(place.asked) == 2 and len(sent) == 2  # embedded at every step
-    assert sent[0][0].tolist() == method.parted.database.tolist()
-    rows = method.rows.double().requires_grad_()
+    assert sent[0][0].tolist() == method.split.database.tolist()
+    rows = method.vectors.double().requires_grad_()
     heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
     labels = queries(method)[1].labels
     slow, _ = naive.dmcac(z.detach().double(), labels, rows, heads, k=None, temperature=0.1, weights=(1, 0, 1))
@@ -328,11 +326,11 @@ def test_raw_rows_are_as_long_as_the_head_makes_them():
     images = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
     found = method.embed(batch())
     raw = place.model.head(place.model.pooled_from("", batch().views[1]))
-    assert torch.allclose(found["length"][:, 1], raw.norm(dim=1))
+    assert torch.allclose(found["norm"][:, 1], raw.norm(dim=1))
     place.step = 1
     loss = method.loss(found, Batch((), "pooled", batch().labels, batch().ids))
-    wanted = place.model.head(place.model.pooled_from("", images[method.parted.database])).norm(dim=1)
-    assert torch.allclose(method.lengths, wanted)
+    wanted = place.model.head(place.model.pooled_from("", images[method.split.database])).norm(dim=1)
+    assert torch.allclose(method.norms, wanted)
     loss.backward()
     unit = DMCAC(DMCACSettings.parse({"k": 2}), context())
     assert unit.loss({"z": found["z"].detach()}, batch()).item() != pytest.approx(loss.item())
@@ -344,7 +342,7 @@ def test_views_the_first_plain():
 
     default = RandomView(Preprocess(32), rand_augment="rand-m9")
     views = make().views(default)
-    assert len(views) == 6 and views[0].augment == "" and all(view is default for view in views[1:])
+    assert len(views) == 6 and views[0].rand_augment == "" and all(view is default for view in views[1:])
     assert isinstance(make(first_view="center").views(default)[0], CenterView)
 
 
@@ -370,11 +368,11 @@ def test_maps_by_class_are_those_of_a_loop(k):
                 share[there[m]] += 1 / len(found)
                 mass[there[m]] += w
         count = (labels == c).sum()
-        assert torch.allclose(maps.share[c], share / count, atol=1e-6)
+        assert torch.allclose(maps.fraction[c], share / count, atol=1e-6)
         assert torch.allclose(maps.attention[c], mass / count, atol=1e-6)
-        assert torch.allclose(maps.whole[c], whole / count, atol=1e-6)
+        assert torch.allclose(maps.full_attention[c], whole / count, atol=1e-6)
         assert torch.allclose(maps.cosine[c], cosine / count, atol=1e-6)
-    assert torch.isnan(maps.share[2]).all()
+    assert torch.isnan(maps.fraction[2]).all()
     assert diagonal(torch.eye(4)) == (1.0, 0.0, 1.0)
 
 
@@ -386,23 +384,23 @@ def test_a_line_whose_most_is_on_a_class_that_is_not_drawn_is_not_on_the_diagona
 
 def test_a_map_without_queries_is_empty(monkeypatch):
     """The first classes are all searched and never ask."""
-    from lookalike.methods import dmcac, dmcac_maps
+    from lookalike.methods import dmcac, dmcac_report
 
-    for module in (dmcac, dmcac_maps):
-        monkeypatch.setattr(module, "CLASSES", 1)
+    for module in (dmcac, dmcac_report):
+        monkeypatch.setattr(module, "MAX_CLASSES", 1)
     place = around(labels=torch.tensor([0, *[1, 2] * 17, 1]))
-    method = make(place, maps=[1])
-    assert 0 not in place.labels[method.parted.queries]
+    method = make(place, map_steps=[1])
+    assert 0 not in place.labels[method.split.queries]
     step(method, 1)
     method.after_step()
     assert method.maps.shape[-2:] == (1, 3) and torch.isnan(method.maps).all()
 
 
 def test_maps_are_kept_at_the_steps_asked_for():
-    method = make(maps=[2, 5])
+    method = make(map_steps=[2, 5])
     for number in (1, 2):
         step(method, number)
         method.after_step()
     assert torch.isfinite(method.maps[0]).all() and torch.isnan(method.maps[1]).all()
     assert torch.allclose(method.maps[0, :3].sum(2), torch.ones(3, 3))
-    assert torch.equal(make(maps=[2, 5]).state_dict()["maps"].isnan(), torch.ones(2, 4, 3, 3, dtype=torch.bool))
+    assert torch.equal(make(map_steps=[2, 5]).state_dict()["maps"].isnan(), torch.ones(2, 4, 3, 3, dtype=torch.bool))

@@ -14,7 +14,7 @@ from lookalike.methods.moco import MoCo, MoCoSettings
 
 
 def make(**settings) -> MoCo:
-    return MoCo(MoCoSettings.parse({"dim": 5, "memory": {"size": 30}, **settings}), context())
+    return MoCo(MoCoSettings.parse({"projection_dim": 5, "memory": {"size": 30}, **settings}), context())
 
 
 def pair(number: int) -> dict[str, torch.Tensor]:

@@ -27,10 +27,10 @@ def loss_of(method, z=None):
 
 def test_what_remains_when_the_parts_are_off():
     plain = loss_of(make("margin")).item()
-    assert loss_of(make("r_margin", beta=1.2, apart=0.0)).item() == plain
+    assert loss_of(make("r_margin", beta=1.2, switch_probability=0.0)).item() == plain
     assert loss_of(make("uniform_prior", weight=0.0)).item() == plain
     base = loss_of(make("r_margin")).item()
-    assert loss_of(make("s2sd", targets=[], features=0.0)).item() == base
+    assert loss_of(make("s2sd", target_dims=[], feature_weight=0.0)).item() == base
     assert loss_of(make("r_margin", beta=1.2)).item() != plain
     assert loss_of(make("s2sd")).item() != base
 
@@ -53,7 +53,7 @@ def test_divas_tasks_reach_their_heads(tasks):
 
 
 def test_divas_slow_copy_and_queue():
-    method = make("diva", queue=30, momentum=0.5)
+    method = make("diva", queue_size=30, momentum=0.5)
     head = method.context.model.head
     before = head.weight.detach().clone()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_divas_slow_copy_and_queue():
     assert torch.equal(head.weight, kept)  # the slow weights were in it for a moment only
     for _ in range(3):
         method.after_step()
-    slow = method.get_buffer(f"slow_{[id(p) for p in method._moving].index(id(head.weight))}")
+    slow = method.get_buffer(f"momentum_{[id(p) for p in method._trained].index(id(head.weight))}")
     assert torch.allclose(slow, before + (1 - 0.5**3))
     assert int(method.filled) == 36
     assert (method.queue.norm(dim=1) - 1).abs().max() < 1e-5
@@ -79,7 +79,7 @@ def test_permuted_labels_are_dealt_out_and_come_back_in_any_order():
 
 
 def test_the_discriminator_steps_as_adam_does():
-    method = make("uniform_prior", every=1, rate=0.01)
+    method = make("uniform_prior", update_every=1, lr=0.01)
     loss_of(method)
     twin = [layer.clone().requires_grad_() for layer in method.layers]
     adam = torch.optim.Adam(twin, lr=0.01, betas=(0.5, 0.999))
@@ -104,7 +104,7 @@ def test_the_priors_rows_get_the_spread_of_uniform_noise():
 
 def test_a_teacher_draws_the_student():
     """A step along S2SD's feature term brings the similarities nearer to those of the features."""
-    method = make("s2sd", targets=[], features=1.0)
+    method = make("s2sd", target_dims=[], feature_weight=1.0)
     found = method.embed(batch())
     from lookalike.losses.s2sd import distillation_loss
 

@@ -9,8 +9,7 @@ from tests.methods.test_common import DIM, batch, context
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.methods import Batch
-from lookalike.methods.memory_settings import MemorySettings
-from lookalike.methods.xbm import XBM, XBMSettings
+from lookalike.methods.xbm import XBM, MemorySettings, XBMSettings
 
 
 def make(around=None, **settings) -> XBM:
@@ -37,7 +36,7 @@ def step(method: XBM, number: int) -> float:
     ],
 )
 def test_a_memory_is_a_share_or_a_number_and_at_least_a_batch(size, images, rows):
-    assert MemorySettings(size=size).rows(images, 64) == rows
+    assert MemorySettings(size=size).num_rows(images, 64) == rows
 
 
 def test_without_a_memory_only_the_batch_is_compared():
@@ -50,7 +49,7 @@ def test_without_a_memory_only_the_batch_is_compared():
 
 
 def test_a_warm_up_is_the_batch_alone_and_leaves_the_memory_empty():
-    method, without = make(memory={"size": 36, "warmup": 2}), make(memory={"size": 0})
+    method, without = make(memory={"size": 36, "warmup_steps": 2}), make(memory={"size": 0})
     for number in (1, 2):
         assert step(method, number) == pytest.approx(step(without, number), rel=1e-6)
         assert method.memory.count == 0
@@ -70,7 +69,7 @@ def test_filling_encodes_random_training_images_once():
         return out
 
     around.encode = encode
-    method = make(around, memory={"size": 20, "warmup": 1, "fill": True, "drift": "none"})
+    method = make(around, memory={"size": 20, "warmup_steps": 1, "fill": True, "drift": "none"})
     step(method, 1)
     assert not asked
     step(method, 2)

@@ -30,17 +30,21 @@ def resolved(method, layout="", **settings):
     [
         ("ms", "", {"alpha": 2.0, "beta": 40.0, "epsilon": 0.1}),
         ("proxy_anchor", "cars", {"margin": 0.1, "alpha": 32.0, "std": 0.125}),
-        ("r_margin", "cub", {"beta": 0.6, "apart": 0.4}),
-        ("r_margin", "cars", {"beta": 0.6, "apart": 0.35}),
-        ("r_margin", "sop", {"beta": 0.9, "apart": 0.15}),
-        ("uniform_prior", "cars", {"weight": 0.2, "hidden": 100, "every": 10}),
-        ("uniform_prior", "sop", {"weight": 0.02, "hidden": 50, "every": 200}),
-        ("diva", "", {"alpha": 0.3, "decorrelation": 1500.0, "queue": 30 * 108}),
+        ("r_margin", "cub", {"beta": 0.6, "switch_probability": 0.4}),
+        ("r_margin", "cars", {"beta": 0.6, "switch_probability": 0.35}),
+        ("r_margin", "sop", {"beta": 0.9, "switch_probability": 0.15}),
+        ("uniform_prior", "cars", {"weight": 0.2, "hidden_dim": 100, "update_every": 10}),
+        ("uniform_prior", "sop", {"weight": 0.02, "hidden_dim": 50, "update_every": 200}),
+        ("diva", "", {"alpha": 0.3, "decorrelation": 1500.0, "queue_size": 30 * 108}),
         ("diva", "cars", {"alpha": 0.15, "decorrelation": 100.0}),
-        ("diva", "sop", {"alpha": 0.2, "decorrelation": 150.0, "queue": 70 * 108}),
-        ("s2sd", "cub", {"beta": 0.6, "apart": 0.4, "weight": 50.0, "features": 50.0, "features_from": 0}),
-        ("s2sd", "cars", {"apart": 0.3, "weight": 50.0}),
-        ("s2sd", "sop", {"beta": 0.9, "apart": 0.0, "weight": 5.0, "features_from": 1000}),
+        ("diva", "sop", {"alpha": 0.2, "decorrelation": 150.0, "queue_size": 70 * 108}),
+        (
+            "s2sd",
+            "cub",
+            {"beta": 0.6, "switch_probability": 0.4, "weight": 50.0, "feature_weight": 50.0, "feature_start_step": 0},
+        ),
+        ("s2sd", "cars", {"switch_probability": 0.3, "weight": 50.0}),
+        ("s2sd", "sop", {"beta": 0.9, "switch_probability": 0.0, "weight": 5.0, "feature_start_step": 1000}),
     ],
 )
 def test_constants_are_those_of_the_authors_for_these_images(method, layout, wanted):
@@ -51,8 +55,10 @@ def test_constants_are_those_of_the_authors_for_these_images(method, layout, wan
 def test_proxies_turn_at_the_authors_rate_and_the_user_has_the_last_word():
     assert resolved("proxy_anchor").optimizer.loss_lr == 0.02
     assert resolved("proxy_anchor", optimizer={"loss_lr": 0.1}).optimizer.loss_lr == 0.1
-    assert resolved("s2sd", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.9
-    assert resolved("r_margin", "cars", s2sd={"apart": 0.9}).method.own()["apart"] == 0.35  # not meant
+    assert resolved("s2sd", "cars", s2sd={"switch_probability": 0.9}).method.own()["switch_probability"] == 0.9
+    assert (
+        resolved("r_margin", "cars", s2sd={"switch_probability": 0.9}).method.own()["switch_probability"] == 0.35
+    )  # not meant
 
 
 def test_both_views_of_diva_differ():

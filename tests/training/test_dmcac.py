@@ -24,12 +24,11 @@ from lookalike.core.run import Run
 from lookalike.core.settings import merge
 from lookalike.memory.retriever import make_retriever
 from lookalike.methods import dmcac
-from lookalike.methods.dmcac import DMCAC
-from lookalike.methods.dmcac_split import part
+from lookalike.methods.dmcac import DMCAC, split_database
 from lookalike.training import checkpoint, train
 from lookalike.training.settings import resolve
 
-OWN = {"views": 3, "k": 3, "share": 0.3, "maps": [2], "refresh": {"every": 4}}
+OWN = {"views": 3, "k": 3, "database_fraction": 0.3, "map_steps": [2], "refresh": {"every": 4}}
 BASE = merge(SMALL, {"keep": "trained", "steps": 8, "sampler": {"kind": "shuffle", "batch_size": 10}, "method": OWN})
 CASES = {
     "cached": {"views": {"num_cached": 3}},
@@ -79,8 +78,8 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
     state = checkpoint.read(out / "checkpoints" / "last.pt")
     assert state["step"] == step - 1
     kept = state["method"]
-    assert len(kept["rows"]) == len(kept["database"]) > 0 and torch.isfinite(kept["maps"]).all()
-    assert int(kept["made"][0]) == (5 if case == "cached" else step - 1)
+    assert len(kept["vectors"]) == len(kept["database"]) > 0 and torch.isfinite(kept["maps"]).all()
+    assert int(kept["refreshed_at"][0]) == (5 if case == "cached" else step - 1)
     assert_same(train(resume=out, report=False), whole)
 
 
@@ -127,7 +126,7 @@ def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
         assert max(moved.values()) > 1e-3
         for name, value in ours["model"].items():
             assert torch.allclose(value, theirs["model"][name], atol=1e-5, rtol=1e-5), name
-        for name in ("heads.classifier", "heads.query", "heads.value", "rows"):
+        for name in ("heads.classifier", "heads.query", "heads.attention_classifier", "vectors"):
             assert torch.allclose(ours["method"][name], theirs["method"][name], atol=1e-5), name
         logs = [[row for row in Run(place / name).read_log() if "loss" in row] for name in ("one", "two")]
         assert len(logs[0]) == len(logs[1]) == 1
@@ -169,7 +168,7 @@ def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path
     settings = merge(BASE, changes)
     run = train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=tmp_path / "run")
     loop = loop_of(run)
-    rows = np.resize(loop.method.parted.database, 70)  # two blocks, and some images twice
+    rows = np.resize(loop.method.split.database, 70)  # two blocks, and some images twice
     given = torch.randn(70, loop.model.dim, generator=torch.Generator().manual_seed(0))
     loop.train_mode()
     loop.encode_backward(rows, given)
@@ -212,7 +211,7 @@ def test_the_papers_recipes_hold_the_papers_values(network, name):
     assert (settings.model.name, settings.model.size, settings.model.pooling) == (NETWORKS[network], 224, "cls")
     assert settings.model.crop == 224 / 256
     assert settings.head.kind == "none"  # the CLS token itself, 384 wide
-    assert (own.views, own.k, own.temperature, own.share, own.full) == (6, 12, 1.0, 0.2, "no")
+    assert (own.views, own.k, own.temperature, own.database_fraction, own.full) == (6, 12, 1.0, 0.2, "no")
     assert own.weights.model_dump() == {"divergence": 1.0, "classes": 1.0, "attention": 1.0}
     assert own.refresh.model_dump() == {"every": 15, "unit": "epochs"}
     assert (settings.views.mode, settings.views.flip, settings.views.rand_augment) == ("end_to_end", False, "rand-tv9")
@@ -232,16 +231,18 @@ def test_the_papers_runs_make_their_database_anew_when_the_specification_says(ne
     count, wanted = REFRESHES[name]
     settings = resolve(load(f"dmcac_{network}_{name}"))
     own = DMCAC.Settings.parse(settings.method.own())
-    parted = part(np.arange(count) % (count // 50), share=own.share, seed=0)  # classes large enough for the plain share
+    parted = split_database(
+        np.arange(count) % (count // 50), fraction=own.database_fraction, seed=0
+    )  # classes large enough for the plain share
     sampler = ShuffleSampler(len(parted.queries), size=settings.sampler.batch_size, seed=0)
     context = SimpleNamespace(step=0, epoch=0)
-    method = SimpleNamespace(settings=own, made=torch.tensor([0, 0]), context=context)
+    method = SimpleNamespace(settings=own, refreshed_at=torch.tensor([0, 0]), context=context)
     found = []
     for step in range(1, settings.steps + 1):
         context.step, context.epoch = step, (step - 1) // sampler.steps_per_epoch
-        if DMCAC.due(method):
+        if DMCAC.is_due(method):
             found.append(step - 1)  # so many steps were taken with the database before
-            method.made = torch.tensor([step, context.epoch])
+            method.refreshed_at = torch.tensor([step, context.epoch])
     assert found == wanted
 
 
@@ -272,10 +273,10 @@ def test_the_database_is_refreshed_through_a_graph(network, head, given, through
     monkeypatch.setattr(looping, "fused_graph", lambda *a: graphs.append(fused_graph(*a)) or graphs[-1])
     last = None
     for _ in range(2):
-        wanted = loop.method.encode(loop.method.parted.database)
+        wanted = loop.method.encode_rows(loop.method.split.database)
         with monkeypatch.context() as patch:
             patch.setattr(torch_runtime, "MIN_IMAGES", 2)
-            found = loop.method.encode(loop.method.parted.database)
+            found = loop.method.encode_rows(loop.method.split.database)
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, wanted, strict=True))
         assert loop.model.training and not any(value.is_inference() for value in found)
         assert last is None or not torch.allclose(found[0], last, atol=1e-3)
@@ -303,7 +304,7 @@ def test_how_stale_the_database_was_is_in_the_log(shown):
 
 
 def test_lengths_without_a_gradient_are_refused_where_the_database_learns():
-    with pytest.raises(LookalikeError, match="`full: gradient` would not be exact; leave it at unit"):
+    with pytest.raises(LookalikeError, match="`full: gradient` needs unit"):
         resolve(merge(BASE, {"method": {"name": "dmcac", "full": "gradient", "head_input": "raw"}}))
 
 
@@ -341,7 +342,7 @@ def test_the_report_shows_maps_and_what_the_views_found(shown):
         assert weights == sorted(weights, reverse=True) and 0 < sum(weights) <= 1 + 1e-6
     page = report(run=run.path).read_text(encoding="utf-8")
     assert "queries to database, by class" in page and "The diagonal in numbers" in page
-    assert "What the views of a query found" in page
+    assert "Retrievals per view" in page
 
 
 def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
@@ -352,15 +353,15 @@ def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     paths = table.take(division.train).column("path")
     searched = set(checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].tolist())
     path, other = (str(next(p for row, p in enumerate(paths) if (row in searched) == there)) for there in (False, True))
-    settings = merge(BASE, CASES["cached"], {"steps": 1, "method": {"show": [path]}})
+    settings = merge(BASE, CASES["cached"], {"steps": 1, "method": {"shown_queries": [path]}})
     found = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "own")
     hits = next(b for b in found.read_sections()["attention"]["blocks"] if b["kind"] == "hits")
     assert len(hits["rows"]) == 3
-    with pytest.raises(LookalikeError, match="no training image ends so"):
-        settings["method"]["show"] = ["nowhere.jpg"]
+    with pytest.raises(LookalikeError, match="no training image matches"):
+        settings["method"]["shown_queries"] = ["nowhere.jpg"]
         train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "none")
-    with pytest.raises(LookalikeError, match="is in the database: only queries are shown"):
-        settings["method"]["show"] = [other]
+    with pytest.raises(LookalikeError, match="is in the database; only queries can be shown"):
+        settings["method"]["shown_queries"] = [other]
         train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "searched")
 
 
@@ -371,7 +372,7 @@ def test_the_database_is_searched_by_the_model_alone(shown):
     run = shown
     names = Embedder.from_pretrained(run.path).state_dict()
     assert not [name for name in names if "query" in name or "mixture" in name]
-    assert {"heads.query", "heads.value", "rows", "database", "made"} <= set(
+    assert {"heads.query", "heads.attention_classifier", "vectors", "database", "refreshed_at"} <= set(
         checkpoint.read(run.checkpoints / "last.pt")["method"]
     )
 
@@ -413,7 +414,7 @@ def test_a_database_that_cannot_be_is_told_before_images_are_embedded(folder, ti
     from lookalike.training import setup
 
     monkeypatch.setattr(setup, "features_for", lambda *_, **__: pytest.fail("images were embedded"))
-    settings = merge(BASE, {"method": {"column": "side"}})
+    settings = merge(BASE, {"method": {"split_column": "side"}})
     with pytest.raises(LookalikeError, match="no column `side`"):
         train(data=folder, model=tiny, out=tmp_path / "run", method="dmcac", settings=settings, report=False)
 
@@ -428,12 +429,13 @@ def test_a_split_of_ones_own_is_trained_against(folder, tiny, tmp_path):
     listed = tmp_path / "images.csv"
     listed.write_text("\n".join(rows))
     own = merge(
-        BASE, {"steps": 4, "method": {"column": "side"}, "data": {"validation_fraction": 0.0, "test_fraction": 0.0}}
+        BASE,
+        {"steps": 4, "method": {"split_column": "side"}, "data": {"validation_fraction": 0.0, "test_fraction": 0.0}},
     )
     given = {"data": listed, "model": tiny, "method": "dmcac", "report": False}
     with pytest.raises(LookalikeError, match="class-00"):
         train(out=tmp_path / "refused", settings=own, **given)
-    run = train(out=tmp_path / "run", settings=merge(own, {"method": {"unanswered": True}}), **given)
+    run = train(out=tmp_path / "run", settings=merge(own, {"method": {"allow_unanswered": True}}), **given)
     told = [row for row in run.read_log() if "union/missing" in row]
     assert any(row["union/missing"] > 0 for row in told)
     database = checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].numpy()

@@ -22,7 +22,7 @@ from lookalike.training.batchnorm import split_statistics
 
 FEW = {
     "model": {"size": 32},
-    "method": {"dim": 8},
+    "method": {"projection_dim": 8},
     "memory": {"size": 40, "drift": "xbn"},
     "sampler": {"batch_size": 16},
     "steps": 6,

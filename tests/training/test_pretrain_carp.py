@@ -15,13 +15,14 @@ from tests.training.test_resume import assert_same
 
 import lookalike
 from lookalike.core.settings import merge
+from lookalike.methods import _heads
 from lookalike.methods.carp import CARP
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, pretrain, train
 
 FEW = {
     "model": {"size": 32},
-    "method": {"dim": 8, "hidden": 12, "prototypes": 24, "block": 8},
+    "method": {"projection_dim": 8, "hidden_dim": 12, "prototypes": 24, "block_size": 8},
     "sampler": {"batch_size": 16},
     "steps": 6,
     "evaluate_every": 3,
@@ -129,7 +130,7 @@ def test_the_backbone_waits_while_the_new_layers_learn(flat, tiny, tmp_path):  #
     student = Embedder.from_pretrained(done.path / "student")
     assert student.fingerprint() == Embedder.from_pretrained(tiny).fingerprint()
     state = checkpoint.read(done.checkpoints / "last.pt")["method"]
-    assert not torch.equal(state["assigner.prototypes"], state["teacher_assigner.prototypes"])
+    assert not torch.equal(state["prototype_head.prototypes"], state["teacher_head.prototypes"])
 
 
 def test_from_scratch_is_the_papers_setting(flat):  # noqa: F811
@@ -148,7 +149,7 @@ def test_from_scratch_is_the_papers_setting(flat):  # noqa: F811
 
 @pytest.mark.parametrize("teacher", ["ema", "previous", "stopgrad", "siamese"])
 def test_every_reading_of_the_teacher_runs_from_scratch(flat, tmp_path, teacher):  # noqa: F811
-    settings = merge(FEW, {"steps": 2, "method": {"teacher": teacher, "local": 1, "local_size": 24}})
+    settings = merge(FEW, {"steps": 2, "method": {"teacher": teacher, "local_crops": 1, "local_crop_size": 24}})
     run = pretrain(
         data=flat, model="test_efficientnet", from_scratch=True, settings=settings, out=tmp_path / "run", report=False
     )
@@ -193,7 +194,6 @@ def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):  # noqa: F811
 
 def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path):  # noqa: F811
     """One partition and one p̄ for all of them. Head's batch-norm is of each micro-batch, so it is taken out here."""
-    from lookalike.methods import assigner
 
     class Still(torch.nn.Identity):
         running_mean = running_var = None
@@ -205,7 +205,7 @@ def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path
         FEW, {"steps": 2, "schedule": {"freeze_backbone_steps": 0}, "optimizer": {"kind": "sgd", "lr": 0.01}}
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assigner.nn, "BatchNorm1d", Still)
+        patch.setattr(_heads.nn, "BatchNorm1d", Still)
         whole, parts = (
             last_state(
                 pretrain(

@@ -29,7 +29,7 @@ CASES = {
     "axbn": {"memory": MEMORY},
     "auto": {"memory": {**MEMORY, "r": "auto", "interval_mode": "noise", "batch_loss": True}, "steps": 20},
     "end to end": {
-        "memory": {**MEMORY, "drift": "xbn", "warmup": 2, "fill": True},
+        "memory": {**MEMORY, "drift": "xbn", "warmup_steps": 2, "fill": True},
         "views": {"mode": "end_to_end"},
         "model": {"freeze": "stage0"},
         "accumulation_steps": 2,

@@ -18,9 +18,9 @@ METHODS = {
     "margin": {},
     "r_margin": {},
     "arcface": {},
-    "uniform_prior": {"width": 8, "hidden": 6, "every": 2},
-    "diva": {"queue": 30, "hidden": 6},
-    "s2sd": {"targets": [20, 24]},
+    "uniform_prior": {"chunk_dim": 8, "hidden_dim": 6, "update_every": 2},
+    "diva": {"queue_size": 30, "hidden_dim": 6},
+    "s2sd": {"target_dims": [20, 24]},
 }
 MODES = {
     "cached": {"views": {"mode": "cached", "num_cached": 2}},

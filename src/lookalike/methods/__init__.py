@@ -1,13 +1,19 @@
-"""Training methods by name: the entry-point group `lookalike.methods`, ours and other packages' alike.
+"""Training methods by name: ours, those of other packages (entry points), and those registered in this process.
 
-A package adds one with
+A package adds a method with an entry point of the group `lookalike.methods`::
 
     [project.entry-points."lookalike.methods"]
     mine = "my_package.mine:Mine"        # a subclass of lookalike.methods.Method
+
+Example:
+    >>> from lookalike import methods
+    >>> methods.find("supcon").__name__
+    'SupCon'
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -18,31 +24,82 @@ if TYPE_CHECKING:
     from lookalike.methods.base import Batch, Context, LearningRates, Method
 
 GROUP = "lookalike.methods"
+BUILT_IN = {
+    "arcface": "pml_methods:ArcFace",
+    "carp": "carp:CARP",
+    "contrastive": "pml_methods:Contrastive",
+    "dino": "dino:DINO",
+    "diva": "diva:DiVA",
+    "dmcac": "dmcac:DMCAC",
+    "hyp": "hyp:Hyp",
+    "margin": "margin:Margin",
+    "moco": "moco:MoCo",
+    "ms": "pml_methods:MultiSimilarity",
+    "norm_softmax": "pml_methods:NormSoftmax",
+    "proxy_anchor": "pml_methods:ProxyAnchor",
+    "r_margin": "margin:RMargin",
+    "s2sd": "s2sd:S2SD",
+    "simsiam": "simsiam:SimSiam",
+    "supcon": "pml_methods:SupCon",
+    "triplet": "pml_methods:Triplet",
+    "uniform_prior": "uniform_prior:UniformPrior",
+    "xbm": "xbm:XBM",
+}
+"""Module and class of our methods."""
 _REGISTERED: dict[str, type[Method]] = {}
 
 __all__ = ["GROUP", "Batch", "Context", "LearningRates", "Method", "find", "names", "register"]
 
 
 def names() -> list[str]:
-    """The names a method can be asked for by."""
-    return sorted({point.name for point in entry_points(group=GROUP)} | set(_REGISTERED))
+    """Return the names of all methods, sorted.
+
+    Example:
+        >>> "carp" in names()
+        True
+    """
+    return sorted({point.name for point in entry_points(group=GROUP)} | set(BUILT_IN) | set(_REGISTERED))
 
 
 def find(name: str) -> type[Method]:
-    """The method of that name; a misspelt one is answered with the nearest."""
+    """Return the method of that name.
+
+    Args:
+        name: One of `names()`.
+
+    Returns:
+        The class of the method.
+
+    Raises:
+        LookalikeError: If there is no such method (with the nearest name), or its package cannot be imported.
+
+    Example:
+        >>> find("xbm").__name__
+        'XBM'
+    """
     choose(name, names(), "a training method")
     if name in _REGISTERED:
         return _REGISTERED[name]
+    method: type[Method]
+    if name in BUILT_IN:
+        module, attribute = BUILT_IN[name].split(":")
+        method = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return method
     point = next(p for p in entry_points(group=GROUP) if p.name == name)
     try:
-        found: type[Method] = point.load()
+        method = point.load()
     except (ImportError, AttributeError) as error:
         raise LookalikeError(f"The method `{name}` ({point.value}) cannot be loaded: {error}.") from error
-    return found
+    return method
 
 
 def register(name: str, method: type[Method]) -> None:
-    """Add a method for this process only, for notebooks and tests."""
+    """Register a method for this process only, for notebooks and tests.
+
+    Args:
+        name: Its name.
+        method: Its class.
+    """
     _REGISTERED[name] = method
 
 

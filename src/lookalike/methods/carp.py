@@ -1,68 +1,78 @@
-"""CARP: an image's views choose the same prototype, in blocks drawn anew at every step.
+"""CARP: views of an image are assigned to the same prototype, within random blocks of prototypes.
 
-Silva and Ramírez Rivera, "CARP: Consistent Assignment of Views over Random Partitions", NeurIPS 2023. The loss is
-`losses/carp.py`; the loop hands it the joint batch, so there is one partition and one p̄ a step whatever the processes
-and micro-batches.
+Silva and Ramírez Rivera, "CARP: Learning Consistent Assignment of Views over Random Partitions", NeurIPS 2023. The loss
+is in :mod:`lookalike.losses.carp`; the loop passes it the joint batch, so there is one partition and one mean
+assignment per step, whatever the processes and micro-batches.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from lookalike.core import distributed
+from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import say, warn
-from lookalike.losses.carp import CARPOptions, CARPOutput, draw_partition, fused_carp
-from lookalike.methods.assigner import Assigner
+from lookalike.losses.carp import CARPOptions, CARPOutput, check_blocks, draw_partition, fused_carp
+from lookalike.methods._heads import PrototypeHead
+from lookalike.methods._utils import cosine_momentum, update_teacher
 from lookalike.methods.base import Batch, Context, LearningRates
-from lookalike.methods.choosing import choose_blocks
-from lookalike.methods.collapse import HEALTHY, Guard, Sizes, effective_rank, spread
-from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
+from lookalike.methods.collapse import HEALTHY, CollapseMonitor, RunSize, effective_rank, feature_spread
+from lookalike.methods.multi_crop import GLOBAL_VIEWS, CropMethod, TeacherSettings, images_first
 from lookalike.models.embedder import Embedder
 from lookalike.models.prototypes import fold_projection
 
 RANK_EVERY = 10
+MIN_BLOCK, MAX_BLOCK, MAX_PROTOTYPES = 16, 512, 65_536
 
 
-class CARPSettings(TaughtSettings):
+class CARPSettings(TeacherSettings):
+    """Settings of CARP."""
+
     prototypes: PositiveInt | None = None
-    """K; null: about a quarter of the images."""
-    block: PositiveInt | None = None
-    """N_B, prototypes in a block; null: twice the batch, at most 512. Must divide K."""
-    dim: PositiveInt = 256
-    """Numbers that images and prototypes are compared by."""
-    pairs: Literal["mean", "sum"] = "mean"
-    """Terms of view pairs: their mean (authors' code), or their sum (equation 3), which halves the balance's weight."""
+    """Number of prototypes K; null: about a quarter of the images."""
+    block_size: PositiveInt | None = None
+    """Prototypes in a block, N_B; must divide K. null: twice the batch, at most 512."""
+    projection_dim: PositiveInt = 256
+    """Dimension of projections and prototypes."""
+    pair_reduction: Literal["mean", "sum"] = "mean"
+    """Mean over the view pairs (authors' code), or sum (equation 3), which halves the weight of the balance."""
     mean_over: Literal["both", "student"] = "both"
-    """Whose assignments should be balanced: student and teacher together, or the student's alone."""
+    """Balance the assignments of student and teacher together, or of the student only."""
     weight: NonNegativeFloat = 1.0
-    """λ of the balance; with one block (N_B = K) it is λ_e of equation 2."""
+    """Weight λ of the balance; with one block (N_B = K) it is λ_e of equation 2."""
     partition: Literal["random", "fixed", "constant"] = "random"
-    """Blocks drawn anew at every step, drawn once, or the prototypes in their order."""
+    """Blocks drawn at every step, drawn once, or in the order of the prototypes."""
     teacher: Literal["ema", "previous", "stopgrad", "siamese"] = "ema"
-    """Who gives the targets: a slow copy, the network one step ago, the network itself without gradient, or with."""
+    """Teacher: a momentum copy, the network one step ago, or the network itself (without or with gradient)."""
     momentum_schedule: Literal["cosine", "constant"] = "cosine"
-    """η rises to 1 over the run, or stays."""
+    """Whether the momentum rises to 1 over the run or stays constant."""
     share_prototypes: bool = False
-    """Student and teacher compare with the same prototypes; otherwise the teacher's follow slowly too."""
+    """Student and teacher share their prototypes; otherwise the teacher has a momentum copy."""
 
 
 class CARP(CropMethod):
-    """Any folder of unlabeled images; the prototypes it learns are kept and browsed by."""
+    """Self-supervised clustering of any folder of images; its prototypes are stored with the model.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "carp"
     Settings = CARPSettings
-    # A trained backbone must not be wrecked: it waits for the new layers and then moves slowly.
+    # A pretrained backbone must not be destroyed: it waits for the new layers and is then trained slowly.
     default_overrides: ClassVar = {
         "optimizer": {"kind": "adamw", "lr": 3e-5, "head_lr": 1e-3, "weight_decay": 1e-4},
         "schedule": {"kind": "cosine", "warmup_steps": 20, "min_lr_ratio": 0.1, "freeze_backbone_steps": 50},
     }
-    # The paper's: 0.6 for a batch of 1,024, which is 0.0375 for 64.
+    # The paper has 0.6 for a batch of 1,024, which is 0.0375 for 64.
     from_scratch_overrides: ClassVar = {
         "optimizer": {"kind": "lars", "lr": 0.0375, "head_lr": None, "weight_decay": 1e-6},
         "schedule": {"kind": "cosine", "warmup_steps": 0, "min_lr_ratio": 0.1, "freeze_backbone_steps": 0},
@@ -72,30 +82,31 @@ class CARP(CropMethod):
 
     def __init__(self, settings: CARPSettings, context: Context) -> None:
         super().__init__(settings, context)
-        chosen = choose_blocks(len(context.labels), context.batch, settings.prototypes, settings.block)
-        self.count, self.block = chosen.prototypes, chosen.block
+        chosen = choose_blocks(len(context.labels), context.batch, settings.prototypes, settings.block_size)
+        self.num_prototypes, self.block_size = chosen.prototypes, chosen.block_size
         if distributed.is_main():
             say(f"CARP: {chosen}.")
-        wide = context.model.feature_dim
-        generator = context.generator("assigner")
-        self.assigner = Assigner(wide, settings.hidden, settings.dim, self.count, generator)
+        sizes = (context.model.feature_dim, settings.hidden_dim, settings.projection_dim, self.num_prototypes)
+        self.prototype_head = PrototypeHead(*sizes, context.generator("assigner"))
         self.register_buffer("seed", torch.tensor(context.seed))
-        self.options = CARPOptions(settings.pairs, settings.mean_over, settings.weight)
-        self.guard = Guard(Sizes(self.count, self.block, context.batch, context.steps, settings.teacher))
-        self.warned: int = HEALTHY
-        self.follows = settings.teacher in ("ema", "previous")
-        if self.follows:
+        self.options = CARPOptions(settings.pair_reduction, settings.mean_over, settings.weight)
+        self.monitor = CollapseMonitor(
+            RunSize(self.num_prototypes, self.block_size, context.batch, context.steps, settings.teacher)
+        )
+        self.last_state: int = HEALTHY
+        self.has_teacher_copy = settings.teacher in ("ema", "previous")
+        if self.has_teacher_copy:
             self.teacher = copy.deepcopy(context.model).requires_grad_(False)
-            self.teacher_assigner = copy.deepcopy(self.assigner).requires_grad_(False)
+            self.teacher_head = copy.deepcopy(self.prototype_head).requires_grad_(False)
 
     @classmethod
     def describe_plan(cls, own: Mapping[str, Any], images: int, batch: int) -> dict[str, str]:
-        return {"prototypes": str(choose_blocks(images, batch, own["prototypes"], own["block"]))}
+        return {"prototypes": str(choose_blocks(images, batch, own["prototypes"], own["block_size"]))}
 
     # ---- the networks ----------------------------------------------------------------------------
 
     def teacher_models(self) -> list[Embedder]:
-        return [self.teacher] if self.follows else []
+        return [self.teacher] if self.has_teacher_copy else []
 
     def export_model(self) -> Embedder:
         return self.teacher if self.settings.teacher == "ema" else self.context.model
@@ -104,87 +115,168 @@ class CARP(CropMethod):
         return {"student": self.context.model} if self.settings.teacher == "ema" else {}
 
     def export_tensors(self) -> dict[str, Tensor]:
-        own = self.teacher_assigner if self.settings.teacher == "ema" else self.assigner
-        prototypes = self.assigner.prototypes if self.settings.share_prototypes else own.prototypes
-        return fold_projection(own.projection, prototypes)
+        head = self.teacher_head if self.settings.teacher == "ema" else self.prototype_head
+        prototypes = self.prototype_head.prototypes if self.settings.share_prototypes else head.prototypes
+        return fold_projection(head.projection, prototypes)
 
     def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(lrs, [*head_modules, self.assigner])
+        return super().param_groups(lrs, [*head_modules, self.prototype_head])
 
     def before_update(self) -> None:
-        """ξ takes in the θ that this step's gradient was computed with (the paper's formula and the authors' order)."""
-        if self.follows:
-            following, moving = (self.teacher, self.teacher_assigner), (self.context.model, self.assigner)
-            follow(following, moving, self.momentum)
+        """Update the teacher with the parameters that this step's gradient was computed with, as the authors do."""
+        if self.has_teacher_copy:
+            teacher, student = (self.teacher, self.teacher_head), (self.context.model, self.prototype_head)
+            update_teacher(teacher, student, self.momentum)
 
     @property
     def momentum(self) -> float:
+        """Momentum of the teacher at this step."""
         chosen, context = self.settings, self.context
         if chosen.teacher == "previous":
             return 0.0
         if chosen.momentum_schedule == "constant":
             return chosen.momentum
-        return rising(chosen.momentum, context.step, context.steps)
+        return cosine_momentum(chosen.momentum, context.step, context.steps)
 
     # ---- the step --------------------------------------------------------------------------------
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         views = len(batch.views)
         features = self.crops(batch)
-        student = self.assigner.projection(features)
-        if self.follows:
+        student = self.prototype_head.projection(features)
+        if self.has_teacher_copy:
             with torch.no_grad():
-                teacher = self.teacher_assigner.projection(self.crops(batch, self.teacher, GLOBAL))
+                teacher = self.teacher_head.projection(self.crops(batch, self.teacher, GLOBAL_VIEWS))
         else:
-            # The same network on the same crops: its outputs are there already.
-            teacher = student[: GLOBAL * len(batch)]
+            # The same network on the same crops: its outputs are already known.
+            teacher = student[: GLOBAL_VIEWS * len(batch)]
             teacher = teacher if self.settings.teacher == "siamese" else teacher.detach()
         return {
             "student": images_first(student, views),
-            "teacher": images_first(teacher, GLOBAL),
+            "teacher": images_first(teacher, GLOBAL_VIEWS),
             "features": features[: len(batch)].detach(),
         }
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         student, teacher = (embeddings[name].transpose(0, 1) for name in ("student", "teacher"))
-        own = self.assigner.prototypes
-        if not self.follows or self.settings.share_prototypes:
-            others = own if self.settings.teacher == "siamese" else own.detach()
+        prototypes = self.prototype_head.prototypes
+        if not self.has_teacher_copy or self.settings.share_prototypes:
+            teacher_prototypes = prototypes if self.settings.teacher == "siamese" else prototypes.detach()
         else:
-            others = self.teacher_assigner.prototypes
-        order = self.partition().to(student.device)
-        found = fused_carp(
-            student, teacher, own, others, order, self.block, options=self.options, gather=False, diagnostics=True
+            teacher_prototypes = self.teacher_head.prototypes
+        output = fused_carp(
+            student,
+            teacher,
+            prototypes,
+            teacher_prototypes,
+            self.partition().to(student.device),
+            self.block_size,
+            options=self.options,
+            gather=False,
+            diagnostics=True,
         )
-        self._watch(found, embeddings["features"])
-        return found.loss
+        self._monitor_collapse(output, embeddings["features"])
+        return output.loss
 
     def partition(self) -> Tensor:
-        """That of this step: of seed and step alone, so it is known to every process and after a resume."""
-        drawn = draw_partition(self.settings.partition, self.count, int(self.seed), self.context.step)
+        """Return the partition of this step; it depends on seed and step only, and is the same on every process."""
+        drawn = draw_partition(self.settings.partition, self.num_prototypes, int(self.seed), self.context.step)
         shared = distributed.broadcast(drawn.to(self.context.device)).cpu()
         assert torch.equal(drawn, shared), "processes have drawn different partitions"
         return shared
 
-    # ---- the guard -------------------------------------------------------------------------------
+    # ---- monitoring ------------------------------------------------------------------------------
 
-    def _watch(self, found: CARPOutput, features: Tensor) -> None:
-        context, told = self.context, found.diagnostics
-        assert told is not None
-        consistency, balance = found.consistency.item(), found.balance.item()
-        if self.settings.pairs == "sum":
-            consistency /= GLOBAL * (GLOBAL + self.settings.local - 1)  # back to the mean that the extremes are of
-        values = (consistency, balance, told.information.item(), told.max_balance.item(), told.max_fraction.item())
-        readings = self.guard.read(context.step, *values, told.assignments)
-        context.log("consistency", found.consistency)
-        context.log("balance", found.balance)
-        context.log("momentum", self.momentum if self.follows else 0.0)
+    def _monitor_collapse(self, output: CARPOutput, features: Tensor) -> None:
+        context, diagnostics = self.context, output.diagnostics
+        assert diagnostics is not None
+        consistency, balance = output.consistency.item(), output.balance.item()
+        if self.settings.pair_reduction == "sum":
+            consistency /= GLOBAL_VIEWS * (GLOBAL_VIEWS + self.settings.local_crops - 1)  # the monitor expects the mean
+        values = (
+            consistency,
+            balance,
+            diagnostics.information.item(),
+            diagnostics.max_balance.item(),
+            diagnostics.max_fraction.item(),
+        )
+        readings = self.monitor.update(context.step, *values, diagnostics.assignments)
+        context.log("consistency", output.consistency)
+        context.log("balance", output.balance)
+        context.log("momentum", self.momentum if self.has_teacher_copy else 0.0)
         for name, value in readings.items():
             context.log(f"guard/{name}", value)
-        context.log("guard/spread", spread(features))
+        context.log("guard/spread", feature_spread(features))
         if context.step % RANK_EVERY == 0:
             context.log("guard/rank", effective_rank(features))
         state = int(readings["state"])
-        if state not in (HEALTHY, self.warned) and distributed.is_main():
-            warn(self.guard.sentence(state, readings["clusters"], consistency, context.step))
-        self.warned = state
+        if state not in (HEALTHY, self.last_state) and distributed.is_main():
+            warn(self.monitor.message(state, readings["clusters"], consistency, context.step))
+        self.last_state = state
+
+
+class Blocks(NamedTuple):
+    """Number of prototypes (K), block size (N_B), and the reason for them."""
+
+    prototypes: int
+    block_size: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.prototypes:,} prototypes in blocks of {self.block_size:,} ({self.reason})"
+
+
+def choose_blocks(images: int, batch: int, prototypes: int | None = None, block_size: int | None = None) -> Blocks:
+    """Choose K and N_B from the number of images and the batch size, unless they are given.
+
+    N_B is the largest power of two up to twice the batch, within 16 … 512; K is a power of two near a quarter of the
+    images, at most 65,536 and at least four blocks, for which the block shrinks first. The paper has N_B = 512 for a
+    batch of 256 and K = 65,536 for 1.3 million images.
+
+    Args:
+        images: Number of training images.
+        batch: Images in a joint batch.
+        prototypes: K, if given.
+        block_size: N_B, if given.
+
+    Returns:
+        K, N_B and the reason.
+
+    Example:
+        >>> choose_blocks(images=10_000, batch=64)[:2]
+        (2048, 128)
+    """
+    if prototypes is not None and block_size is not None:
+        check_blocks(prototypes, block_size)
+        return Blocks(prototypes, block_size, "as requested")
+    largest = min(max(_power_of_two_below(2 * batch), MIN_BLOCK), MAX_BLOCK)
+    if prototypes is not None:
+        check_blocks(prototypes, 2)
+        size = _largest_divisor(prototypes, largest)
+        return Blocks(prototypes, size, f"for a batch of {batch:,}")
+    target = min(2 ** round(math.log2(max(images / 4, 1))), MAX_PROTOTYPES)
+    if block_size is None:
+        block_size = max(min(largest, target // 4), MIN_BLOCK)
+        if block_size > images // 2:  # very few images
+            block_size = max(_power_of_two_below(images // 2), 2)
+    count = max(target - target % block_size, 4 * block_size)
+    if count > images:
+        count = max(images - images % block_size, block_size)
+    check_blocks(count, block_size)
+    return Blocks(count, block_size, f"for {images:,} images and a batch of {batch:,}")
+
+
+def _power_of_two_below(count: int) -> int:
+    """Largest power of two that is at most `count`."""
+    return 1 << (max(count, 1).bit_length() - 1)
+
+
+def _largest_divisor(prototypes: int, limit: int) -> int:
+    """Largest block size up to `limit` that divides the prototypes, a power of two if possible."""
+    powers = [2**n for n in range(1, 17) if 2**n <= limit and prototypes % 2**n == 0]
+    if powers and powers[-1] >= MIN_BLOCK:
+        return powers[-1]
+    divisor = max(size for size in range(1, min(limit, prototypes) + 1) if prototypes % size == 0)
+    if divisor == 1:
+        raise LookalikeError(f"{prototypes} prototypes cannot be divided into blocks; use a number with divisors.")
+    return divisor

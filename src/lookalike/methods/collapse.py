@@ -1,8 +1,8 @@
-"""The collapse guard: is what the prototypes say about an image still something about the image?
+"""Collapse monitor of CARP: do the prototype assignments still depend on the image?
 
-Assignments collapse long before features do, and neither the loss nor the balance shows it (docs/decisions/0182). The
-main reading is exp(I), I the mutual information of image and prototype inside a block: 1 for every state that ignores
-the image.
+Assignments collapse long before features do, and neither the loss nor the balance shows it. The main statistic is
+exp(I), where I is the mutual information of image and prototype within a block: 1 for every state that ignores the
+image. See docs/design/pretraining.md.
 """
 
 from __future__ import annotations
@@ -13,157 +13,171 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-SPAN = 50
-"""Steps over which a fall counts, and before which nothing is said."""
-RECENT = 2048
-"""Images whose prototypes are counted."""
+WINDOW = 50
+"""Steps over which a decrease is measured, and before which nothing is reported."""
+RECENT_IMAGES = 2048
+"""Images whose assignments are counted."""
 HEALTHY, STALLED, COLLAPSED, FALLING = range(4)
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the advice depends on."""
+class RunSize:
+    """Sizes of a run that the advice depends on."""
 
     prototypes: int
-    block: int
+    block_size: int
     batch: int
     steps: int
     teacher: str
 
 
-def expected_balance(batch: int, block: int) -> float:
-    """B of images that choose a prototype of the block at random, one each: E[log M − H(counts/N)]."""
-    chance = 1 / block
+def expected_balance(batch: int, block_size: int) -> float:
+    """Return the expected balance of random assignments, E[log M − H(counts/N)]."""
+    probability = 1 / block_size
     total = 0.0
     for count in range(1, batch + 1):
-        log_odds = (
+        log_probability = (
             math.lgamma(batch + 1)
             - math.lgamma(count + 1)
             - math.lgamma(batch - count + 1)
-            + count * math.log(chance)
-            + (batch - count) * math.log1p(-chance)
+            + count * math.log(probability)
+            + (batch - count) * math.log1p(-probability)
         )
-        total += math.exp(log_odds) * count / batch * math.log(count / batch)
-    return math.log(block) + block * total
+        total += math.exp(log_probability) * count / batch * math.log(count / batch)
+    return math.log(block_size) + block_size * total
 
 
-def spread(features: Tensor) -> float:
-    """Mean deviation of unit features × √d: about 1 when they point everywhere, 0 when to one point."""
+def feature_spread(features: Tensor) -> float:
+    """Return the mean standard deviation of unit features × √d: about 1 if spread evenly, 0 if all are equal."""
     rows = nn.functional.normalize(features.detach().float(), dim=1)
     return float(rows.std(0, correction=0).mean() * rows.shape[1] ** 0.5)
 
 
 def mean_cosine(features: Tensor) -> float:
-    """Of all pairs of different rows: near 1, everything has fallen onto one point."""
+    """Return the mean cosine of all pairs of different rows; near 1 if features have collapsed to one point.
+
+    Example:
+        >>> round(mean_cosine(torch.eye(3)), 6)
+        0.0
+    """
     rows = nn.functional.normalize(features.detach().double(), dim=1)
     count = len(rows)
     return float((rows.sum(0).square().sum() - count) / (count * (count - 1))) if count > 1 else 0.0
 
 
 def effective_rank(features: Tensor) -> float:
-    """exp of the entropy of the singular values' shares."""
+    """Return exp of the entropy of the normalized singular values (Roy and Vetterli 2007).
+
+    Example:
+        >>> round(effective_rank(torch.eye(3)), 4)
+        3.0
+    """
     values = torch.linalg.svdvals(nn.functional.normalize(features.detach().float(), dim=1))
-    shares = values / values.sum().clamp(min=1e-12)
-    return float(torch.exp(-torch.xlogy(shares, shares).sum()))
+    fractions = values / values.sum().clamp(min=1e-12)
+    return float(torch.exp(-torch.xlogy(fractions, fractions).sum()))
 
 
-class Guard(nn.Module):
-    """Remembers what it needs, as buffers, so that a resumed run is warned as an unbroken one."""
+class CollapseMonitor(nn.Module):
+    """Monitors assignments during training; its history is in buffers, so that a resumed run warns identically.
+
+    Args:
+        size: Sizes of the run.
+    """
 
     clusters: Tensor
     agreement: Tensor
-    chosen: Tensor
+    assignments: Tensor
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, size: RunSize) -> None:
         super().__init__()
-        self.sizes = sizes
-        self.random = expected_balance(sizes.batch, sizes.block)
-        self.register_buffer("clusters", torch.full((SPAN,), -1.0, dtype=torch.float64))
-        self.register_buffer("agreement", torch.full((SPAN,), -1.0, dtype=torch.float64))
-        self.register_buffer("chosen", torch.full((RECENT,), -1, dtype=torch.int64))
+        self.size = size
+        self.random_balance = expected_balance(size.batch, size.block_size)
+        self.register_buffer("clusters", torch.full((WINDOW,), -1.0, dtype=torch.float64))
+        self.register_buffer("agreement", torch.full((WINDOW,), -1.0, dtype=torch.float64))
+        self.register_buffer("assignments", torch.full((RECENT_IMAGES,), -1, dtype=torch.int64))
 
-    def read(
+    def update(
         self,
         step: int,
         consistency: float,
         balance: float,
         information: float,
-        worst: float,
-        share: float,
-        used: Tensor,
+        max_balance: float,
+        max_fraction: float,
+        assignments: Tensor,
     ) -> dict[str, float]:
-        """The readings of a step, to be logged."""
-        size, whole = self.sizes.block, math.log(self.sizes.block)
+        """Record a step and return its statistics, to be logged."""
+        block_size, log_size = self.size.block_size, math.log(self.size.block_size)
         clusters = math.exp(information)
-        now = used.to(self.chosen)[-RECENT:]
-        self.chosen.copy_(torch.cat([self.chosen, now])[-RECENT:])
-        state = self._state(step, consistency / whole, balance / whole, clusters)
-        place = step % SPAN
+        now = assignments.to(self.assignments)[-RECENT_IMAGES:]
+        self.assignments.copy_(torch.cat([self.assignments, now])[-RECENT_IMAGES:])
+        state = self._state(step, consistency / log_size, balance / log_size, clusters)
+        place = step % WINDOW
         self.clusters[place], self.agreement[place] = clusters, consistency
         return {
             "clusters": clusters,
-            "consistency": consistency / whole,
-            "balance": balance / whole,
-            "balance_over_random": balance - self.random,
-            "effective_prototypes": size * math.exp(-balance),
-            "effective_prototypes_worst": size * math.exp(-worst),
-            "largest_share": share,
-            **self._counted(),
+            "consistency": consistency / log_size,
+            "balance": balance / log_size,
+            "balance_over_random": balance - self.random_balance,
+            "effective_prototypes": block_size * math.exp(-balance),
+            "effective_prototypes_worst": block_size * math.exp(-max_balance),
+            "largest_fraction": max_fraction,
+            **self._assignment_counts(),
             "state": state,
         }
 
-    def _counted(self) -> dict[str, float]:
-        known = self.chosen[self.chosen >= 0]
+    def _assignment_counts(self) -> dict[str, float]:
+        known = self.assignments[self.assignments >= 0]
         counts = torch.unique(known, return_counts=True)[1].double()
-        shares = counts / counts.sum()
-        many = self.sizes.prototypes
+        fractions = counts / counts.sum()
+        prototypes = self.size.prototypes
         return {
             "in_use": float(len(counts)),
-            "in_use_at_random": many * (1 - (1 - 1 / many) ** len(known)),
-            "perplexity": float(torch.exp(-torch.xlogy(shares, shares).sum())),
+            "in_use_at_random": prototypes * (1 - (1 - 1 / prototypes) ** len(known)),
+            "perplexity": float(torch.exp(-torch.xlogy(fractions, fractions).sum())),
         }
 
     @property
-    def floor(self) -> float:
-        """exp(I) below this says that next to nothing of the image is left."""
-        return max(2.0, 0.05 * min(self.sizes.block, self.sizes.batch))
+    def min_clusters(self) -> float:
+        """Below this exp(I), assignments hardly depend on the image."""
+        return max(2.0, 0.05 * min(self.size.block_size, self.size.batch))
 
     def _state(self, step: int, consistency: float, balance: float, clusters: float) -> int:
-        if step <= max(SPAN, 0.05 * self.sizes.steps):
+        if step <= max(WINDOW, 0.05 * self.size.steps):
             return HEALTHY
         if consistency > 0.95 and balance < 0.02:
             return STALLED
-        if clusters < self.floor:
+        if clusters < self.min_clusters:
             return COLLAPSED
-        before = float(self.clusters[step % SPAN])
+        before = float(self.clusters[step % WINDOW])
         return FALLING if clusters < 0.5 * before else HEALTHY
 
-    def sentence(self, state: int, clusters: float, consistency: float, step: int) -> str:
-        """What is wrong and which setting to change; the causes in the order in which they are likely."""
-        sizes = self.sizes
+    def message(self, state: int, clusters: float, consistency: float, step: int) -> str:
+        """Return a warning with the most likely cause and the setting to change."""
+        size = self.size
         if state == STALLED:
             return (
-                "Nothing is being learned: all prototypes are as likely for every image. "
+                "Nothing is being learned: all prototypes are equally likely for every image. "
                 "Raise `optimizer.lr` (and `optimizer.head_lr`)."
             )
-        # The oldest of the last readings stands where this step's was just put.
-        old = self.agreement[(step + 1) % SPAN]
-        fast = bool(consistency < 0.5 * old) and not bool(clusters > 1.1 * self.clusters[(step + 1) % SPAN])
-        if sizes.block > 2 * sizes.batch:
-            what = f"make `method.block` smaller: {sizes.block} is more than twice the batch of {sizes.batch}"
-        elif sizes.teacher != "ema":
-            what = f"set `method.teacher` to ema: it is {sizes.teacher}"
+        # The next slot of the ring holds the oldest statistics.
+        old = self.agreement[(step + 1) % WINDOW]
+        fast = bool(consistency < 0.5 * old) and not bool(clusters > 1.1 * self.clusters[(step + 1) % WINDOW])
+        if size.block_size > 2 * size.batch:
+            what = f"make `method.block_size` smaller: {size.block_size} is more than twice the batch of {size.batch}"
+        elif size.teacher != "ema":
+            what = f"set `method.teacher` to ema: it is {size.teacher}"
         elif fast:
-            what = "lower `optimizer.lr`: views agree ever more and tell images apart no better"
+            what = "lower `optimizer.lr`: views agree more and more, but images are not distinguished better"
         else:
-            what = f"raise `sampler.batch_size` (now {sizes.batch}) or `method.weight`"
+            what = f"raise `sampler.batch_size` (now {size.batch}) or `method.weight`"
         which = "has collapsed" if state == COLLAPSED else "is collapsing"
-        return f"The run {which} at step {step:,}: images choose among {clusters:.1f} clusters. To mend it, {what}."
+        return f"The run {which} at step {step:,}: images are assigned to {clusters:.1f} clusters. To fix it, {what}."
 
 
 STATES = {
     HEALTHY: "healthy",
-    STALLED: "stalled: nothing is learned, the rate is too low",
-    COLLAPSED: "collapsed: the prototypes say next to nothing about an image",
-    FALLING: "collapsing: images are told apart half as well as 50 steps before",
+    STALLED: "stalled: nothing is learned, the learning rate is too low",
+    COLLAPSED: "collapsed: assignments hardly depend on the image",
+    FALLING: "collapsing: assignments are half as informative as 50 steps before",
 }

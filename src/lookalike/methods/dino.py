@@ -1,7 +1,7 @@
-"""DINO: a student's distribution over many outputs follows a slow teacher's, centered and sharpened.
+"""DINO: the student's distribution over many outputs matches that of a momentum teacher, centered and sharpened.
 
-Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021. The loss is lightly's; the
-head is CARP's with z of length one.
+Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021. The loss is
+lightly's (eq. 1 to 4); the head is CARP's with normalized projections.
 """
 
 from __future__ import annotations
@@ -13,28 +13,35 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lookalike.methods import lightly
-from lookalike.methods.assigner import Assigner
+from lookalike.methods._heads import PrototypeHead
+from lookalike.methods._utils import cosine_momentum, import_lightly, update_teacher
 from lookalike.methods.base import Batch, Context, LearningRates
-from lookalike.methods.crops import GLOBAL, CropMethod, TaughtSettings, follow, images_first, rising
+from lookalike.methods.multi_crop import GLOBAL_VIEWS, CropMethod, TeacherSettings, images_first
 from lookalike.models.embedder import Embedder
 
 
-class DINOSettings(TaughtSettings):
-    outputs: PositiveInt = 4096
-    """Numbers in the distribution; the paper has 65,536."""
-    bottleneck: PositiveInt = 256
-    """Numbers before the last layer."""
+class DINOSettings(TeacherSettings):
+    """Settings of DINO."""
+
+    output_dim: PositiveInt = 4096
+    """Dimension of the output distribution; the paper has 65,536."""
+    bottleneck_dim: PositiveInt = 256
+    """Dimension before the last layer."""
     student_temperature: PositiveFloat = 0.1
-    """What the student's outputs are divided by."""
+    """Temperature of the student's softmax."""
     teacher_temperature: PositiveFloat = 0.04
-    """What the teacher's are divided by: lower, so that it is the surer one."""
+    """Temperature of the teacher's softmax; lower, which sharpens it."""
     momentum: float = Field(default=0.996, ge=0.0, le=1.0)
-    """η of the slow copy at the start; it rises to 1 over the run along a cosine."""
+    """Initial momentum η of the teacher; it rises to 1 over the run along a cosine."""
 
 
 class DINO(CropMethod):
-    """A baseline beside CARP: the same teacher and head, balanced by centering instead of partitions."""
+    """DINO, a self-supervised baseline with CARP's teacher and head, balanced by centering instead of partitions.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "dino"
     Settings = DINOSettings
@@ -50,12 +57,12 @@ class DINO(CropMethod):
 
     def __init__(self, settings: DINOSettings, context: Context) -> None:
         super().__init__(settings, context)
-        sizes = (context.model.feature_dim, settings.hidden, settings.bottleneck, settings.outputs)
-        self.head = Assigner(*sizes, context.generator("assigner"))
+        sizes = (context.model.feature_dim, settings.hidden_dim, settings.bottleneck_dim, settings.output_dim)
+        self.head = PrototypeHead(*sizes, context.generator("assigner"))
         self.teacher = copy.deepcopy(context.model).requires_grad_(False)
         self.teacher_head = copy.deepcopy(self.head).requires_grad_(False)
-        self.criterion = lightly.part("loss", "DINOLoss", self.name)(
-            settings.outputs, teacher_temp=settings.teacher_temperature, student_temp=settings.student_temperature
+        self.criterion = import_lightly("loss", "DINOLoss", self.name)(
+            settings.output_dim, teacher_temp=settings.teacher_temperature, student_temp=settings.student_temperature
         )
 
     def teacher_models(self) -> list[Embedder]:
@@ -71,19 +78,19 @@ class DINO(CropMethod):
         return super().param_groups(lrs, [*head_modules, self.head])
 
     def before_update(self) -> None:
-        momentum = rising(self.settings.momentum, self.context.step, self.context.steps)
-        follow((self.teacher, self.teacher_head), (self.context.model, self.head), momentum)
+        momentum = cosine_momentum(self.settings.momentum, self.context.step, self.context.steps)
+        update_teacher((self.teacher, self.teacher_head), (self.context.model, self.head), momentum)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         student = images_first(self._outputs(self.head, self.crops(batch)), len(batch.views))
         with torch.no_grad():
-            teacher = self._outputs(self.teacher_head, self.crops(batch, self.teacher, GLOBAL))
-        return {"student": student, "teacher": images_first(teacher, GLOBAL)}
+            teacher = self._outputs(self.teacher_head, self.crops(batch, self.teacher, GLOBAL_VIEWS))
+        return {"student": student, "teacher": images_first(teacher, GLOBAL_VIEWS)}
 
     @staticmethod
-    def _outputs(head: Assigner, features: Tensor) -> Tensor:
-        unit = nn.functional.normalize
-        return unit(head.projection(features), dim=1) @ unit(head.prototypes, dim=1).t()
+    def _outputs(head: PrototypeHead, features: Tensor) -> Tensor:
+        normalize = nn.functional.normalize
+        return normalize(head.projection(features), dim=1) @ normalize(head.prototypes, dim=1).t()
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         teacher, student = (list(embeddings[name].unbind(1)) for name in ("teacher", "student"))

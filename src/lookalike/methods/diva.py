@@ -1,4 +1,8 @@
-"""DiVA: four heads that learn different things from the same images."""
+"""DiVA: four heads that learn complementary tasks from the same images.
+
+Milbich et al., "DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning", ECCV 2020. The formulas are in
+:mod:`lookalike.losses.diva`.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +18,45 @@ from torch.nn import functional
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import diva
 from lookalike.losses.margin import MarginLoss, sample_triplets
+from lookalike.methods._heads import linear
 from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import Margin, MarginSettings
-from lookalike.methods.start import linear
 from lookalike.models.heads import BlockLinear
 
 HEADS = ("discriminative", "shared", "intra", "self")
 
 
 class DiVASettings(MarginSettings):
+    """Settings of DiVA."""
+
     alpha: NonNegativeFloat = 0.3
-    """Weight of the three further tasks."""
+    """Weight of the three auxiliary tasks."""
     decorrelation: NonNegativeFloat = 1500.0
-    """ρ: how strongly the first head is kept from learning what the others do."""
+    """Weight ρ of the decorrelation of the first head from the others."""
     tasks: Literal["random", "paper"] = "random"
-    """What the shared and the intra-class head learn: Margin on permuted labels, which is what the authors' programs
-    do, or the triplets of their paper."""
+    """Task of the shared and the intra-class head: Margin on permuted labels (authors' code), or the triplets of the
+    paper."""
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """Of the slow copy that makes the keys."""
-    queue: PositiveInt = 3240
-    """Images of earlier steps that an image is told from; the authors keep 30 batches of 108."""
+    """Momentum of the copy that computes the keys."""
+    queue_size: PositiveInt = 3240
+    """Keys of earlier steps used as negatives; the authors keep 30 batches of 108."""
     temperature: PositiveFloat = 0.01
-    """Of telling an image from others."""
-    hidden: PositiveInt = 512
-    """Width of the networks that look for what two heads have in common."""
+    """Temperature of the self-supervised task."""
+    hidden_dim: PositiveInt = 512
+    """Width of the decorrelation networks."""
 
 
 class DiVA(Margin):
-    """The embedding is the four heads side by side, each of length one, and the whole again of length one."""
+    """DiVA: the embedding is the concatenation of four normalized heads, normalized again.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "diva"
     Settings = DiVASettings
-    distinct_views = True  # an image is told from others by another view of it
+    distinct_views = True  # the self-supervised task contrasts two views of an image
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}, "views": {"num_cached": 3}}
     settings: DiVASettings
     queue: Tensor
@@ -58,15 +69,15 @@ class DiVA(Margin):
         self.block = context.dim // len(HEADS)
         self.others = nn.ModuleDict({name: self.make_loss() for name in ("shared", "intra")})
         self.decorrelators = nn.ModuleDict({name: self._decorrelator(name) for name in HEADS[1:]})
-        self.register_buffer("queue", torch.zeros(settings.queue, self.block))
+        self.register_buffer("queue", torch.zeros(settings.queue_size, self.block))
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
-        self._moving = [p for p in model.parameters() if p.requires_grad]
-        for i, parameter in enumerate(self._moving):
-            self.register_buffer(f"slow_{i}", parameter.detach().clone())
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        for i, parameter in enumerate(self._trained):
+            self.register_buffer(f"momentum_{i}", parameter.detach().clone())
         self._keys: Tensor | None = None
 
     def _decorrelator(self, name: str) -> nn.Module:
-        generator, hidden = torch_rng(self.context.seed, "decorrelator", name), self.settings.hidden
+        generator, hidden = torch_rng(self.context.seed, "decorrelator", name), self.settings.hidden_dim
         return nn.Sequential(linear(self.block, hidden, generator), nn.ReLU(), linear(hidden, self.block, generator))
 
     def views(self, default: Any) -> Sequence[Any]:
@@ -76,34 +87,34 @@ class DiVA(Margin):
         return super().param_groups(lrs, [*head_modules, self.decorrelators])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        with torch.no_grad(), self._slow():
+        with torch.no_grad(), self._momentum_weights():
             keys = self.heads(self.context.forward(batch, 1))[3]
         return {"z": self.context.forward(batch), "keys": keys}
 
     @contextmanager
-    def _slow(self) -> Iterator[None]:
-        """The model with the slow copy's weights."""
-        own = [parameter.data for parameter in self._moving]
+    def _momentum_weights(self) -> Iterator[None]:
+        """Use the weights of the momentum copy within the block."""
+        weights = [parameter.data for parameter in self._trained]
         try:
-            for i, parameter in enumerate(self._moving):
-                parameter.data = self.get_buffer(f"slow_{i}")
+            for i, parameter in enumerate(self._trained):
+                parameter.data = self.get_buffer(f"momentum_{i}")
             yield
         finally:
-            for parameter, data in zip(self._moving, own, strict=True):
+            for parameter, data in zip(self._trained, weights, strict=True):
                 parameter.data = data
 
     def heads(self, z: Tensor) -> list[Tensor]:
-        """The four embeddings, each of length one."""
+        """Split an embedding into the four normalized heads."""
         return [functional.normalize(part, dim=1) for part in z.split(self.block, 1)]
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         s, keys = self.settings, embeddings["keys"].detach()
         parts = dict(zip(HEADS, self.heads(embeddings["z"]), strict=True))
         tasks = {name: self._task(name, parts[name], batch) for name in self.others}
-        known = self.queue[: min(int(self.filled), len(self.queue))]
-        tasks["self"] = diva.self_similarity_loss(parts["self"], keys, known, s.temperature)
+        queue = self.queue[: min(int(self.filled), len(self.queue))]
+        tasks["self"] = diva.self_similarity_loss(parts["self"], keys, queue, s.temperature)
         self._keys = keys
-        total = self.margin(parts["discriminative"], batch)
+        total = self.margin_loss(parts["discriminative"], batch)
         if s.alpha:
             total = total + s.alpha * sum(tasks.values())
         if s.decorrelation:
@@ -128,8 +139,8 @@ class DiVA(Margin):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        for i, parameter in enumerate(self._moving):
-            self.get_buffer(f"slow_{i}").lerp_(parameter, 1 - self.settings.momentum)
+        for i, parameter in enumerate(self._trained):
+            self.get_buffer(f"momentum_{i}").lerp_(parameter, 1 - self.settings.momentum)
         if self._keys is not None:
             size = len(self.queue)
             places = (int(self.filled) + torch.arange(len(self._keys), device=self.queue.device)) % size

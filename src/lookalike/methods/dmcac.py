@@ -1,38 +1,134 @@
 """DMCAC: train the embedding against the database it will search.
 
-Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention
-Classification", IJCAI 2024. Some training images are the database, the others ask in several views: the views'
-retrievals should agree, and attention to what was retrieved should tell the query's class.
+Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention Classification",
+IJCAI 2024. Some training images are the database, the others are queries in several views: the views' retrievals should
+agree, and attention to the retrieved images should predict the query's class. The terms are in
+:mod:`lookalike.losses.dmcac`, the report in `dmcac_report.py`. See docs/design/dmcac.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from torch import Tensor
 
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
-from lookalike.core.seeds import torch_rng
+from lookalike.core.seeds import numpy_rng, torch_rng
+from lookalike.core.settings import Settings
+from lookalike.data.augmentation import CenterView
+from lookalike.data.table import Table
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retriever import RecallCheckedRetriever, Retriever, make_retriever
+from lookalike.methods._heads import embedding_layer, record_calls
 from lookalike.methods.base import Batch, Context, MemoryRows, Method, ReportContext
 from lookalike.methods.collapse import mean_cosine
-from lookalike.methods.dmcac_maps import CLASSES, Maps, find_row, maps_of, sections, views_of
-from lookalike.methods.dmcac_settings import DMCACSettings
-from lookalike.methods.dmcac_split import Parted, part
-from lookalike.methods.taps import last_layer, tapped
+from lookalike.methods.dmcac_report import MAX_CLASSES, MAX_QUERIES, ClassMaps, class_maps, find_row, report_sections
 
-COLLAPSED = 0.98  # mean cosine of a batch's first views
+COLLAPSED = 0.98  # mean cosine of the first views of a batch
+MAX_NAMED = 5  # classes listed in a message
+
+
+class WeightSettings(Settings):
+    """Weights of the three terms (eq. 20)."""
+
+    divergence: NonNegativeFloat = 1.0
+    """Weight β_frob of the divergence between the views' retrievals."""
+    classes: NonNegativeFloat = 1.0
+    """Weight β_ce of the classification of each view."""
+    attention: NonNegativeFloat = 1.0
+    """Weight β_cac of the classification by cross-attention."""
+
+
+class RefreshSettings(Settings):
+    """When the database is embedded again."""
+
+    every: PositiveInt = 50
+    """Steps or epochs between two refreshes; the paper has 15 epochs."""
+    unit: Literal["steps", "epochs", "never"] = "steps"
+    """Unit of `every`; `never`: the database stays as embedded by the starting model."""
+
+
+class DMCACSettings(Settings):
+    """Settings of DMCAC."""
+
+    views: PositiveInt = 6
+    """Views of each query, A; the first is not augmented."""
+    k: PositiveInt = 12
+    """Database images that each view retrieves; the terms are over the union of a query's views."""
+    temperature: PositiveFloat = 0.1
+    """Temperature τ of the divergence. At the paper's 1 its gradient is a thousandth of the others', without effect."""
+    weights: WeightSettings = Field(default_factory=WeightSettings)
+    """Weights of the three terms."""
+    full: Literal["no", "constants", "gradient"] = "no"
+    """Use the whole database instead of the retrieved images: as constants, or embedded at every step with gradient."""
+    retriever: Literal["exact", "faiss", "hnsw", "store"] = "exact"
+    """Retriever: exact by blocks, faiss (exact), faiss with a graph, or the `store` that serves searches."""
+    store: str = "qdrant"
+    """Store used by the retriever `store`."""
+    database_fraction: float = Field(default=0.2, gt=0.0, lt=1.0)
+    """Fraction of each class's training images that is the database."""
+    split_seed: int = 0
+    """Seed of the split into queries and database, independent of the training seed."""
+    split_column: str | None = None
+    """Column of the table with `query` or `database` for every training image, instead of a random split."""
+    allow_unanswered: bool = False
+    """Allow query classes without an image in the database."""
+    refresh: RefreshSettings = Field(default_factory=RefreshSettings)
+    """When the database is embedded again."""
+    distance: Literal["js", "cosine"] = "js"
+    """How views are compared: by their retrievals, or directly by 1 − cosine."""
+    head_input: Literal["unit", "raw"] = "unit"
+    """Input of classifier and attention: unit embeddings, as in the paper, or embeddings before normalization (not with
+    `full: gradient`). Their learning rate is `optimizer.loss_lr`."""
+    attention_init: Literal["linear", "identity"] = "linear"
+    """Initialization of the attention matrices."""
+    first_view: Literal["crop", "center"] = "crop"
+    """First view in end-to-end training: a random crop without augmentation, or the center crop. Cached views are all
+    drawn from one pool."""
+    map_steps: list[PositiveInt] = [5, 100]  # noqa: RUF012 (pydantic copies it)
+    """Steps at which attention by class is recorded for the report."""
+    shown_queries: list[str] = []  # noqa: RUF012
+    """Training images whose retrievals the report shows (the end of the path suffices); empty: a few at random."""
+
+    @field_validator("head_input")
+    @classmethod
+    def _exact(cls, value: str, info: ValidationInfo) -> str:
+        if value == "raw" and info.data.get("full") == "gradient":
+            raise ValueError("`full: gradient` needs unit: norms of the database are constants")
+        return value
+
+    def make_views(self, default: Any) -> list[Any]:
+        """Return the first view without augmentation and the others as `default`."""
+        first = CenterView(default.pre) if self.first_view == "center" else replace(default, rand_augment="")
+        return [first, *[default] * (self.views - 1)]
+
+    def split(self, table: Any, labels: np.ndarray, *, verbose: bool = False) -> DatabaseSplit:
+        """Split the training images into queries and database."""
+        return split_database(
+            labels,
+            fraction=self.database_fraction,
+            seed=self.split_seed,
+            table=table,
+            column=self.split_column,
+            allow_unanswered=self.allow_unanswered,
+            verbose=verbose,
+        )
 
 
 class DMCAC(Method):
-    """Many images of each class, and a search that should not depend on how the query was cropped."""
+    """Divergence minimization and cross-attention classification; for classes with many images.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "dmcac"
     Settings = DMCACSettings
@@ -45,41 +141,45 @@ class DMCAC(Method):
     }
     settings: DMCACSettings
     database: Tensor
-    rows: Tensor
-    lengths: Tensor
-    made: Tensor
+    vectors: Tensor
+    norms: Tensor
+    refreshed_at: Tensor
     maps: Tensor
-    staleness: Tensor
+    refresh_cosine: Tensor
 
     def __init__(self, settings: DMCACSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.parted = _parted(settings, context.table, context.labels.cpu().numpy())
-        size = len(self.parted.database)
+        self.split = settings.split(context.table, context.labels.cpu().numpy())
+        size = len(self.split.database)
         self.k = min(settings.k, size)
         if self.k < settings.k and settings.full == "no" and distributed.is_main():
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
         self.heads = losses.AttentionHeads(
-            context.classes, context.dim, torch_rng(context.seed, "heads"), settings.start
+            context.classes, context.dim, torch_rng(context.seed, "heads"), settings.attention_init
         )
-        self.register_buffer("database", torch.from_numpy(self.parted.database))
-        self.register_buffer("rows", torch.zeros(size, context.dim))
-        self.register_buffer("lengths", torch.ones(size))
-        self.register_buffer("made", torch.full((2,), -1))  # step and epoch of the rows
-        shape = len(settings.maps), len(Maps._fields), min(context.classes, CLASSES), context.classes
+        self.register_buffer("database", torch.from_numpy(self.split.database))
+        self.register_buffer("vectors", torch.zeros(size, context.dim))
+        self.register_buffer("norms", torch.ones(size))
+        self.register_buffer("refreshed_at", torch.full((2,), -1))  # step and epoch of the last refresh
+        shape = len(settings.map_steps), len(ClassMaps._fields), min(context.classes, MAX_CLASSES), context.classes
         self.register_buffer("maps", torch.full(shape, torch.nan))
-        self.register_buffer("staleness", torch.tensor(torch.nan))  # mean cosine of the rows before these to them
+        self.register_buffer(
+            "refresh_cosine", torch.tensor(torch.nan)
+        )  # mean cosine of the vectors before and after the last refresh
         self._retriever: Retriever | None = None
-        self._kind: str = settings.retriever
-        self._moving: Tensor | None = None
+        self._retriever_kind: str = settings.retriever
+        self._differentiable_vectors: Tensor | None = None
         self._warned = False
 
     @classmethod
     def sampled_rows(cls, settings: Any, table: Any, labels: np.ndarray) -> np.ndarray:
-        found = _parted(settings, table, labels, tell=True)
-        for name in settings.show:
-            if find_row(table, name) not in found.queries:
-                raise LookalikeError(f"`method.show` names `{name}`, which is in the database: only queries are shown.")
-        return found.queries
+        split = settings.split(table, labels, verbose=True)
+        for name in settings.shown_queries:
+            if find_row(table, name) not in split.queries:
+                raise LookalikeError(
+                    f"`method.shown_queries` names `{name}`, which is in the database; only queries can be shown."
+                )
+        return split.queries
 
     @classmethod
     def views_per_image(cls, own: Mapping[str, Any]) -> int:
@@ -87,24 +187,24 @@ class DMCAC(Method):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         if not torch.equal(state_dict["database"].to(self.database), self.database):
-            raise LookalikeError("The checkpoint was made with another database than the settings draw now.")
+            raise LookalikeError("The checkpoint was made with another database than the present settings define.")
         self.close()
         return super().load_state_dict(state_dict, *args, **options)
 
-    # ---- what a step sees ------------------------------------------------------------------------
+    # ---- views and embeddings---------------------------------------------------------------------
 
     def views(self, default: Any) -> Sequence[Any]:
-        return views_of(self.settings, default)
+        return self.settings.make_views(default)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        """All views in one pass: (n, A, F)."""
+        """Embed all views in one pass: (n, A, F)."""
         shape = len(batch), len(batch.views)
-        together = replace(batch, views=(torch.stack(batch.views, 1).flatten(0, 1),))
-        with tapped(last_layer(self.context.model)) as seen:
-            z = self.context.forward(together)
+        all_views = replace(batch, views=(torch.stack(batch.views, 1).flatten(0, 1),))
+        with record_calls(embedding_layer(self.context.model)) as calls:
+            z = self.context.forward(all_views)
         out = {"z": z.view(*shape, -1)}
         if self.settings.head_input == "raw":
-            out["length"] = torch.linalg.vector_norm(seen[-1].output.float(), dim=1).view(shape)
+            out["norm"] = torch.linalg.vector_norm(calls[-1].output.float(), dim=1).view(shape)
         return out
 
     def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
@@ -115,124 +215,127 @@ class DMCAC(Method):
 
     @property
     def age(self) -> int:
-        return self.context.step - int(self.made[0])
+        """Steps since the database was embedded."""
+        return self.context.step - int(self.refreshed_at[0])
 
-    def due(self) -> bool:
-        """Whether the database is old enough to be embedded anew."""
-        chosen, (step, epoch) = self.settings.refresh, self.made.tolist()
+    def is_due(self) -> bool:
+        """Whether the database must be embedded again."""
+        chosen, (step, epoch) = self.settings.refresh, self.refreshed_at.tolist()
         since = self.context.step - step if chosen.unit == "steps" else self.context.epoch - epoch
         return chosen.unit != "never" and since >= chosen.every
 
-    def _renew(self) -> None:
-        made = int(self.made[0]) >= 0
-        if made and not self.due() and self.settings.full != "gradient":
+    def _refresh(self) -> None:
+        exists = int(self.refreshed_at[0]) >= 0
+        if exists and not self.is_due() and self.settings.full != "gradient":
             return
-        rows, lengths = self.encode(self.parted.database)
-        if made:
-            self.staleness.copy_((rows * self.rows).sum(1).mean())
-        self.rows.copy_(rows)
-        self.lengths.copy_(lengths)
-        self.made.copy_(torch.tensor([self.context.step, self.context.epoch]))
+        vectors, norms = self.encode_rows(self.split.database)
+        if exists:
+            self.refresh_cosine.copy_((vectors * self.vectors).sum(1).mean())
+        self.vectors.copy_(vectors)
+        self.norms.copy_(norms)
+        self.refreshed_at.copy_(torch.tensor([self.context.step, self.context.epoch]))
         self.close()
 
-    def encode(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Unit rows of training images, and what the heads are to multiply them by."""
+    def encode_rows(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return unit embeddings of training images and the norms that the heads multiply them by."""
         if self.settings.head_input == "unit":
             rows = self.context.encode(ids)
             return rows, torch.ones(len(rows), device=rows.device)
-        with tapped(last_layer(self.context.model)) as seen:
+        with record_calls(embedding_layer(self.context.model)) as calls:
             rows = self.context.encode(ids)
-        lengths = [torch.linalg.vector_norm(found.output.float(), dim=1) for found in seen]
-        return rows, distributed.all_gather(torch.cat([torch.empty(0, device=rows.device), *lengths]))
+        norms = [torch.linalg.vector_norm(call.output.float(), dim=1) for call in calls]
+        return rows, distributed.all_gather(torch.cat([torch.empty(0, device=rows.device), *norms]))
 
     def close(self) -> None:
-        """The index goes; it is made again of the rows when it is asked."""
+        """Close the retriever; it is created again when it is needed."""
         if self._retriever is not None:
             self._retriever.close()
         if isinstance(self._retriever, RecallCheckedRetriever) and self._retriever.exact:
-            self._kind = "exact"  # an index that does not find enough is not built again
+            self._retriever_kind = "exact"  # an index with too low a recall is not built again
         self._retriever = None
 
-    def searched(self) -> losses.Database:
-        lengths = self.lengths if self.settings.head_input == "raw" else None
-        return losses.Database(self.rows, self.context.labels[self.database], lengths)
+    def current_database(self) -> losses.Database:
+        """Return the database as it was last embedded."""
+        norms = self.norms if self.settings.head_input == "raw" else None
+        return losses.Database(self.vectors, self.context.labels[self.database], norms)
 
     def retrieve(self, z: Tensor) -> losses.RetrievalUnion:
-        """The union over the views of each query, (B, A, F); every process asks for its share."""
+        """Return the union over the views (B, A, F) of each query; the work is divided among the processes."""
         if self._retriever is None:
-            self._retriever = make_retriever(self._kind, self.rows, store=self.settings.store)
-        asked = z.detach().flatten(0, 1)
-        found = self._retriever.nearest(asked[distributed.rank_slice(len(asked))], self.k)
-        return losses.retrieval_union(distributed.all_gather(found).view(*z.shape[:2], self.k))
+            self._retriever = make_retriever(self._retriever_kind, self.vectors, store=self.settings.store)
+        queries = z.detach().flatten(0, 1)
+        neighbors = self._retriever.nearest(queries[distributed.rank_slice(len(queries))], self.k)
+        return losses.retrieval_union(distributed.all_gather(neighbors).view(*z.shape[:2], self.k))
 
     # ---- the loss --------------------------------------------------------------------------------
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         weights, z = self.settings.weights, embeddings["z"]
-        lengths = embeddings.get("length")
+        norms = embeddings.get("norm")
 
-        def given(seen: Tensor) -> Tensor:
-            """What the heads see of it."""
-            return seen if lengths is None else seen * lengths[:, :, None]
+        def head_input(views: Tensor) -> Tensor:
+            return views if norms is None else views * norms[:, :, None]
 
-        self._watch_collapse(z.detach()[:, 0])
-        value = losses.classification_loss(given(self._watched("classes", z)) @ self.heads.classifier.t(), batch.labels)
-        total = self._told("classes", weights.classes, value)
+        self._check_collapse(z.detach()[:, 0])
+        value = losses.classification_loss(
+            head_input(self._log_gradient_norm("classes", z)) @ self.heads.classifier.t(), batch.labels
+        )
+        total = self._weighted_mean("classes", weights.classes, value)
         if not weights.divergence and not weights.attention:
             return total
-        seen, by_points = self._watched("divergence", z), self.settings.distance == "cosine"
-        if by_points and not weights.attention:
-            return total + self._told("divergence", weights.divergence, losses.cosine_disagreement(seen))
-        self._renew()
-        terms = self._terms(seen, given(self._watched("attention", z)), batch.labels)
-        apart = losses.cosine_disagreement(seen) if by_points else terms.divergence
-        total = total + self._told("divergence", weights.divergence, apart)
-        total = total + self._told("attention", weights.attention, terms.attention)
+        views, by_cosine = self._log_gradient_norm("divergence", z), self.settings.distance == "cosine"
+        if by_cosine and not weights.attention:
+            return total + self._weighted_mean("divergence", weights.divergence, losses.cosine_disagreement(views))
+        self._refresh()
+        terms = self._terms(views, head_input(self._log_gradient_norm("attention", z)), batch.labels)
+        divergence = losses.cosine_disagreement(views) if by_cosine else terms.divergence
+        total = total + self._weighted_mean("divergence", weights.divergence, divergence)
+        total = total + self._weighted_mean("attention", weights.attention, terms.attention)
         self.context.log("attention/own", terms.own_attention.mean())
         self.context.log("database/age", self.age)
-        if bool(torch.isfinite(self.staleness)):
-            self.context.log("database/cosine", self.staleness)
+        if bool(torch.isfinite(self.refresh_cosine)):
+            self.context.log("database/cosine", self.refresh_cosine)
         return total
 
-    def _told(self, name: str, weight: float, values: Tensor) -> Tensor:
+    def _weighted_mean(self, name: str, weight: float, values: Tensor) -> Tensor:
         self.context.log(f"term/{name}", values.mean())
         return weight * values.mean()
 
-    def _terms(self, z: Tensor, asking: Tensor, labels: Tensor) -> losses.DMCACTerms:
-        database, temperature = self.searched(), self.settings.temperature
+    def _terms(self, z: Tensor, head_input: Tensor, labels: Tensor) -> losses.DMCACTerms:
+        database, temperature = self.current_database(), self.settings.temperature
         if self.settings.full != "no":
             if self.settings.full == "gradient":
-                self._moving = self.rows.detach().clone().requires_grad_()
-                database = database._replace(vectors=self._moving)
+                self._differentiable_vectors = self.vectors.detach().clone().requires_grad_()
+                database = database._replace(vectors=self._differentiable_vectors)
             same = database.labels[None] == labels[:, None]
-            self._log_found(same, same.new_full((len(labels),), len(same[0]), dtype=torch.int64))
-            return losses.full_terms(z, asking, labels, database, self.heads, temperature)
-        found = self.retrieve(z)
-        self._log_found((database.labels[found.members] == labels[:, None]) & found.mask, found.sizes)
-        return losses.union_terms(z, asking, labels, database, found, self.heads, temperature)
+            self._log_retrieval(same, same.new_full((len(labels),), len(same[0]), dtype=torch.int64))
+            return losses.full_terms(z, head_input, labels, database, self.heads, temperature)
+        union = self.retrieve(z)
+        self._log_retrieval((database.labels[union.members] == labels[:, None]) & union.mask, union.sizes)
+        return losses.union_terms(z, head_input, labels, database, union, self.heads, temperature)
 
     def after_backward(self) -> None:
-        """`full: gradient`: the database's own part of the gradient, its images embedded once more in blocks."""
-        if self._moving is not None and self._moving.grad is not None:
-            self.context.encode_backward(self.parted.database, self._moving.grad)
-        self._moving = None
+        """With `full: gradient`, add the gradient of the database, whose images are embedded again in blocks."""
+        if self._differentiable_vectors is not None and self._differentiable_vectors.grad is not None:
+            self.context.encode_backward(self.split.database, self._differentiable_vectors.grad)
+        self._differentiable_vectors = None
 
-    # ---- what is told ----------------------------------------------------------------------------
+    # ---- logs and report-------------------------------------------------------------------------
 
-    def _watched(self, name: str, z: Tensor) -> Tensor:
-        """The same rows; the norm of the gradient that comes back to them, along the sphere, is logged."""
+    def _log_gradient_norm(self, name: str, z: Tensor) -> Tensor:
+        """Return the same embeddings; the norm of their gradient tangential to the sphere is logged."""
         if not z.requires_grad:
             return z
-        rows, watched = z.detach(), z.view_as(z)
+        values, output = z.detach(), z.view_as(z)
 
-        def note(gradient: Tensor) -> None:
-            along = gradient - (gradient * rows).sum(-1, keepdim=True) * rows
-            self.context.log(f"gradient/{name}", torch.linalg.vector_norm(along))
+        def log_norm(gradient: Tensor) -> None:
+            tangential = gradient - (gradient * values).sum(-1, keepdim=True) * values
+            self.context.log(f"gradient/{name}", torch.linalg.vector_norm(tangential))
 
-        watched.register_hook(note)
-        return watched
+        output.register_hook(log_norm)
+        return output
 
-    def _log_found(self, same: Tensor, sizes: Tensor) -> None:
+    def _log_retrieval(self, same: Tensor, sizes: Tensor) -> None:
         log: Callable[[str, Any], None] = self.context.log
         own = same.sum(1)
         for name, value in (("mean", sizes.float().mean()), ("min", sizes.min()), ("max", sizes.max())):
@@ -240,7 +343,7 @@ class DMCAC(Method):
         log("union/own", (own / sizes).mean())
         log("union/missing", (own == 0).float().mean())
 
-    def _watch_collapse(self, rows: Tensor) -> None:
+    def _check_collapse(self, rows: Tensor) -> None:
         if len(rows) < 2:
             return
         cosine = mean_cosine(rows)
@@ -248,35 +351,135 @@ class DMCAC(Method):
         if cosine > COLLAPSED and not self._warned and distributed.is_main():
             self._warned = True
             warn(
-                f"The embeddings are falling onto one point (mean cosine {cosine:.3f} at step {self.context.step}): "
+                f"The embeddings are collapsing to one point (mean cosine {cosine:.3f} at step {self.context.step}): "
                 "raise `method.weights.classes`, or lower `method.weights.divergence`."
             )
 
     def after_step(self) -> None:
-        steps = self.settings.maps
-        if self.context.step in steps and int(self.made[0]) >= 0:
-            self.maps[steps.index(self.context.step)] = maps_of(self)
+        steps = self.settings.map_steps
+        if self.context.step in steps and int(self.refreshed_at[0]) >= 0:
+            self.maps[steps.index(self.context.step)] = class_maps_of(self)
 
     def memory_rows(self, count: int) -> MemoryRows | None:
-        if int(self.made[0]) < 0:
+        if int(self.refreshed_at[0]) < 0:
             return None
-        count = min(count, len(self.rows))
-        some = torch.arange(count, device=self.rows.device) * len(self.rows) // count
-        rows = self.rows[some].clone()
-        return MemoryRows(self.database[some], rows, rows)
+        count = min(count, len(self.vectors))
+        sample = torch.arange(count, device=self.vectors.device) * len(self.vectors) // count
+        vectors = self.vectors[sample].clone()
+        return MemoryRows(self.database[sample], vectors, vectors)
 
     @classmethod
-    def report_sections(cls, told: ReportContext) -> dict[str, Any]:
-        return sections(told)
+    def report_sections(cls, context: ReportContext) -> dict[str, Any]:
+        return report_sections(context)
 
 
-def _parted(settings: DMCACSettings, table: Any, labels: np.ndarray, *, tell: bool = False) -> Parted:
-    return part(
-        labels,
-        share=settings.share,
-        seed=settings.split_seed,
-        table=table,
-        column=settings.column,
-        unanswered=settings.unanswered,
-        tell=tell,
-    )
+@torch.no_grad()
+def class_maps_of(method: DMCAC) -> Tensor:
+    """Return all class maps of a method as it is now, with queries at their center crop."""
+    shape, labels = (method.maps.shape[-2], method.maps.shape[-1]), method.context.labels
+    ids = torch.from_numpy(method.split.queries).to(labels.device)
+    ids = ids[labels[ids] < shape[0]]
+    if not len(ids):
+        return torch.full_like(method.maps[0], torch.nan)
+    ids = ids[:: -(-len(ids) // MAX_QUERIES)]
+    z, norms = method.encode_rows(ids.cpu().numpy())
+    k = None if method.settings.full != "no" else method.k
+    database = method.current_database()
+    return torch.stack(class_maps(z, labels[ids], database, method.heads, k, shape, norms[:, None]))
+
+
+class DatabaseSplit(NamedTuple):
+    """Rows of the training table, ascending; rows without a label are in neither."""
+
+    queries: np.ndarray
+    database: np.ndarray
+
+
+def split_database(
+    labels: np.ndarray,
+    *,
+    fraction: float,
+    seed: int,
+    table: Table | None = None,
+    column: str | None = None,
+    allow_unanswered: bool = False,
+    verbose: bool = True,
+) -> DatabaseSplit:
+    """Split training images into queries and database, by class or by a column of the table.
+
+    Of n ≥ 2 images of a class, fraction·n (rounded, at least one, at most n − 1) are in the database; a single image is
+    in the database only.
+
+    Args:
+        labels: Class of every row, −1 without.
+        fraction: Fraction of each class in the database.
+        seed: Seed of the split.
+        table: The training images, for `column` and for names in messages.
+        column: Column with `query` or `database` for every row, instead of the random split.
+        allow_unanswered: Allow query classes without an image in the database.
+        verbose: Warn about classes that are not in both parts.
+
+    Returns:
+        Rows of the queries and of the database.
+
+    Example:
+        >>> split_database(np.array([0, 0, 1, 1]), fraction=0.5, seed=0).database.shape
+        (2,)
+    """
+    labels = np.asarray(labels)
+    known = labels >= 0
+    in_database = _random_split(labels, fraction, seed) if column is None else _column_split(table, column)
+    split = DatabaseSplit(np.flatnonzero(known & ~in_database), np.flatnonzero(known & in_database))
+    if not len(split.queries):
+        raise LookalikeError(
+            "No class has two or more images: training with a database needs classes with a query and a database image."
+            if column is None
+            else f"The column `{column}` has no `query`."
+        )
+    if not len(split.database):
+        raise LookalikeError(f"The column `{column}` has no `database`.")
+    single = np.setdiff1d(labels[split.database], labels[split.queries])
+    verbose = verbose and distributed.is_main()
+    if column is None and len(single) and verbose:
+        what = "1 class has" if len(single) == 1 else f"{len(single):,} classes have"
+        warn(f"{what} a single image, which is in the database only: {_class_names(single, labels, table)}.")
+    unanswered = np.setdiff1d(labels[split.queries], labels[split.database])
+    if len(unanswered) and not allow_unanswered:
+        raise LookalikeError(
+            f"{len(unanswered):,} of {len(np.unique(labels[split.queries])):,} query classes have no image in the "
+            f"database: {_class_names(unanswered, labels, table)}. Add some, or set `method.allow_unanswered`."
+        )
+    if len(unanswered) and verbose:
+        count = np.isin(labels[split.queries], unanswered).sum()
+        warn(
+            f"{count / len(split.queries):.1%} of the queries have no image of their class in the database; "
+            "attention cannot find it."
+        )
+    return split
+
+
+def _random_split(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Whether a row is in the database: the first images of each class in a random order."""
+    keys = numpy_rng(seed, "database").random(len(labels))
+    order = np.lexsort((keys, labels))
+    _, starts, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
+    target = np.clip(np.floor(fraction * counts + 0.5), 1, np.maximum(counts - 1, 1))
+    out = np.zeros(len(labels), bool)
+    out[order] = np.arange(len(labels)) - starts[place] < target[place]
+    return out
+
+
+def _column_split(table: Table | None, column: str) -> np.ndarray:
+    if table is None or not table.has(column):
+        raise LookalikeError(f"The table has no column `{column}` that separates queries and database.")
+    values = table.column(column)
+    wrong = sorted({str(v) for v in values} - {"query", "database"})
+    if wrong:
+        raise LookalikeError(f"The column `{column}` contains `{wrong[0]}`; every value must be `query` or `database`.")
+    return np.asarray(values == "database")
+
+
+def _class_names(codes: np.ndarray, labels: np.ndarray, table: Table | None) -> str:
+    rows = [int(np.flatnonzero(labels == code)[0]) for code in codes[:MAX_NAMED]]
+    names = [f"`{table.column('label')[row]}`" if table is not None else f"class {labels[row]}" for row in rows]
+    return ", ".join(names) + (", …" if len(codes) > MAX_NAMED else "")

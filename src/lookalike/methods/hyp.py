@@ -1,4 +1,7 @@
-"""Hyp and Sph: every image finds its class among two images of each, in hyperbolic space or on the sphere."""
+"""Hyp and Sph: pairwise cross-entropy in hyperbolic space or on the sphere.
+
+Ermolov et al., "Hyperbolic Vision Transformers", CVPR 2022. The formulas are in :mod:`lookalike.losses.hyperbolic`.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,27 @@ from torch import Tensor
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
 from lookalike.losses.hyperbolic import hyperbolic_loss, spherical_loss
+from lookalike.methods._heads import embedding_layer, record_calls
 from lookalike.methods.base import Batch, Method
-from lookalike.methods.taps import last_layer, tapped
 
 
 class HypSettings(Settings):
+    """Settings of Hyp."""
+
     space: Literal["hyperbolic", "sphere"] = "hyperbolic"
-    """Where distances are taken; `sphere` is the same loss with cosines."""
+    """Space of the distances; `sphere` is the same loss with cosines."""
     temperature: PositiveFloat | None = None
-    """Distances are divided by this; null: 0.2, and 0.1 on the sphere, as the authors have it."""
+    """Temperature of the softmax; null: 0.2, and 0.1 on the sphere, as in the paper."""
     curvature: PositiveFloat = 0.1
-    """Of the hyperbolic space."""
+    """Curvature of the hyperbolic space."""
     clip: PositiveFloat = 2.3
-    """Vectors are cut to this length before they are mapped into it."""
+    """Largest length of a vector before it is mapped into the ball."""
     scale: PositiveFloat = 4.0
-    """What the head's output is multiplied by before that: ours is about one long, the authors' longer than `clip`."""
+    """Factor of the head's output before clipping: ours has a length of about 1, the authors' more than `clip`."""
 
 
 class Hyp(Method):
-    """A strong pairwise loss for networks that move; needs P classes of K images each."""
+    """Pairwise cross-entropy for end-to-end training; needs batches of P classes with K images each."""
 
     name = "hyp"
     Settings = HypSettings
@@ -37,23 +42,23 @@ class Hyp(Method):
     settings: HypSettings
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        with tapped(last_layer(self.context.model)) as seen:
+        with record_calls(embedding_layer(self.context.model)) as calls:
             z = self.context.forward(batch)
-        return {"z": z, "raw": seen[-1].output}
+        return {"z": z, "raw": calls[-1].output}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
-        chosen = self.settings
+        settings = self.settings
         counts = torch.unique(batch.labels, return_counts=True)[1]
-        slots = int(counts[0])
-        if slots < 2 or not bool((counts == slots).all()):
+        images_per_class = int(counts[0])
+        if images_per_class < 2 or not bool((counts == images_per_class).all()):
             raise LookalikeError(
-                "`hyp` needs batches with equally many images of each class: set `sampler.kind` to pk."
+                "`hyp` needs batches with the same number of images of each class: set `sampler.kind` to pk."
             )
-        # By class and image, then slot by slot: the order of the batch does not matter.
+        # Sort by class and image, so that the order of the batch does not matter.
         order = torch.argsort(batch.ids, stable=True)
         order = order[torch.argsort(batch.labels[order], stable=True)]
-        order = order.view(-1, slots).t().reshape(-1)
-        if chosen.space == "sphere":
-            return spherical_loss(embeddings["z"][order], slots, chosen.temperature or 0.1)
-        rows = chosen.scale * embeddings["raw"][order]
-        return hyperbolic_loss(rows, slots, chosen.temperature or 0.2, chosen.curvature, chosen.clip)
+        order = order.view(-1, images_per_class).t().reshape(-1)
+        if settings.space == "sphere":
+            return spherical_loss(embeddings["z"][order], images_per_class, settings.temperature or 0.1)
+        rows = settings.scale * embeddings["raw"][order]
+        return hyperbolic_loss(rows, images_per_class, settings.temperature or 0.2, settings.curvature, settings.clip)

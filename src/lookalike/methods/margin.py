@@ -1,4 +1,7 @@
-"""Margin with distance-weighted negatives, and R-Margin."""
+"""Margin loss with distance-weighted negatives, and R-Margin.
+
+The formulas are in :mod:`lookalike.losses.margin`.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,27 @@ from torch import Tensor
 
 from lookalike.core.settings import Settings
 from lookalike.losses.margin import MarginLoss
+from lookalike.methods._utils import RandomStream
 from lookalike.methods.base import Batch, Context, Method
-from lookalike.methods.stream import Stream
 
 
 class MarginSettings(Settings):
-    gap: float = 0.2
-    """m: how far from the boundary both kinds of pairs should be, in Euclidean distance of unit vectors."""
+    """Settings of the margin loss."""
+
+    margin: float = 0.2
+    """Distance m that both kinds of pairs should keep from the boundary, Euclidean of unit vectors."""
     beta: float = 1.2
-    """Where the boundary between near and far starts; it is learned for every class."""
+    """Initial boundary between positive and negative distances, learned for every class."""
 
 
 class Margin(Method):
+    """Margin loss with a learned boundary per class and distance-weighted negative sampling.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
+
     name = "margin"
     Settings = MarginSettings
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
@@ -28,30 +40,34 @@ class Margin(Method):
 
     def __init__(self, settings: MarginSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.stream = Stream(context.seed)
+        self.stream = RandomStream(context.seed)
         self.criterion = self.make_loss()
 
     def make_loss(self) -> MarginLoss:
-        return MarginLoss(self.context.classes, self.settings.beta, self.settings.gap)
+        """Create the loss."""
+        return MarginLoss(self.context.classes, self.settings.beta, self.settings.margin)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
-        return self.margin(embeddings["z"], batch)
+        return self.margin_loss(embeddings["z"], batch)
 
-    def margin(self, z: Tensor, batch: Batch) -> Tensor:
+    def margin_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """Return the margin loss of embeddings (n, d)."""
         noise = self.stream.pairs(3, batch.ids, self.context.step)
         value: Tensor = self.criterion(z, batch.labels, noise)
         return value
 
 
 class RMarginSettings(MarginSettings):
+    """Settings of R-Margin."""
+
     beta: float = 0.6
-    """Where the boundary between near and far starts; it is learned for every class."""
-    apart: float = Field(default=0.4, ge=0.0, le=1.0)
-    """Probability that an anchor is pushed away from its own class instead."""
+    """Initial boundary between positive and negative distances, learned for every class."""
+    switch_probability: float = Field(default=0.4, ge=0.0, le=1.0)
+    """Probability that an anchor is pushed away from its own class."""
 
 
 class RMargin(Margin):
-    """Margin that keeps classes from collapsing: what varies within a class may matter for classes to come."""
+    """Margin regularized against collapsing classes: variation within a class may matter for unseen classes."""
 
     name = "r_margin"
     Settings = RMarginSettings
@@ -59,4 +75,4 @@ class RMargin(Margin):
 
     def make_loss(self) -> MarginLoss:
         s = self.settings
-        return MarginLoss(self.context.classes, s.beta, s.gap, s.apart)
+        return MarginLoss(self.context.classes, s.beta, s.margin, s.switch_probability)

@@ -1,7 +1,7 @@
-"""MoCo: an image's two views are recognized among the keys of earlier images; with XBN, keys kept up to date.
+"""MoCo: two views of an image are matched among the keys of earlier images; with XBN the keys are corrected.
 
-He et al., "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020; with the queue as a
-memory that is matched to the keys being enqueued, appendix B of Ajanthan et al. (XBN).
+He et al., "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, eq. 1 and 2; with the queue
+as a memory that is matched to the new keys: appendix B of Ajanthan et al. (XBN).
 """
 
 from __future__ import annotations
@@ -16,30 +16,40 @@ from torch import Tensor, nn
 
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
+from lookalike.methods._utils import update_teacher
 from lookalike.methods.base import Batch, Context, LearningRates, Method
-from lookalike.methods.memory_settings import DriftSettings
+from lookalike.methods.xbm import DriftSettings
 
 
 class QueueSettings(DriftSettings):
+    """Settings of the queue of keys."""
+
     size: PositiveInt = 4096
-    """Keys in the queue."""
+    """Number of keys in the queue."""
 
 
 class MoCoSettings(Settings):
+    """Settings of MoCo."""
+
     temperature: PositiveFloat = 0.1
-    """τ of NT-Xent."""
-    dim: PositiveInt = 128
-    """Numbers that queries and keys are compared by; the layer that makes them is not kept."""
+    """Temperature τ of NT-Xent."""
+    projection_dim: PositiveInt = 128
+    """Dimension of queries and keys; the projection is dropped after training."""
     momentum: float = Field(default=0.99, ge=0.0, le=1.0)
-    """Of the key encoder's parameters."""
+    """Momentum of the key encoder."""
     normalize: bool = True
-    """Store keys of length one, so that their moments are those of what is compared."""
+    """Normalize keys before they are stored, so that moments are those of the vectors that are compared."""
     memory: QueueSettings = Field(default_factory=QueueSettings)
     """The queue; `memory.NAME` is short for `method.memory.NAME`."""
 
 
 class MoCo(Method):
-    """Keys come from a copy of the network that follows it slowly; two views of an image are each other's positive."""
+    """Momentum contrast: keys come from a momentum copy of the network; two views of an image are a positive pair.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "moco"
     command = "pretrain"
@@ -50,12 +60,12 @@ class MoCo(Method):
         "schedule": {"min_lr_ratio": 0.0, "freeze_backbone_steps": 0},
     }
     from_scratch_overrides: ClassVar = {"optimizer": {"lr": 0.03, "weight_decay": 5e-4}}
-    knn_temperature = 0.1  # as the notebook that the paper used
+    knn_temperature = 0.1  # as in the notebook used by the AXBN paper
     settings: MoCoSettings
 
     def __init__(self, settings: MoCoSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.projection = nn.Linear(context.model.feature_dim, settings.dim)
+        self.projection = nn.Linear(context.model.feature_dim, settings.projection_dim)
         bound, generator = context.model.feature_dim**-0.5, context.generator("projection")
         with torch.no_grad():
             for parameter in self.projection.parameters():
@@ -65,9 +75,11 @@ class MoCo(Method):
         from pytorch_metric_learning.losses import SupConLoss
 
         chosen = settings.memory
-        # With one positive a query SupCon is NT-Xent, and has the faster kernel.
+        # With one positive per query SupCon is NT-Xent, and has the faster kernel.
         loss = SupConLoss(settings.temperature)
-        self.memory = CrossBatchMemory(loss, settings.dim, chosen.size, gather=False, **chosen.rule())
+        self.memory = CrossBatchMemory(
+            loss, settings.projection_dim, chosen.size, gather=False, **chosen.memory_options()
+        )
 
     def teacher_models(self) -> list[Any]:
         return [self.key_model]
@@ -83,19 +95,15 @@ class MoCo(Method):
         model = self.context.model
         return [{"name": "network", "params": [*model.parameters(), *self.parameters()], "lr": lrs.backbone}]
 
-    @torch.no_grad()
     def before_step(self) -> None:
-        """The key encoder moves before the keys are made; its parameters only, as in the paper."""
-        share = 1 - self.settings.momentum
-        moving = [*self.context.model.parameters(), *self.projection.parameters()]
-        following = [*self.key_model.parameters(), *self.key_projection.parameters()]
-        for key, query in zip(following, moving, strict=True):
-            key.lerp_(query, share)
+        """Update the key encoder before the keys are computed; only its parameters, as in the paper (eq. 2)."""
+        teacher, student = (self.key_model, self.key_projection), (self.context.model, self.projection)
+        update_teacher(teacher, student, self.settings.momentum)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         query = self.projection(self.context.features(batch, 0))
         with torch.no_grad():
-            # Shuffled, so that batch-norm over a part of the batch cannot give the pair away.
+            # Shuffled, so that batch-norm over a part of the batch cannot leak the pair (section 3.3).
             order = torch.randperm(len(batch), generator=self.context.generator("keys")).to(query.device)
             shuffled = Batch((batch.views[1][order],), batch.layer, batch.labels, batch.ids)
             key = self.key_projection(self.context.features(shuffled, 0, self.key_model))[order.argsort()]
@@ -106,7 +114,7 @@ class MoCo(Method):
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         query, key = embeddings["query"], embeddings["key"]
         count = len(query)
-        # Every image of every step is a class of its own: its key is the positive, all other keys are negatives.
+        # Every image of every step is its own class: its key is the positive, all other keys are negatives.
         labels = (self.context.step - 1) * count + torch.arange(count, device=query.device)
         enqueued = torch.arange(2 * count, device=query.device) >= count
         value: Tensor = self.memory(torch.cat([query, key]), torch.cat([labels, labels]), enqueue_mask=enqueued)

@@ -1,4 +1,8 @@
-"""S2SD: wider embeddings, thrown away after training, teach the one that is kept."""
+"""S2SD: wider embeddings, dropped after training, are distilled into the one that is used.
+
+Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning", ICML 2021. The formula is
+in :mod:`lookalike.losses.s2sd`.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,33 @@ from torch.nn import functional
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.s2sd import distillation_loss
+from lookalike.methods._heads import linear, record_calls
 from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import RMargin, RMarginSettings
-from lookalike.methods.start import linear
-from lookalike.methods.taps import tapped
 
 
 class S2SDSettings(RMarginSettings):
-    targets: list[PositiveInt] = [512, 768, 1024]  # noqa: RUF012 (pydantic copies it)
+    """Settings of S2SD."""
+
+    target_dims: list[PositiveInt] = [512, 768, 1024]  # noqa: RUF012 (pydantic copies it)
     """Dimensions of the wider embeddings; the paper's are 1024, 1536 and 2048."""
     weight: NonNegativeFloat = 50.0
-    """Of what the wider embeddings teach."""
-    features: NonNegativeFloat = 50.0
-    """Of what the pooled features teach; 0: nothing. Of cached features this pulls towards where training began."""
-    features_from: NonNegativeInt = 0
-    """The step from which they do."""
+    """Weight of the distillation from the wider embeddings."""
+    feature_weight: NonNegativeFloat = 50.0
+    """Weight of the distillation from the pooled features; with cached features it pulls towards the start."""
+    feature_start_step: NonNegativeInt = 0
+    """First step of the distillation from the pooled features."""
     temperature: PositiveFloat = 1.0
-    """T of the softmax over a row of similarities."""
+    """Temperature T of the distillation."""
 
 
 class S2SD(RMargin):
-    """The base loss is R-Margin on every embedding, with a boundary of its own each."""
+    """S2SD with R-Margin as base loss on every embedding.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "s2sd"
     Settings = S2SDSettings
@@ -40,32 +50,32 @@ class S2SD(RMargin):
 
     def __init__(self, settings: S2SDSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.features = context.model.feature_dim
-        self.targets = nn.ModuleList(self._branch(dim) for dim in settings.targets)
-        self.target_losses = nn.ModuleList(self.make_loss() for _ in settings.targets)
+        self.feature_dim = context.model.feature_dim
+        self.targets = nn.ModuleList(self._branch(dim) for dim in settings.target_dims)
+        self.target_losses = nn.ModuleList(self.make_loss() for _ in settings.target_dims)
 
     def _branch(self, dim: int) -> nn.Module:
         generator = torch_rng(self.context.seed, "target", dim)
-        return nn.Sequential(linear(self.features, dim, generator), nn.ReLU(), linear(dim, dim, generator))
+        return nn.Sequential(linear(self.feature_dim, dim, generator), nn.ReLU(), linear(dim, dim, generator))
 
     def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
         return super().param_groups(lrs, [*head_modules, self.targets, self.target_losses])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        with tapped(self.context.model.head) as seen:
+        with record_calls(self.context.model.head) as calls:
             z = self.context.forward(batch)
-        return {"z": z, "features": functional.normalize(seen[-1].input, dim=1)}
+        return {"z": z, "features": functional.normalize(calls[-1].input, dim=1)}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         s, z, features = self.settings, embeddings["z"], embeddings["features"]
         noise = self.stream.pairs(3, batch.ids, self.context.step)
         total: Tensor = self.criterion(z, batch.labels, noise)
         if len(self.targets):
-            # Unit features have entries near 0; layers start for entries near 1.
-            wide = [functional.normalize(branch(features * self.features**0.5), dim=1) for branch in self.targets]
+            # Unit features have entries near 0; layers are initialized for entries near 1.
+            wide = [functional.normalize(branch(features * self.feature_dim**0.5), dim=1) for branch in self.targets]
             own = [loss(y, batch.labels, noise) for loss, y in zip(self.target_losses, wide, strict=True)]
             distilled = sum(distillation_loss(y, z, s.temperature) for y in wide) / len(wide)
             total = (total + sum(own) / len(own)) / 2 + s.weight * distilled
-        if s.features and self.context.step >= s.features_from:
-            total = total + s.features * distillation_loss(features, z, s.temperature)
+        if s.feature_weight and self.context.step >= s.feature_start_step:
+            total = total + s.feature_weight * distillation_loss(features, z, s.temperature)
         return total

@@ -1,6 +1,7 @@
-"""SimSiam: one view predicts the other through the same network, without negatives, queue or teacher.
+"""SimSiam: one view predicts the other with the same network, without negatives, queue or teacher.
 
-Chen and He, "Exploring Simple Siamese Representation Learning", CVPR 2021. The loss is lightly's.
+Chen and He, "Exploring Simple Siamese Representation Learning", CVPR 2021, eq. 4. The loss is
+lightly's.
 """
 
 from __future__ import annotations
@@ -10,25 +11,32 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lookalike.methods import lightly
+from lookalike.methods._heads import linear
+from lookalike.methods._utils import import_lightly
 from lookalike.methods.base import Batch, Context, LearningRates
-from lookalike.methods.crops import GLOBAL, CropMethod, CropSettings, images_first
-from lookalike.methods.start import linear
+from lookalike.methods.multi_crop import GLOBAL_VIEWS, CropMethod, CropSettings, images_first
 
 
 class SimSiamSettings(CropSettings):
+    """Settings of SimSiam."""
+
     asymmetric: bool = False
-    """Views as BYOL draws them; the paper has both alike."""
-    dim: PositiveInt = 2048
-    """Numbers that views are compared by."""
-    hidden: PositiveInt = 2048
-    """Width of the projection."""
-    predicted: PositiveInt = 512
-    """Width of the prediction's bottleneck."""
+    """Views as in BYOL; the paper augments both alike."""
+    projection_dim: PositiveInt = 2048
+    """Dimension of the projections."""
+    hidden_dim: PositiveInt = 2048
+    """Width of the projection head."""
+    prediction_dim: PositiveInt = 512
+    """Width of the prediction head's bottleneck."""
 
 
 class SimSiam(CropMethod):
-    """A baseline beside CARP: the simplest of its kind."""
+    """SimSiam, the simplest self-supervised baseline.
+
+    Args:
+        settings: Settings of the method.
+        context: What the training loop provides.
+    """
 
     name = "simsiam"
     Settings = SimSiamSettings
@@ -45,14 +53,14 @@ class SimSiam(CropMethod):
     def __init__(self, settings: SimSiamSettings, context: Context) -> None:
         super().__init__(settings, context)
         generator = context.generator("heads")
-        hidden, dim = settings.hidden, settings.dim
+        hidden, dim = settings.hidden_dim, settings.projection_dim
         layers: list[nn.Module] = []
-        for wide in (context.model.feature_dim, hidden):
-            layers += [linear(wide, hidden, generator), nn.BatchNorm1d(hidden), nn.ReLU()]
+        for in_dim in (context.model.feature_dim, hidden):
+            layers += [linear(in_dim, hidden, generator), nn.BatchNorm1d(hidden), nn.ReLU()]
         self.projection = nn.Sequential(*layers, linear(hidden, dim, generator), nn.BatchNorm1d(dim, affine=False))
-        first, last = linear(dim, settings.predicted, generator), linear(settings.predicted, dim, generator)
-        self.prediction = nn.Sequential(first, nn.BatchNorm1d(settings.predicted), nn.ReLU(), last)
-        self.criterion = lightly.part("loss", "NegativeCosineSimilarity", self.name)()
+        first, last = linear(dim, settings.prediction_dim, generator), linear(settings.prediction_dim, dim, generator)
+        self.prediction = nn.Sequential(first, nn.BatchNorm1d(settings.prediction_dim), nn.ReLU(), last)
+        self.criterion = import_lightly("loss", "NegativeCosineSimilarity", self.name)()
 
     def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
         return super().param_groups(lrs, [*head_modules, self.projection, self.prediction])
@@ -60,10 +68,13 @@ class SimSiam(CropMethod):
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         z = self.projection(self.crops(batch))
         views = len(batch.views)
-        return {"p": images_first(self.prediction(z), views), "target": images_first(z.detach(), views)[:, :GLOBAL]}
+        return {
+            "p": images_first(self.prediction(z), views),
+            "target": images_first(z.detach(), views)[:, :GLOBAL_VIEWS],
+        }
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         p, z = embeddings["p"], embeddings["target"]
-        pairs = [(v, w) for v in range(p.shape[1]) for w in range(GLOBAL) if v != w]
+        pairs = [(v, w) for v in range(p.shape[1]) for w in range(GLOBAL_VIEWS) if v != w]
         total = sum(self.criterion(p[:, v], z[:, w]) for v, w in pairs)
         return total / len(pairs)

@@ -36,12 +36,22 @@ AUTHOR_SETTINGS: dict[str, dict[str, Any]] = {
     "proxy_anchor": {"method": {"std": 0.125}, "optimizer": {"loss_lr": 0.02}},
 }
 AUTHOR_SETTINGS_BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
-    "cars": {"r_margin": {"apart": 0.35}, "s2sd": {"apart": 0.3}, "diva": {"alpha": 0.15, "decorrelation": 100.0}},
+    "cars": {
+        "r_margin": {"switch_probability": 0.35},
+        "s2sd": {"switch_probability": 0.3},
+        "diva": {"alpha": 0.15, "decorrelation": 100.0},
+    },
     "sop": {
-        "r_margin": {"beta": 0.9, "apart": 0.15},
-        "uniform_prior": {"weight": 0.02, "hidden": 50, "every": 200},
-        "diva": {"alpha": 0.2, "decorrelation": 150.0, "queue": 7560},
-        "s2sd": {"beta": 0.9, "apart": 0.0, "weight": 5.0, "features": 5.0, "features_from": 1000},
+        "r_margin": {"beta": 0.9, "switch_probability": 0.15},
+        "uniform_prior": {"weight": 0.02, "hidden_dim": 50, "update_every": 200},
+        "diva": {"alpha": 0.2, "decorrelation": 150.0, "queue_size": 7560},
+        "s2sd": {
+            "beta": 0.9,
+            "switch_probability": 0.0,
+            "weight": 5.0,
+            "feature_weight": 5.0,
+            "feature_start_step": 1000,
+        },
     },
 }
 
@@ -120,7 +130,7 @@ def trial_settings(
     """Training settings of one run.
 
     The recipe is the same for all methods; over it lie the authors' constants for the method and the data set, and the
-    user's settings. Settings under a method's name (``s2sd.features=0``) apply to that method alone.
+    user's settings. Settings under a method's name (``s2sd.feature_weight=0``) apply to that method alone.
 
     Args:
         method: Training method.

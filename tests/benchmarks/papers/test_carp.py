@@ -23,12 +23,14 @@ def test_a_cell_varies_what_it_says():
     base = {"keep": "trained"}
     plain = resolve(load("carp_small"), Cell().settings(base, 5000))
     own = plain.method.own()
-    assert (own["prototypes"], own["block"], own["teacher"], plain.sampler.batch_size) == (2048, 128, "ema", 64)
+    assert (own["prototypes"], own["block_size"], own["teacher"], plain.sampler.batch_size) == (2048, 128, "ema", 64)
     assert plain.steps == plain.evaluate_every == 391 and plain.optimizer.kind == "adamw"
     assert resolve(load("carp_small"), Cell(halfway=True).settings(base, 5000)).evaluate_every == 196
     assert own["prototypes"] / plain.sampler.batch_size >= 16
-    one = resolve(load("carp_small"), Cell(block=2048, teacher="stopgrad", more={"pairs": "sum"}).settings(base, 5000))
-    assert (one.method.own()["block"], one.method.own()["pairs"]) == (2048, "sum")
+    one = resolve(
+        load("carp_small"), Cell(block=2048, teacher="stopgrad", more={"pair_reduction": "sum"}).settings(base, 5000)
+    )
+    assert (one.method.own()["block_size"], one.method.own()["pair_reduction"]) == (2048, "sum")
     assert one.model_dump()["optimizer"] == plain.model_dump()["optimizer"]
     for name, kind in (("moco", "sgd"), ("simsiam", "sgd"), ("dino", "adamw")):
         other = resolve(load("carp_small"), Cell(method=name).settings(base, 5000))

@@ -379,7 +379,7 @@ def test_what_is_kept_of_a_run(tmp_path, home):
         "data": {"near_duplicates": False, "validation_fraction": 0},
         "model": {"name": "test_efficientnet", "weights": "random", "size": 32},
         "head": {"embedding_dim": 16},
-        "method": {"name": "dmcac", "views": 2, "k": 3, "maps": [1, 2]},
+        "method": {"name": "dmcac", "views": 2, "k": 3, "map_steps": [1, 2]},
         "sampler": {"kind": "shuffle", "batch_size": 8},
         "views": {"num_cached": 2},
         "steps": 2,
