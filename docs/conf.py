@@ -28,7 +28,6 @@ extensions = [
 exclude_patterns = ["_build", "_generated"]
 html_theme = "furo"
 html_title = "lookalike"
-html_static_path = ["_static"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
