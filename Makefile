@@ -64,6 +64,11 @@ bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
 	@tools/setup bench
 	@$(BIN)/python -m benchmarks.speed $(if $(NAME),$(NAME),--all) --wait $(if $(DATA),--data "$(DATA)")
 
+reproduce: ## the claims of the papers; PAPER=xbn picks one, DATA=folder gives the data sets
+	@tools/setup core
+	@tools/setup bench
+	@$(BIN)/python -m benchmarks.papers $(if $(PAPER),$(PAPER),--list) $(if $(DATA),--data "$(DATA)")
+
 wheel: ## build the package into dist/
 	@tools/setup dev
 	@rm -rf dist

@@ -1,4 +1,4 @@
-"""What a measured figure carries with it: where its data lay, when and how it was made."""
+"""Where the data of a measured figure are, and when and how it was measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def data_set(data: Path | None, name: str, who: str) -> Path:
 
 def command() -> str:
     """The command that is running, without the folders of this machine."""
-    words = ["lookalike"]
+    program = Path(sys.argv[0])
+    if program.stem != "__main__" or program.parent.parent.name != "benchmarks":
+        return "python"
+    words = ["python", "-m", f"benchmarks.{program.parent.name}"]
     arguments = iter(sys.argv[1:])
     for word in arguments:
         if word == "--data":
@@ -38,7 +41,7 @@ def command() -> str:
             words += ["--data", "DATA"]
         else:
             words.append("--data=DATA" if word.startswith("--data=") else word)
-    return shlex.join(words) if Path(sys.argv[0]).stem in ("lookalike", "__main__") else "python"
+    return shlex.join(words)
 
 
 def provenance() -> dict[str, Any]:

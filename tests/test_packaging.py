@@ -52,6 +52,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
+def test_the_wheel_holds_the_product_alone(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"lookalike"}, "no benchmarks, no tests"
+
+
 def test_the_wheel_holds_everything_that_is_not_code(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     source = ROOT / "src"

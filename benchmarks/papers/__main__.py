@@ -1,13 +1,13 @@
-"""`python -m benchmarks.papers PAPER`: test the claims of a paper."""
+"""``python -m benchmarks.papers PAPER``: test the claims of a paper."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lookalike.cli.output import Answer, link, table
+from lookalike.cli.output import Answer, link, rows, short, table
 
 if TYPE_CHECKING:
     from benchmarks.papers import ClaimResult
@@ -19,43 +19,81 @@ def papers(
     data: str | None = None,
     scale: str = "small",
     only: Sequence[str] = (),
-    out: str = "results",
+    out: str | None = None,
     fresh: bool = False,
     finished: bool = False,
     list: bool = False,  # noqa: A002 (the option's name)
     document: str | None = None,
+    author_splits: str | None = None,
+    protocol: str | None = None,
+    pool: Sequence[str] = (),
+    method: Sequence[str] = (),
+    fraction: Sequence[float] = (),
+    neighbors: Sequence[int] = (),
+    retriever: str | None = None,
+    seeds: int = 1,
+    settings: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Test the claims of a paper, small or at the paper's scale.
 
-    A killed run continues where it stopped. Results are stored in --out.
+    A killed run continues where it stopped. Results are stored in --out. `t3ar --protocol` measures adaptation over the
+    shifts of a data set instead, and `oodml --author-splits` converts a split file of the paper's authors.
 
     Args:
         paper: Whose claims; --list names them.
         data: Folder of the data sets; LOOKALIKE_DATA by default.
         scale: small, or paper: at the paper's own scale.
         only: Only this claim.
-        out: Folder of the stored results.
+        out: Folder of the stored results; with --protocol the run folder, with --author-splits the file.
         fresh: Discard the finished jobs of earlier runs.
         finished: Judge by the runs that are finished, and start none.
         list: Show the claims and their stored verdicts.
         document: Write this page from the stored results (docs/results.md).
+        author_splits: oodml: convert this pickle of the authors, for the images in --data.
+        protocol: t3ar: measure adaptation on pacs, domainnet126 or visda in --data.
+        pool: With --protocol: images to retrieve from.
+        method: With --protocol: source, bn, tent, shot, adacontrast, mcc, on_target, without, random or t3ar.
+        fraction: With --protocol: fractions of the target.
+        neighbors: With --protocol: also t3ar with these numbers of neighbors.
+        retriever: With --protocol: model that retrieves; the source model by default.
+        seeds: With --protocol: number of seeds.
+        settings: With --protocol: settings of adapt.
     """
     from benchmarks.papers import PAPERS, reproduce, results_of
     from benchmarks.papers.document import write_page
     from lookalike.core.errors import LookalikeError
 
+    results = out or "results"
     if list:
-        return _answer([result for p in ([paper] if paper else PAPERS) for result in results_of(p, out)])
+        return _answer([result for p in ([paper] if paper else PAPERS) for result in results_of(p, results)])
+    for option, value, owner in (("--protocol", protocol, "t3ar"), ("--author-splits", author_splits, "oodml")):
+        if value and (paper != owner or data is None):
+            raise LookalikeError(f"{option} belongs to {owner} and needs --data, the folder of the data set.")
+    if protocol:
+        given = {"pool": pool, "method": method, "fraction": fraction, "neighbors": neighbors}
+        chosen = {name: value for name, value in given.items() if value}
+        return _protocol(
+            name=protocol,
+            data=data,
+            retriever=retriever,
+            seeds=seeds,
+            scale=scale,
+            settings=settings,
+            out=out,
+            **chosen,
+        )
+    if author_splits:
+        return _author_splits(Path(author_splits), str(data), out)
     if paper is not None:
-        results = reproduce(
-            paper=paper, data=data, scale=scale, only=only or None, out=out, fresh=fresh, finished=finished
+        judged = reproduce(
+            paper=paper, data=data, scale=scale, only=only or None, out=results, fresh=fresh, finished=finished
         )
         if document:
-            write_page(Path(document), Path(out))
-        return _answer(results)
+            write_page(Path(document), Path(results))
+        return _answer(judged)
     if document is None:
         raise LookalikeError(f"Name a paper ({', '.join(PAPERS)}), or give --list or --document.")
-    write_page(Path(document), Path(out))
+    write_page(Path(document), Path(results))
     return Answer({"written": document}, [f"Written: {link(document)}"])
 
 
@@ -63,6 +101,36 @@ def _answer(results: Sequence[ClaimResult]) -> Answer:
     body = [(r.paper, r.key, r.verdict, r.note or r.statement) for r in results]
     lines = table(("paper", "claim", "verdict", "note"), body)
     return Answer([result.to_json() for result in results], lines, always=True)
+
+
+def _protocol(**options: Any) -> Answer:
+    from benchmarks.papers.t3ar_protocols import protocol
+
+    run = protocol(**options)
+    result = run.result
+    body = [
+        (
+            f"{row['source']} to {row['target']}",
+            row["method"] if "neighbors" not in row else f"t3ar, {row['neighbors']} neighbors",
+            f"{row['fraction']:g}",
+            str(row["seed"]),
+            f"{row[result['measure']]:.1f}",
+        )
+        for row in result["rows"]
+    ]
+    lines = table(("shift", "method", "of the target", "seed", "accuracy, %"), body)
+    lines += rows([("Report", f"lookalike report {short(run.path)}")])
+    return Answer({"run": run.path, **result}, lines, always=True)
+
+
+def _author_splits(file: Path, data: str, out: str | None) -> Answer:
+    from benchmarks.papers.author_splits import read_splits
+    from lookalike.data import read_table
+
+    splits = read_splits(file, read_table(data, progress=True))
+    path = Path(out or f"{splits.data['name']}-splits.json")
+    splits.save(path)
+    return Answer({**splits.to_json(), "path": path}, [f"Written: {link(path)}"])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""The split files of the paper's authors: read without unpickling (`pickled`), checked, and matched with a table."""
+"""The ooDML authors' split files: NumPy pickles, read by an unpickler that knows only what they contain."""
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 import re
 import struct
 from collections import Counter
@@ -10,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from benchmarks.papers.restricted_pickle import RefusedError, load, shown
 from lookalike.core.errors import LookalikeError
 from lookalike.data.table import Table
 from lookalike.shift.split_set import Split, SplitSet, data_facts
@@ -21,6 +22,41 @@ REFERENCE_MODEL = {"name": "resnet50 of the authors", "weights": "authors"}
 UNEVEN = {"sop": 2}  # classes that one side may have more: the official halves of SOP have 11,318 and 11,316
 
 
+class _Dtype:
+    """Stands for a NumPy type: a double, or a text of so many characters."""
+
+    __slots__ = ("characters",)
+
+    def __init__(self, name: str) -> None:
+        match = re.fullmatch(r"[<=|]?(?:f8|U(\d{1,4}))", name)
+        if match is None:
+            raise RefusedError(f"values of type {name[:100]!r}")
+        self.characters = None if match[1] is None else int(match[1])
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and sizes are fixed by the format."""
+
+    def value(self, data: bytes) -> float | str:
+        if self.characters is None:
+            return float(struct.unpack("<d", data)[0])
+        return data.decode("utf-32-le").rstrip("\0")
+
+
+class RefusedError(pickle.UnpicklingError):
+    """What a file contains that a split file does not."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the two NumPy names of the authors' files, as stand-ins made anew for each file; refuses all others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy", "dtype"):
+            return lambda kind, *flags: _Dtype(kind)
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "scalar":
+            return lambda kind, data: kind.value(data)
+        raise RefusedError(f"a reference to {f'{module}.{name}'[:100]!r}")
+
+
 def read_pickle(path: Path) -> dict[int, dict[str, Any]]:
     """The file's content, checked: split number → train, test, fid, split_train, split_val, test_episodes."""
     if not path.is_file():
@@ -28,10 +64,18 @@ def read_pickle(path: Path) -> dict[int, dict[str, Any]]:
     if (size := path.stat().st_size) > MAX_BYTES:
         raise LookalikeError(f"`{path}` has {size:,} bytes; a split file has less than {MAX_BYTES:,}.")
     try:
-        return _Checker().document(load(path.read_bytes()))
-    except (ValueError, LookupError, TypeError, struct.error) as error:  # what a damaged pickle raises
+        return _Checker().document(_Unpickler(io.BytesIO(path.read_bytes())).load())
+    except (
+        pickle.UnpicklingError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        struct.error,
+    ) as error:
         words = str(error) if isinstance(error, RefusedError) else "damaged data"
-        raise LookalikeError(f"`{path}` is not a split file of the paper's authors: it holds {words}.") from error
+        raise LookalikeError(f"`{path}` is not a split file of the paper's authors: it contains {words}.") from error
 
 
 class _Checker:
@@ -44,7 +88,7 @@ class _Checker:
         out: dict[int, dict[str, Any]] = {}
         for number, split in self.mapping(found).items():
             if type(number) is not int or not 0 < number < 1000:
-                raise RefusedError(f"{shown(number)} as the number of a split")
+                raise RefusedError(f"{repr(number)[:100]} as the number of a split")
             parts = self.mapping(split)
             if missing := [name for name in ("train", "test", "fid") if name not in parts]:
                 raise RefusedError(f"a split {number} without `{missing[0]}`")

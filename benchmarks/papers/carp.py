@@ -11,11 +11,9 @@ but there a teacher that is quicker by a little (η from 0.95) has collapsed (4.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
-from benchmarks.papers.carp_collapse import one_block, weight_of_balance
 from benchmarks.papers.carp_runs import (
     BATCH,
     BLOCK,
@@ -25,25 +23,24 @@ from benchmarks.papers.carp_runs import (
     SMALL_BLOCK,
     WITHOUT,
     Cell,
-    gap_between,
     outcome,
     run_cells,
     untrained,
 )  # fmt: skip
-from benchmarks.papers.cells import Found
+from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import difference, more, worst
 
 PAPER = "carp"
 GRID = (SMALL_BLOCK, BLOCK, PROTOTYPES)
 
 
-def _above(found: Found, *cells: Cell) -> bool:
+def _above(results: GridResults, *cells: Cell) -> bool:
     """The runs compared have learned something: on average above the untrained network."""
-    return all(statistics.fmean(found.values(c, "knn")) > statistics.fmean(found.values(c, "untrained")) for c in cells)
+    return all(results.mean(c, "knn") > results.mean(c, "untrained") for c in cells)
 
 
-def _judged(verdict: Verdict, found: Found, *cells: Cell) -> tuple[Verdict, str]:
-    if _above(found, *cells):
+def _judged(verdict: Verdict, results: GridResults, *cells: Cell) -> tuple[Verdict, str]:
+    if _above(results, *cells):
         return verdict, ""
     return "not testable at this scale", "; not all runs are above the untrained network, so this is no evidence"
 
@@ -51,49 +48,49 @@ def _judged(verdict: Verdict, found: Found, *cells: Cell) -> tuple[Verdict, str]
 def flat_optimum(context: ClaimContext) -> ClaimOutcome:
     """Flat: the best of the middle sizes is less than 2 points above the worst of them."""
     cells = {size: Cell(block=size) for size in (16, 32, 64, 128, 256, 512, 1024)}
-    found = run_cells(context, cells.values(), SEEDS)
+    results = run_cells(context, cells.values(), SEEDS)
     middle = [cells[size] for size in (32, 64, 128, 256, 512)]
-    ordered = sorted(middle, key=lambda cell: statistics.fmean(found.values(cell, "knn")))
-    gap = gap_between(found, ordered[0], ordered[-1], level=1 - 0.05 / 10)
+    ordered = sorted(middle, key=lambda cell: results.mean(cell, "knn"))
+    gap = results.gap(ordered[0], ordered[-1], level=1 - 0.05 / 10)
     verdict: Verdict = "reproduced" if gap.high < 2 else "contradicted" if gap.low > 2 else "not testable at this scale"
-    verdict, end = _judged(verdict, found, *middle)
-    each = ", ".join(f"{size}: {statistics.fmean(found.values(cell, 'knn')):.2f}" for size, cell in cells.items())
-    note = f"k-NN by N_B {each}; best − worst of 32 to 512 {gap}; {untrained(found, DEFAULT)}{end}"
-    return outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
+    verdict, end = _judged(verdict, results, *middle)
+    each = ", ".join(f"{size}: {results.mean(cell, 'knn'):.2f}" for size, cell in cells.items())
+    note = f"k-NN by N_B {each}; best − worst of 32 to 512 {gap}; {untrained(results, DEFAULT)}{end}"
+    return outcome(verdict, note, results, [*cells.values()], gap=gap.to_json())
 
 
 def momentum_helps(context: ClaimContext) -> ClaimOutcome:
     cells = {(size, who): Cell(block=size, teacher=who) for size in GRID for who in ("ema", *WITHOUT)}
-    found = run_cells(context, cells.values(), SEEDS)
-    gaps = {(size, who): gap_between(found, cells[size, who], cells[size, "ema"]) for size in GRID for who in WITHOUT}
+    results = run_cells(context, cells.values(), SEEDS)
+    gaps = {(size, who): results.gap(cells[size, who], cells[size, "ema"]) for size in GRID for who in WITHOUT}
     verdict = worst(*(more(gap, 2.0) for gap in gaps.values()))
-    verdict, end = _judged(verdict, found, *cells.values())
+    verdict, end = _judged(verdict, results, *cells.values())
     each = "; ".join(f"N_B {size}, EMA − {who} {gap}" for (size, who), gap in gaps.items())
     figures = {f"N_B {size}, {who}": gap.to_json() for (size, who), gap in gaps.items()}
-    note = f"{each}; {untrained(found, DEFAULT)}{end}"
-    return outcome(verdict, note, found, [*cells.values()], differences=figures)
+    note = f"{each}; {untrained(results, DEFAULT)}{end}"
+    return outcome(verdict, note, results, [*cells.values()], differences=figures)
 
 
 def redrawn_beat_fixed(context: ClaimContext) -> ClaimOutcome:
     others = {kind: Cell(more={"partition": kind}) for kind in ("fixed", "constant")}
-    found = run_cells(context, [DEFAULT, *others.values()], SEEDS)
-    gaps = {kind: gap_between(found, cell, DEFAULT) for kind, cell in others.items()}
+    results = run_cells(context, [DEFAULT, *others.values()], SEEDS)
+    gaps = {kind: results.gap(cell, DEFAULT) for kind, cell in others.items()}
     verdict = worst(*(more(gap, 3.1) for gap in gaps.values()))
-    verdict, end = _judged(verdict, found, DEFAULT, *others.values())
+    verdict, end = _judged(verdict, results, DEFAULT, *others.values())
     each = ", ".join(f"redrawn − {kind} {gap}" for kind, gap in gaps.items())
     figures = {kind: gap.to_json() for kind, gap in gaps.items()}
-    note = f"{each}; {untrained(found, DEFAULT)}{end}"
-    return outcome(verdict, note, found, [DEFAULT, *others.values()], differences=figures)
+    note = f"{each}; {untrained(results, DEFAULT)}{end}"
+    return outcome(verdict, note, results, [DEFAULT, *others.values()], differences=figures)
 
 
 def more_prototypes(context: ClaimContext) -> ClaimOutcome:
     cells = {count: Cell(prototypes=count) for count in (256, 1024, 4096, 16_384)}
-    found = run_cells(context, cells.values(), SEEDS)
-    gap = gap_between(found, cells[256], cells[16_384])
-    verdict, end = _judged(more(gap, 2.4), found, *cells.values())
-    each = ", ".join(f"{count:,}: {statistics.fmean(found.values(cell, 'knn')):.2f}" for count, cell in cells.items())
-    note = f"k-NN by K {each}; 16,384 − 256 {gap}; {untrained(found, cells[256])}{end}"
-    return outcome(verdict, note, found, [*cells.values()], gap=gap.to_json())
+    results = run_cells(context, cells.values(), SEEDS)
+    gap = results.gap(cells[256], cells[16_384])
+    verdict, end = _judged(more(gap, 2.4), results, *cells.values())
+    each = ", ".join(f"{count:,}: {results.mean(cell, 'knn'):.2f}" for count, cell in cells.items())
+    note = f"k-NN by K {each}; 16,384 − 256 {gap}; {untrained(results, cells[256])}{end}"
+    return outcome(verdict, note, results, [*cells.values()], gap=gap.to_json())
 
 
 def larger_batches(context: ClaimContext) -> ClaimOutcome:
@@ -102,15 +99,15 @@ def larger_batches(context: ClaimContext) -> ClaimOutcome:
     steps = {batch: Cell(batch=batch, epochs=DEFAULT.epochs * batch / BATCH) for batch in (32, 128)}
     steps[BATCH] = DEFAULT
     cells = [*epochs.values(), *steps.values()]
-    found = run_cells(context, cells, SEEDS)
+    results = run_cells(context, cells, SEEDS)
     gaps = {
-        "equal epochs": gap_between(found, epochs[32], epochs[128]),
-        "equal steps": gap_between(found, steps[32], steps[128]),
+        "equal epochs": results.gap(epochs[32], epochs[128]),
+        "equal steps": results.gap(steps[32], steps[128]),
     }
-    verdict, end = _judged(worst(*(more(gap, 5.0) for gap in gaps.values())), found, *cells)
+    verdict, end = _judged(worst(*(more(gap, 5.0) for gap in gaps.values())), results, *cells)
     each = ", ".join(f"{how} {gap}" for how, gap in gaps.items())
-    note = f"128 − 32: {each}; {untrained(found, DEFAULT)}{end}"
-    return outcome(verdict, note, found, cells, differences={how: gap.to_json() for how, gap in gaps.items()})
+    note = f"128 − 32: {each}; {untrained(results, DEFAULT)}{end}"
+    return outcome(verdict, note, results, cells, differences={how: gap.to_json() for how, gap in gaps.items()})
 
 
 def momentum_schedule(context: ClaimContext) -> ClaimOutcome:
@@ -119,53 +116,113 @@ def momentum_schedule(context: ClaimContext) -> ClaimOutcome:
     }  # η = 0 is `previous`
     before, stopped, twin = (Cell(teacher=who) for who in ("previous", "stopgrad", "siamese"))
     cells = [DEFAULT, before, stopped, twin, *fixed.values()]
-    found = run_cells(context, cells, SEEDS)
+    results = run_cells(context, cells, SEEDS)
     level = 1 - 0.05 / (1 + len(fixed))
-    gaps = {"0": gap_between(found, before, DEFAULT, level=level)}
-    gaps |= {f"{eta:g}": gap_between(found, cell, DEFAULT, level=level) for eta, cell in fixed.items()}
-    verdict, end = _judged(worst(*(more(gap, 0.2) for gap in gaps.values())), found, *cells)
-    lag, same = gap_between(found, stopped, before), gap_between(found, stopped, twin)
+    gaps = {"0": results.gap(before, DEFAULT, level=level)}
+    gaps |= {f"{eta:g}": results.gap(cell, DEFAULT, level=level) for eta, cell in fixed.items()}
+    verdict, end = _judged(worst(*(more(gap, 0.2) for gap in gaps.values())), results, *cells)
+    lag, same = results.gap(stopped, before), results.gap(stopped, twin)
     each = ", ".join(f"η {eta}: {gap}" for eta, gap in gaps.items())
     note = (
         f"cosine 0.99 → 1 less constant {each}; previous − stop-gradient {lag} (tables 5 and 6 differ by 4.8 for what "
-        f"the paper calls the same), siamese − stop-gradient {same}; {untrained(found, DEFAULT)}{end}"
+        f"the paper calls the same), siamese − stop-gradient {same}; {untrained(results, DEFAULT)}{end}"
     )
     figures = {eta: gap.to_json() for eta, gap in gaps.items()}
-    return outcome(verdict, note, found, cells, differences=figures, lag=lag.to_json(), siamese=same.to_json())
+    return outcome(verdict, note, results, cells, differences=figures, lag=lag.to_json(), siamese=same.to_json())
 
 
 def teacher_ahead(context: ClaimContext) -> ClaimOutcome:
     """Halfway, when the teacher lags; η is one that fits so few steps."""
     cell, usual = Cell(more={"momentum": 0.95}, halfway=True), Cell(halfway=True)
-    found = run_cells(context, [cell, usual], SEEDS)
-    gap = difference([0.0] * len(SEEDS), found.values(cell, "ahead"))
-    slow = difference([0.0] * len(SEEDS), found.values(usual, "ahead"))
-    verdict, end = _judged(more(gap, 1.0), found, cell)
-    note = f"teacher − student halfway {gap} with η from 0.95, {slow} with η from 0.99; {untrained(found, cell)}{end}"
-    return outcome(verdict, note, found, [cell, usual], differences={"0.95": gap.to_json(), "0.99": slow.to_json()})
+    results = run_cells(context, [cell, usual], SEEDS)
+    gap = difference([0.0] * len(SEEDS), results.values(cell, "ahead"))
+    slow = difference([0.0] * len(SEEDS), results.values(usual, "ahead"))
+    verdict, end = _judged(more(gap, 1.0), results, cell)
+    note = f"teacher − student halfway {gap} with η from 0.95, {slow} with η from 0.99; {untrained(results, cell)}{end}"
+    return outcome(verdict, note, results, [cell, usual], differences={"0.95": gap.to_json(), "0.99": slow.to_json()})
 
 
 def against_others(context: ClaimContext) -> ClaimOutcome:
     others = {name: Cell(method=name) for name in ("moco", "simsiam", "dino")}
-    found = run_cells(context, [DEFAULT, *others.values()], SEEDS)
-    gaps = {name: gap_between(found, cell, DEFAULT) for name, cell in others.items()}
-    verdict, end = _judged(worst(*(more(gap, 1.7) for gap in gaps.values())), found, DEFAULT)
+    results = run_cells(context, [DEFAULT, *others.values()], SEEDS)
+    gaps = {name: results.gap(cell, DEFAULT) for name, cell in others.items()}
+    verdict, end = _judged(worst(*(more(gap, 1.7) for gap in gaps.values())), results, DEFAULT)
     each = ", ".join(f"CARP − {name} {gap}" for name, gap in gaps.items())
-    note = f"{each}; {untrained(found, DEFAULT)}{end}"
+    note = f"{each}; {untrained(results, DEFAULT)}{end}"
     figures = {name: gap.to_json() for name, gap in gaps.items()}
-    return outcome(verdict, note, found, [DEFAULT, *others.values()], differences=figures)
+    return outcome(verdict, note, results, [DEFAULT, *others.values()], differences=figures)
 
 
 def small_batch_small_block(context: ClaimContext) -> ClaimOutcome:
     """A difference of differences: what a small block gains at batch 16 less what it gains at 128."""
     cells = {(batch, size): Cell(batch=batch, block=size) for batch in (16, 128) for size in (SMALL_BLOCK, 512)}
-    found = run_cells(context, cells.values(), SEEDS)
-    gains = {batch: gap_between(found, cells[batch, 512], cells[batch, SMALL_BLOCK]) for batch in (16, 128)}
+    results = run_cells(context, cells.values(), SEEDS)
+    gains = {batch: results.gap(cells[batch, 512], cells[batch, SMALL_BLOCK]) for batch in (16, 128)}
     gap = difference(gains[128].by_seed, gains[16].by_seed)
-    verdict, end = _judged(worst(more(gains[16], 1.0), more(gap, 1.0)), found, *cells.values())
+    verdict, end = _judged(worst(more(gains[16], 1.0), more(gap, 1.0)), results, *cells.values())
     each = ", ".join(f"at batch {batch} {gain}" for batch, gain in gains.items())
-    note = f"N_B {SMALL_BLOCK} − 512: {each}; the one less the other {gap}; {untrained(found, cells[16, 512])}{end}"
-    return outcome(verdict, note, found, [*cells.values()], difference=gap.to_json())
+    note = f"N_B {SMALL_BLOCK} − 512: {each}; the one less the other {gap}; {untrained(results, cells[16, 512])}{end}"
+    return outcome(verdict, note, results, [*cells.values()], difference=gap.to_json())
+
+
+# ---- collapse, judged by the guard's exp(I): claims 1 and 10 -----------------------------------------------------
+
+
+def collapsed(results: GridResults, cell: Cell) -> int:
+    """Runs whose prototypes say next to nothing about an image: exp(I) below the guard's floor."""
+    assert cell.block is not None
+    floor = max(2.0, 0.05 * min(cell.block, cell.batch))
+    return sum(value < floor for value in results.values(cell, "clusters"))
+
+
+def one_block(context: ClaimContext) -> ClaimOutcome:
+    """N_B = K, K/N = 32, in both readings of the pairs, with and without momentum."""
+    cells_by_arm = {
+        (teacher, pairs): Cell(
+            block=PROTOTYPES, teacher=teacher, more={} if pairs == "mean" else {"pair_reduction": pairs}
+        )
+        for pairs in ("mean", "sum")
+        for teacher in ("ema", *WITHOUT)
+    }
+    results = run_cells(context, [*cells_by_arm.values(), DEFAULT], SEEDS)
+    counts = {arm: collapsed(results, cell) for arm, cell in cells_by_arm.items()}
+    total = len(SEEDS)
+    momentum = all(counts["ema", pairs] == total for pairs in ("mean", "sum"))
+    without = all(counts[teacher, pairs] == total for pairs in ("mean", "sum") for teacher in WITHOUT)
+    verdict: Verdict = "reproduced" if momentum and without else "not reproduced"
+    if not any(counts.values()):
+        verdict = "contradicted"
+    each = "; ".join(
+        f"{teacher}, {pairs} of pairs: {count} of {total} collapsed, exp(I) "
+        f"{results.mean(cells_by_arm[teacher, pairs], 'clusters'):.1f}, k-NN "
+        f"{results.mean(cells_by_arm[teacher, pairs], 'knn'):.2f}"
+        for (teacher, pairs), count in counts.items()
+    )
+    base = results.mean(DEFAULT, "knn"), results.mean(DEFAULT, "clusters")
+    note = f"{each}; blocks of {BLOCK} with momentum: exp(I) {base[1]:.1f}, k-NN {base[0]:.2f}; "
+    figures = {f"{teacher}, {pairs}": count for (teacher, pairs), count in counts.items()}
+    return outcome(
+        verdict, note + untrained(results, DEFAULT), results, [*cells_by_arm.values(), DEFAULT], collapsed=figures
+    )
+
+
+def weight_of_balance(context: ClaimContext) -> ClaimOutcome:
+    """By exp(I): without partitions λ_e = 1 should collapse and a larger one not; in blocks 1 should be enough."""
+    weights = (1.0, 2.0, 5.0)
+    whole = {w: Cell(block=PROTOTYPES, teacher="stopgrad", more={"weight": w} if w != 1 else {}) for w in weights}
+    blocks = {w: Cell(teacher="stopgrad", more={"weight": w} if w != 1 else {}) for w in weights}
+    cells = [*whole.values(), *blocks.values()]
+    results = run_cells(context, cells, SEEDS)
+    one, many = ([collapsed(results, side[w]) for w in weights] for side in (whole, blocks))
+    needed = one[0] == len(SEEDS) and min(one[1:]) == 0
+    enough = many[0] == 0
+    verdict: Verdict = "reproduced" if needed and enough else "contradicted" if one[0] == 0 else "not reproduced"
+    each = "; ".join(
+        f"λ {w:g}: one block {a} of {len(SEEDS)} collapsed (exp(I) {results.mean(whole[w], 'clusters'):.1f}), "
+        f"blocks of {BLOCK} {b} (exp(I) {results.mean(blocks[w], 'clusters'):.1f})"
+        for w, a, b in zip(weights, one, many, strict=True)
+    )
+    return outcome(verdict, f"{each}; {untrained(results, blocks[1.0])}", results, cells)
 
 
 SET = (
@@ -175,7 +232,7 @@ SET = (
 
 
 def _claim(key: str, statement: str, figure: str, small: str, run: Callable[[ClaimContext], ClaimOutcome]) -> Claim:
-    at_scale = f"`lookalike reproduce carp --scale paper --only {key}`, with ImageNet as DATA/imagenet"
+    at_scale = f"`python -m benchmarks.papers carp --scale paper --only {key}`, with ImageNet as DATA/imagenet"
     return Claim(key, PAPER, statement, figure, small, at_scale, run)
 
 

@@ -8,12 +8,11 @@ The test halves are never opened here, but for the claim about Cars, which chang
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.papers import Claim, ClaimContext, ClaimOutcome
+from benchmarks.papers.grid import run_grid, run_training
 
 SETS = ("cub", "cars", "grocery")
 METHODS = ("ms", "supcon", "proxy_anchor", "norm_softmax", "contrastive", "triplet")
@@ -26,7 +25,20 @@ MODEL = {"name": "efficientnet_lite0", "size": 160, "pooling": "gem"}
 # A view costs a pass over the training images: each must bring this many points.
 WORTH = 0.25
 
-Cell = tuple[str, float, int]  # method, rate, views
+Cell = tuple[str, float, int]  # method, learning rate, views
+
+
+class Run(NamedTuple):
+    """A cell on one data set."""
+
+    set: str
+    method: str
+    lr: float
+    views: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.set}-{self.method}-{self.lr:g}-views{self.views}"
 
 
 def compare_methods(context: ClaimContext) -> ClaimOutcome:
@@ -50,34 +62,37 @@ def compare_methods(context: ClaimContext) -> ClaimOutcome:
 
 
 def _race(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The cells with their gains by set and seed, and the mean over sets, best first."""
-    jobs: dict[str, dict[str, Any]] = {
-        f"{name}-{method}-{rate:g}-views{views}-seed{seed}": {
-            "data": str(context.folder(name)),
-            "name": name,
-            "method": method,
-            "rate": rate,
-            "views": views,
-            "seed": seed,
-        }
-        for method, rate, views in cells
-        for name in SETS
-        for seed in seeds
-    }
-    for name in sorted({given["name"] for key, given in jobs.items() if context.jobs.stored(key, given) is None}):
-        context.say(f"Features of {name}")
-        _warm(str(context.folder(name)), name)
-    gains: dict[Cell, dict[str, dict[int, float]]] = {cell: {name: {} for name in SETS} for cell in cells}
-    for number, (key, found) in enumerate(context.jobs.run_many(jobs, trial, processes=context.threads), 1):
-        given = jobs[key]
-        gains[given["method"], given["rate"], given["views"]][given["name"]][given["seed"]] = found["gain"]
-        if number % 12 == 0:
-            context.say(f"{number} of {len(jobs)} runs")
+    """The cells with their gains by data set and seed, and the mean over data sets, best first."""
+    runs = {(cell, name): Run(name, *cell) for cell in cells for name in SETS}
+
+    def prepare(missing: dict[str, dict[str, Any]]) -> None:
+        """Fill the caches: a run of one step for each number of views."""
+        for name in sorted({given["name"] for given in missing.values()}):
+            context.say(f"Features of {name}")
+            table = training_half(str(context.folder(name)), name)
+            for views in VIEWS:
+                once = {**settings_of("ms", 3e-4, views), "steps": 1, "evaluate_every": 1}
+                run_training("train", data=table, settings=once, seed=0)
+
+    def arguments(run: Run, seed: int) -> dict[str, Any]:
+        return {"data": str(context.folder(run.set)), "name": run.set, "method": run.method, "lr": run.lr,
+                "views": run.views, "seed": seed}  # fmt: skip
+
+    results = run_grid(
+        context,
+        runs.values(),
+        seeds,
+        arguments,
+        trial,
+        prepare=prepare,
+        measure="gain",
+        describe=lambda result: f"{result['gain']:+.2f} points",
+    )
     rows = []
-    for (method, rate, views), sets in gains.items():
-        by_seed = {name: [round(found[seed], 2) for seed in seeds] for name, found in sets.items()}
+    for cell in cells:
+        by_seed = {name: results.by_seed(runs[cell, name]) for name in SETS}
         mean = statistics.fmean(statistics.fmean(values) for values in by_seed.values())
-        rows.append({"method": method, "rate": rate, "views": views, "gain": round(mean, 3), **by_seed})
+        rows.append({"method": cell[0], "rate": cell[1], "views": cell[2], "gain": round(mean, 3), **by_seed})
     return sorted(rows, key=lambda row: -row["gain"])
 
 
@@ -111,38 +126,22 @@ def training_half(data: str, name: str) -> Any:
     return table.where("split", "train").without("split", "official_split")
 
 
-def settings_of(method: str, rate: float, views: int) -> dict[str, Any]:
+def settings_of(method: str, lr: float, views: int) -> dict[str, Any]:
     return {
         "model": MODEL,
         "data": {"split": "classes", "test_fraction": 0.3, "near_duplicates": False},
         "method": method,
-        "optimizer": {"lr": rate},
+        "optimizer": {"lr": lr},
         "views": {"num_cached": views},
         "keep": "trained",
         "log": {"tensorboard": False},
     }
 
 
-def trial(*, data: str, name: str, method: str, rate: float, views: int, seed: int) -> dict[str, float]:
+def trial(*, data: str, name: str, method: str, lr: float, views: int, seed: int) -> dict[str, float]:
     """One run on a training half; its gain over the frozen features on held-out classes, in points."""
-    return _train(training_half(data, name), settings_of(method, rate, views), seed)
-
-
-def _train(table: Any, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    import torch
-
-    from lookalike.core import progress
-    from lookalike.training import train
-
-    torch.set_num_threads(1)
-    level = progress.level()
-    progress.set_level(0)
-    try:
-        with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
-            run = train(data=table, settings=settings, seed=seed, out=Path(folder) / "run", report=False)
-            return _gains(run.result)  # type: ignore[union-attr]
-    finally:
-        progress.set_level(level)
+    settings = settings_of(method, lr, views)
+    return _gains(run_training("train", data=training_half(data, name), settings=settings, seed=seed)[0])
 
 
 def _gains(result: Mapping[str, Any]) -> dict[str, float]:
@@ -156,13 +155,6 @@ def _gains(result: Mapping[str, Any]) -> dict[str, float]:
         "queries": result["queries"],
         "seconds": result["seconds"]["train"],
     }
-
-
-def _warm(data: str, name: str) -> None:
-    """Fill the caches once, before several processes ask for them: a run of no steps for each number of views."""
-    table = training_half(data, name)
-    for views in VIEWS:
-        _train(table, {**settings_of("ms", 3e-4, views), "steps": 1, "evaluate_every": 1}, 0)
 
 
 # ---- end to end ----------------------------------------------------------------------------------
@@ -182,11 +174,7 @@ def cars_end_to_end(context: ClaimContext) -> ClaimOutcome:
 
 def end_to_end(*, data: str, seed: int) -> dict[str, float]:
     """Train the upper part of the network on Cars; recall@1 as a multiple of the frozen model's."""
-    from lookalike.training import train
-
-    with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
-        run = train(data=data, recipe="cars", seed=seed, out=Path(folder) / "run", report=False)
-        result = run.result  # type: ignore[union-attr]
+    result, _ = run_training("train", threads=None, data=data, recipe="cars", seed=seed)
     values = {name: found["recall@1"]["value"] for name, found in result["measured"].items()}
     return {
         "seed": seed,

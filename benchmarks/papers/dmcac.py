@@ -13,19 +13,17 @@ from typing import Any
 
 from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
 from benchmarks.papers.dmcac_contest import against_others
-from benchmarks.papers.dmcac_measured import MAPPED
-from benchmarks.papers.dmcac_measured import PLACES as MAP_PLACES
-from benchmarks.papers.dmcac_new import points_instead, stale_database, temperatures
 from benchmarks.papers.dmcac_runs import (
     COLD,
     LETTER,
+    MAPPED,
     NEAR,
     PAPERS,
+    PLACES,
     SEEDS,
     USUAL,
     VIEWS,
     Arm,
-    Runs,
     family,
     outcome,
     run_arms,
@@ -52,15 +50,15 @@ def full_retrieval(context: ClaimContext) -> ClaimOutcome:
         for name in near
     }
     arms = [*near.values(), *full.values()]
-    found = run_arms(context, arms, SEEDS)
-    gaps = {key: found.gap(near[key[1]], arm) for key, arm in full.items()}
-    unequal = found.gap(near["0.2"], full["gradient", "0.05"])
-    told = "; ".join(f"{how}, database {float(name):.0%}: {gap}" for (how, name), gap in gaps.items())
+    results = run_arms(context, arms, SEEDS)
+    gaps = {key: results.gap(near[key[1]], arm) for key, arm in full.items()}
+    unequal = results.gap(near["0.2"], full["gradient", "0.05"])
+    texts = "; ".join(f"{how}, database {float(name):.0%}: {gap}" for (how, name), gap in gaps.items())
     note = (
-        f"full − approximate at an equal split: {told}; with the paper's smaller database for the full one: {unequal}"
+        f"full − approximate at an equal split: {texts}; with the paper's smaller database for the full one: {unequal}"
     )
     figures = {f"{how}, {name}": gap.to_json() for (how, name), gap in gaps.items()}
-    return outcome(more(gaps["gradient", "0.05"], 0.4), note, found, arms, differences=figures)
+    return outcome(more(gaps["gradient", "0.05"], 0.4), note, results, arms, differences=figures)
 
 
 def _dropped(ce: float, cold: bool, scale: str) -> tuple[Arm, Arm, Arm]:
@@ -80,31 +78,26 @@ def _dropped(ce: float, cold: bool, scale: str) -> tuple[Arm, Arm, Arm]:
 def dropping_terms(context: ClaimContext) -> ClaimOutcome:
     cases = {(ce, cold): _dropped(ce, cold, context.scale) for ce in (0.5, 1.0) for cold in (True, False)}
     arms = [arm for three in cases.values() for arm in three]
-    found = run_arms(context, arms, SEEDS)
+    results = run_arms(context, arms, SEEDS)
     figures: dict[str, Any] = {}
     gaps: dict[tuple[float, bool], tuple[Difference, Difference]] = {}
     for (ce, cold), (whole, no_divergence, no_attention) in cases.items():
-        pair = found.gap(no_divergence, whole), found.gap(no_attention, whole)
+        pair = results.gap(no_divergence, whole), results.gap(no_attention, whole)
         gaps[ce, cold] = pair
         name = f"β_ce {ce:g}, τ {1 if cold else 0.1}"
         figures[name] = {"divergence": pair[0].to_json(), "attention": pair[1].to_json()}
-    told = "; ".join(
+    texts = "; ".join(
         f"{name}: " + ", ".join(f"{k} {_short(v)}" for k, v in both.items()) for name, both in figures.items()
     )
     verdict = worst(*(more(gap, 1.1) for gap in gaps[0.5, True]))
     whole = cases[1.0, True][0]
-    ratio = _mean(found, whole, "gradient divergence") / max(_mean(found, whole, "gradient classes"), 1e-12)
-    note = f"what each term brings, points of recall@1: {told}; at τ = 1 its gradient is {ratio:.1%} of the classes'"
-    return outcome(verdict, note, found, arms, differences=figures)
+    ratio = results.mean(whole, "gradient divergence") / max(results.mean(whole, "gradient classes"), 1e-12)
+    note = f"what each term brings, points of recall@1: {texts}; at τ = 1 its gradient is {ratio:.1%} of the classes'"
+    return outcome(verdict, note, results, arms, differences=figures)
 
 
 def _short(gap: dict[str, Any]) -> str:
     return f"{gap['mean']:+.2f} ({gap['low']:+.2f} to {gap['high']:+.2f})"
-
-
-def _mean(found: Runs, arm: Arm, measure: str) -> float:
-    values = found.values(arm, measure)
-    return sum(values) / len(values)
 
 
 def classes_dispensable(context: ClaimContext) -> ClaimOutcome:
@@ -112,15 +105,15 @@ def classes_dispensable(context: ClaimContext) -> ClaimOutcome:
     arms = [make("dmcac" if context.scale == "small" else "ce1", USUAL), make("no-classes", USUAL, weights=(1, 0, 1))]
     arms += [make("no-classes-half", USUAL, weights=(0.5, 0, 1))]
     arms += [make("ce1-cold", COLD), make("no-classes-cold", COLD, weights=(1, 0, 1))]
-    found = run_arms(context, arms, SEEDS)
-    gaps = {"τ 0.1": found.gap(arms[1], arms[0]), "τ 0.1, β_frob 0.5": found.gap(arms[2], arms[0])}
-    gaps["τ 1"] = found.gap(arms[4], arms[3])
+    results = run_arms(context, arms, SEEDS)
+    gaps = {"τ 0.1": results.gap(arms[1], arms[0]), "τ 0.1, β_frob 0.5": results.gap(arms[2], arms[0])}
+    gaps["τ 1"] = results.gap(arms[4], arms[3])
     note = "what classifying the views themselves brings: " + ", ".join(f"{k}: {gap}" for k, gap in gaps.items())
     note += (
-        f"; mean cosine without it {_mean(found, arms[1], 'cosine'):.2f}, with it {_mean(found, arms[0], 'cosine'):.2f}"
+        f"; mean cosine without it {results.mean(arms[1], 'cosine'):.2f}, with it {results.mean(arms[0], 'cosine'):.2f}"
     )
     figures = {name: gap.to_json() for name, gap in gaps.items()}
-    return outcome(none_of_note(gaps["τ 1"], NEAR), note, found, arms, differences=figures)
+    return outcome(none_of_note(gaps["τ 1"], NEAR), note, results, arms, differences=figures)
 
 
 def number_of_views(context: ClaimContext) -> ClaimOutcome:
@@ -131,11 +124,11 @@ def number_of_views(context: ClaimContext) -> ClaimOutcome:
     same = [make(f"views{n}", {"method": {"views": n}}) for n in ((2, 3, 6, 9) if small else (3, 9, 12, 15, 20))]
     equal = [make(f"views{n}-equal", equal_views=n) for n in ((2, 8) if small else (3, 12))]
     arms = [base, *same, *equal]
-    found = run_arms(context, arms, SEEDS)
-    gaps = {arm.name: found.gap(base, arm) for arm in arms[1:]}
+    results = run_arms(context, arms, SEEDS)
+    gaps = {arm.label: results.gap(base, arm) for arm in arms[1:]}
     note = f"against {VIEWS if small else 6} views: " + ", ".join(f"{name} {gap}" for name, gap in gaps.items())
     verdict = worst(*(_unchanged(gap) for gap in gaps.values()))
-    return outcome(verdict, note, found, arms, differences={name: gap.to_json() for name, gap in gaps.items()})
+    return outcome(verdict, note, results, arms, differences={name: gap.to_json() for name, gap in gaps.items()})
 
 
 def _unchanged(gap: Difference) -> Verdict:
@@ -151,23 +144,23 @@ def _unchanged(gap: Difference) -> Verdict:
 def diagonal_attention(context: ClaimContext) -> ClaimOutcome:
     make = family(context.scale, "cub")
     letter, learning = make("letter", LETTER), make("dmcac" if context.scale == "small" else "usual", USUAL)
-    found = run_arms(context, [letter, learning], SEEDS)
+    results = run_arms(context, [letter, learning], SEEDS)
     gaps = {
-        (arm.name, place): found.change(arm, f"{place} share", f"{place} attention")
+        (arm.label, place): results.change(arm, f"{place} share", f"{place} attention")
         for arm in (letter, learning)
-        for place in MAP_PLACES
+        for place in PLACES
     }
-    told = []
+    texts = []
     for arm, name in ((letter, "as the paper has it"), (learning, "with heads that learn (rate 3e-3)")):
         words = ("step 5", "the end", "unseen classes")
-        told.append(
+        texts.append(
             f"{name}: "
-            + ", ".join(f"{word} {_fine(gaps[arm.name, place])}" for place, word in zip(MAP_PLACES, words, strict=True))
+            + ", ".join(f"{word} {_fine(gaps[arm.label, place])}" for place, word in zip(PLACES, words, strict=True))
         )
-    note = "own-class attention − own-class share of what was retrieved; " + "; ".join(told)
+    note = "own-class attention − own-class share of what was retrieved; " + "; ".join(texts)
     figures = {f"{arm}, {place}": gap.to_json() for (arm, place), gap in gaps.items()}
-    maps = {arm.name: {name: _mean(found, arm, name) for name in (*MAPPED, "diagonal")} for arm in (letter, learning)}
-    return outcome(beyond(gaps["letter", "late"], LIFT), note, found, [letter, learning], lifts=figures, maps=maps)
+    maps = {arm.label: {name: results.mean(arm, name) for name in (*MAPPED, "diagonal")} for arm in (letter, learning)}
+    return outcome(beyond(gaps["letter", "late"], LIFT), note, results, [letter, learning], lifts=figures, maps=maps)
 
 
 def beyond(gap: Difference, margin: float) -> Verdict:
@@ -179,8 +172,8 @@ def beyond(gap: Difference, margin: float) -> Verdict:
     return "no difference found" if -margin < gap.low and gap.high < margin else "not testable at this scale"
 
 
-def _fine(found: Difference) -> str:
-    return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+def _fine(gap: Difference) -> str:
+    return f"{gap.mean:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
 
 
 def collapse(context: ClaimContext) -> ClaimOutcome:
@@ -190,11 +183,11 @@ def collapse(context: ClaimContext) -> ClaimOutcome:
         "τ 1": make("divergence-alone-cold", COLD, weights=(1, 0, 0)),
     }
     every = [*arms.values(), whole := make()]
-    found = run_arms(context, every, SEEDS)
-    cosines = {name: found.values(arm, "cosine") for name, arm in arms.items()}
-    over_start = {name: found.change(arm, "cosine 0", "cosine") for name, arm in arms.items()}
-    over_all = {name: found.gap(whole, arm, "cosine") for name, arm in arms.items()}
-    recalls = {name: found.change(arm, "step 0", "recall") for name, arm in arms.items()}
+    results = run_arms(context, every, SEEDS)
+    cosines = {name: results.values(arm, "cosine") for name, arm in arms.items()}
+    over_start = {name: results.change(arm, "cosine 0", "cosine") for name, arm in arms.items()}
+    over_all = {name: results.gap(whole, arm, "cosine") for name, arm in arms.items()}
+    recalls = {name: results.change(arm, "step 0", "recall") for name, arm in arms.items()}
     fallen = sum(value > COLLAPSED for values in cosines.values() for value in values)
     note = f"{fallen} of {len(SEEDS) * len(arms)} runs end above a mean cosine of {COLLAPSED:g} on unseen images"
     for name in arms:
@@ -203,7 +196,7 @@ def collapse(context: ClaimContext) -> ClaimOutcome:
     changes = {"over step 0": over_start, "over all three terms": over_all, "recall over step 0": recalls}
     figures = {what: {name: gap.to_json() for name, gap in gaps.items()} for what, gaps in changes.items()}
     verdict = collapsed(list(cosines.values()), list(over_start.values()), list(over_all.values()))
-    return outcome(verdict, note, found, every, cosines=cosines, **figures)
+    return outcome(verdict, note, results, every, cosines=cosines, **figures)
 
 
 def collapsed(cosines: list[list[float]], over_start: list[Difference], over_all: list[Difference]) -> Verdict:
@@ -218,6 +211,54 @@ def collapsed(cosines: list[list[float]], over_start: list[Difference], over_all
     return "reproduced" if all(gap.low > 0 for gap in over_all) else "no difference found"
 
 
+# ---- 8, which the paper does not claim: a stale database, points instead of distributions, temperature --------------
+
+
+def stale_database(context: ClaimContext) -> ClaimOutcome:
+    make = family(context.scale, "cars")
+    plans = {
+        "never": {"unit": "never"},
+        "15 epochs": {"every": 15, "unit": "epochs"},
+        "50 steps": {"every": 50, "unit": "steps"},
+        "every step": {"every": 1, "unit": "steps"},
+    }
+    names = {plan: f"refresh-{plan.replace(' ', '-')}" for plan in plans}
+    if context.scale == "small":
+        names["50 steps"] = "dmcac"
+    arms = {plan: make(names[plan], {"method": {"refresh": given}}) for plan, given in plans.items()}
+    results = run_arms(context, arms.values(), SEEDS)
+    gaps = {plan: results.gap(arms["never"], arm) for plan, arm in arms.items() if plan != "never"}
+    note = "a database made anew − never: " + ", ".join(f"{plan} {gap}" for plan, gap in gaps.items())
+    figures = {plan: gap.to_json() for plan, gap in gaps.items()}
+    return outcome(none_of_note(gaps["every step"], NEAR), note, results, list(arms.values()), differences=figures)
+
+
+def points_instead(context: ClaimContext) -> ClaimOutcome:
+    make = family(context.scale, "cars")
+    whole, points = make(), make("points", {"method": {"distance": "cosine"}})
+    nothing = make("ce1-no-divergence", weights=(0, 1, 1))
+    results = run_arms(context, [whole, points, nothing], SEEDS)
+    gap, own = results.gap(points, whole), results.gap(nothing, points)
+    note = f"divergence of what is retrieved − distance of the views {gap}; that distance − nothing {own}"
+    return outcome(
+        more(gap, NEAR), note, results, [whole, points, nothing], difference=gap.to_json(), own=own.to_json()
+    )
+
+
+def temperatures(context: ClaimContext) -> ClaimOutcome:
+    make = family(context.scale, "cars")
+    cold = make("ce1-cold", COLD)
+    names = {0.1: "dmcac" if context.scale == "small" else "tau0.1", 0.2: "tau0.2", 0.05: "tau0.05"}
+    arms = {t: make(name, {"method": {"temperature": t}}) for t, name in names.items()}
+    results = run_arms(context, [cold, *arms.values()], SEEDS)
+    level = 1 - 0.05 / len(arms)
+    gaps = {t: results.gap(cold, arm, level=level) for t, arm in arms.items()}
+    note = "against τ = 1: " + ", ".join(f"τ {t:g} {gap}" for t, gap in gaps.items())
+    best = max(gaps.values(), key=lambda gap: gap.low)
+    figures = {f"{t:g}": gap.to_json() for t, gap in gaps.items()}
+    return outcome(more(best, NEAR), note, results, [cold, *arms.values()], level=level, differences=figures)
+
+
 CARS = "Cars at 96 px, upper stages on cached lower ones, 16 queries in 4 views, 120 steps, 5 seeds"
 HEADS = "heads learn at 3e-3 at either τ"
 
@@ -226,7 +267,7 @@ def _claim(
     key: str, statement: str, figure: str, small: str, run: Callable[[ClaimContext], ClaimOutcome], *data: str
 ) -> Claim:
     folders = ", ".join(f"DATA/{name}" for name in data or ("cars",))
-    at_scale = f"`lookalike reproduce dmcac --scale paper --only {key}`, with {folders} and ViT-S"
+    at_scale = f"`python -m benchmarks.papers dmcac --scale paper --only {key}`, with {folders} and ViT-S"
     return Claim(key, PAPER, statement, figure, small, at_scale, run)
 
 

@@ -1,17 +1,14 @@
-"""Runs of the claims about DMCAC: an arm is one way to train on one set, a trial is one run of it."""
+"""Runs of the claims about DMCAC: an arm is one way to train on one data set; what is stored of its runs."""
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.papers import ClaimContext, ClaimOutcome, Missing, Verdict
-from benchmarks.papers.dmcac_measured import FIGURES, looked_at, readings
-from benchmarks.papers.paired import Difference, difference
+from benchmarks.papers import ClaimContext, ClaimOutcome, Verdict
+from benchmarks.papers.grid import GridResults, recalls, run_grid, training_run
 from lookalike.core.settings import merge
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -84,9 +81,24 @@ def others(data: str, scale: str) -> dict[str, Any]:
     return {"views": views, "sampler": sampler, "steps": steps, "evaluate_every": steps, **rates}
 
 
+SAMPLE = 1000  # unseen images that cosines and attention are measured on
+# Of a run's own figures, and of what its maps show: means on and off the diagonal, early and late in training and on
+# unseen classes.
+FIGURES = (
+    "recall", "step 0", "frozen", "cosine", "cosine 0", "gradient divergence", "gradient classes", "gradient attention",
+    "images", "seconds",
+)  # fmt: skip
+PLACES = ("early", "late", "unseen")
+MAPS = ("share", "attention", "whole", "near")
+MAPPED = tuple(f"{place} {name}{side}" for place in PLACES for name in MAPS for side in ("", " other"))
+MEASURES = (*FIGURES, *MAPPED, "diagonal")
+
+
 @dataclass(frozen=True)
 class Arm:
-    name: str
+    """One way to train on one data set; `name` identifies it, `label` is its name within the set."""
+
+    label: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What is varied, over the settings of the scale."""
     data: str = "cars"
@@ -95,10 +107,10 @@ class Arm:
     """So many views of each query, and as many fewer queries."""
 
     @property
-    def key(self) -> str:
-        return f"{self.data}-{'whole-' * self.end_to_end}{self.name}"
+    def name(self) -> str:
+        return f"{self.data}-{'whole-' * self.end_to_end}{self.label}"
 
-    def laid(self, scale: str) -> dict[str, Any]:
+    def resolve(self, scale: str) -> dict[str, Any]:
         ours = self.settings["method"]["name"] == "dmcac"
         if scale == "paper":
             from lookalike.training.recipe import load
@@ -108,12 +120,12 @@ class Arm:
         else:
             base = merge(SMALL, BY_SET.get(self.data, {}), END_TO_END if self.end_to_end else {}, OWN if ours else {})
         base = merge(base, {} if ours else others(self.data, scale))
-        laid = merge(base, {"keep": "trained"}, dict(self.settings))
+        settings = merge(base, {"keep": "trained"}, dict(self.settings))
         if self.equal_views is not None:
             images = base["sampler"]["batch_size"] * base["method"]["views"]
             given = {"method": {"views": self.equal_views}, "sampler": {"batch_size": images // self.equal_views}}
-            laid = merge(laid, given)
-        return laid
+            settings = merge(settings, given)
+        return settings
 
 
 def dmcac(name: str = "dmcac", *changes: Mapping[str, Any], weights: Sequence[float] = (1, 1, 1), **place: Any) -> Arm:
@@ -132,99 +144,130 @@ def family(scale: str, data: str) -> Callable[..., Arm]:
     return make
 
 
-class Runs:
-    """What the trials of some arms gave, by seed; `asked` is how many seeds there should be."""
-
-    def __init__(self, seeds: Sequence[int], asked: int | None = None) -> None:
-        self.seeds, self.asked = list(seeds), len(seeds) if asked is None else asked
-        self.results: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def has(self, *arms: Arm) -> bool:
-        return all((arm.key, seed) in self.results for arm in arms for seed in self.seeds)
-
-    def values(self, arm: Arm, measure: str = "recall") -> list[float]:
-        """One number a seed; two arms are paired by place."""
-        if not self.seeds or not self.has(arm):
-            raise Missing(arm.key)
-        return [self.results[arm.key, seed][measure] for seed in self.seeds]
-
-    def gap(self, before: Arm, after: Arm, measure: str = "recall", *, level: float = 0.95) -> Difference:
-        return difference(self.values(before, measure), self.values(after, measure), level=level)
-
-    def change(self, arm: Arm, before: str, after: str) -> Difference:
-        """From one measure of an arm to another."""
-        return difference(self.values(arm, before), self.values(arm, after))
-
-    def rows(self, arms: Iterable[Arm]) -> list[dict[str, Any]]:
-        """The table of results: means over the seeds, and recall@1 of each."""
-        out = []
-        for arm in {arm.key: arm for arm in arms}.values():
-            if self.has(arm):
-                means = {name: round(statistics.fmean(self.values(arm, name)), 4) for name in FIGURES}
-                recalls = [round(value, 2) for value in self.values(arm)]
-                out.append({"data": arm.data, "arm": arm.name, **means, "by seed": recalls})
-        return out
-
-    @property
-    def so_far(self) -> str:
-        """What a note begins with where not all seeds are finished."""
-        return f"{len(self.seeds)} of {self.asked} seeds so far; " if len(self.seeds) < self.asked else ""
+def rows(results: GridResults, arms: Iterable[Arm]) -> list[dict[str, Any]]:
+    """The table of runs: means over the seeds, and recall@1 of each."""
+    return [
+        {"data": arm.data, "arm": arm.label, **results.means(arm, FIGURES), "by seed": results.by_seed(arm)}
+        for arm in {arm.name: arm for arm in arms}.values()
+        if results.has(arm)
+    ]
 
 
-def outcome(verdict: Verdict, note: str, found: Runs, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": found.rows(arms)}, found.so_far + note)
+def outcome(verdict: Verdict, note: str, results: GridResults, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
+    return ClaimOutcome(verdict, {**figures, "runs": rows(results, arms)}, results.so_far + note)
 
 
-def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -> Runs:
-    """Every arm on every seed, a seed at a time; arms that claims share are run once. Where only finished runs count,
-    the seeds are those on which every arm is finished."""
-    arms = list({arm.key: arm for arm in arms}.values())
-    asked = len(seeds)
-    jobs: dict[str, dict[str, Any]] = {}
-    places: dict[str, tuple[str, int]] = {}
-    for seed in seeds:
-        for arm in arms:
-            key = f"{arm.key}-seed{seed}"
-            folder = str(context.folder(arm.data))
-            jobs[key] = {"data": folder, "settings": arm.laid(context.scale), "seed": seed}
-            places[key] = (arm.key, seed)
-    if context.finished:
-        lacking = {places[key][1] for key, given in jobs.items() if context.jobs.stored(key, given) is None}
-        seeds = [seed for seed in seeds if seed not in lacking]
-        jobs = {key: given for key, given in jobs.items() if places[key][1] in seeds}
-    else:
-        _prepare(context, arms, jobs)
-    found = Runs(seeds, asked)
-    for number, (key, result) in enumerate(context.jobs.run_many(jobs, trial, processes=context.threads), 1):
-        found.results[places[key]] = result
-        context.say(f"{number:3} of {len(jobs)}  {key}: recall@1 {result['recall']:.2f}, {result['seconds']:.0f} s")
-    return found
+def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -> GridResults:
+    """Every arm on every seed; arms that claims share are run once."""
+    arms = list(arms)
 
+    def arguments(arm: Arm, seed: int) -> dict[str, Any]:
+        return {"data": str(context.folder(arm.data)), "settings": arm.resolve(context.scale), "seed": seed}
 
-def _prepare(context: ClaimContext, arms: Sequence[Arm], jobs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Fill the caches once, before several processes would."""
-    if context.scale != "small" or all(context.jobs.stored(key, given) is not None for key, given in jobs.items()):
-        return
-    kinds = {(arm.data, arm.end_to_end, arm.settings["method"]["name"] == "dmcac"): arm for arm in arms}
-    for (data, _, ours), arm in kinds.items():
-        context.say(f"Preparing the images of {data}{'' if ours else ', not augmented'}")
-        once = merge(arm.laid("small"), {"steps": 1, "evaluate_every": 1})
-        trial(data=str(context.folder(data)), settings=once, seed=0)
+    def prepare(missing: object) -> None:
+        kinds = {(arm.data, arm.end_to_end, arm.settings["method"]["name"] == "dmcac"): arm for arm in arms}
+        for (data, _, ours), arm in kinds.items():
+            context.say(f"Preparing the images of {data}{'' if ours else ', not augmented'}")
+            once = merge(arm.resolve("small"), {"steps": 1, "evaluate_every": 1})
+            trial(data=str(context.folder(data)), settings=once, seed=0)
+
+    return run_grid(
+        context,
+        arms,
+        seeds,
+        arguments,
+        trial,
+        prepare=prepare if context.scale == "small" else None,
+        whole_seeds=True,
+        describe=lambda result: f"recall@1 {result['recall']:.2f}, {result['seconds']:.0f} s",
+    )
 
 
 def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, float]:
-    """One run; what it was worth on classes it has not seen, and what its attention does."""
+    """One run: its worth on unseen classes, and what its attention does."""
+    with training_run("train", data=data, settings=settings, seed=seed) as run:
+        return {**readings(run.result, run.read_log()), **inspect(run)}
+
+
+def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """A run's own figures; gradients are means over the second half of the steps."""
+    out = recalls(result)
+    for name in ("divergence", "classes", "attention"):
+        values = [row[f"gradient/{name}"] for row in log if f"gradient/{name}" in row]
+        out[f"gradient {name}"] = round(statistics.fmean(values[len(values) // 2 :]), 6) if values else 0.0
+    validation = [row for row in log if "validation/recall@1" in row]
+    if validation:  # of the last step, whichever was the best
+        out |= {f"validation {name}": 100 * validation[-1][f"validation/{name}"] for name in ("recall@1", "map@r")}
+    return {**out, "seconds": result["seconds"]["train"]}
+
+
+def inspect(run: Any) -> dict[str, float]:
+    """Mean cosine of unseen images before and after; images that were embedded to train; what the maps show, of
+    trained classes early and late, of unseen classes at the end. 0 where a method has no attention."""
     import torch
 
-    from lookalike.core import progress
-    from lookalike.training import train
+    from lookalike.core.seeds import numpy_rng
+    from lookalike.methods.collapse import mean_cosine
+    from lookalike.methods.dmcac_report import ClassMaps, diagonal
+    from lookalike.models import Embedder
+    from lookalike.training import checkpoint
+    from lookalike.training.runner import load_table
+    from lookalike.training.selection import embed_features
+    from lookalike.training.settings import resolve
+    from lookalike.training.setup import build_setup
 
-    torch.set_num_threads(1)
-    level = progress.level()
-    progress.set_level(0)
-    try:
-        with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
-            run: Any = train(data=data, settings=settings, seed=seed, out=Path(folder) / "run", report=False)
-            return {**readings(run.result, run.read_log()), **looked_at(run)}
-    finally:
-        progress.set_level(level)
+    table, division = load_table(run)
+    parts = build_setup(resolve(run.config), table, division, run)
+    rows = numpy_rng(0, "claims", "unseen").permutation(division.test)[:SAMPLE]
+    before = torch.from_numpy(embed_features(parts.model.head, parts.features[rows], parts.start_norm))
+    z = torch.from_numpy(Embedder.from_pretrained(run.model).encode(table.take(rows), runtime="torch"))
+    out = dict.fromkeys((*MAPPED, "diagonal"), 0.0)
+    out |= {"cosine 0": mean_cosine(before), "cosine": mean_cosine(z)}
+    state = checkpoint.read(run.checkpoints / checkpoint.LAST)["method"]
+    out["images"] = images_embedded(parts, len(state.get("database", ())))
+    stored_maps = state.get("maps")
+    if stored_maps is not None and len(stored_maps) and bool(torch.isfinite(stored_maps[-1]).any()):
+        places = (
+            ClassMaps(*stored_maps[0]),
+            ClassMaps(*stored_maps[-1]),
+            _unseen(z, table.take(rows).labels()[0], state),
+        )
+        for place, maps in zip(PLACES, places, strict=True):
+            for name, found in zip(MAPS, maps, strict=True):
+                own = diagonal(found)
+                out |= {f"{place} {name}": own.own, f"{place} {name} other": own.other}
+        out["diagonal"] = diagonal(places[1].attention).rows
+    return {name: round(value, 5) for name, value in out.items()}
+
+
+def images_embedded(parts: Any, database: int) -> float:
+    """Images that were embedded to train: those of the batches, and DMCAC's database whenever it was made."""
+    from lookalike import methods
+
+    settings, sampler = parts.settings, parts.sampler
+    kind, steps = methods.find(settings.method.name), settings.steps
+    total = steps * sampler.size * kind.views_per_image(settings.method.own())
+    own: Any = kind.Settings.parse(settings.method.own())
+    if database and (own.weights.divergence or own.weights.attention):
+        every, epoch = own.refresh.every, sampler.steps_per_epoch
+        made = {"steps": -(-steps // every), "epochs": -(-steps // (every * epoch)), "never": 1}[own.refresh.unit]
+        total += database * (2 * steps if own.full == "gradient" else made)
+    return float(total)
+
+
+def _unseen(z: Any, labels: Any, state: Mapping[str, Any]) -> Any:
+    """The maps where part of the unseen images is searched by the rest."""
+    import torch
+
+    from lookalike.losses.dmcac import AttentionHeads, Database
+    from lookalike.methods.dmcac import split_database
+    from lookalike.methods.dmcac_report import class_maps
+
+    halves = split_database(labels, fraction=0.5, seed=0, verbose=False)
+    codes = torch.from_numpy(labels)
+    heads = AttentionHeads(*state["heads.classifier"].shape)
+    heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
+    queries, searched = (torch.from_numpy(rows) for rows in halves)
+    classes = int(codes.max()) + 1
+    k = min(12, len(searched))
+    return class_maps(z[queries], codes[queries], Database(z[searched], codes[searched]), heads, k, (classes, classes))

@@ -1,8 +1,8 @@
 """ooDML's claims, re-tested on CUB, Cars and Grocery with cached features.
 
 Every training run is shared by the claims: three sets × five splits × eight methods × three seeds, on the part of the
-training classes that does not choose the step. The rules of the verdicts (`oodml_judged`) are those of the
-specification; what was brought into line with it after a verdict was known says docs/decisions/0121.
+training classes that does not choose the step. The rules of the verdicts (`oodml_rules`) are those of the
+specification.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
-from benchmarks.papers import oodml_judged as rules
+from benchmarks.papers import oodml_rules as rules
 from benchmarks.papers.oodml_runs import (
     MEASURES,
+    REFERENCE_MODELS,
     SETS,
     fewshot_rows,
+    progression_of,
     rows_of,
     sequence_of,
     sets_of,
@@ -204,8 +206,6 @@ def transfer_rarely_helps(context: ClaimContext) -> ClaimOutcome:
 
 def same_shape(context: ClaimContext) -> ClaimOutcome:
     """9: normalized FID along one sequence of splits, seen by other backbones: correlation ≥ 0.95 each."""
-    from benchmarks.papers.oodml_runs import REFERENCE_MODELS, progression_of
-
     figures: dict[str, Any] = {}
     for name in SETS:
         curves = {model: rules.normalized(progression_of(context, name, model)) for model in REFERENCE_MODELS}

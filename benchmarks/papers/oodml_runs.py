@@ -1,14 +1,16 @@
-"""The runs behind ooDML's claims: made once, stored as jobs, read by every claim."""
+"""Runs of ooDML's claims: made once, stored as jobs, shared by every claim."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.papers import ClaimContext
+from benchmarks.papers.grid import run_grid
 from lookalike.shift import ags
 from lookalike.shift.trials import FROZEN
 
@@ -55,7 +57,7 @@ def table_of(context: ClaimContext, name: str, part: str = "all") -> Path:
 
 
 def splits_of(context: ClaimContext, name: str) -> Any:
-    """Five splits of a set with the whole sequence, by the first model."""
+    """Five splits of a set with the whole sequence, by the first reference model."""
     from lookalike.data.table import Table
     from lookalike.shift.make_splits import make_splits
     from lookalike.shift.split_set import SplitSet
@@ -73,78 +75,78 @@ def _reference_model(name: str) -> Any:
     return Embedder.from_pretrained(name, **INPUT)
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A method on one split of a data set."""
+
+    set: str
+    method: str
+    split: Any
+    kind: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.set}-{self.kind}{self.method}-split{self.split.id}"
+
+    def row(self, seed: int, result: dict[str, Any]) -> dict[str, Any]:
+        return {"method": self.method, "split": self.split.id, "fid": self.split.fid, "seed": seed, **result}
+
+
 def rows_of(context: ClaimContext, name: str) -> list[dict[str, Any]]:
-    """Every run of a set. The first claim that asks makes those of all sets: seed after seed, the longest first, so
-    that what is finished early is a whole (`reproduce --finished` judges by whole seeds)."""
+    """All runs of a data set, as the rows of `lookalike.shift.ags`.
+
+    The first claim that asks runs all data sets, seed by seed and the slowest methods first. With `--finished` only
+    seeds count on which every method is finished.
+    """
+    from lookalike.shift.experiment import controls
     from lookalike.shift.trials import trial
 
-    if context.finished:
-        return whole_seeds(context, plan(context, name))
-    plans = {found: plan(context, found) for found in SETS}
-    order = (*METHODS, FROZEN)
-    both = {key: pair for plan in plans.values() for key, pair in plan.items()}
-    keys = sorted(both, key=lambda key: (both[key][1]["seed"], order.index(both[key][1]["method"])))
-    jobs = {key: both[key][0] for key in keys}
-    missing = sum(context.jobs.stored(key, given) is None for key, given in jobs.items())
-    if missing:
-        context.say(f"{missing} of {len(jobs)} runs are to be made")
-        warm(context)
-    results = {}
-    for key, found in context.jobs.run_many(jobs, trial, processes=context.threads if missing else 1):
-        results[key] = found
-        if missing and len(results) % 24 == 0:
-            context.say(f"{len(results)} of {len(jobs)} runs")
-    return [{**about, **results[key]} for key, (_, about) in plans[name].items()]
+    sets = (name,) if context.finished else SETS
+    split_sets = {each: splits_of(context, each) for each in sets}
 
+    def arguments(cell: Cell, seed: int) -> dict[str, Any]:
+        splits = split_sets[cell.set]
+        others = {other: str(table_of(context, other, "test")) for other in SETS if other != cell.set}
+        settings = settings_for(cell.method if cell.method != FROZEN else METHODS[0], seed, cell.set)
+        return {
+            "table": str(table_of(context, cell.set)),
+            "train": list(cell.split.train),
+            "test": list(cell.split.test),
+            "method": cell.method,
+            "settings": settings.model_dump(mode="json"),
+            "controls": controls(splits, splits.splits) if cell.split is splits.end_of_swapping() else {},
+            "transfer": others if cell.split.id == splits.default else {},
+        }
 
-Plan = dict[str, tuple[dict[str, Any], dict[str, Any]]]
-
-
-def whole_seeds(context: ClaimContext, plan: Plan) -> list[dict[str, Any]]:
-    """The finished runs of those seeds of which every run is finished; the frozen model has one seed only."""
-    found = {key: context.jobs.stored(key, given) for key, (given, _) in plan.items()}
-    missing = {plan[key][1]["seed"] for key, record in found.items() if record is None}
     rows = []
-    for key, record in found.items():
-        about = plan[key][1]
-        if record is not None and (about["seed"] not in missing or about["method"] == FROZEN):
-            rows.append({**about, **record["result"]})
+    for methods, seeds in ((METHODS, SEEDS), ((FROZEN,), SEEDS[:1])):  # the frozen model has no seed
+        cells = [Cell(each, method, split) for method in methods for each in sets for split in split_sets[each].splits]
+        results = run_grid(
+            context,
+            cells,
+            seeds,
+            arguments,
+            trial,
+            prepare=lambda _: warm(context),
+            whole_seeds=True,
+            describe=_describe,
+        )
+        own = [cell for cell in cells if cell.set == name]
+        rows += [cell.row(seed, results.results[cell.name, seed]) for cell in own for seed in results.seeds]
     return rows if any(row["method"] != FROZEN for row in rows) else []
 
 
+def _describe(result: dict[str, Any]) -> str:
+    return f"recall@1 {result['recall@1']:.4f}"
+
+
 def sets_of(context: ClaimContext, rows: Callable[[ClaimContext, str], Any]) -> list[str]:
-    """The sets to judge by: all, or those of which something is finished."""
+    """The data sets to judge by: all, or those with finished runs."""
     return [name for name in SETS if not context.finished or rows(context, name)]
 
 
-def plan(context: ClaimContext, name: str) -> Plan:
-    """Arguments and description of every run of a set, by name."""
-    from lookalike.shift.experiment import controls
-
-    splits = splits_of(context, name)
-    end = splits.end_of_swapping()
-    others = {other: str(table_of(context, other, "test")) for other in SETS if other != name}
-    out = {}
-    for method in (*METHODS, FROZEN):
-        for split in splits.splits:
-            for seed in SEEDS if method != FROZEN else SEEDS[:1]:
-                settings = settings_for(method if method != FROZEN else METHODS[0], seed, name)
-                about = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                given = {
-                    "table": str(table_of(context, name)),
-                    "train": list(split.train),
-                    "test": list(split.test),
-                    "method": method,
-                    "settings": settings.model_dump(mode="json"),
-                    "controls": controls(splits, splits.splits) if split is end else {},
-                    "transfer": others if split.id == splits.default else {},
-                }
-                out[f"{name}-{method}-split{split.id}-seed{seed}"] = (given, about)
-    return out
-
-
 def warm(context: ClaimContext) -> None:
-    """Fill the caches once, before several processes ask for them."""
+    """Fill the caches once, before several processes start."""
     from lookalike.shift import shared_features
 
     for name in SETS:
@@ -154,32 +156,29 @@ def warm(context: ClaimContext) -> None:
 
 
 def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
-    """Zero- and few-shot on the easiest, the default and the hardest split of a set."""
+    """Zero- and few-shot on the easiest, the default and the hardest split of a data set."""
     from lookalike.shift.few_shot import fewshot_job, fewshot_trial, summarize
 
     splits = splits_of(context, name)
     chosen = {splits.splits[0].id, splits.default, splits.splits[-1].id}
     config = {"shots": SHOTS, "episodes": EPISODES, "adapt_steps": ADAPT_STEPS}
-    plan: Plan = {}
-    for method in reversed(FEW_METHODS):
-        for split in (split for split in splits.splits if split.id in chosen):
-            for seed in SEEDS:
-                about = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                given = fewshot_job(
-                    table_of(context, name), split, method, settings_for(method, seed, name), config, ""
-                )
-                plan[f"{name}-few-{method}-split{split.id}-seed{seed}"] = (given, about)
-    if context.finished:
-        done = whole_seeds(context, plan)
-        return summarize([{**row, **found} for row in done for found in row.pop("episodes")])
-    if any(context.jobs.stored(key, given) is None for key, (given, _) in plan.items()):
-        context.say(f"Few-shot on {name}")
-        warm(context)
-    rows: list[dict[str, Any]] = []
-    jobs = {key: given for key, (given, _) in plan.items()}
-    for key, found in context.jobs.run_many(jobs, fewshot_trial, processes=context.threads):
-        rows += [{**plan[key][1], **row} for row in found["episodes"]]
-    return summarize(rows)
+    cells = [
+        Cell(name, method, split, "few-")
+        for method in reversed(FEW_METHODS)
+        for split in splits.splits
+        if split.id in chosen
+    ]
+
+    def arguments(cell: Cell, seed: int) -> dict[str, Any]:
+        settings = settings_for(cell.method, seed, name)
+        return fewshot_job(table_of(context, name), cell.split, cell.method, settings, config, "")
+
+    results = run_grid(
+        context, cells, SEEDS, arguments, fewshot_trial, prepare=lambda _: warm(context), whole_seeds=True
+    )
+    episodes = ((cell, seed, one) for cell in cells for seed in results.seeds
+                for one in results.results[cell.name, seed]["episodes"])  # fmt: skip
+    return summarize([cell.row(seed, one) for cell, seed, one in episodes])
 
 
 def transfer_of(context: ClaimContext, name: str) -> dict[str, dict[str, dict[str, float]]]:
@@ -201,14 +200,14 @@ def sequence_of(context: ClaimContext, name: str) -> list[float]:
 
 def progression_of(context: ClaimContext, name: str, model: str) -> list[float]:
     """The same swaps (those of the first model) as another backbone sees them."""
-    found: list[float] = context.job(
+    fids: list[float] = context.job(
         f"{name}-{model}",
         progression,
         table=str(table_of(context, name)),
         splits=str(_splits_file(context, name)),
         model=model,
     )
-    return found
+    return fids
 
 
 def _splits_file(context: ClaimContext, name: str) -> Path:

@@ -39,26 +39,26 @@ def difference(before: Sequence[float], after: Sequence[float], *, level: float 
     return Difference(round(mean, 4), round(mean - reach, 4), round(mean + reach, 4), values)
 
 
-def more(found: Difference, expected: float) -> Verdict:
-    """Of the claim that the difference is positive, about as large as `expected` (docs/decisions/0104).
+def more(gap: Difference, expected: float) -> Verdict:
+    """Of the claim that the difference is positive, about as large as `expected`.
 
     An interval across 0 is never "reproduced": it is "no difference found" where a difference of the paper's size
     would have been seen, and "not testable at this scale" where it would not.
     """
-    if found.low > 0:
+    if gap.low > 0:
         return "reproduced"
-    if found.high < 0:
+    if gap.high < 0:
         return "contradicted"
-    return "no difference found" if found.high < expected else "not testable at this scale"
+    return "no difference found" if gap.high < expected else "not testable at this scale"
 
 
-def none_of_note(found: Difference, margin: float) -> Verdict:
-    """Of the claim that nothing is gained: contradicted by a gain, and only told when the interval is narrow."""
-    if found.low > 0:
+def none_of_note(gap: Difference, margin: float) -> Verdict:
+    """Judge a claim that nothing is gained: a gain contradicts it, a narrow interval is no difference."""
+    if gap.low > 0:
         return "contradicted"
-    if found.high < 0:
+    if gap.high < 0:
         return "reproduced"
-    return "no difference found" if found.high < margin else "not testable at this scale"
+    return "no difference found" if gap.high < margin else "not testable at this scale"
 
 
 def pool(gaps: list[Difference]) -> Difference:
@@ -67,11 +67,11 @@ def pool(gaps: list[Difference]) -> Difference:
     return difference([0.0] * len(means), means)
 
 
-def one_of_several(found: Difference, count: int) -> Difference:
+def one_of_several(gap: Difference, count: int) -> Difference:
     """For a claim that has to hold against each of `count`: to be above 0 in all asks nothing more of each, but one of
     them below 0 is likelier by chance, so that the upper end is widened for the choice."""
-    wide = difference([0.0] * len(found.by_seed), found.by_seed, level=1 - 0.05 / count)
-    return replace(found, high=wide.high)
+    wide = difference([0.0] * len(gap.by_seed), gap.by_seed, level=1 - 0.05 / count)
+    return replace(gap, high=wide.high)
 
 
 def worst(*verdicts: Verdict) -> Verdict:

@@ -1,4 +1,4 @@
-"""A bed of adaptations on cached features: a model of one domain, adapted to another, helpfully or to its harm."""
+"""Simulated adaptations on cached features, helpful and harmful: a model of one domain, adapted to another."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from benchmarks.papers import t3ar_measure
 from benchmarks.papers.t3ar_protocols import SMALL
-from lookalike.adaptation import gate
+from lookalike.adaptation import gate, gate_retrieval, target_classes
 from lookalike.adaptation.adapter import Adapter, predict
-from lookalike.adaptation.network import Network, mixed_parts, recalibrated
+from lookalike.adaptation.gate_retrieval import Seen
+from lookalike.adaptation.network import TEMPERATURE, Network, mixed_parts, recalibrated
 from lookalike.adaptation.pool import read_pool
 from lookalike.adaptation.pool_search import nearest, no_retrievals
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.adaptation.view_provider import CachedViews, make_views, pool_activations
 from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import merge
 from lookalike.evaluation.neighbors import top_k
+from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.models import Embedder
 
 # As the claims have it, but for the layer: more runs are needed. False negatives are left out, as `adapt` does.
@@ -53,7 +56,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Outside:
+class PoolFeatures:
     """What the layer holds of the pool."""
 
     ids: list[str]
@@ -74,10 +77,10 @@ def domain_features(data: str, domain: str) -> Features:
 
 
 @cache
-def pool_features(data: str) -> Outside:
+def pool_features(data: str) -> PoolFeatures:
     pool = read_pool([Path(data) / "pool"])
     whole = pool.table(np.arange(len(pool)))
-    return Outside(pool.ids, pool_activations(backbone(), SCALE["adapt"]["layer"], whole))
+    return PoolFeatures(pool.ids, pool_activations(backbone(), SCALE["adapt"]["layer"], whole))
 
 
 def source_model(data: str, domain: str, seed: int) -> Embedder:
@@ -94,20 +97,20 @@ def settings_of(recipe: str, seed: int = 0) -> AdaptSettings:
 
 
 def adapted(
-    base: Embedder, target: Features, pool: Outside, recipe: str, seed: int, settings: AdaptSettings
+    base: Embedder, target: Features, pool: PoolFeatures, recipe: str, seed: int, settings: AdaptSettings
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Adapt by a recipe; what the models make of held-out images (arrays by name), and the stream's alarm."""
-    rows, rest = apart(len(target.ids), seed)
+    rows, rest = split_rows(len(target.ids), seed)
     aside, learn = target.take(rows), target.take(rest)
     start = Network(base, settings.layer)
     anchor = start
     if settings.method == "bn":
         anchor = Network(recalibrated(base, batches(learn), settings.layer), settings.layer)
     made, alarm = candidate(anchor, learn, pool, recipe, seed, settings)
-    eyes, before = predict(start, aside.center)
+    vectors, before = predict(start, aside.center)
     found = {
         "labels": aside.labels,
-        "near": top_k(eyes, eyes, 5, exclude=np.arange(len(eyes)))[1],
+        "near": top_k(vectors, vectors, 5, exclude=np.arange(len(vectors)))[1],
         "before": before,
         "anchor": predict(anchor, aside.center)[1],
         "candidate": predict(made, aside.center)[1],
@@ -117,14 +120,14 @@ def adapted(
     return found, alarm
 
 
-def apart(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows kept apart to judge by, and the rest."""
     order = numpy_rng(seed, "held out").permutation(count)
     cut = round(0.3 * count)
     return np.sort(order[:cut]), np.sort(order[cut:])
 
 
-def measured(found: Mapping[str, np.ndarray]) -> dict[str, float]:
+def signals(found: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The gain on held-out images by their labels, and the gate's signals without them."""
     models = [found[name] for name in ("before", "anchor", "candidate")]
     right = [float((p.argmax(1) == found["labels"]).mean()) for p in models]
@@ -184,7 +187,7 @@ GRADES = (1.0, 0.3, 0.1, 0.03)
 def candidate(
     anchor: Network,
     learn: Features,
-    pool: Outside,
+    pool: PoolFeatures,
     recipe: str,
     seed: int,
     settings: AdaptSettings,
@@ -227,7 +230,85 @@ def candidate(
         recluster=moving,
         seed=seed,
     )
-    told = seen.argmax(1)
-    alarm = gate.stream_alarm([told[batch] for batch in adapter.batches(0)], seed=seed)
+    predicted = seen.argmax(1)
+    alarm = gate.stream_alarm([predicted[batch] for batch in adapter.batches(0)], seed=seed)
     adapter.run()
     return network, alarm
+
+
+# ---- models without a classifier: what counts is retrieval among the target's images --------------------------------
+
+Naming = Literal["gallery", "clusters"]
+CLUSTERS = 8  # as many as `adapt` finds in the domains of PACS
+
+
+def naming(seed: int) -> Naming:
+    """Where the classes come from: labeled images of the source, or clusters of the target, in turns."""
+    return "gallery" if seed % 2 else "clusters"
+
+
+class EmbedderStart:
+    """A model before it is adapted, and what is the same for every recipe."""
+
+    def __init__(self, base: Embedder, gallery: Features, target: Features, seed: int) -> None:
+        model = copy.deepcopy(base)
+        model.classifier = None
+        self.network = Network(model, LAYER)
+        self.target, self.seed = target, seed
+        self.held, rest = split_rows(len(target.ids), seed)
+        self.aside, self.learn = target.take(self.held), target.take(rest)
+        self.every = predict(self.network, target.center)[0]
+        # Images and their classes, of which prototypes are the means.
+        self.images, self.codes = gallery.center, gallery.labels
+        if naming(seed) == "clusters":
+            rows = target_classes.normalize(self.every[rest])
+            found = target_classes.find_clusters(rows, CLUSTERS, seed=seed)
+            if found.centers is None:
+                raise LookalikeError(f"There is nothing to judge by: {found.why}.")
+            self.images, self.codes = self.learn.center, (rows @ found.centers.T).argmax(1)
+        self.arrays, self.scores = self.seen(self.network, self.every)
+
+    def prototypes(self, network: Network) -> np.ndarray:
+        """As this network sees them, unless it has its own."""
+        if network.prototypes is not None:
+            return np.asarray(network.prototypes.numpy())
+        return target_classes.prototypes(predict(network, self.images)[0], self.codes, int(self.codes.max()) + 1)
+
+    def seen(self, network: Network, every: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """What a network makes of held-out images, and how well it finds all of the target's (`every`)."""
+        arrays = {"rows": every[self.held], "prototypes": self.prototypes(network)}
+        arrays["again"] = predict(network, self.aside.strong[0])[0]
+        scores = retrieval_metrics(every, self.target.labels).mean()
+        return arrays, {"recall": scores["recall@1"], "map": scores["map@r"]}
+
+
+def adapted_embedder(
+    start: EmbedderStart, pool: PoolFeatures, recipe: str, settings: AdaptSettings
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Adapt by a recipe. What the models make of held-out images, and how well they find all of the target's."""
+    anchor = start.network
+    if settings.method == "bn":
+        anchor = Network(recalibrated(anchor.model, batches(start.learn), settings.layer), settings.layer)
+    begun = Network(anchor.model, settings.layer, prototypes=torch.from_numpy(start.prototypes(anchor)))
+    moving = naming(start.seed) == "clusters"
+    made, alarm = candidate(begun, start.learn, pool, recipe, start.seed, settings, moving=moving)
+    arrays, scores = start.seen(made, predict(made, start.target.center)[0])
+    found = {"labels": start.aside.labels}  # and all that another rule may want to see
+    found |= {f"before {name}": rows for name, rows in start.arrays.items()}
+    found |= {f"after {name}": rows for name, rows in arrays.items()}
+    return found, {"alarm": alarm, "naming": naming(start.seed), "before": start.scores, "after": scores}
+
+
+def embedder_signals(found: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The gate's signals, from what was kept of a run."""
+    before, after = (
+        Seen(_whole(found[f"{name} rows"]), _whole(found[f"{name} again"])) for name in ("before", "after")
+    )
+    logits = before.rows @ _whole(found["before prototypes"]).T / TEMPERATURE
+    probabilities: np.ndarray = torch.from_numpy(logits).double().softmax(1).numpy()
+    return gate_retrieval.measure(before, after, probabilities)
+
+
+def _whole(rows: np.ndarray) -> np.ndarray:
+    """Kept in half precision."""
+    return rows.astype(np.float32)

@@ -2,7 +2,7 @@
 
 Test time: PACS, a model of the photos adapted to art, cartoons and sketches, with the data set `pool`. Train time
 (claims 3 and 5): CUB, with `pool`, `tinyimagenet100` and `cars` as the pool. Everything is paired by seed and subset.
-The equations are rebuilt (docs/decisions/0200), so a claim that does not hold says something about this reading of it.
+The equations are rebuilt (docs/design/adaptation.md), so a claim that does not hold says something about this reading.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import statistics
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
-from benchmarks.papers.cells import Found
+from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Missing, Verdict
+from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import Difference, difference, more, one_of_several, worst
-from benchmarks.papers.t3ar_cells import Cell, run_cells
 from benchmarks.papers.t3ar_protocols import PROTOCOLS
+from benchmarks.papers.t3ar_runs import Cell, run_cells
 
 PAPER = "t3ar"
 SEEDS = (0, 1, 2, 3, 4)
@@ -35,26 +35,29 @@ def _shifts(context: ClaimContext) -> tuple[tuple[tuple[str, str], ...], str]:
     return PROTOCOLS[name].shifts, name
 
 
-def _gap(found: Found, before: list[Cell], after: list[Cell], measure: str = "accuracy") -> Difference:
+def _gap(results: GridResults, before: list[Cell], after: list[Cell], measure: str = "accuracy") -> Difference:
     """`after − before`, each the mean over its cells, by seed."""
 
     def means(cells: list[Cell]) -> list[float]:
-        return [statistics.fmean(values) for values in zip(*(found.values(c, measure) for c in cells), strict=True)]
+        return [statistics.fmean(values) for values in zip(*(results.values(c, measure) for c in cells), strict=True)]
 
     return difference(means(before), means(after))
 
 
-def _missing(found: Found, cells: list[Cell]) -> ClaimOutcome | None:
-    lacking = sum(not found.has(cell) for cell in cells)
-    return ClaimOutcome("not run", {}, f"{lacking} of {len(cells)} settings are not finished") if lacking else None
+def _run(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) -> GridResults:
+    """The runs of a claim, which is judged only when all of them are finished."""
+    results = run_cells(context, cells, seeds)
+    if lacking := sum(not results.has(cell) for cell in cells):
+        raise Missing(f"{lacking} of {len(cells)} settings are not finished")
+    return results
 
 
-def _rows(found: Found) -> list[dict[str, Any]]:
-    return [{"run": name, "seed": seed, **result} for (name, seed), result in sorted(found.results.items())]
+def _rows(results: GridResults) -> list[dict[str, Any]]:
+    return [{"run": name, "seed": seed, **result} for (name, seed), result in sorted(results.results.items())]
 
 
-def _outcome(verdict: Verdict, note: str, found: Found, **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": _rows(found)}, note)
+def _outcome(verdict: Verdict, note: str, results: GridResults, **figures: Any) -> ClaimOutcome:
+    return ClaimOutcome(verdict, {**figures, "runs": _rows(results)}, note)
 
 
 def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
@@ -63,21 +66,21 @@ def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
     source, bn = ([Cell(*s, over={"method": m}, pool="none", set=name) for s in shifts] for m in ("source", "bn"))
     every = [Cell(*s, over={"contrast": {"pool_set": "all"}}, set=name) for s in shifts]
     cells = [cell for pair in pairs.values() for cell in pair] + source + bn + every
-    found = run_cells(context, cells, SEEDS)
-    if lacking := _missing(found, cells):
-        return lacking
-    gaps = {f"{a} to {b}": _gap(found, [pair[0]], [pair[1]]) for (a, b), pair in pairs.items()}
+    results = _run(context, cells, SEEDS)
+    gaps = {f"{a} to {b}": _gap(results, [pair[0]], [pair[1]]) for (a, b), pair in pairs.items()}
     note = "with − without retrieval: " + ", ".join(f"{where} {gap}" for where, gap in gaps.items())
-    second = {f"{a} to {b}": _gap(found, [pairs[a, b][0]], [cell]) for (a, b), cell in zip(shifts, every, strict=True)}
+    second = {
+        f"{a} to {b}": _gap(results, [pairs[a, b][0]], [cell]) for (a, b), cell in zip(shifts, every, strict=True)
+    }
     note += "; with all pool images as negatives: " + ", ".join(f"{where} {gap}" for where, gap in second.items())
-    over = {f"{a} to {b}": _gap(found, [cell], [pairs[a, b][1]]) for (a, b), cell in zip(shifts, source, strict=True)}
+    over = {f"{a} to {b}": _gap(results, [cell], [pairs[a, b][1]]) for (a, b), cell in zip(shifts, source, strict=True)}
     note += "; with retrieval − the source model as it is: " + ", ".join(
         f"{where} {gap}" for where, gap in over.items()
     )
     verdict = worst(*(more(one_of_several(gap, len(gaps)), 2.0) for gap in gaps.values()))
     parts = (("own", gaps), ("all", second), ("over the source", over))
     figures = {name: {k: v.to_json() for k, v in part.items()} for name, part in parts}
-    return _outcome(verdict, note, found, differences=figures)
+    return _outcome(verdict, note, results, differences=figures)
 
 
 def gain_shrinks(context: ClaimContext) -> ClaimOutcome:
@@ -90,13 +93,11 @@ def gain_shrinks(context: ClaimContext) -> ClaimOutcome:
         return [Cell(*s, fraction, n, kinds[kind], pool, set=name) for s in shifts for n in range(count)]
 
     wanted = [c for f in FRACTIONS for kind in ("none", "adacontrast", "t3ar") for c in cells(f, kind)]
-    found = run_cells(context, wanted, SEEDS)
-    if lacking := _missing(found, wanted):
-        return lacking
-    gains = {f: _gap(found, cells(f, "none"), cells(f, "t3ar")) for f in FRACTIONS}
+    results = _run(context, wanted, SEEDS)
+    gains = {f: _gap(results, cells(f, "none"), cells(f, "t3ar")) for f in FRACTIONS}
     # Largest at 1 %: larger than at each of the others.
     falls = {f: difference(gains[f].by_seed, gains[0.01].by_seed) for f in FRACTIONS[1:]}
-    leads = {f: _gap(found, cells(f, "adacontrast"), cells(f, "t3ar")) for f in FRACTIONS}
+    leads = {f: _gap(results, cells(f, "adacontrast"), cells(f, "t3ar")) for f in FRACTIONS}
     note = "gain by retrieval " + ", ".join(f"at {f:.0%} {gain}" for f, gain in gains.items())
     note += "; at 1 % it is larger " + ", ".join(f"than at {f:.0%} by {fall}" for f, fall in falls.items())
     note += "; T3AR − AdaContrast " + ", ".join(f"at {f:.0%} {lead}" for f, lead in leads.items())
@@ -105,7 +106,7 @@ def gain_shrinks(context: ClaimContext) -> ClaimOutcome:
         {
             "fraction": f,
             "method": kind,
-            "accuracy": statistics.fmean(v for c in cells(f, kind) for v in found.values(c, "accuracy")),
+            "accuracy": statistics.fmean(v for c in cells(f, kind) for v in results.values(c, "accuracy")),
         }
         for f in FRACTIONS
         for kind in ("none", "adacontrast", "t3ar")
@@ -116,7 +117,7 @@ def gain_shrinks(context: ClaimContext) -> ClaimOutcome:
         name: {f"{f:.0%}": gap.to_json() for f, gap in part.items()}
         for name, part in (("falls", falls), ("leads", leads))
     }
-    return _outcome(verdict, note, found, gains=figures, curve=curve, **more_figures)
+    return _outcome(verdict, note, results, gains=figures, curve=curve, **more_figures)
 
 
 def _catches_up(few: Difference, whole: Difference) -> Verdict:
@@ -149,21 +150,21 @@ def nearest_beats_random(context: ClaimContext) -> ClaimOutcome:
     beside = {"fine-tuning": Cell("imagenet", "cub", over={"method": "finetune"}, pool="none", set="cub")}
     beside |= {f"weight 1, {k} neighbors": _train_cell(k, weights={"contrast": 1.0}) for k in (0, 2)}
     cells = [*by_k.values(), chance, *(beside.values() if context.scale == "small" else ())]
-    found = run_cells(context, cells, SEEDS)
-    if lacking := _missing(found, cells):
-        return lacking
-    better, flat = _gap(found, [chance], [by_k[1]]), _gap(found, [by_k[2]], [by_k[5]])
-    rise = _gap(found, [by_k[0]], [by_k[2]])  # what never rises does not saturate
+    results = _run(context, cells, SEEDS)
+    better, flat = _gap(results, [chance], [by_k[1]]), _gap(results, [by_k[2]], [by_k[5]])
+    rise = _gap(results, [by_k[0]], [by_k[2]])  # what never rises does not saturate
     saturates: Verdict = (
         "contradicted" if flat.low > 0.5 else "reproduced" if flat.high < 1 else "not testable at this scale"
     )
-    curve = [{"neighbors": k, "accuracy": statistics.fmean(found.values(cell, "accuracy"))} for k, cell in by_k.items()]
+    curve = [
+        {"neighbors": k, "accuracy": statistics.fmean(results.values(cell, "accuracy"))} for k, cell in by_k.items()
+    ]
     note = f"nearest − random {better}; 2 − 0 neighbors {rise}; 5 − 2 {flat}; without retrieval to 5: "
     note += ", ".join(f"{row['accuracy']:.1f}" for row in curve)
-    means = {name: statistics.fmean(found.values(c, "accuracy")) for name, c in beside.items() if found.has(c)}
+    means = {name: statistics.fmean(results.values(c, "accuracy")) for name, c in beside.items() if results.has(c)}
     note += "".join(f"; {name} {mean:.1f}" for name, mean in means.items())
     figures = {name: gap.to_json() for name, gap in (("nearest", better), ("rise", rise), ("flat", flat))}
-    return _outcome(worst(more(better, 1.0), more(rise, 1.0), saturates), note, found, **figures, curve=curve)
+    return _outcome(worst(more(better, 1.0), more(rise, 1.0), saturates), note, results, **figures, curve=curve)
 
 
 def stronger_retriever(context: ClaimContext) -> ClaimOutcome:
@@ -171,13 +172,11 @@ def stronger_retriever(context: ClaimContext) -> ClaimOutcome:
     experts = ("own", "efficientnet_lite0", "efficientnet_lite2")
     cells = {who: [Cell(*s, retriever=who, set=name) for s in shifts] for who in experts}
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS)
-    if lacking := _missing(found, wanted):
-        return lacking
-    gap = _gap(found, cells["efficientnet_lite0"], cells["efficientnet_lite2"])
-    own = statistics.fmean(value for cell in cells["own"] for value in found.values(cell, "accuracy"))
+    results = _run(context, wanted, SEEDS)
+    gap = _gap(results, cells["efficientnet_lite0"], cells["efficientnet_lite2"])
+    own = statistics.fmean(value for cell in cells["own"] for value in results.values(cell, "accuracy"))
     note = f"retriever Lite2 − Lite0 {gap}; the model as its own retriever {own:.2f}"
-    return _outcome(more(gap, 1.0), note, found, difference=gap.to_json())
+    return _outcome(more(gap, 1.0), note, results, difference=gap.to_json())
 
 
 def beats_pretraining(context: ClaimContext) -> ClaimOutcome:
@@ -186,12 +185,10 @@ def beats_pretraining(context: ClaimContext) -> ClaimOutcome:
     first = Cell("pretrained", "cub", over={"method": "finetune", "pretrain_steps": steps}, pool=POOLS, set="cub")
     plain = Cell("imagenet", "cub", over={"method": "finetune"}, pool="none", set="cub")
     ours = _train_cell(2)
-    found = run_cells(context, [plain, first, ours], SEEDS)
-    if lacking := _missing(found, [plain, first, ours]):
-        return lacking
-    gap, tune = _gap(found, [first], [ours]), _gap(found, [plain], [ours])
+    results = _run(context, [plain, first, ours], SEEDS)
+    gap, tune = _gap(results, [first], [ours]), _gap(results, [plain], [ours])
     note = f"T3AR − pretraining on the pool, then fine-tuning {gap}; − fine-tuning alone {tune}"
-    return _outcome(more(gap, 1.1), note, found, difference=gap.to_json(), finetune=tune.to_json())
+    return _outcome(more(gap, 1.1), note, results, difference=gap.to_json(), finetune=tune.to_json())
 
 
 ORDER = ("source", "tent", "shot", "adacontrast")
@@ -201,16 +198,14 @@ def order_of_methods(context: ClaimContext) -> ClaimOutcome:
     shifts, name = _shifts(context)
     cells = {m: [Cell(*s, over={"method": m}, pool="none", set=name) for s in shifts] for m in (*ORDER, "bn")}
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS)
-    if lacking := _missing(found, wanted):
-        return lacking
-    gaps = {f"{b} − {a}": _gap(found, cells[a], cells[b]) for a, b in pairwise(ORDER)}
-    means = {m: statistics.fmean(v for c in part for v in found.values(c, "accuracy")) for m, part in cells.items()}
+    results = _run(context, wanted, SEEDS)
+    gaps = {f"{b} − {a}": _gap(results, cells[a], cells[b]) for a, b in pairwise(ORDER)}
+    means = {m: statistics.fmean(v for c in part for v in results.values(c, "accuracy")) for m, part in cells.items()}
     note = ", ".join(f"{m} {value:.1f}" for m, value in means.items()) + "; "
     note += ", ".join(f"{what} {gap}" for what, gap in gaps.items())
     sizes = zip(gaps.values(), (2.1, 9.4, 0.7), strict=True)
     verdict = worst(*(more(one_of_several(gap, len(gaps)), size) for gap, size in sizes))
-    return _outcome(verdict, note, found, differences={k: v.to_json() for k, v in gaps.items()}, means=means)
+    return _outcome(verdict, note, results, differences={k: v.to_json() for k, v in gaps.items()}, means=means)
 
 
 def pool_with_classes(context: ClaimContext) -> ClaimOutcome:
@@ -223,13 +218,11 @@ def pool_with_classes(context: ClaimContext) -> ClaimOutcome:
         "with, guarded": [Cell(*s, over=guard, set=name) for s in shifts],
     }
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS)
-    if lacking := _missing(found, wanted):
-        return lacking
-    risk = _gap(found, cells["with"], cells["without"])
-    guarded = _gap(found, cells["with"], cells["with, guarded"])
+    results = _run(context, wanted, SEEDS)
+    risk = _gap(results, cells["with"], cells["without"])
+    guarded = _gap(results, cells["with"], cells["with, guarded"])
     note = f"pool without − with the target's classes {risk}; guarded − not guarded {guarded}"
-    return _outcome(more(risk, 1.0), note, found, risk=risk.to_json(), guard=guarded.to_json())
+    return _outcome(more(risk, 1.0), note, results, risk=risk.to_json(), guard=guarded.to_json())
 
 
 EMBEDDERS = ("frozen", "bn", "gallery", "clusters", "contrast")
@@ -243,19 +236,19 @@ def pure_embedder(context: ClaimContext) -> ClaimOutcome:
         for kind in EMBEDDERS
     }
     wanted = [cell for part in cells.values() for cell in part]
-    found = run_cells(context, wanted, SEEDS[:3])
-    if lacking := _missing(found, wanted):
-        return lacking
+    results = _run(context, wanted, SEEDS[:3])
     means = {
         kind: {
-            "map@r": round(statistics.fmean(v for c in part for v in found.values(c, "accuracy")), 2),
-            "recall@1": round(statistics.fmean(v for c in part for v in found.values(c, "recall")), 2),
+            "map@r": round(statistics.fmean(v for c in part for v in results.values(c, "accuracy")), 2),
+            "recall@1": round(statistics.fmean(v for c in part for v in results.values(c, "recall")), 2),
         }
         for kind, part in cells.items()
     }
-    gaps = {start: {kind: _gap(found, cells[start], cells[kind]) for kind in EMBEDDERS[2:]} for start in EMBEDDERS[:2]}
+    gaps = {
+        start: {kind: _gap(results, cells[start], cells[kind]) for kind in EMBEDDERS[2:]} for start in EMBEDDERS[:2]
+    }
     labels = {
-        f"{cell.source} to {cell.target}, {kind}": found.results[cell.name, 0].get("labels before")
+        f"{cell.source} to {cell.target}, {kind}": results.results[cell.name, 0].get("labels before")
         for kind in ("gallery", "clusters")
         for cell in cells[kind]
     }
@@ -264,7 +257,7 @@ def pure_embedder(context: ClaimContext) -> ClaimOutcome:
         note += f"; over {start}: " + ", ".join(f"{kind} {gap}" for kind, gap in each.items())
     figures = {f"over {start}": {kind: gap.to_json() for kind, gap in each.items()} for start, each in gaps.items()}
     verdict = more(gaps["frozen"]["gallery"], 1.0)
-    return _outcome(verdict, note, found, means=means, differences=figures, labels=labels)
+    return _outcome(verdict, note, results, means=means, differences=figures, labels=labels)
 
 
 def shortcut(context: ClaimContext) -> ClaimOutcome:
@@ -277,20 +270,18 @@ def shortcut(context: ClaimContext) -> ClaimOutcome:
         "whole": [Cell(*where, over={**WITHOUT, **whole}, pool="none", set=name), Cell(*where, over=whole, set=name)],
     }
     wanted = [cell for pair in ways.values() for cell in pair]
-    found = run_cells(context, wanted, SEEDS)
-    if lacking := _missing(found, wanted):
-        return lacking
-    gaps = {way: _gap(found, pair[:1], pair[1:]) for way, pair in ways.items()}
-    told = {way: more(gap, 2.0) for way, gap in gaps.items()}
-    same: Verdict = "reproduced" if told["cached"] == told["whole"] else "not testable at this scale"
-    verdict: Verdict = "contradicted" if set(told.values()) == {"reproduced", "contradicted"} else same
+    results = _run(context, wanted, SEEDS)
+    gaps = {way: _gap(results, pair[:1], pair[1:]) for way, pair in ways.items()}
+    verdicts = {way: more(gap, 2.0) for way, gap in gaps.items()}
+    same: Verdict = "reproduced" if verdicts["cached"] == verdicts["whole"] else "not testable at this scale"
+    verdict: Verdict = "contradicted" if set(verdicts.values()) == {"reproduced", "contradicted"} else same
     note = f"{where[0]} to {where[1]}, with − without retrieval: "
-    note += ", ".join(f"{way} {gap} ({told[way]})" for way, gap in gaps.items())
-    return _outcome(verdict, note, found, differences={k: v.to_json() for k, v in gaps.items()})
+    note += ", ".join(f"{way} {gap} ({verdicts[way]})" for way, gap in gaps.items())
+    return _outcome(verdict, note, results, differences={k: v.to_json() for k, v in gaps.items()})
 
 
 def _claim(key: str, statement: str, figure: str, small: str, run: Any, data: str = "domainnet126") -> Claim:
-    at_scale = f"`lookalike reproduce t3ar --scale paper --only {key}`, with the data set as DATA/{data}"
+    at_scale = f"`python -m benchmarks.papers t3ar --scale paper --only {key}`, with the data set as DATA/{data}"
     return Claim(key, PAPER, statement, figure, small, at_scale, run)
 
 

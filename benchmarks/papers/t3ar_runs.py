@@ -1,15 +1,102 @@
-"""Runs of the claims about adaptation with retrieval, each by numbers and names alone (`t3ar_measure.py`)."""
+"""Runs of the claims about adaptation with retrieval: cells, what their runs share, and one run (see t3ar_measure)."""
 
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.papers import ClaimContext
+from benchmarks.papers.grid import GridResults, run_grid, training_run
+from benchmarks.papers.t3ar_protocols import PAPER, SMALL
+
 LAYOUTS = {"pacs": "pacs", "domainnet126": "domainnet"}
+
+
+EXPERT = "efficientnet_lite0"
+# Train time: the labels of CUB, on top of the starting model.
+TRAIN: dict[str, Any] = {
+    "model": "efficientnet_lite0",
+    "size": 96,
+    "head": 256,
+    "adapt": {
+        "layer": "stage4",
+        "batch_size": 64,
+        "steps": 300,
+        "lr": 2e-3,
+        "num_views": 2,
+        "batch_norm": "keep",
+        "bank": {"size": 16384},
+        "contrast": {"exclusion": "none"},
+        "weights": {"contrast": 0.1},
+    },
+}
+PAPER_TRAIN: dict[str, Any] = {"model": "resnet50", "size": 224, "head": None, "adapt": {"config": "paper_train"}}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: where, how much of the target, what adapts, with which pool and retriever."""
+
+    source: str
+    target: str
+    fraction: float = 1.0
+    subset: int = 0
+    over: dict[str, Any] = field(default_factory=dict)
+    pool: str = "all"
+    """`all`, `without` (no image of the target's classes), `none`, or data sets joined by +."""
+    retriever: str = EXPERT
+    """A frozen expert by name, or `own`: the model itself."""
+    set: str = "pacs"
+    embedder: str = ""
+    """For a model without classes: `frozen`, `bn`, `gallery`, `clusters` or `contrast`; else it is a classifier."""
+
+    def arguments(self, seed: int, scale: dict[str, Any]) -> dict[str, Any]:
+        return {**vars(self), "seed": seed, "scale": scale}
+
+    @property
+    def name(self) -> str:
+        parts = (self.source, self.target, f"{self.fraction:g}", str(self.subset))
+        parts += (self.pool, self.retriever, self.embedder)
+        flat = ",".join(f"{k}={v}" for k, v in sorted(_flat(self.over)))
+        return "-".join([*parts, flat])
+
+
+def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        out += _flat(value, f"{before}{key}.") if isinstance(value, dict) else [(f"{before}{key}", value)]
+    return out
+
+
+def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) -> GridResults:
+    """Every cell on every seed; what many runs share is prepared first."""
+    at_scale, data = context.scale == "paper", str(context.data)
+
+    def arguments(cell: Cell, seed: int) -> dict[str, Any]:
+        scale = (PAPER_TRAIN if at_scale else TRAIN) if cell.set == "cub" else (PAPER if at_scale else SMALL)
+        return {"data": data, **cell.arguments(seed, scale)}
+
+    def prepare_shared(missing: dict[str, dict[str, Any]]) -> None:
+        context.say(f"{len(missing)} runs to do; preparing what they share")
+        for part in shared(data, list(missing.values())):
+            for key, count in context.jobs.run_many(part, prepare, processes=context.threads):
+                context.say(f"  {key}: {count}")
+
+    return run_grid(
+        context,
+        cells,
+        seeds,
+        arguments,
+        trial,
+        prepare=prepare_shared,
+        measure="accuracy",
+        describe=lambda result: f"{result['accuracy']:.2f}",
+    )
 
 
 @cache
@@ -156,26 +243,21 @@ def _train_time(
 def _embedder(
     data: str, seed: int, scale: dict[str, Any], settings: Any, pool: Any, expert: Any, name: str, cell: dict[str, Any]
 ) -> dict[str, Any]:
-    from benchmarks.papers import embedder_adaptation
+    from benchmarks.papers import t3ar_measure
 
     model, table = expert_of(scale["model"], scale["size"]), domain(data, name, cell["target"])
     gallery = domain(data, name, cell["source"])
-    return embedder_adaptation.measured(
+    return t3ar_measure.evaluate_embedder(
         model, table, gallery, cell["embedder"], settings, pool=pool, expert=expert or model, seed=seed
     )
 
 
 def _pretrained(scale: dict[str, Any], pool: Any, steps: int, seed: int) -> Any:
     """The backbone after learning from the pool without labels."""
-    import tempfile
-
     from lookalike.core.device import CPU
     from lookalike.models import Embedder
-    from lookalike.training import pretrain
 
     settings = {"model": {"name": scale["model"], "size": scale["size"]}, "keep": "trained"}
-    with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
-        out = Path(folder) / "run"
-        table = pool.table(np.arange(len(pool)))
-        run: Any = pretrain(data=table, settings=settings, steps=steps, seed=seed, out=out, report=False)
+    table = pool.table(np.arange(len(pool)))
+    with training_run("pretrain", threads=None, data=table, settings=settings, steps=steps, seed=seed) as run:
         return Embedder.from_pretrained(run.path, device=CPU)

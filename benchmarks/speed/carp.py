@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.held import level_peak, peak
-from benchmarks.speed.turns import in_turns, ratio
+from benchmarks.speed.measuring import interleaved, peak_memory, ratio, reset_peak_memory
 from lookalike.core import seeds
 
 PROTOTYPES, DIM, IMAGES, BLOCK = 65_536, 256, 256, 512
@@ -59,8 +58,9 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def compared(name: str) -> tuple[dict[str, Any], list[Bar]]:
-    whole = in_turns({who: job(who) for who in ("pseudocode", "fused", "fused, with diagnostics", "products")}, ROUNDS)
-    logits = in_turns({who: job(who) for who in ("pseudocode on logits", "logits")}, ROUNDS)
+    names = "pseudocode", "fused", "fused, with diagnostics", "products"
+    whole = interleaved({who: job(who) for who in names}, ROUNDS)
+    logits = interleaved({who: job(who) for who in ("pseudocode on logits", "logits")}, ROUNDS)
     times = {**whole, **logits}
     gain = ratio(whole["pseudocode"], whole["fused"])
     gain_logits = ratio(logits["pseudocode on logits"], logits["logits"])
@@ -77,8 +77,8 @@ def compared(name: str) -> tuple[dict[str, Any], list[Bar]]:
 
 def curves() -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of a step by N_B at 65,536 prototypes, and by K at blocks of 512; the fastest of three rounds."""
-    sizes = in_turns({str(size): job("fused", block=size) for size in BLOCKS}, 3)
-    counts = in_turns({str(count): job("fused", prototypes=count) for count in COUNTS}, 3)
+    sizes = interleaved({str(size): job("fused", block=size) for size in BLOCKS}, 3)
+    counts = interleaved({str(count): job("fused", prototypes=count) for count in COUNTS}, 3)
     return tuple({k: round(min(v), 4) for k, v in found.items()} for found in (sizes, counts))  # type: ignore[return-value]
 
 
@@ -189,9 +189,9 @@ def in_process(who: str, threads: int) -> float:
 def _child(who: str) -> float:
     job(who, prototypes=4 * BLOCK)()  # imports, thread pools, kernels
     step = job(who)
-    before = level_peak()
+    before = reset_peak_memory()
     step()
-    return round(peak() - before, 1)
+    return round(peak_memory() - before, 1)
 
 
 if __name__ == "__main__":

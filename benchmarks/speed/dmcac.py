@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.held import level_peak, peak
-from benchmarks.speed.turns import in_turns, ratio
+from benchmarks.speed.measuring import interleaved, peak_memory, ratio, reset_peak_memory
 from lookalike.core import seeds
 
 QUERIES, VIEWS, ROWS, DIM, K, CLASSES = 64, 6, 100_000, 384, 12, 100
@@ -86,7 +85,7 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
         "terms": lambda: _step(ours, z, labels, database, found, heads),
         "loop over queries": lambda: _step(loop, z, labels, database, found, heads),
     }
-    times = {**in_turns(searches, ROUNDS), **in_turns(steps, STEPS)}
+    times = {**interleaved(searches, ROUNDS), **interleaved(steps, STEPS)}
     bare = ratio(times["retrieval"], times["product and top-k"])
     faster = ratio(times["loop over queries"], times["terms"])
     figures = {
@@ -182,9 +181,10 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
 
     work(*made_up(500))  # imports, thread pools, kernels
     given = made_up(rows)
-    before, start = level_peak(), time.perf_counter()
+    before, start = reset_peak_memory(), time.perf_counter()
     value = work(*given)
-    return {"megabytes": round(peak() - before), "seconds": round(time.perf_counter() - start, 2), "value": value}
+    seconds = round(time.perf_counter() - start, 2)
+    return {"megabytes": round(peak_memory() - before), "seconds": seconds, "value": value}
 
 
 # ---- refreshing --------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def measure_refresh(context: BenchContext, images: int = IMAGES) -> tuple[dict[s
             "encode": lambda: made.model.encode(table.take(ids), runtime="torch"),
             "network alone": bare,
         }
-        times = in_turns(turns, 3)
+        times = interleaved(turns, 3)
     few_only = ("refresh of few", "encode, new weights")
     rates = {
         name: round((len(few) if name in few_only else len(ids)) / statistics.median(values), 1)

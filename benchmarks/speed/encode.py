@@ -11,16 +11,15 @@ round, so that a passing disturbance hits all of them.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
+from benchmarks.speed.measuring import interleaved_rates, ratio, rounded
 from lookalike.core import seeds
 from lookalike.core.device import CPU
 from lookalike.core.imports import prepare_torchvision
@@ -88,8 +87,8 @@ def measure(context: BenchContext, size: int, files: list[Path], large: list[Pat
         "peer, 2 workers, channels-last, bf16": peer(model, loaders[2], channels_last=True, bf16=True),
     }
     context.say(f"{size} px: {ROUNDS} rounds of {len(turns)} turns, then {len(shown)} that are shown only.")
-    speeds = in_turns(turns, ROUNDS)
-    extra = in_turns(shown, 2)
+    speeds = interleaved_rates(turns, ROUNDS)
+    extra = interleaved_rates(shown, 2)
     best_peer = best(speeds, "peer, 1 worker", "peer, 2 workers")
     bare = best(speeds, "runtime alone, all threads on a batch", "runtime alone, a batch a thread")
     ratios = {
@@ -116,30 +115,9 @@ def measure(context: BenchContext, size: int, files: list[Path], large: list[Pat
     return figures, bars
 
 
-def in_turns(jobs: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """Images per second of every job in every round; one round before it warms everything up."""
-    speeds: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(rounds + 1):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            count = job()
-            if number:
-                speeds[name].append(count / (time.perf_counter() - start))
-    return speeds
-
-
-def ratio(ours: Iterable[float], theirs: Iterable[float]) -> float:
-    """The median over the rounds of the ratio within a round."""
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-
-
 def best(speeds: dict[str, list[float]], *names: str) -> list[float]:
     """In every round the faster of several ways."""
     return [max(values) for values in zip(*(speeds[name] for name in names), strict=True)]
-
-
-def rounded(values: list[float]) -> dict[str, Any]:
-    return {"median": round(statistics.median(values), 1), "rounds": [round(value, 1) for value in values]}
 
 
 def enlarge(files: list[Path], folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.held import level_peak, peak
+from benchmarks.speed.measuring import peak_memory, reset_peak_memory
 from lookalike.core.seeds import numpy_rng
 
 ROWS, CLASSES, DIM = 60_502, 11_316, 512
@@ -126,10 +126,10 @@ def _child(case: str, who: str, folder: Path) -> dict[str, Any]:
         return _bare(rows, who)
     few = slice(0, 3000)
     work(rows[few], labels[few], None if half is None else half[few])  # imports, thread pools, kernels
-    before, start = level_peak(), time.perf_counter()
+    before, start = reset_peak_memory(), time.perf_counter()
     measures = work(rows, labels, half)
     seconds = time.perf_counter() - start
-    return {"seconds": round(seconds, 2), "megabytes": round(peak() - before), **measures}
+    return {"seconds": round(seconds, 2), "megabytes": round(peak_memory() - before), **measures}
 
 
 def _ours(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict[str, float]:

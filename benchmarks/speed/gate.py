@@ -1,6 +1,6 @@
 """The label-free gate, judged: how many harmful and how many helpful adaptations does it let pass?
 
-Thresholds are chosen on one half of a bed of adaptations and judged on the other; the halves share no shift and no
+Thresholds are chosen on one half of simulated adaptations and judged on the other; the halves share no shift and no
 recipe of harm. An adaptation helps (harms) when it gains (loses) more than a point on held-out images.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.gate_simulations import HELP, Bed, source_of
-from benchmarks.speed.judging import Judge
+from benchmarks.speed.gate_rules import GateRule
+from benchmarks.speed.gate_simulations import HELP, Simulations, source_of
 
-BED = Bed(
+SIMULATIONS = Simulations(
     "gate",
     harm=(
         ("rate x 30", "shuffled labels", "swapped", "pool of noise"),
@@ -23,7 +23,7 @@ BED = Bed(
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
-    return JUDGE.judged(*([measured(result) for result in half] for half in BED.run(context, trial)))
+    return RULE.evaluate(*([measured(result) for result in half] for half in SIMULATIONS.run(context, trial)))
 
 
 def measured(result: dict[str, Any]) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def measured(result: dict[str, Any]) -> dict[str, Any]:
 
     return {
         **result,
-        **{key: round(value, 6) for key, value in simulated_adaptations.measured(BED.kept(result)).items()},
+        **{key: round(value, 6) for key, value in simulated_adaptations.signals(SIMULATIONS.load(result)).items()},
     }
 
 
-def _keeps(row: dict[str, Any], limits: Any) -> list[str]:
+def _rejections(row: dict[str, Any], limits: Any) -> list[str]:
     from lookalike.adaptation.gate import reasons_to_keep
 
     return reasons_to_keep(row, limits, alarm=row["alarm"], anchor_asked=row["recipe"] == "bn")
@@ -54,7 +54,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "worst_class": (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "neighbors": (-0.02, -0.01, 0.0, 0.01, 0.02, 0.03),
 }
-JUDGE = Judge(GRID, _limits, _keeps, margin=0.01, usual=HELP)
+RULE = GateRule(GRID, _limits, _rejections, margin=0.01, usual=HELP)
 
 
 def trial(
@@ -77,4 +77,4 @@ def trial(
         chosen,
     )
     job = {"source": source, "target": target, "recipe": recipe, "seed": seed}
-    return {**job, "alarm": alarm, "held": BED.keep(found, job, data, scale, settings)}
+    return {**job, "alarm": alarm, "held": SIMULATIONS.store(found, job, data, scale, settings)}

@@ -1,4 +1,4 @@
-"""A bed of adaptations on cached features: all twelve shifts of PACS in two halves, a model of each source, methods
+"""Simulated adaptations on cached features: all twelve shifts of PACS in two halves, a model of each source, methods
 that usually help and recipes made to harm.
 
 What is finished is kept: a stopped bench goes on, and another rule is judged without adapting again.
@@ -28,7 +28,7 @@ HELP = ("bn", "tent", "shot", "t3ar", "adacontrast")
 
 
 @dataclass(frozen=True)
-class Bed:
+class Simulations:
     """The adaptations of a bench: those of the half that chooses, and of the half that judges."""
 
     name: str
@@ -113,15 +113,15 @@ class Bed:
 
     # ---- what the models made of held-out images ---------------------------------------------------
 
-    def keep(self, found: dict[str, Any], job: dict[str, Any], *known: Any) -> str:
-        """Write what was found beside the job that found it; the file's name."""
+    def store(self, arrays: dict[str, Any], job: dict[str, Any], *known: Any) -> str:
+        """Store arrays beside the job they come from; returns the file's name."""
         name = f"{'-'.join(map(str, job.values()))}-{hash_bytes(json.dumps(known, sort_keys=True))[:12]}.npz"
         packed = io.BytesIO()
-        np.savez(packed, **found)
+        np.savez(packed, **arrays)
         write_bytes(self._held(name), packed.getvalue())
         return name
 
-    def kept(self, result: dict[str, Any]) -> dict[str, np.ndarray]:
+    def load(self, result: dict[str, Any]) -> dict[str, np.ndarray]:
         with np.load(self._held(result["held"])) as arrays:
             return dict(arrays)
 

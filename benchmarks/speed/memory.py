@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.turns import in_turns, ratio
+from benchmarks.speed.measuring import interleaved, ratio
 from lookalike.core import seeds
 
 BATCH, DIM, TEMPERATURE = 64, 512, 0.1
@@ -86,9 +86,9 @@ def measure(size: int) -> Iterator[tuple[float, Times]]:
         yield (
             share,
             {
-                **in_turns({"pml": pml, "xbm beside pml": narrow["xbm"]}, ROUNDS[size]),
-                **in_turns(narrow, 2 * ROUNDS[size]),
-                **in_turns(shown, 1),
+                **interleaved({"pml": pml, "xbm beside pml": narrow["xbm"]}, ROUNDS[size]),
+                **interleaved(narrow, 2 * ROUNDS[size]),
+                **interleaved(shown, 1),
             },
         )
 
@@ -195,5 +195,5 @@ def bare(rows: Any, batches: list[tuple[Any, Any]]) -> Callable[[], object]:
         torch.logsumexp(matrix, 1)
         matrix @ rows
 
-    times = in_turns({"upright": upright, "flat": flat}, 3)
+    times = interleaved({"upright": upright, "flat": flat}, 3)
     return upright if min(times["upright"]) <= min(times["flat"]) else flat

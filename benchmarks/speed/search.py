@@ -9,19 +9,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed import Bar, BenchContext, nearest, requests
-from benchmarks.speed import map as map_layout
-from benchmarks.speed.parts import in_parts
+from benchmarks.speed import Bar, BenchContext, http_requests, map_layout, vector_search
+from benchmarks.speed.measuring import run_parts
 
 COUNT = 100_000
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
-    context.folder(requests.DATA)  # what is missing is said before anything is measured
+    context.folder(http_requests.DATA)  # what is missing is said before anything is measured
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as home:
         parts = {
-            "requests": (lambda: requests.measure(context, Path(home)), requests.bars()),
-            f"{COUNT:,} vectors": (lambda: nearest.measure(context, COUNT, Path(home)), nearest.bars(COUNT)),
+            "requests": (lambda: http_requests.measure(context, Path(home)), http_requests.bars()),
+            f"{COUNT:,} vectors": (
+                lambda: vector_search.measure(context, COUNT, Path(home)),
+                vector_search.bars(COUNT),
+            ),
             "map": (lambda: map_layout.measure(context), map_layout.bars()),
         }
-        return in_parts(context, parts)
+        return run_parts(context, parts)

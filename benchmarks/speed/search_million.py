@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.speed import Bar, BenchContext, nearest
+from benchmarks.speed import Bar, BenchContext, vector_search
 
 SMALL, LARGE = 100_000, 1_000_000
 
@@ -21,7 +21,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     for count in (SMALL, LARGE):
         folder = home / str(count)
         folder.mkdir(parents=True, exist_ok=True)
-        figures[f"{count:,} vectors"], more = nearest.measure(context, count, folder)
+        figures[f"{count:,} vectors"], more = vector_search.measure(context, count, folder)
         bars += more
     small, large = figures.values()
-    return {**figures, "growth": nearest.growth(small, large)}, bars
+    return {**figures, "growth": vector_search.growth(small, large)}, bars

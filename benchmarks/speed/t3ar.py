@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.turns import in_turns, ratio
+from benchmarks.speed.measuring import interleaved, ratio
 from lookalike.core import seeds
 
 BATCH, SIZE, DIM, K, TAU = 128, 65536, 256, 10, 0.07
@@ -135,7 +135,7 @@ def measure(
 ) -> tuple[dict[str, Any], list[Bar]]:
     bank, batch = material(classes, kind, size)
     jobs = {"bare": bare(bank, batch), "ours": ours(bank, batch, kind.pool_set), "plain": plain(bank, batch)}
-    times = in_turns(jobs, rounds)
+    times = interleaved(jobs, rounds)
     ratios = {
         "ours / bare": ratio(times["ours"], times["bare"]),
         "plain / ours": ratio(times["plain"], times["ours"]),

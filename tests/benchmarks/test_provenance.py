@@ -27,8 +27,11 @@ def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["/x/bin/lookalike", "bench", "encode", "--data", "/secret/place"], "lookalike bench encode --data DATA"),
-        (["/x/lookalike/__main__.py", "bench", "--data=/secret"], "lookalike bench --data=DATA"),
+        (
+            ["/x/benchmarks/speed/__main__.py", "encode", "--data", "/secret"],
+            "python -m benchmarks.speed encode --data DATA",
+        ),
+        (["/x/benchmarks/papers/__main__.py", "xbn", "--data=/secret"], "python -m benchmarks.papers xbn --data=DATA"),
         (["/x/bin/pytest", "-k", "x"], "python"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed.clients import answer
+from benchmarks.speed.http_clients import answer
 from tests.service.test_middleware import encoded
 from tests.soak import Client, bad_requests
 

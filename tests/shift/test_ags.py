@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.naive import shift as naive
 
-from benchmarks.papers.oodml_judged import paper
+from benchmarks.papers.oodml_rules import paper
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift.ags import ags

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests import helpers
 
-from benchmarks.papers import ClaimContext, carp, carp_collapse, carp_runs
+from benchmarks.papers import ClaimContext, carp, carp_runs
 from benchmarks.papers.carp_runs import Cell
-from benchmarks.papers.cells import Found
+from benchmarks.papers.grid import GridResults
 from lookalike.core.job_cache import Jobs
 from lookalike.training.recipe import load
 from lookalike.training.settings import resolve
@@ -39,8 +39,7 @@ def test_a_cell_varies_what_it_says():
 
 
 def _give(monkeypatch, run_cells):
-    for module in (carp, carp_collapse):
-        monkeypatch.setattr(module, "run_cells", run_cells)
+    monkeypatch.setattr(carp, "run_cells", run_cells)
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def context(home, monkeypatch):
     asked = []
 
     def run_cells(context, cells, seeds):
-        found = Found(seeds)
+        found = GridResults(seeds, measure="knn")
         for cell in cells:
             for seed in seeds:
                 asked.append((cell, seed))
@@ -126,12 +125,12 @@ def test_a_real_trial(tmp_path, monkeypatch):
     helpers.make_images(tmp_path / "train", classes=4, images=8, width=64, height=64)
     helpers.make_images(tmp_path / "val", classes=4, images=4, width=64, height=64, seed=0)
     monkeypatch.setattr(carp_runs, "IMAGES", 6)
-    monkeypatch.setattr(carp_runs, "HELD", 3)
+    monkeypatch.setattr(carp_runs, "HELD_OUT", 3)
     cell = Cell(block=8, prototypes=16, batch=8, epochs=1, halfway=True)
     settings = cell.settings({"keep": "trained", "data": {"near_duplicates": False}}, 24)
     found = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
     assert len(found["curve"]) == 3 and found["untrained"] == found["curve"][0]
     assert len(found["student"]) == 3 and found["clusters"] >= 1 and 1 <= found["in_use"] <= 16
-    holder = Found([0])
+    holder = GridResults([0], measure="knn")
     holder.results[cell.name, 0] = found
     assert carp_runs.row(holder, cell)["K"] == 16

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests import helpers
 
-from benchmarks.papers import ClaimContext, dmcac, dmcac_contest, dmcac_new, dmcac_runs
-from benchmarks.papers.dmcac_measured import MEASURES
-from benchmarks.papers.dmcac_runs import PAPERS, Arm, Runs
+from benchmarks.papers import ClaimContext, dmcac, dmcac_contest, dmcac_runs
+from benchmarks.papers.dmcac_runs import MEASURES, PAPERS, Arm
+from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import Difference
 from lookalike import methods
 from lookalike.core.errors import LookalikeError
@@ -39,7 +39,7 @@ def made_up(arm: Arm, seed: int) -> dict[str, float]:
     method = method_of(arm)
     weights = method.get("weights", {"divergence": 1.0, "classes": 1.0, "attention": 1.0})
     alone = method["name"] == "dmcac" and not weights["classes"] and not weights["attention"]
-    noise = ((sum(map(ord, arm.key)) + seed) % 5 - 2) / 20  # 0 on the mean of five seeds
+    noise = ((sum(map(ord, arm.name)) + seed) % 5 - 2) / 20  # 0 on the mean of five seeds
     ours = 20.0 + 2 * weights["attention"] + 1.5 * weights["divergence"]
     slow = arm.settings["optimizer"].get("loss_lr") == 3e-5
     return {
@@ -48,7 +48,7 @@ def made_up(arm: Arm, seed: int) -> dict[str, float]:
         "cosine": (0.99 if alone else 0.4) + noise / 100,
         "late share": 0.3,
         "late attention": 0.3 + (0.0 if slow else 0.2) + noise / 1000,
-        "validation recall@1": 30.0 + (arm.settings["optimizer"]["lr"] == 3e-4 if "-held" in arm.key else 0),
+        "validation recall@1": 30.0 + (arm.settings["optimizer"]["lr"] == 3e-4 if "-held" in arm.name else 0),
         "validation map@r": 10.0,
         "images": 1000.0,
     }
@@ -60,14 +60,14 @@ def context(home, monkeypatch):
     asked = []
 
     def run_arms(context, arms, seeds):
-        found = Runs(seeds)
-        for arm in {arm.key: arm for arm in arms}.values():
+        found = GridResults(seeds)
+        for arm in {arm.name: arm for arm in arms}.values():
             asked.append(arm)
             for seed in seeds:
-                found.results[arm.key, seed] = {**made_up(arm, seed), **made.figures(arm, seed)}
+                found.results[arm.name, seed] = {**made_up(arm, seed), **made.figures(arm, seed)}
         return found
 
-    for module in (dmcac, dmcac_contest, dmcac_new):
+    for module in (dmcac, dmcac_contest):
         monkeypatch.setattr(module, "run_arms", run_arms)
     made = ClaimContext(Jobs(home / "jobs"))
     made.asked, made.figures = asked, lambda arm, seed: {}
@@ -97,27 +97,27 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     outcome = KEYS[key].judge(context)
     assert outcome.note and outcome.figures["runs"]
     assert outcome.verdict == EXPECTED[key]
-    for arm in [arm for arm in context.asked if arm.key not in CHECKED]:
-        CHECKED.add(arm.key)
-        settings = resolve(arm.laid("small"))
+    for arm in [arm for arm in context.asked if arm.name not in CHECKED]:
+        CHECKED.add(arm.name)
+        settings = resolve(arm.resolve("small"))
         assert settings.views.mode == ("end_to_end" if arm.end_to_end else "cached")
         assert settings.data.split == ("classes" if arm.data == "grocery" else "auto")  # never trained classes
 
 
 def test_a_contest_at_unequal_cost_is_refused(context):
-    context.figures = lambda arm, seed: {"images": 1000.0 if arm.name.startswith("dmcac") else 1005.0}
+    context.figures = lambda arm, seed: {"images": 1000.0 if arm.label.startswith("dmcac") else 1005.0}
     assert KEYS["7-against-others"].judge(context).note
-    context.figures = lambda arm, seed: {"images": 1000.0 + 50 * arm.name.startswith("supcon")}
+    context.figures = lambda arm, seed: {"images": 1000.0 + 50 * arm.label.startswith("supcon")}
     with pytest.raises(LookalikeError, match=r"supcon embedded 1,050 images and .* 1,000"):
         KEYS["7-against-others"].judge(context)
 
 
 def test_an_arm_that_two_comparisons_share_is_one_row():
     arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two"), dmcac_runs.dmcac("one")]
-    found = Runs([0])
+    found = GridResults([0])
     for arm in arms:
-        found.results[arm.key, 0] = made_up(arm, 0)
-    assert [row["arm"] for row in found.rows(arms)] == ["one", "two"]
+        found.results[arm.name, 0] = made_up(arm, 0)
+    assert [row["arm"] for row in dmcac_runs.rows(found, arms)] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_an_arm_that_two_comparisons_share_is_one_row():
 )
 def test_the_direction_of_each_claim(key, arm, points, verdict, context):
     """One arm better or worse than the made-up rest."""
-    context.figures = lambda a, seed: {"recall": made_up(a, seed)["recall"] + points * (a.name == arm)}
+    context.figures = lambda a, seed: {"recall": made_up(a, seed)["recall"] + points * (a.label == arm)}
     outcome = KEYS[key].judge(context)
-    assert arm in {a.name for a in context.asked} and outcome.verdict == verdict
+    assert arm in {a.label for a in context.asked} and outcome.verdict == verdict
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -161,7 +161,7 @@ def test_at_the_papers_scale_every_claim_is_by_its_letter_and_on_its_set(key, co
     assert all(f"DATA/{arm.data}" in KEYS[key].at_scale for arm in context.asked)
     letters = 0
     for arm in context.asked:
-        settings = resolve(arm.laid("paper"))
+        settings = resolve(arm.resolve("paper"))
         assert settings.model.name.startswith("vit_small") and settings.views.mode == "end_to_end"
         own = settings.method.own()
         if settings.method.name == "dmcac":
@@ -175,7 +175,7 @@ def test_at_the_papers_scale_every_claim_is_by_its_letter_and_on_its_set(key, co
 @pytest.mark.parametrize("name", PAPERS)
 def test_at_the_papers_scale_the_others_see_as_many_images(name):
     """Hyp's batch, in which no class is asked for that is not there; so many more steps."""
-    ours, theirs = (resolve(arm.laid("paper")) for arm in (dmcac_runs.dmcac(data=name), other("hyp", name)))
+    ours, theirs = (resolve(arm.resolve("paper")) for arm in (dmcac_runs.dmcac(data=name), other("hyp", name)))
     paper = PAPERS[name]
     assert (paper.steps, paper.batch) == (ours.steps, ours.sampler.batch_size * ours.method.own()["views"])
     assert theirs.sampler.classes_per_batch <= {"cub": 100, "cars": 98}.get(name, 3000)
@@ -196,35 +196,35 @@ def test_arms_with_one_name_are_one_thing(context):
             context.asked.clear()
             claim.judge(context)
             for arm in context.asked:
-                laid = arm.laid(scale)
-                assert known.setdefault(arm.key, laid) == laid, arm.key
+                laid = arm.resolve(scale)
+                assert known.setdefault(arm.name, laid) == laid, arm.name
         assert 60 < len(known) < 90, (scale, len(known))
 
 
 def test_all_methods_see_as_many_images(context):
     KEYS["7-against-others"].judge(context)
-    contest = [arm for arm in context.asked if "held" not in arm.key]
+    contest = [arm for arm in context.asked if "held" not in arm.name]
     assert len(contest) == 3 * 6
     for arm in contest:
-        settings = resolve(arm.laid("small"))
+        settings = resolve(arm.resolve("small"))
         ours = settings.method.name == "dmcac"
         batch = settings.sampler.batch_size * settings.method.own()["views"] if ours else 0
         assert (batch or settings.sampler.classes_per_batch * settings.sampler.images_per_class) == 64
         assert settings.steps == (120 if ours else {"cars": 157, "cub": 175, "grocery": 145}[arm.data])
         assert settings.views.rand_augment == ("rand-tv9" if ours else "")
         assert settings.optimizer.lr == 3e-4 and settings.data.validation_fraction == 0
-    assert {arm.name.rpartition("-0")[0] for arm in contest} == {"dmcac", "cross-entropy", *dmcac_contest.OTHERS}
-    cross = next(arm for arm in contest if arm.name.startswith("cross-entropy"))
+    assert {arm.label.rpartition("-0")[0] for arm in contest} == {"dmcac", "cross-entropy", *dmcac_contest.OTHERS}
+    cross = next(arm for arm in contest if arm.label.startswith("cross-entropy"))
     assert method_of(cross)["name"] == "norm_softmax"  # all images, and a scale of its own
 
 
 def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
     def figures(arm, seed):
-        if "-held" not in arm.key:
+        if "-held" not in arm.name:
             return {}
         high = arm.settings["optimizer"]["lr"] > 1e-4
-        better = {"supcon": not high, "hyp": high}.get(arm.name.partition("-")[0])
-        tied = {"validation recall@1": 30.0, "validation map@r": 12.0 if arm.name.startswith("sph") and high else 10.0}
+        better = {"supcon": not high, "hyp": high}.get(arm.label.partition("-")[0])
+        tied = {"validation recall@1": 30.0, "validation map@r": 12.0 if arm.label.startswith("sph") and high else 10.0}
         told = {**tied} if better is None else {"validation recall@1": 31.0 if better else 30.0}
         return {**told, "recall": 0.0 if high else 99.0}  # of the test images: must not matter
 
@@ -232,9 +232,9 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
     outcome = KEYS["7-against-others"].judge(context)
     wanted = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
     assert outcome.figures["rates"] == wanted  # of equals the lower rate
-    held = [arm for arm in context.asked if "-held" in arm.key]
-    assert len(held) == 18 and {resolve(arm.laid("small")).data.validation_fraction for arm in held} == {0.2}
-    assert all(resolve(arm.laid("small")).steps >= 120 for arm in held)
+    held = [arm for arm in context.asked if "-held" in arm.name]
+    assert len(held) == 18 and {resolve(arm.resolve("small")).data.validation_fraction for arm in held} == {0.2}
+    assert all(resolve(arm.resolve("small")).steps >= 120 for arm in held)
 
 
 SHIFTS = {
@@ -254,7 +254,7 @@ def test_claim_7_ends_in_every_verdict(verdict, context):
         spread = noise * (seed - 2)
         if method_of(arm)["name"] == "dmcac":
             return {"recall": 24.0 + spread, "frozen": 10.0}
-        return {"recall": 24.0 - shift if arm.name.startswith("hyp") else 10.0}
+        return {"recall": 24.0 - shift if arm.label.startswith("hyp") else 10.0}
 
     context.figures = figures
     outcome = KEYS["7-against-others"].judge(context)
@@ -268,7 +268,7 @@ def test_one_bad_opponent_of_six_is_asked_for_more_than_chance(context):
     def figures(arm, seed):
         if method_of(arm)["name"] == "dmcac":
             return {"recall": 24.0, "frozen": 10.0}
-        return {"recall": 24.0 - gaps[seed] if arm.name.startswith("hyp") else 10.0}
+        return {"recall": 24.0 - gaps[seed] if arm.label.startswith("hyp") else 10.0}
 
     context.figures = figures
     outcome = KEYS["7-against-others"].judge(context)
@@ -290,7 +290,7 @@ def test_one_bad_opponent_of_six_is_asked_for_more_than_chance(context):
 def test_claim_6_ends_in_every_verdict(start, end, together, verdict, context):
     def figures(arm, seed):
         alone = not method_of(arm)["weights"]["classes"]
-        noise = ((sum(map(ord, arm.key)) + 3 * seed) % 5 - 2) / 1000
+        noise = ((sum(map(ord, arm.name)) + 3 * seed) % 5 - 2) / 1000
         return {"cosine 0": start, "cosine": (end if alone else together) + noise}
 
     context.figures = figures
@@ -302,7 +302,7 @@ def test_claim_6_ends_in_every_verdict(start, end, together, verdict, context):
 def test_one_temperature_that_does_not_collapse_is_not_enough(context):
     def figures(arm, seed):
         alone = not method_of(arm)["weights"]["classes"]
-        there = alone and not arm.name.endswith("cold")
+        there = alone and not arm.label.endswith("cold")
         return {"cosine 0": 0.4, "cosine": (0.99 if there else 0.5 if alone else 0.4) + seed / 1000}
 
     context.figures = figures
@@ -325,7 +325,7 @@ def test_what_is_left_of_the_gradient_is_read_off_one_run(context):
     """At τ = 1: the divergence's beside the classes' of the same arm."""
 
     def figures(arm, seed):
-        cold = arm.name == "ce1-cold"
+        cold = arm.label == "ce1-cold"
         return {"gradient divergence": 0.002 if cold else 0.3, "gradient classes": 0.5 if cold else 0.9}
 
     context.figures = figures
@@ -363,13 +363,13 @@ def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
     one, two = arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two")]
     for seed, done in ((0, arms), (2, arms), (3, arms), (4, arms[:1])):
         for arm in done:
-            given = {"data": str(home / "cars"), "settings": arm.laid("small"), "seed": seed}
-            context.jobs.run(f"{arm.key}-seed{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
+            given = {"data": str(home / "cars"), "settings": arm.resolve("small"), "seed": seed}
+            context.jobs.run(f"{arm.name}-seed{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
     found = dmcac_runs.run_arms(context, arms, range(5))
     assert found.seeds == [0, 2, 3] and len(found.gap(one, two).by_seed) == 3
     told = dmcac_runs.outcome("reproduced", "so it is", found, arms)
     assert told.note == "3 of 5 seeds so far; so it is" and len(told.figures["runs"]) == 2
-    assert Runs([0, 1]).so_far == ""
+    assert GridResults([0, 1]).so_far == ""
 
 
 def test_what_is_kept_of_a_run(tmp_path, home):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.papers import oodml, oodml_judged, oodml_runs
+from benchmarks.papers import oodml, oodml_rules, oodml_runs
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift import ags
 
@@ -104,7 +104,7 @@ def test_the_verdict_follows_the_control_and_the_raw_reading_stands_beside_it(fo
 
 
 def test_the_order_of_the_methods(found):
-    table = oodml_judged.paper()["ags"]["recall@1"]["cars"]
+    table = oodml_rules.paper()["ags"]["recall@1"]["cars"]
     theirs = sorted(table, key=table.get, reverse=True)
     found(order=theirs)
     assert oodml.order_of_methods(CONTEXT).verdict == "reproduced"
@@ -122,7 +122,7 @@ def test_gaps_and_ranks(found):
     for row in crossing:
         if row["method"] == "s2sd" and row["split"] > 3:
             row["recall@1"] -= 0.2
-    assert oodml_judged.sure_swaps(crossing)
+    assert oodml_rules.sure_swaps(crossing)
 
 
 def test_a_measure_that_correlates_everywhere(found):
@@ -187,18 +187,21 @@ def test_score_is_the_area(found):
 
 def test_only_whole_seeds_are_judged_by(tmp_path):
     from benchmarks.papers import ClaimContext
+    from benchmarks.papers.grid import run_grid
     from lookalike.core.job_cache import Jobs
 
     context = ClaimContext(Jobs(tmp_path), finished=True)
-    plan = {
-        f"{method}-{split}-{seed}": ({"of": [method, split, seed]}, {"method": method, "split": split, "seed": seed})
-        for method in ("ms", "frozen")
-        for split in (1, 2)
-        for seed in ((0, 1) if method == "ms" else (0,))
-    }
-    for name in ("ms-1-0", "ms-2-0", "ms-1-1", "frozen-1-0", "frozen-2-0"):
-        context.jobs.run(name, lambda of: {"recall@1": 0.5}, **plan[name][0])
-    found = oodml_runs.whole_seeds(context, plan)
-    assert {(row["method"], row["seed"]) for row in found} == {("ms", 0), ("frozen", 0)} and len(found) == 4
-    context.jobs.path("ms-2-0", plan["ms-2-0"][0]).unlink()
-    assert oodml_runs.whole_seeds(context, plan) == []
+    cells = [oodml_runs.Cell("cub", "ms", SimpleNamespace(id=split, fid=float(split))) for split in (1, 2)]
+
+    def arguments(cell, seed):
+        return {"of": [cell.name, seed]}
+
+    def work(of):
+        return {"recall@1": 0.5}
+
+    for cell, seed in ((cells[0], 0), (cells[1], 0), (cells[0], 1)):
+        context.jobs.run(f"{cell.name}-seed{seed}", work, **arguments(cell, seed))
+    found = run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True)
+    assert found.seeds == [0] and found.has(*cells) and found.so_far == "1 of 2 seeds so far; "
+    context.jobs.path(f"{cells[1].name}-seed0", arguments(cells[1], 0)).unlink()
+    assert run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True).seeds == []

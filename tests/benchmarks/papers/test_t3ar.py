@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests import helpers
 
-from benchmarks.papers import t3ar, t3ar_cells, t3ar_measure, t3ar_runs
-from benchmarks.papers.cells import Found
+from benchmarks.papers import Missing, t3ar, t3ar_measure, t3ar_runs
+from benchmarks.papers.grid import GridResults
 from lookalike import training
 
 CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name: Path(name))
@@ -20,8 +20,8 @@ CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name
 def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
     """Made-up results: `accuracy(cell, seed)`."""
 
-    def stand_in(context: Any, cells: list[t3ar_cells.Cell], seeds: tuple[int, ...]) -> Found:
-        found = Found(seeds)
+    def stand_in(context: Any, cells: list[t3ar_runs.Cell], seeds: tuple[int, ...]) -> GridResults:
+        found = GridResults(seeds, measure="accuracy")
         for cell in cells:
             for seed in seeds:
                 value = accuracy(cell, seed)
@@ -32,7 +32,7 @@ def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
     monkeypatch.setattr(t3ar, "run_cells", stand_in)
 
 
-def is_t3ar(cell: t3ar_cells.Cell) -> bool:
+def is_t3ar(cell: t3ar_runs.Cell) -> bool:
     return cell.pool != "none"
 
 
@@ -42,7 +42,8 @@ def test_retrieval_must_help_on_every_shift(monkeypatch: pytest.MonkeyPatch) -> 
     told(monkeypatch, lambda cell, seed: 50 + (3.0 if cell.target != "sketch" else -3.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.retrieval_helps(CONTEXT).verdict == "contradicted"
     told(monkeypatch, lambda cell, seed: None if cell.target == "sketch" else 50.0)
-    assert t3ar.retrieval_helps(CONTEXT).verdict == "not run"
+    with pytest.raises(Missing):
+        t3ar.retrieval_helps(CONTEXT)
 
 
 def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 1.0 else 4.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.gain_shrinks(CONTEXT).verdict == "no difference found", "as large at 10 %: not largest at 1 %"
 
-    def ahead(cell: t3ar_cells.Cell, seed: int) -> float:
+    def ahead(cell: t3ar_runs.Cell, seed: int) -> float:
         gain = (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell)
         return 50 + gain + 9.0 * (cell.over.get("method") == "adacontrast") + 0.01 * seed
 
@@ -67,7 +68,7 @@ def test_one_shift_of_several_below_zero_must_be_so_beyond_the_choice(monkeypatc
     """An interval that would contradict alone, but not as the worst of three."""
     off = {0: -0.25, 1: -1.75, 2: -0.5, 3: -1.5, 4: -1.0}
 
-    def by(cell: t3ar_cells.Cell, seed: int) -> float:
+    def by(cell: t3ar_runs.Cell, seed: int) -> float:
         return 50 + (off[seed] if cell.target == "sketch" else 3.0) * is_t3ar(cell)
 
     told(monkeypatch, by)
@@ -91,7 +92,7 @@ def test_the_shortcut_is_checked_against_the_whole(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by(cell: t3ar_cells.Cell, seed: int) -> float:
+    def by(cell: t3ar_runs.Cell, seed: int) -> float:
         method = cell.over.get("method", "t3ar")
         value = {"source": 40.0, "bn": 41.0, "tent": 45.0, "shot": 55.0, "adacontrast": 60.0}.get(method, 50.0)
         value += 2.0 * (cell.retriever == "efficientnet_lite2") + 3.0 * (cell.pool == "without")
@@ -144,7 +145,7 @@ def scale(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_run_of_each_kind(data: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    Cell = t3ar_cells.Cell
+    Cell = t3ar_runs.Cell
     cells = {
         "t3ar": Cell("photo", "sketch", retriever="own"),
         "again": Cell("photo", "sketch", retriever="own"),
@@ -199,15 +200,15 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
     from benchmarks.papers import ClaimContext
     from lookalike.core.job_cache import Jobs
 
-    monkeypatch.setattr(t3ar_cells, "SMALL", scale)
+    monkeypatch.setattr(t3ar_runs, "SMALL", scale)
     context = ClaimContext(Jobs(tmp_path / "jobs"), data=data)
     context.threads = 1
     said: list[str] = []
     context.say = said.append
-    cells = [t3ar_cells.Cell("photo", "sketch", retriever="own")]
-    cells.append(t3ar_cells.Cell("photo", "sketch", over={"method": "bn"}, pool="none", retriever="own"))
-    first = t3ar_cells.run_cells(context, cells[:1], (0,))
-    assert "1 of 1 runs to do; preparing what they share" in said[0]
+    cells = [t3ar_runs.Cell("photo", "sketch", retriever="own")]
+    cells.append(t3ar_runs.Cell("photo", "sketch", over={"method": "bn"}, pool="none", retriever="own"))
+    first = t3ar_runs.run_cells(context, cells[:1], (0,))
+    assert "1 runs to do; preparing what they share" in said[0]
     assert [line.split(":")[0].strip() for line in said[1:-1]] == [
         "views pacs photo",
         "views pacs sketch",
@@ -216,8 +217,8 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
     ]
     assert said[-1].endswith("about 0 min left")
     said.clear()
-    both = t3ar_cells.run_cells(context, cells, (0,))
-    assert said[0].startswith("1 of 2 runs to do"), "the other was finished"
+    both = t3ar_runs.run_cells(context, cells, (0,))
+    assert said[0].startswith("1 runs to do"), "the other was finished"
     assert both.values(cells[0], "accuracy") == first.values(cells[0], "accuracy")
     context.finished = True
-    assert not t3ar_cells.run_cells(context, cells, (0, 1)).has(cells[0]), "a seed that was never run"
+    assert not t3ar_runs.run_cells(context, cells, (0, 1)).has(cells[0]), "a seed that was never run"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.helpers import make_image
 
-from benchmarks.papers import ClaimContext, cells, mixed, xbn
-from benchmarks.papers.cells import RULES, SMALL, STEPS, Cell, readings
+from benchmarks.papers import ClaimContext, xbn, xbn_runs
+from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import Difference, difference, more, none_of_note, spread_ratio
+from benchmarks.papers.xbn_runs import RULES, SMALL, STEPS, Cell, readings
 from lookalike.core.job_cache import Jobs
 from lookalike.training.settings import resolve
 
@@ -80,14 +81,14 @@ def context(home, monkeypatch):
     base = {"none": 20.0, "xbm": 6.0, "xbm*": 17.0, "xbn": 21.0, "xbn*": 21.0, "axbn": 21.0, "ema": 21.0}
 
     def run_cells(context, wanted, seeds):
-        found = cells.Found(seeds)
+        found = GridResults(seeds)
         for cell in wanted:
             for seed in seeds:
                 asked.append((cell.name, seed))
                 noise = ((hash_of(cell.name) + 7 * seed) % 11 - 5) / 20
                 norm = {"ln": 3.0, "bn": -10.0, "mbn": -10.0}.get(cell.head.get("norm"), 0.0)
                 found.results[cell.name, seed] = {
-                    **dict.fromkeys(cells.MEANS, 0.1),
+                    **dict.fromkeys(xbn_runs.MEANS, 0.1),
                     "recall": base[cell.rule] + norm + noise,
                     "step 0": 10.0,
                     "drift": 0.05 if cell.rule == "xbm" else 0.08,
@@ -136,7 +137,7 @@ def test_finished_runs_can_be_judged_before_the_others(home):
     """Only what is stored counts; a setting or a filter with a seed missing is left out."""
     jobs = Jobs(home / "jobs")
     context = ClaimContext(jobs, data=home, finished=True)
-    for name in mixed.SETS:
+    for name in xbn_runs.SETS:
         (home / name).mkdir()
     assert KEYS["1-xbn-over-xbm"].judge(context).verdict == "not run"
     recall = {"none": 20.0, "xbm": 5.0, "xbn": 12.0}
@@ -145,7 +146,7 @@ def test_finished_runs_can_be_judged_before_the_others(home):
             cell = xbn._at(rule, setting)
             for seed in xbn.SEEDS[: len(xbn.SEEDS) - place]:  # the second setting lacks a seed
                 given = {"data": str(home), "settings": cell.settings(SMALL), "seed": seed}
-                result = {**dict.fromkeys([*cells.MEANS, "gain"], 0.1), "recall": value + seed / 10}
+                result = {**dict.fromkeys([*xbn_runs.MEANS, "gain"], 0.1), "recall": value + seed / 10}
                 jobs.run(f"{cell.name}-seed{seed}", lambda result=result, **_: result, **given)
     outcome = KEYS["1-xbn-over-xbm"].judge(context)
     assert outcome.verdict == "reproduced" and "1 of 4 settings" in outcome.note
@@ -183,12 +184,12 @@ def test_mixed_takes_five_of_every_class_and_keeps_a_third_of_the_classes_apart(
         Image.fromarray(make_image(number, width=12, height=10)).save(pool / f"{number}.jpg")
         lines.append(f"zoo/{number}.jpg,zoo,cat,")
     (tmp_path / "pool" / "pool.csv").write_text("\n".join(lines))
-    monkeypatch.setattr(mixed, "SETS", ("first", "second", "pool"))
-    table = mixed.join(tmp_path)
+    monkeypatch.setattr(xbn_runs, "SETS", ("first", "second", "pool"))
+    table = xbn_runs.join(tmp_path)
     labels, split = table.column("label"), table.column("split")
     assert len(set(labels)) == 5 + 8 + 1 and len(table) == 5 * 14
     assert len(set(labels[split == "test"])) == round(14 / 3)
     assert not set(labels[split == "test"]) & set(labels[split == "train"])
     assert all(Path(tmp_path, path).is_file() for path in table.column("path"))
     assert "pool/zoo/cat" in labels
-    assert list(mixed.join(tmp_path).column("path")) == list(table.column("path"))
+    assert list(xbn_runs.join(tmp_path).column("path")) == list(table.column("path"))

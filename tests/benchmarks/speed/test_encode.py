@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.helpers import make_image, make_images
 
-from benchmarks.speed import BenchContext
+from benchmarks.speed import BenchContext, measuring
 from benchmarks.speed import encode as bench
 
 
@@ -28,7 +28,7 @@ def test_the_best_of_each_round_and_the_median_of_ratios() -> None:
 
 def test_the_first_round_only_warms_up() -> None:
     calls: list[str] = []
-    speeds = bench.in_turns({"a": lambda: calls.append("a") or 1, "b": lambda: calls.append("b") or 1}, 2)
+    speeds = measuring.interleaved_rates({"a": lambda: calls.append("a") or 1, "b": lambda: calls.append("b") or 1}, 2)
     assert calls == ["a", "b"] * 3
     assert [len(values) for values in speeds.values()] == [2, 2]
 

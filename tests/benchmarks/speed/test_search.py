@@ -13,24 +13,23 @@ import numpy as np
 import pytest
 from tests.helpers import make_images
 
-import lookalike
-from benchmarks.speed import BENCHES, LONG, BenchContext, clients, nearest, requests, search
-from benchmarks.speed import map as drawing
+from benchmarks.speed import BENCHES, LONG, BenchContext, bench, http_clients, http_requests, search, vector_search
+from benchmarks.speed import map_layout as drawing
 from benchmarks.speed.__main__ import summary
 from lookalike.core.errors import LookalikeError
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "QUERIES", 70)
-    monkeypatch.setattr(nearest, "ROUNDS", 1)
-    monkeypatch.setattr(nearest, "INSERT", 300)
-    monkeypatch.setattr(nearest, "SHOWN", 600)
+    monkeypatch.setattr(vector_search, "QUERIES", 70)
+    monkeypatch.setattr(vector_search, "ROUNDS", 1)
+    monkeypatch.setattr(vector_search, "INSERT", 300)
+    monkeypatch.setattr(vector_search, "SHOWN", 600)
 
 
 def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
     said: list[str] = []
-    figures, bars = nearest.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
+    figures, bars = vector_search.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
     assert figures["vectors"] == 700 and said[0] == "ours: 700 vectors"
     assert [line.partition(",")[0] for line in said[1:]] == [
         "ours: 600 of 700 stored",
@@ -39,14 +38,14 @@ def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
         "faiss: 600 of 700 in the graph",
     ]
     for side in ("ours", "faiss"):
-        assert figures[side]["recall"] >= 0.97 and figures[side]["width"] in nearest.WIDTHS
+        assert figures[side]["recall"] >= 0.97 and figures[side]["width"] in vector_search.WIDTHS
         assert figures[side]["bytes_a_vector"] > 64 and figures[side]["cold_open_seconds"] > 0
     assert set(figures["queries_a_second"]) == {
         f"{side}, {way}" for side in ("ours", "faiss") for way in ("one a call", "batches of 64")
     }
     assert [bar.bound for bar in bars] == [0.4, 0.25, 0.97, 0.97]
     assert all(bar.value > 0 for bar in bars)
-    again, _ = nearest.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
+    again, _ = vector_search.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
     assert again["ours"]["graph_seconds"] == figures["ours"]["graph_seconds"], "opened again, not built again"
 
 
@@ -59,11 +58,11 @@ def test_a_part_that_fails_does_not_take_the_others_along(tmp_path: Path, monkey
         seen.append(list(unfinished["figures"]))
         raise LookalikeError("The map did not move.")
 
-    values = dict.fromkeys(requests.BARS, 0.95)
-    monkeypatch.setattr(requests, "measure", lambda *_: ({"images": 4}, requests.bars(values, 0)))
-    monkeypatch.setattr(nearest, "measure", lambda context, *_: context.nothing)
+    values = dict.fromkeys(http_requests.BARS, 0.95)
+    monkeypatch.setattr(http_requests, "measure", lambda *_: ({"images": 4}, http_requests.bars(values, 0)))
+    monkeypatch.setattr(vector_search, "measure", lambda context, *_: context.nothing)
     monkeypatch.setattr(drawing, "measure", fail)
-    found = lookalike.bench(name="search", data=tmp_path, force=True, out=tmp_path)
+    found = bench(name="search", data=tmp_path, force=True, out=tmp_path)
     assert seen == [["requests", "100,000 vectors"]], "what is finished is kept while the rest is measured"
     assert found.figures["requests"] == {"images": 4}
     assert found.figures["map"] == {"failed": "LookalikeError: The map did not move."}
@@ -88,17 +87,17 @@ def test_the_smallest_width_that_finds_enough() -> None:
             return [list(range(min(self.width, 20))) for _ in queries]
 
     truth = [list(range(20))] * 3
-    assert nearest.smallest(Side(), np.zeros((3, 4)), truth) == (20, 1.0)  # type: ignore[arg-type]
-    assert nearest.smallest(Side(), np.zeros((3, 4)), [list(range(1000))] * 3)[1] < 0.97  # type: ignore[arg-type]
+    assert vector_search.smallest(Side(), np.zeros((3, 4)), truth) == (20, 1.0)  # type: ignore[arg-type]
+    assert vector_search.smallest(Side(), np.zeros((3, 4)), [list(range(1000))] * 3)[1] < 0.97  # type: ignore[arg-type]
 
 
 def test_growth() -> None:
     def facts(count: int, by: float) -> dict[str, Any]:
-        side = dict.fromkeys(nearest.GROWING, by)
+        side = dict.fromkeys(vector_search.GROWING, by)
         speeds = {"ours, one a call": {"median": 100.0 / by}}
         return {"vectors": count, "ours": side, "faiss": side, "queries_a_second": speeds}
 
-    found = nearest.growth(facts(10, 1.0), facts(100, 4.0))
+    found = vector_search.growth(facts(10, 1.0), facts(100, 4.0))
     assert found["vectors"] == 10 and found["ours"]["bytes_a_vector"] == 4
     assert found["queries_a_second"]["ours, one a call"] == 0.25
 
@@ -110,7 +109,7 @@ def test_the_million_is_run_by_name_only() -> None:
 
 def test_the_clients_time_is_left_out() -> None:
     found = {"good": 100, "seconds": 12.0, "clients_cpu_seconds": 4.0}
-    assert requests.speed(found, 2) == 10.0
+    assert http_requests.speed(found, 2) == 10.0
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
@@ -144,7 +143,7 @@ def test_clients_count_only_answers_with_hits(tmp_path: Path, port: int) -> None
     for name in ("good", "busy", "empty"):
         files.append(tmp_path / name)
         files[-1].write_bytes(name.encode() * 10)
-    found = clients.crowd(port, 3, 30, files)
+    found = http_clients.crowd(port, 3, 30, files)
     assert found["requests"] == 30 == len(Answering.seen) and found["good"] == 10
     assert 0 < found["p50_ms"] <= found["p99_ms"] and found["clients_cpu_seconds"] > 0
     assert all(body.startswith(b"--b\r\n") and body.endswith(b"\r\n--b--\r\n") for body in Answering.seen)
@@ -153,9 +152,9 @@ def test_clients_count_only_answers_with_hits(tmp_path: Path, port: int) -> None
 @pytest.mark.slow
 def test_requests_and_indexing_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_images(tmp_path / "cub" / "images", classes=6, images=12, width=120, height=90)
-    monkeypatch.setattr(requests, "IMAGES", 48)
-    monkeypatch.setattr(requests, "REQUESTS", 64)
-    monkeypatch.setattr(requests, "ROUNDS", 1)
-    figures, bars = requests.measure(BenchContext(data=tmp_path, say=lambda _: None), tmp_path / "home")
+    monkeypatch.setattr(http_requests, "IMAGES", 48)
+    monkeypatch.setattr(http_requests, "REQUESTS", 64)
+    monkeypatch.setattr(http_requests, "ROUNDS", 1)
+    figures, bars = http_requests.measure(BenchContext(data=tmp_path, say=lambda _: None), tmp_path / "home")
     assert figures["images"] == 48 and figures["failed"] == 0
     assert len(bars) == 3 and all(bar.value > 0 for bar in bars[:2])

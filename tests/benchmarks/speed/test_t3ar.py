@@ -13,8 +13,8 @@ import torch
 from tests import helpers
 from tests.adaptation.conftest import small
 
-from benchmarks.papers import simulated_adaptations, simulated_embedders
-from benchmarks.speed import gate, gate_embedders, gate_simulations, judging, t3ar
+from benchmarks.papers import simulated_adaptations
+from benchmarks.speed import gate, gate_embedders, gate_rules, gate_simulations, t3ar
 from lookalike.adaptation.adapter import Adapter
 from lookalike.adaptation.gate import Thresholds
 from lookalike.adaptation.gate_retrieval import FindingThresholds
@@ -43,7 +43,7 @@ def test_a_pool_is_embedded_and_searched_once(tmp_path: Path) -> None:
 
 
 def test_halves_share_no_shift_and_no_recipe_of_harm() -> None:
-    for own in (gate.BED, gate_embedders.BED):
+    for own in (gate.SIMULATIONS, gate_embedders.SIMULATIONS):
         one, two = own.shifts()
         assert len(one) == len(two) == 6 and not set(one) & set(two)
         assert {a for a, _ in one} == {a for a, _ in two} == set(gate_simulations.DOMAINS)
@@ -64,31 +64,31 @@ def row(gain: float, agreement: float, **more: Any) -> dict[str, Any]:
 
 def test_thresholds_are_chosen_on_one_half_and_judged_on_the_other() -> None:
     good, bad = [row(0.1, a) for a in np.linspace(0.8, 1, 40)], [row(-0.1, a) for a in np.linspace(0.3, 0.76, 40)]
-    limits = gate.JUDGE.choose([*good, *bad])
+    limits = gate.RULE.choose([*good, *bad])
     assert limits.agreement == 0.8
     sly = [row(-0.1, 0.99), row(0.0, 0.9)]
-    figures, bars = gate.JUDGE.judged([*good, *bad], [*good, *bad, *sly])
+    figures, bars = gate.RULE.evaluate([*good, *bad], [*good, *bad, *sly])
     found = figures["judged on"]
     assert found["helpful"] == {"count": 40, "promoted": 1.0, "low": pytest.approx(0.9124, abs=1e-3), "high": 1.0}
     assert found["harmful"]["count"] == 41 and found["harmful"]["promoted"] == pytest.approx(1 / 41, abs=1e-4)
     assert [bar.ok for bar in bars] == [True, True, False, False], "60 of each are asked for"
-    assert gate.JUDGE.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
+    assert gate.RULE.counted([row(-0.1, 0.99, alarm="sorted")], limits)["harmful"]["promoted"] == 0
 
 
 def test_the_bench_judges_the_gate_that_is_used() -> None:
     """The same signals, the same answer: also where a candidate is no better than the statistics alone."""
     limits = Thresholds()
     weak = row(0.1, 0.99, beyond_anchor=-0.1)
-    assert gate.JUDGE.counted([{**weak, "neighbors": 0.2}], limits)["helpful"]["promoted"] == 1, (
+    assert gate.RULE.counted([{**weak, "neighbors": 0.2}], limits)["helpful"]["promoted"] == 1, (
         "better by the retriever"
     )
-    assert gate.JUDGE.counted([weak], limits)["helpful"]["promoted"] == 0
-    assert gate.JUDGE.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
+    assert gate.RULE.counted([weak], limits)["helpful"]["promoted"] == 0
+    assert gate.RULE.counted([{**weak, "recipe": "bn"}], limits)["helpful"]["promoted"] == 1, "it was asked for"
     harmed = {**weak, "anchor_neighbors": limits.neighbors - 0.1, "neighbors": 0.0}
-    assert gate.JUDGE.counted([harmed], limits)["helpful"]["promoted"] == 1, "the statistics alone would not pass"
+    assert gate.RULE.counted([harmed], limits)["helpful"]["promoted"] == 1, "the statistics alone would not pass"
     for name in ("agreement", "worst_class", "neighbors"):
         under = {**row(0.1, 0.99), name: getattr(limits, name) - 0.01}
-        assert gate.JUDGE.counted([under], limits)["helpful"]["promoted"] == 0, name
+        assert gate.RULE.counted([under], limits)["helpful"]["promoted"] == 0, name
 
 
 def test_recipes_are_what_their_names_say() -> None:
@@ -116,21 +116,21 @@ def test_recipes_are_what_their_names_say() -> None:
 
 
 def test_the_gate_has_the_thresholds_that_its_bench_chose() -> None:
-    stored = Path(__file__).parents[2] / "results" / "bench-gate.json"
+    stored = Path(__file__).parents[3] / "results" / "bench-gate.json"
     assert json.loads(stored.read_text())["figures"]["chosen"] == Thresholds().model_dump()
 
 
 def test_the_gate_of_embedders_uses_what_its_bench_chose() -> None:
-    stored = Path(__file__).parents[2] / "results" / "bench-gate-embedders.json"
+    stored = Path(__file__).parents[3] / "results" / "bench-gate-embedders.json"
     figures, limits = json.loads(stored.read_text())["figures"], FindingThresholds()
     assert limits.model_dump() == figures["chosen"]
-    assert figures["judged on"]["harmful"]["promoted"] <= judging.HARMFUL
+    assert figures["judged on"]["harmful"]["promoted"] <= gate_rules.HARMFUL
 
 
 def test_a_trade_off_has_only_what_nothing_beats() -> None:
     pairs = [(0.05, 0.6), (0.0, 0.2), (0.0, 0.3), (0.02, 0.3), (0.1, 0.6), (0.2, 0.9)]
     rows = [{"harmful": harmful, "helpful": helpful} for harmful, helpful in pairs]
-    assert [tuple(row.values()) for row in judging.undominated(rows)] == [(0.0, 0.3), (0.05, 0.6), (0.2, 0.9)]
+    assert [tuple(row.values()) for row in gate_rules.undominated(rows)] == [(0.0, 0.3), (0.05, 0.6), (0.2, 0.9)]
 
 
 def test_each_shift_is_judged_by_the_thresholds_of_the_others() -> None:
@@ -143,10 +143,10 @@ def test_each_shift_is_judged_by_the_thresholds_of_the_others() -> None:
             *[("sketch", 0.1, 0.9, 0.9), ("sketch", -0.1, 0.9, 0.1)] * 20,
         )
     ]
-    found = gate.JUDGE.without_one(rows)
+    found = gate.RULE.without_one(rows)
     assert found["helpful"] == {"promoted": 60, "count": 60}
     assert found["harmful"] == {"promoted": 0, "count": 60}, "among equal thresholds the strictest are taken"
-    assert gate.JUDGE.choose(rows) == Thresholds(agreement=0.9, worst_class=0.9, neighbors=0.03)
+    assert gate.RULE.choose(rows) == Thresholds(agreement=0.9, worst_class=0.9, neighbors=0.03)
 
 
 def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +159,8 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
     scale = {"model": str(tmp_path / "model"), "size": 32, "head": 8, "source": quick, "adapt": quick}
     monkeypatch.setattr(simulated_adaptations, "SCALE", scale)
     monkeypatch.setattr(gate_simulations, "HELP", ("bn", "tent", "t3ar"))
-    few = gate_simulations.Bed("gate", harm=(("pool of noise",), ("sorted batches",)), seeds=((4,), (5,)))
-    monkeypatch.setattr(gate, "BED", few)
+    few = gate_simulations.Simulations("gate", harm=(("pool of noise",), ("sorted batches",)), seeds=((4,), (5,)))
+    monkeypatch.setattr(gate, "SIMULATIONS", few)
     for recipe, over in simulated_adaptations.RECIPES.items():
         monkeypatch.setitem(simulated_adaptations.RECIPES, recipe, {**over, "steps": 2} if "steps" in over else over)
     for made in (
@@ -185,7 +185,7 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
     assert len(figures["shifts"]) == 6 and {name.split(" to ")[0] for name in figures["shifts"]} == set(
         gate_simulations.DOMAINS
     )
-    assert {bar.bound for bar in bars} == {judging.HARMFUL, judging.HELPFUL, judging.LEAST}
+    assert {bar.bound for bar in bars} == {gate_rules.HARMFUL, gate_rules.HELPFUL, gate_rules.MIN_COUNT}
     assert any("min left" in line for line in said)
     monkeypatch.setattr(gate, "trial", lambda **_: 1 / 0)
     assert gate.run(context)[0] == figures, "what is finished is not done again"
@@ -196,7 +196,7 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(tmp_path: Path, monkeypat
 
 def made_up(
     count: int = 240, far: float = 2.0
-) -> tuple[Any, simulated_adaptations.Features, simulated_adaptations.Features, simulated_adaptations.Outside]:
+) -> tuple[Any, simulated_adaptations.Features, simulated_adaptations.Features, simulated_adaptations.PoolFeatures]:
     """Arrays in place of images: a model, a domain, the same moved by a constant, and a pool."""
     rng = np.random.default_rng(0)
     model = small(3)
@@ -216,7 +216,7 @@ def made_up(
         None, {"method": "finetune", "steps": 60, "lr": 0.02, "head_lr_factor": 1, "batch_norm": "target-train"}
     )
     Adapter(Network(model.eval(), "pooled"), source.supply(), source.ids, learn, labels=source.labels).run()
-    pool = simulated_adaptations.Outside(
+    pool = simulated_adaptations.PoolFeatures(
         [f"p{i}" for i in range(30)], rng.normal(size=(30, model.feature_dim)).astype(np.float32)
     )
     return model, source, target, pool
@@ -231,7 +231,7 @@ def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> 
         r: simulated_adaptations.adapted(model, target, pool, r, 0, simulated_adaptations.settings_of(r))
         for r in simulated_adaptations.RECIPES
     }
-    found = {recipe: simulated_adaptations.measured(arrays) for recipe, (arrays, _) in made.items()}
+    found = {recipe: simulated_adaptations.signals(arrays) for recipe, (arrays, _) in made.items()}
     assert found["bn"]["gain"] > 0.05 and found["bn"]["agreement"] == 1.0
     assert found["t3ar"]["anchor"] == found["t3ar"]["before"] != found["bn"]["anchor"], "the base is its anchor"
     for recipe in ("swapped", "merged"):
@@ -244,12 +244,12 @@ def test_the_bed_harms_and_helps_on_purpose(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_bed_of_embedders_is_judged_by_what_they_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(simulated_adaptations, "SCALE", {"adapt": {"layer": "pooled", "steps": 20, "batch_size": 64}})
     monkeypatch.setattr(simulated_adaptations, "LAYER", "pooled")
-    monkeypatch.setattr(simulated_embedders, "CLUSTERS", 3)
-    monkeypatch.setattr(gate_simulations.Bed, "_held", lambda self, name: tmp_path / name)
+    monkeypatch.setattr(simulated_adaptations, "CLUSTERS", 3)
+    monkeypatch.setattr(gate_simulations.Simulations, "_held", lambda self, name: tmp_path / name)
     model, source, target, pool = made_up(400, far=0.15)
     monkeypatch.setattr(simulated_adaptations, "pool_features", lambda data: pool)
     for seed in (1, 2):  # classes of a gallery, and of clusters
-        start = simulated_embedders.Start(model, source, target, seed)
+        start = simulated_adaptations.EmbedderStart(model, source, target, seed)
         monkeypatch.setattr(gate_embedders, "_start", lambda *given, start=start: start)
         found = {}
         for recipe in ("bn", "shot", "rate x 30", "sorted batches"):
@@ -260,7 +260,7 @@ def test_the_bed_of_embedders_is_judged_by_what_they_find(monkeypatch: pytest.Mo
         assert {row["naming"] for row in found.values()} == {["clusters", "gallery"][seed % 2]}
         assert found["bn"]["gain"] > 0.05, "what a constant moved, batch statistics take back"
         assert found["rate x 30"]["overlap"] < found["shot"]["overlap"] < 1, "the higher rate learns more"
-    judge, rows = gate_embedders.JUDGE, list(found.values())
+    judge, rows = gate_embedders.RULE, list(found.values())
     lax = judge.counted(rows, FindingThresholds(overlap=0, names=-1, stable=-1, images=100))
     strict = judge.counted(rows, FindingThresholds(overlap=1, images=100))
     assert lax["helpful"]["count"] == strict["helpful"]["count"] > 0
@@ -285,14 +285,14 @@ def test_embedders_are_judged_two_steps_stricter_than_their_first_half_asks_for(
         }
 
     rows = [found(0.1, 0.03)] * 5 + [found(0.1, 0.004)] * 5 + [found(-0.1, -0.003)] * 5
-    chosen = gate_embedders.JUDGE.choose(rows)
+    chosen = gate_embedders.RULE.choose(rows)
     assert chosen.names == 0.01, "0 parts them, and it is two steps stricter"
-    assert gate_embedders.JUDGE.counted(rows, chosen)["helpful"]["promoted"] == 0.5
+    assert gate_embedders.RULE.counted(rows, chosen)["helpful"]["promoted"] == 0.5
     shifts = [("art", "photo"), ("photo", "art"), ("photo", "sketch")]
     alike = [{**r, "source": a, "target": b, "seed": 1} for r, (a, b) in zip(rows, [*shifts] * 5, strict=True)]
     apart = [{**r, "source": r["names"], "target": "t", "seed": 1} for r in rows]
     widths = [
         found["high"] - found["low"]
-        for found in (gate_embedders.JUDGE.by_start(each, chosen)["helpful"] for each in (alike, apart))
+        for found in (gate_embedders.RULE.by_start(each, chosen)["helpful"] for each in (alike, apart))
     ]
     assert widths[1] == 1 > widths[0] > 0, "runs of one start that do alike say little more than one of them"

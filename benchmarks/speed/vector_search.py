@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.encode import in_turns, ratio, rounded
-from benchmarks.speed.map import mixture
+from benchmarks.speed.map_layout import mixture
+from benchmarks.speed.measuring import interleaved_rates, ratio, rounded
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 
@@ -149,7 +149,7 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
         side.open()
         facts["width"], facts["recall"] = smallest(side, queries, truth)
         figures[side.name] = facts
-    speeds = in_turns(
+    speeds = interleaved_rates(
         {f"{side.name}, {way}": job for side in sides for way, job in ways(side, queries).items()}, ROUNDS
     )
     for side in sides:

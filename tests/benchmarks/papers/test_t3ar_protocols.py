@@ -12,7 +12,7 @@ from tests import helpers
 from tests.adaptation.conftest import small
 
 import lookalike as la
-from benchmarks.papers import embedder_adaptation, t3ar_measure, t3ar_protocols
+from benchmarks.papers import t3ar_measure, t3ar_protocols
 from lookalike.adaptation.pool import read_pool
 from lookalike.adaptation.settings import resolve
 from lookalike.core.errors import LookalikeError
@@ -56,7 +56,7 @@ def visda(root: Path) -> Path:
 
 def test_domainnets_seven_shifts(tmp_path: Path, pool: Path, scale: dict[str, Any]) -> None:
     data = domainnet(tmp_path / "domainnet-126")
-    run = la.protocol(
+    run = t3ar_protocols.protocol(
         name="domainnet126",
         data=data,
         pool=[pool],
@@ -80,7 +80,7 @@ def test_visda_counts_every_class_the_same(
 ) -> None:
     data = visda(tmp_path / "visda")
     asked = {"name": "visda", "data": data, "method": ["source", "bn"], "fraction": [0.5, 1.0]}
-    run = la.protocol(**asked, out=tmp_path / "run")
+    run = t3ar_protocols.protocol(**asked, out=tmp_path / "run")
     rows = run.result["rows"]
     assert [row["images"] for row in rows] == [6, 6, 12, 12] and run.result["measure"] == "class_mean"
     for row in rows:
@@ -91,7 +91,7 @@ def test_visda_counts_every_class_the_same(
     assert found["protocol-curves"]["blocks"][0]["x_label"] == "share of the target"
     monkeypatch.setattr(t3ar_protocols, "trial", None)  # what is finished is not done again
     twice = {**asked, "method": ["source", "bn", "source"], "fraction": [0.5, 1, 1.0]}  # and what is asked twice, once
-    again = la.protocol(**twice, out=tmp_path / "again")
+    again = t3ar_protocols.protocol(**twice, out=tmp_path / "again")
     assert again.result["rows"] == rows
 
 
@@ -99,7 +99,7 @@ def test_every_method_runs(tmp_path: Path, pool: Path, scale: dict[str, Any]) ->
     data = visda(tmp_path / "visda")
     settings = {"student": "test_resnet", "rounds": 1, "steps": 1}
     methods = list(t3ar_protocols.METHODS)
-    run = la.protocol(
+    run = t3ar_protocols.protocol(
         name="visda", data=data, pool=[pool], method=methods, settings=settings, retriever=scale["model"],
         out=tmp_path / "run",
     )  # fmt: skip
@@ -123,11 +123,11 @@ def test_statistics_alone_are_the_targets_whatever_the_others_keep(tmp_path: Pat
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="did you mean `visda`"):
-        la.protocol(name="visada", data=tmp_path)
+        t3ar_protocols.protocol(name="visada", data=tmp_path)
     with pytest.raises(LookalikeError, match="give --pool"):
-        la.protocol(name="visda", data=tmp_path)
+        t3ar_protocols.protocol(name="visda", data=tmp_path)
     with pytest.raises(LookalikeError, match="Fractions"):
-        la.protocol(name="visda", data=tmp_path, method=["bn"], fraction=[2.0])
+        t3ar_protocols.protocol(name="visda", data=tmp_path, method=["bn"], fraction=[2.0])
 
 
 @pytest.mark.parametrize("kind", ["frozen", "bn", "gallery", "clusters", "contrast"])
@@ -137,7 +137,7 @@ def test_embedders_are_measured(kind: Any, tmp_path: Path, pool: Path) -> None:
         la.read_table(helpers.make_images(tmp_path / "t", classes=4, images=14, width=40, height=32))
     )
     settings = resolve(None, {**QUICK, "bank": {"size": 128}})
-    found = embedder_adaptation.measured(model, there, there, kind, settings, pool=read_pool([pool]), expert=model)
+    found = t3ar_measure.evaluate_embedder(model, there, there, kind, settings, pool=read_pool([pool]), expert=model)
     assert 0 <= found["accuracy"] <= 100 and 0 <= found["recall"] <= 100
     assert (found["used"] > 0) == (kind not in ("frozen", "bn"))
     if kind == "gallery":

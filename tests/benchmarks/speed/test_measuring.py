@@ -1,19 +1,21 @@
-"""Jobs in turns: how often each runs, and that disturbed rounds are made again."""
+"""Interleaved timing (disturbed rounds are repeated) and peak memory from a chosen moment on."""
 
 from __future__ import annotations
 
 import itertools
+import os
 
+import numpy as np
 import pytest
 
 from benchmarks import machine
-from benchmarks.speed.turns import in_turns, ratio
+from benchmarks.speed.measuring import interleaved, peak_memory, ratio, reset_peak_memory
 
 
 def test_every_job_runs_once_a_round_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "spent_elsewhere", lambda: None)
     order: list[str] = []
-    times = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
+    times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
     assert order == ["a", "b"] * 3
     assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
 
@@ -22,7 +24,7 @@ def test_a_round_beside_other_processes_is_made_again(monkeypatch: pytest.Monkey
     spent = iter([0.0, 1.0, 1.0, 1.0, 1.0, 1.0])  # the first of the rounds is disturbed
     monkeypatch.setattr(machine, "spent_elsewhere", lambda: next(spent))
     calls = itertools.count()
-    times = in_turns({"a": lambda: next(calls)}, 2)
+    times = interleaved({"a": lambda: next(calls)}, 2)
     assert len(times["a"]) == 2
     assert next(calls) == 1 + 1 + 2
 
@@ -31,10 +33,32 @@ def test_a_machine_that_is_never_quiet_does_not_hold_it_up(monkeypatch: pytest.M
     spent = itertools.count()
     monkeypatch.setattr(machine, "spent_elsewhere", lambda: float(next(spent)))
     calls = itertools.count()
-    times = in_turns({"a": lambda: next(calls)}, 3)
+    times = interleaved({"a": lambda: next(calls)}, 3)
     assert len(times["a"]) == 3
     assert next(calls) == 1 + 3 + 3
 
 
 def test_ratios_are_taken_within_a_round() -> None:
     assert ratio([2.0, 30.0, 8.0], [1.0, 10.0, 1.0]) == 3.0
+
+
+MANY = 64  # megabytes
+NEARLY = 0.9 * MANY  # the system counts in steps
+
+
+def fill() -> None:
+    np.ones(MANY << 20, dtype=np.uint8)
+
+
+def test_what_was_let_go_still_counts() -> None:
+    before = reset_peak_memory()
+    fill()
+    assert NEARLY < peak_memory() - before < 2 * MANY
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak cannot be forgotten here")
+def test_a_peak_before_the_work_does_not_hide_that_of_the_work() -> None:
+    fill()
+    before = reset_peak_memory()
+    fill()
+    assert peak_memory() - before > NEARLY

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speed import BenchContext
-from benchmarks.speed import map as bench
+from benchmarks.speed import map_layout as bench
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-"""A label-free gate judged on a bed of adaptations: thresholds chosen on one half of it, counted on the other."""
+"""A label-free gate judged on simulated adaptations: thresholds chosen on one half of them, counted on the other."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from benchmarks.speed import Bar
 
-HARMFUL, HELPFUL, LEAST = 0.05, 0.70, 60
+HARMFUL, HELPFUL, MIN_COUNT = 0.05, 0.70, 60
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Judge:
+class GateRule:
     """A rule with thresholds, and when an adaptation (`gain` of a row) counts as harmful or helpful."""
 
     grid: dict[str, tuple[float, ...]]
     """The values that are tried of every threshold, from lax to strict."""
     limits: Callable[..., Any]
-    keeps: Callable[[Row, Any], list[str]]
+    rejections: Callable[[Row, Any], list[str]]
     """Why the old model is kept; nothing: the candidate is promoted."""
     margin: float
     usual: Sequence[str]
@@ -30,7 +30,7 @@ class Judge:
     stricter: int = 0
     """So many steps of the grid beyond what the half asks for, for the same reason."""
 
-    def judged(self, chosen_on: Sequence[Row], judged_on: Sequence[Row]) -> tuple[dict[str, Any], list[Bar]]:
+    def evaluate(self, chosen_on: Sequence[Row], judged_on: Sequence[Row]) -> tuple[dict[str, Any], list[Bar]]:
         """Choose thresholds on the first, count on the second; the default thresholds are counted beside them."""
         limits = self.choose(chosen_on)
         figures: dict[str, Any] = {
@@ -53,8 +53,8 @@ class Judge:
         bars = [
             Bar("harmful promoted", found["harmful"]["promoted"], HARMFUL, "lower"),
             Bar("helpful promoted", found["helpful"]["promoted"], HELPFUL),
-            Bar("harmful adaptations judged", found["harmful"]["count"], LEAST),
-            Bar("helpful adaptations judged", found["helpful"]["count"], LEAST),
+            Bar("harmful adaptations judged", found["harmful"]["count"], MIN_COUNT),
+            Bar("helpful adaptations judged", found["helpful"]["count"], MIN_COUNT),
         ]
         return figures, bars
 
@@ -91,7 +91,9 @@ class Judge:
 
         out: dict[str, Any] = {}
         for kind, members in self._kinds(rows).items():
-            found = wilson_interval(sum(not self.keeps(r, limits) for r in members), len(members)) if members else None
+            found = (
+                wilson_interval(sum(not self.rejections(r, limits) for r in members), len(members)) if members else None
+            )
             out[kind] = {
                 "count": len(members),
                 "promoted": 0.0 if found is None else round(found.value, 4),
@@ -107,7 +109,7 @@ class Judge:
 
         return {
             kind: bootstrap_interval(
-                [float(not self.keeps(r, limits)) for r in members],
+                [float(not self.rejections(r, limits)) for r in members],
                 groups=[f"{r['source']} {r['target']} {r['seed']}" for r in members],
             ).to_json()
             for kind, members in self._kinds(rows).items()

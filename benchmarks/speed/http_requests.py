@@ -93,7 +93,7 @@ def speed(found: dict[str, Any], threads: int) -> float:
 
 
 def asked(port: int, count: int, files: list[Path]) -> dict[str, Any]:
-    words = [sys.executable, "-m", "benchmarks.speed.clients", str(port), str(CLIENTS), str(count)]
+    words = [sys.executable, "-m", "benchmarks.speed.http_clients", str(port), str(CLIENTS), str(count)]
     done = subprocess.run(words, input="\n".join(map(str, files)), capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -1,6 +1,6 @@
 """Many clients that upload images, in a process of their own so that their processor time can be told apart.
 
-`python -m benchmarks.speed.clients PORT CLIENTS COUNT < list of files` asks COUNT times in all and prints what came.
+`python -m benchmarks.speed.http_clients PORT CLIENTS COUNT < list of files` sends COUNT requests and prints figures.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.requests import server
+from benchmarks.speed.http_requests import server
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
