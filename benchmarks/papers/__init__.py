@@ -1,7 +1,8 @@
 """Proofs of the papers' claims: one file a paper, each claim with the rule of its verdict.
 
-A paper is a module with `CLAIMS`, named in `PAPERS`. Every finished sub-job is stored, so that a killed
-run goes on; every finished claim is written to `results/PAPER.json`, which `docs/results.md` is made from.
+A paper is a module with `CLAIMS`, named in `PAPERS`. Every finished cell is stored under `results/cells/PAPER/`, so
+that a killed run goes on; every finished claim is written to `results/PAPER.json`, which `docs/results.md` is made
+from.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks import machine
+from benchmarks.papers.cells import Cells
 from benchmarks.provenance import data_folder, data_set, provenance
 from lookalike.core import folders, progress
 from lookalike.core.device import threads
@@ -56,13 +58,31 @@ class Missing(Exception):
 
 
 class ClaimContext:
-    """What a claim's `run` is given."""
+    """What a claim's `run` is given.
 
-    def __init__(self, jobs: Jobs, *, data: Path | None = None, scale: str = "small", finished: bool = False) -> None:
-        self.jobs, self.data, self.scale = jobs, data, scale
-        self.finished = finished
-        """Judge by the runs that are finished and start none; a claim of many runs may look for it."""
-        self.threads = threads()
+    Args:
+        jobs: Preparations that stay on this machine.
+        cells: Finished cells; by default beside the jobs.
+        data: Folder of the data sets.
+        scale: `small` or `paper`.
+        finished: Judge by the cells that are finished and start none.
+        workers: Cells that run side by side, one thread each; as many as there are threads by default.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        cells: Cells | None = None,
+        *,
+        data: Path | None = None,
+        scale: str = "small",
+        finished: bool = False,
+        workers: int | None = None,
+    ) -> None:
+        self.jobs, self.data, self.scale, self.finished = jobs, data, scale, finished
+        places = {"CACHE": jobs.folder.absolute(), **({"DATA": data} if data else {})}
+        self.cells = Cells(jobs.folder / "cells", places) if cells is None else Cells(cells.folder, places)
+        self.workers = workers or threads()
         self.say = progress.say
 
     def folder(self, name: str) -> Path:
@@ -70,11 +90,12 @@ class ClaimContext:
         return data_set(self.data, name, "This claim")
 
     def job(self, key: str, function: Callable[..., Any], **arguments: Any) -> Any:
-        """`function(**arguments)`, once: a finished job is not run again. Its result must be JSON.
+        """`function(**arguments)`, once: a finished cell is not run again. Its result must be JSON.
 
-        The name and the arguments are a job's identity: put into them whatever changes the result.
+        The name and the arguments are its identity: put into them whatever changes the result. `revision`, as of
+        :func:`benchmarks.papers.grid.revisions`, is part of them and not passed on.
         """
-        return self.jobs.run(key, function, **arguments)
+        return self.cells.run(key, function, **arguments)
 
 
 @dataclass(frozen=True)
@@ -139,23 +160,31 @@ def reproduce(
     scale: str = "small",
     only: str | Sequence[str] | None = None,
     out: str | Path = "results",
-    fresh: bool = False,
     finished: bool = False,
+    workers: int | None = None,
 ) -> list[ClaimResult]:
-    """Try a paper's claims and write the verdicts to `OUT/PAPER.json`.
+    """Try a paper's claims and write the verdicts to `OUT/PAPER.json`, finished cells to `OUT/cells/PAPER/`.
 
-    `only` picks claims by key; `fresh` forgets the finished jobs of earlier runs; `finished` starts no run of a claim
-    that consists of many, and judges by those that are there.
+    Args:
+        paper: One of `PAPERS`.
+        data: Folder of the data sets.
+        scale: `small` or `paper`.
+        only: Keys of the claims to try; all by default.
+        out: Folder of the results.
+        finished: Start no cell, and judge by those that are finished.
+        workers: Cells that run side by side.
+
+    Returns:
+        The results of these claims.
     """
     choose(scale, SCALES, "a scale")
     claims = claims_of(paper)
     wanted = [only] if isinstance(only, str) else list(only or [c.key for c in claims])
     for key in wanted:
         choose(key, [c.key for c in claims], f"a claim of {paper}")
+    cells = Cells(Path(out) / "cells" / paper / ("" if scale == "small" else scale))
     jobs = Jobs(folders.home() / "jobs" / paper / scale)
-    if fresh:
-        jobs.clear()
-    context = ClaimContext(jobs, data=data_folder(data), scale=scale, finished=finished)
+    context = ClaimContext(jobs, cells, data=data_folder(data), scale=scale, finished=finished, workers=workers)
     for number, claim in enumerate((c for c in claims if c.key in wanted), 1):
         progress.say(f"[{number}/{len(wanted)}] {claim.key}: {claim.statement}")
         around, start = machine.describe(), time.monotonic()

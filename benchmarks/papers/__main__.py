@@ -20,8 +20,8 @@ def papers(
     scale: str = "small",
     only: Sequence[str] = (),
     out: str | None = None,
-    fresh: bool = False,
     finished: bool = False,
+    workers: int | None = None,
     list: bool = False,  # noqa: A002 (the option's name)
     document: str | None = None,
     author_splits: str | None = None,
@@ -36,7 +36,8 @@ def papers(
 ) -> Answer:
     """Test the claims of a paper, small or at the paper's scale.
 
-    A killed run continues where it stopped. Results are stored in --out. `t3ar --protocol` measures adaptation over the
+    A killed run continues where it stopped, and several runs side by side share the work: finished cells are stored in
+    --out/cells. Verdicts are stored in --out. `t3ar --protocol` measures adaptation over the
     shifts of a data set instead, and `oodml --author-splits` converts a split file of the paper's authors.
 
     Args:
@@ -45,8 +46,8 @@ def papers(
         scale: small, or paper: at the paper's own scale.
         only: Only this claim.
         out: Folder of the stored results; with --protocol the run folder, with --author-splits the file.
-        fresh: Discard the finished jobs of earlier runs.
-        finished: Judge by the runs that are finished, and start none.
+        finished: Judge by the cells that are finished, and start none.
+        workers: Cells that run side by side, one thread each; the number of threads by default.
         list: Show the claims and their stored verdicts.
         document: Write this page from the stored results (docs/results.md).
         author_splits: oodml: convert this pickle of the authors, for the images in --data.
@@ -86,7 +87,7 @@ def papers(
         return _author_splits(Path(author_splits), str(data), out)
     if paper is not None:
         judged = reproduce(
-            paper=paper, data=data, scale=scale, only=only or None, out=results, fresh=fresh, finished=finished
+            paper=paper, data=data, scale=scale, only=only or None, out=results, finished=finished, workers=workers
         )
         if document:
             write_page(Path(document), Path(results))

@@ -86,6 +86,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
         seeds,
         lambda cell, seed: {**shared, "settings": cell.settings(base, images), "seed": seed},
         trial,
+        method=lambda cell: cell.method,
         measure="knn",
         describe=lambda result: (
             f"k-NN {result['knn']:.2f} (untrained {result['untrained']:.2f}), clusters {result['clusters']:.1f}"

@@ -177,6 +177,7 @@ def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -
         seeds,
         arguments,
         trial,
+        method=lambda arm: arm.settings["method"]["name"],
         prepare=prepare if context.scale == "small" else None,
         whole_seeds=True,
         describe=lambda result: f"recall@1 {result['recall']:.2f}, {result['seconds']:.0f} s",

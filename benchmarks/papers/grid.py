@@ -1,4 +1,4 @@
-"""The experiment grid of all papers: cells (what is varied) × seeds, every finished run stored as a job.
+"""The experiment grid of all papers: cells (what is varied) × seeds, every finished run stored as a file (cells.py).
 
 A killed series continues where it stopped. With ``--finished`` no run is started, and claims are judged by the stored
 ones.
@@ -83,6 +83,8 @@ def run_grid(
     arguments: Callable[[Any, int], Arguments],
     trial: Callable[..., dict[str, Any]],
     *,
+    revision: int = 1,
+    method: Callable[[Any], str | None] = lambda cell: None,
     prepare: Callable[[dict[str, Arguments]], object] | None = None,
     whole_seeds: bool = False,
     measure: str = "recall",
@@ -94,8 +96,10 @@ def run_grid(
         context: The claim's context.
         cells: Cells; equal names are run once.
         seeds: The seeds.
-        arguments: Arguments of ``trial`` for a cell and a seed, its identity as a stored job.
+        arguments: Arguments of ``trial`` for a cell and a seed, its identity as a stored cell.
         trial: One run; an importable function that returns JSON.
+        revision: Of the experiment; raise it whenever ``trial`` computes something else for the same arguments.
+        method: The training method of a cell, whose own revision belongs to the cell's identity too.
         prepare: Fills caches once, before several processes would; gets the jobs that are not finished.
         whole_seeds: With ``--finished``, use only seeds on which every cell is finished.
         measure: The measure that is compared by default.
@@ -105,10 +109,13 @@ def run_grid(
         The results.
     """
     cells = list({cell.name: cell for cell in cells}.values())
-    owners = {f"{cell.name}-seed{seed}": (cell.name, seed) for seed in seeds for cell in cells}
+    owners = {cell_key(cell, seed): (cell.name, seed) for seed in seeds for cell in cells}
     pairs = ((cell, seed) for seed in seeds for cell in cells)
-    jobs = {key: arguments(cell, seed) for key, (cell, seed) in zip(owners, pairs, strict=True)}
-    missing = {key: given for key, given in jobs.items() if context.jobs.stored(key, given) is None}
+    jobs = {
+        key: {**arguments(cell, seed), "revision": revisions(revision, method(cell))}
+        for key, (cell, seed) in zip(owners, pairs, strict=True)
+    }
+    missing = {key: given for key, given in jobs.items() if context.cells.stored(key, given) is None}
     finished_seeds = seeds
     if context.finished:
         if whole_seeds:
@@ -118,7 +125,7 @@ def run_grid(
     elif missing and prepare is not None:
         prepare(missing)
     results, left, start = GridResults(finished_seeds, len(seeds), measure), set(missing), time.monotonic()
-    for key, result in context.jobs.run_many(jobs, trial, processes=context.threads):
+    for key, result in context.cells.run_many(jobs, trial, processes=context.workers):
         results.results[owners[key]] = result
         if key in left:
             left.discard(key)
@@ -126,6 +133,18 @@ def run_grid(
             minutes = (time.monotonic() - start) / done * len(left) / 60
             context.say(f"{done:3} of {len(missing)}  {key}: {describe(result)}; about {minutes:.0f} min left")
     return results
+
+
+def cell_key(cell: Cell, seed: int) -> str:
+    """The name of a cell on one seed, and of its file."""
+    return f"{cell.name}-s{seed}"
+
+
+def revisions(experiment: int, method: str | None = None) -> dict[str, int]:
+    """Revisions of an experiment and of the method it trains."""
+    from lookalike import methods
+
+    return {"experiment": experiment, **({method: methods.find(method).revision} if method else {})}
 
 
 def run_training(command: str, **options: Any) -> Any:

@@ -84,7 +84,7 @@ def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) 
     def prepare_shared(missing: dict[str, dict[str, Any]]) -> None:
         context.say(f"{len(missing)} runs to do; preparing what they share")
         for part in shared(data, list(missing.values())):
-            for key, count in context.jobs.run_many(part, prepare, processes=context.threads):
+            for key, count in context.jobs.run_many(part, prepare, processes=context.workers):
                 context.say(f"  {key}: {count}")
 
     return run_grid(

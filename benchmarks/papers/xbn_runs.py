@@ -125,6 +125,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
         seeds,
         lambda cell, seed: {"data": data, "settings": cell.settings(base), "seed": seed},
         trial,
+        method=lambda cell: "xbm",
         prepare=prepare if base is SMALL else None,
         describe=lambda result: f"recall@1 {result['recall']:.2f}, drift {result['drift']:.3f}",
     )
@@ -192,6 +193,7 @@ def run_moco(context: ClaimContext, cells: Iterable[MoCoCell], seeds: Sequence[i
         seeds,
         lambda cell, seed: {"data": folder, "drift": cell.drift, "seed": seed, "images": images, "epochs": epochs},
         moco_trial,
+        method=lambda cell: "moco",
         measure="early",
         describe=lambda result: f"k-NN {result['curve'][-1]:.2f} (untrained {result['curve'][0]:.2f})",
     )

@@ -176,6 +176,8 @@ class Method(nn.Module, ABC):
     """Draw different cached views of an image within a step, as far as there are enough."""
     has_report: ClassVar[bool] = False
     """Whether `report_sections` returns sections."""
+    revision: ClassVar[int] = 1
+    """Raised whenever the same settings give other results; part of the identity of stored experiments."""
     knn_temperature: ClassVar[float] = 0.07
     """Temperature of the k-NN accuracy that is logged during pretraining."""
 

@@ -8,7 +8,7 @@ from tests import helpers
 
 from benchmarks.papers import ClaimContext, dmcac, dmcac_contest, dmcac_runs
 from benchmarks.papers.dmcac_runs import MEASURES, PAPERS, Arm
-from benchmarks.papers.grid import GridResults
+from benchmarks.papers.grid import GridResults, revisions
 from benchmarks.papers.paired import Difference
 from lookalike import methods
 from lookalike.core.errors import LookalikeError
@@ -339,7 +339,7 @@ def test_caches_are_filled_once_for_each_kind_of_views(home, monkeypatch):
         dmcac_runs, "trial", lambda **given: first.append(given["settings"]) or {"recall": 1, "seconds": 1}
     )
     context = ClaimContext(Jobs(home / "jobs"), data=home)
-    context.threads = 1
+    context.workers = 1
     for name in ("cub", "grocery"):
         (home / name).mkdir()
     arms = [Arm(m, {"method": {"name": m}}, data=d) for d in ("cub", "grocery") for m in ("dmcac", "supcon", "hyp")]
@@ -364,7 +364,8 @@ def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
     for seed, done in ((0, arms), (2, arms), (3, arms), (4, arms[:1])):
         for arm in done:
             given = {"data": str(home / "cars"), "settings": arm.resolve("small"), "seed": seed}
-            context.jobs.run(f"{arm.name}-seed{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
+            given["revision"] = revisions(1, "dmcac")
+            context.cells.run(f"{arm.name}-s{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
     found = dmcac_runs.run_arms(context, arms, range(5))
     assert found.seeds == [0, 2, 3] and len(found.gap(one, two).by_seed) == 3
     told = dmcac_runs.outcome("reproduced", "so it is", found, arms)

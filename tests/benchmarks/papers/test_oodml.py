@@ -200,8 +200,8 @@ def test_only_whole_seeds_are_judged_by(tmp_path):
         return {"recall@1": 0.5}
 
     for cell, seed in ((cells[0], 0), (cells[1], 0), (cells[0], 1)):
-        context.jobs.run(f"{cell.name}-seed{seed}", work, **arguments(cell, seed))
+        context.cells.run(f"{cell.name}-s{seed}", work, **arguments(cell, seed))
     found = run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True)
     assert found.seeds == [0] and found.has(*cells) and found.so_far == "1 of 2 seeds so far; "
-    context.jobs.path(f"{cells[1].name}-seed0", arguments(cells[1], 0)).unlink()
+    context.cells.path(f"{cells[1].name}-s0", arguments(cells[1], 0)).unlink()
     assert run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True).seeds == []

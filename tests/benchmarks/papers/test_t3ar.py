@@ -202,7 +202,7 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
 
     monkeypatch.setattr(t3ar_runs, "SMALL", scale)
     context = ClaimContext(Jobs(tmp_path / "jobs"), data=data)
-    context.threads = 1
+    context.workers = 1
     said: list[str] = []
     context.say = said.append
     cells = [t3ar_runs.Cell("photo", "sketch", retriever="own")]

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import make_image
 
 from benchmarks.papers import ClaimContext, xbn, xbn_runs
-from benchmarks.papers.grid import GridResults
+from benchmarks.papers.grid import GridResults, revisions
 from benchmarks.papers.paired import Difference, difference, more, none_of_note, spread_ratio
 from benchmarks.papers.xbn_runs import RULES, SMALL, STEPS, Cell, readings
 from lookalike.core.job_cache import Jobs
@@ -135,8 +135,7 @@ def test_claims_1_2_and_9_share_their_runs(context):
 
 def test_finished_runs_can_be_judged_before_the_others(home):
     """Only what is stored counts; a setting or a filter with a seed missing is left out."""
-    jobs = Jobs(home / "jobs")
-    context = ClaimContext(jobs, data=home, finished=True)
+    context = ClaimContext(Jobs(home / "jobs"), data=home, finished=True)
     for name in xbn_runs.SETS:
         (home / name).mkdir()
     assert KEYS["1-xbn-over-xbm"].judge(context).verdict == "not run"
@@ -147,7 +146,8 @@ def test_finished_runs_can_be_judged_before_the_others(home):
             for seed in xbn.SEEDS[: len(xbn.SEEDS) - place]:  # the second setting lacks a seed
                 given = {"data": str(home), "settings": cell.settings(SMALL), "seed": seed}
                 result = {**dict.fromkeys([*xbn_runs.MEANS, "gain"], 0.1), "recall": value + seed / 10}
-                jobs.run(f"{cell.name}-seed{seed}", lambda result=result, **_: result, **given)
+                given["revision"] = revisions(1, "xbm")
+                context.cells.run(f"{cell.name}-s{seed}", lambda result=result, **_: result, **given)
     outcome = KEYS["1-xbn-over-xbm"].judge(context)
     assert outcome.verdict == "reproduced" and "1 of 4 settings" in outcome.note
     assert len(outcome.figures["runs"]) == 3
