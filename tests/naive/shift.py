@@ -92,3 +92,32 @@ def structure(x, labels):
         "spectral_decay": sum(math.log(1 / len(shares) / s) for s in shares) / len(shares),
         "spectral_decay_reversed": sum(s * math.log(s * len(shares)) for s in shares),
     }
+
+
+def author_removals(means, train, test, fid, per_step, steps, history):
+    """The published removal, position by position: the history is one list that nothing clears.
+
+    Returns the sides at the start of every step, as the authors record them, and after the last.
+    """
+    train, test = list(train), list(test)
+    taken = [], []
+    out = [(tuple(train), tuple(test))]
+    for _ in range(steps):
+        centers = means[train].mean(0), means[test].mean(0)
+        old = list(train), list(test)
+        current = fid(tuple(train), tuple(test))
+        orders, picks = [], ([], [])
+        for side, own, other in ((train, *centers), (test, *centers[::-1])):
+            scores = [np.linalg.norm(means[c] - other) - np.linalg.norm(means[c] - own) for c in side]
+            orders.append(sorted(range(len(side)), key=lambda i, scores=scores, side=side: (scores[i], side[i])))
+        for k in range(per_step):
+            for s in (0, 1):
+                chosen = next(i for i in orders[s][k:] if i not in taken[s][-history:])
+                taken[s].append(chosen)
+                picks[s].append(chosen)
+            a, b = picks[0][-1], picks[1][-1]
+            train[a], test[b] = test[b], train[a]
+        if fid(tuple(train), tuple(test)) >= current:
+            train, test = ([c for i, c in enumerate(side) if i not in picks[s]] for s, side in enumerate(old))
+        out.append((tuple(train), tuple(test)))
+    return out

@@ -52,3 +52,10 @@ def test_collapsed_embeddings_are_named_as_such():
 def test_one_class_is_refused():
     with pytest.raises(LookalikeError, match="at least 2 classes"):
         structure(np.eye(3), np.zeros(3, np.int64))
+
+
+def test_embeddings_that_are_not_finite_are_refused():
+    vectors = np.eye(4)
+    vectors[1, 2] = np.nan
+    with pytest.raises(LookalikeError, match="not finite"):
+        structure(vectors, np.array([0, 0, 1, 1]))

@@ -268,6 +268,18 @@ def test_the_authors_removal_swaps_or_removes(classes):
     assert whole.settings["removal"] == "authors"
 
 
+def test_the_authors_removal_keeps_its_history(classes):
+    """Also after the first removal, whose classes' positions other classes take."""
+    table, features = classes(60)
+    codes, _ = table.labels()
+    distances = ClassFID(features, codes)
+    sides, options = default_sides(table), {"per_step": 2, "steps": 9, "history": 5}
+    found = class_swaps.author_removals(distances.means, *sides, distances.between, **options)
+    expected = naive.author_removals(distances.means, *sides, distances.between, **options)
+    assert sum(bool(state.removed) for state in found) > 1
+    assert [(state.train, state.test) for state in found] == expected[1:]
+
+
 def test_carried_moments_are_those_computed_anew(classes):
     table, features = classes(40, images=12)
     codes, _ = table.labels()

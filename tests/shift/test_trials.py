@@ -171,6 +171,17 @@ def test_an_authors_file_brings_its_episodes_and_validation_classes():
     assert given["validation"] == ("a",) and given["supports"] == supports
 
 
+@pytest.mark.parametrize(
+    ("method", "layout", "beta"),
+    [("s2sd", "cub", 0.6), ("s2sd", "sop", 0.9), ("diva", "cub", 1.2), ("ms", "cub", 1.2), ("arcface", "cub", 1.2)],
+)
+def test_few_shot_adapts_with_the_boundary_of_the_run(method, layout, beta):
+    split = Split(1, "", 1.0, ("a", "b"), ("crow", "wren"))
+    config = {"shots": [2], "episodes": 1, "adapt_steps": 3}
+    adapt = few_shot.fewshot_job("table", split, method, resolved(method, layout), config, "")["adapt"]
+    assert adapt["method"]["name"] == "margin" and adapt["method"].get("beta", 1.2) == beta
+
+
 def test_the_gain_is_judged_over_episodes_not_over_seeds():
     """Seeds share their episodes: copies of one seed must not make the interval narrower."""
     base = {"fid": 1.0, "split": 1, "method": "ms", "shots": 2}

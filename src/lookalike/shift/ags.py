@@ -73,14 +73,7 @@ def values_of(rows: Rows, method: str, measure: str) -> list[np.ndarray]:
 
 
 def t_interval(values: np.ndarray) -> Interval:
-    """Mean over seeds with Student's 95 % interval; a single seed gives an interval of zero width.
-
-    Args:
-        values: One value per seed.
-
-    Returns:
-        The mean with its interval.
-    """
+    """Mean over seeds with Student's 95 % interval; a single seed gives an interval of zero width."""
     from scipy import stats
 
     mean = float(values.mean())
@@ -128,16 +121,7 @@ def scores(rows: Rows, measure: str) -> dict[str, dict[str, Any]]:
 
 
 def ranks(rows: Rows, measure: str) -> dict[str, Any]:
-    """Rank of every method on every split (1 is best), and how the order changes along the splits.
-
-    Args:
-        rows: The runs.
-        measure: Key of the measure.
-
-    Returns:
-        ``splits``, ``places`` (ranks by method), ``tau_with_first`` (Kendall's τ with the easiest split) and
-        ``pairs_swapped`` (pairs of methods in another order than on the easiest split).
-    """
+    """Rank of every method on every split (1 is best), and how the order changes along the splits."""
     from scipy import stats
 
     names = methods_of(rows)
@@ -188,17 +172,20 @@ def compare_removals(rows: Rows) -> list[dict[str, Any]]:
     return out
 
 
+def transfer(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
+    """Recall@1 on other data sets by method, with Student's interval over seeds."""
+    recalls: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        for name, values in row.get("transfer", {}).items():
+            recalls.setdefault(name, {}).setdefault(row["method"], []).append(values["recall@1"])
+    return {
+        name: {method: t_interval(np.array(values)).to_json() for method, values in of.items()}
+        for name, of in recalls.items()
+    }
+
+
 def correlations(rows: Rows, measure: str, *, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Spearman's ρ between each structural measure of the embeddings and performance, over all runs.
-
-    Args:
-        rows: The runs; those without the key ``structure`` are ignored.
-        measure: Key of the measure of performance.
-        seed: Seed of the bootstrap, which resamples whole splits.
-
-    Returns:
-        ``rho``, ``low`` and ``high`` by structural measure; empty with fewer than 4 runs.
-    """
+    """Spearman's ρ between each structural measure of the embeddings and performance, over all runs."""
     rows = [row for row in rows if row.get("structure")]
     if len(rows) < 4:
         return {}

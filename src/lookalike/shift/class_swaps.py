@@ -92,16 +92,7 @@ class SwapSequence:
 
 
 def separation(means: Floats, train: Sequence[int], test: Sequence[int]) -> tuple[Floats, Floats]:
-    """How much farther each class lies from the other side's mean than from its own side's mean.
-
-    Args:
-        means: Mean feature of every class, shape ``(classes, d)``.
-        train: Training classes.
-        test: Test classes.
-
-    Returns:
-        One score per training class and one per test class; a small score fits the other side.
-    """
+    """How much farther each class lies from the other side's mean than from its own side's mean."""
     own, other = means[list(train)], means[list(test)]
     center, opposite = own.mean(0), other.mean(0)
 
@@ -130,17 +121,8 @@ def swaps(
 ) -> list[Sides]:
     """Exchange classes between the sides, step by step.
 
-    Args:
-        means: Mean feature of every class.
-        train: Training classes at the start.
-        test: Test classes at the start.
-        per_step: Classes per side exchanged in a step.
-        steps: Number of steps.
-        history: Number of recent positions that may not be swapped again, so that no class goes straight back.
-        harder: Each side gives up the classes closest to the other side; otherwise those farthest from it.
-
-    Returns:
-        The sides after each step.
+    Each side gives up the classes closest to the other (``harder``) or farthest from it. The last ``history`` positions
+    may not be swapped again, so that no class goes straight back.
     """
     sides = list(train), list(test)
     length = min(history, len(train) - per_step)
@@ -162,18 +144,7 @@ def _exchange(
 
 
 def removals(means: Floats, train: Side, test: Side, *, per_step: int, steps: int) -> list[Sides]:
-    """Remove, step by step, the classes of each side that are closest to the other side.
-
-    Args:
-        means: Mean feature of every class.
-        train: Training classes at the start.
-        test: Test classes at the start.
-        per_step: Classes per side removed in a step.
-        steps: Number of steps.
-
-    Returns:
-        The sides after each step.
-    """
+    """Remove, step by step, the classes of each side that are closest to the other side."""
     sides = list(train), list(test)
     out = []
     for _ in range(steps):
@@ -198,17 +169,7 @@ def author_removals(
 ) -> list[Sides]:
     """The published rule: try a swap; where FID does not fall, undo it and remove these classes instead.
 
-    Args:
-        means: Mean feature of every class.
-        train: Training classes at the start.
-        test: Test classes at the start.
-        fid: FID between two sets of classes.
-        per_step: Classes per side and step.
-        steps: Number of steps.
-        history: Number of recent positions that may not be swapped again.
-
-    Returns:
-        The sides after each step.
+    As in the authors' code, the history keeps its positions after a removal, though other classes then stand there.
     """
     sides = list(train), list(test)
     recent: tuple[deque[int], deque[int]] = (deque(maxlen=history), deque(maxlen=history))
@@ -226,8 +187,6 @@ def author_removals(
         removed = [code for pair in tried.swapped for code in pair]
         for side, old in zip(sides, (before.train, before.test), strict=True):
             side[:] = [code for code in old if code not in removed]
-        for positions in recent:  # the positions have changed
-            positions.clear()
         out.append(Sides(tuple(sides[0]), tuple(sides[1]), removed=tuple(removed)))
         current = fid(tuple(sides[0]), tuple(sides[1]))
     return out
@@ -323,13 +282,6 @@ def choose_steps(sequence: SwapSequence, count: int) -> list[int]:
 
     The start and the end of swapping are always chosen; the plateau between the end of swapping and the first removal
     is skipped.
-
-    Args:
-        sequence: The whole sequence.
-        count: Number of splits; fewer are returned if the FID does not rise often enough.
-
-    Returns:
-        Indices of the chosen steps, ascending.
     """
     fids = [step.fid for step in sequence.steps]
     start, end = sequence.start, sequence.end

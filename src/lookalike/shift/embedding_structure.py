@@ -25,7 +25,7 @@ def structure(vectors: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[
         those that are undefined are left out.
 
     Raises:
-        LookalikeError: If there are fewer than 2 classes.
+        LookalikeError: If there are fewer than 2 classes, or values that are not finite.
 
     References:
         Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", section 5.
@@ -39,6 +39,8 @@ def structure(vectors: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[
     x, y = np.asarray(vectors, np.float64), np.asarray(labels)
     if len(x) != len(y) or len(np.unique(y)) < 2:
         raise LookalikeError("The structure of embeddings needs a label each and at least 2 classes.")
+    if not np.isfinite(x).all():
+        raise LookalikeError("The embeddings contain values that are not finite; check the model or lower its lr.")
     within, between = distances_within(x, y), distances_between(x, y)
     values = singular_values(x)
     covariance = np.maximum(np.linalg.eigvalsh(np.atleast_2d(np.cov(x, rowvar=False)))[::-1], 0)
@@ -83,15 +85,7 @@ def singular_values(x: Floats) -> Floats:
 
 
 def spectral_decay(values: Floats, *, reverse: bool = False) -> float:
-    """ρ: KL divergence of the normalized singular values from the uniform distribution.
-
-    Args:
-        values: Singular values.
-        reverse: KL(s ‖ U) instead of KL(U ‖ s).
-
-    Returns:
-        The divergence; zero singular values count as 1e−12 of the sum, which keeps it finite, and large.
-    """
+    """ρ: KL divergence of the normalized singular values from the uniform distribution."""
     if not len(values) or not values.sum():
         return float("nan")
     fractions = np.maximum(values / values.sum(), FLOOR)
@@ -104,13 +98,6 @@ def spectral_decay(values: Floats, *, reverse: bool = False) -> float:
 
 def uniformity(x: Floats, scale: float = 2.0) -> float:
     """Log of the mean over pairs of exp(−2|zᵢ − zⱼ|²), in blocks.
-
-    Args:
-        x: Embeddings of shape ``(n, d)``.
-        scale: Factor in the exponent.
-
-    Returns:
-        The uniformity; lower is more uniform.
 
     References:
         Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and Uniformity", eq. 6.

@@ -5,6 +5,7 @@ Images, splits and finished jobs are stored in the run folder, so that a stopped
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,40 +61,48 @@ class Experiment:
     """A run folder with its images, its splits and its finished jobs.
 
     Args:
-        run: The run folder.
+        kind: Kind of run: ``shift`` or ``fewshot``.
+        config: Options of the command, kept in the run folder.
+        out: Run folder to create.
+        resume: Stopped run to open instead; it keeps the options it was started with.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.config = run, run.config
-        self.jobs = Jobs(run.path / "jobs")
-
-    @classmethod
-    def create_or_resume(
-        cls, kind: str, config: Mapping[str, Any], out: str | Path | None, resume: str | Path | None
-    ) -> Experiment:
-        """Create a run folder, or open a stopped one, which keeps the settings it was started with."""
+    def __init__(self, kind: str, config: Mapping[str, Any], out: str | Path | None, resume: str | Path | None) -> None:
         if resume is None:
-            return cls(Run.create(kind, config, path=out))
-        run = find_run(resume)
-        if run.info.get("method") != kind:
-            raise LookalikeError(f"`{run.path}` is a run of {run.info.get('method')}, not one of {kind}.")
-        return cls(run)
-
-    def table(self, name: str, source: Any, layout: str = "auto") -> Table:
-        """The readable images of a source, audited once and stored."""
-        path = self.path(name)
-        if not path.exists():
-            audited = audit(read_table(source, layout=layout, progress=True), near=False, progress=True)
-            if audited.unreadable:
-                progress.warn(f"{len(audited.unreadable)} images cannot be read and are left out.")
-            audited.table.save(path)
-        return Table.load(path)
+            if config["data"] is None:
+                raise LookalikeError("No images given: give a folder of images with classes.")
+            self.run = Run.create(kind, {name: _plain(value) for name, value in config.items()}, path=out)
+        else:
+            self.run = find_run(resume)
+            if self.run.info.get("method") != kind:
+                raise LookalikeError(f"`{self.run.path}` is a run of {self.run.info.get('method')}, not one of {kind}.")
+        self.config = self.run.config
 
     def path(self, name: str = TABLE) -> Path:
         """Path of a file in the run folder."""
         return self.run.path / name
 
-    def splits(self, table: Table, settings: TrainSettings) -> SplitSet:
+    def table(self, name: str = TABLE, source: str | None = None, layout: str = "auto") -> Table:
+        """The readable images of a source, audited once and stored."""
+        path = self.path(name)
+        if not path.exists():
+            images = read_table(source or self.config["data"], layout=layout, progress=True)
+            audited = audit(images, near=False, progress=True)
+            if audited.unreadable:
+                progress.warn(f"{len(audited.unreadable)} images cannot be read and are left out.")
+            audited.table.save(path)
+        return Table.load(path)
+
+    def settings(self, table: Table, method: str | None = None, model: str | None = None, seed: int = 0) -> Any:
+        """Training settings of one run; of the first method and the first model by default."""
+        config = self.config
+        own = {key: config[key] for key in ("recipe", "steps", "settings")}
+        layout = table.notes.get("layout", "")
+        return trial_settings(
+            method or config["methods"][0], model=model or config["models"][0], seed=seed, layout=layout, **own
+        )
+
+    def splits(self, table: Table) -> SplitSet:
         """The splits of this run: from a file, or made once with the starting model as reference model."""
         path, file = self.path(SPLITS), self.config["splits"]
         if not path.exists():
@@ -101,20 +110,48 @@ class Experiment:
                 splits = SplitSet.load(Path(file)).with_random_removals()
                 splits.check(table)
             else:
+                settings = self.settings(table)
                 model = starting_model(settings, resolve_device(settings.device))
                 splits = make_splits(table, model, count=self.config["count"], progress=True)
             splits.save(path)
         return SplitSet.load(path)
 
-    def run_jobs(
-        self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], what: str, processes: int | None
-    ) -> Iterator[tuple[str, Any]]:
-        """Run the jobs in several processes and yield each result once it is finished."""
+    def run_trials(
+        self,
+        table: Table,
+        splits: Sequence[Split],
+        arguments: Callable[[str, Split, TrainSettings], Mapping[str, Any]],
+        function: Callable[..., Any],
+        *,
+        processes: int | None,
+        frozen: bool = False,
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Run ``function`` for every method, starting model, split and seed; yield each description and result.
+
+        The frozen model, if asked for, is evaluated once per split.
+        """
+        config = self.config
+        shorts = dict(zip(config["models"], unique_names(config["models"]), strict=True))
+        jobs, descriptions = {}, {}
+        for method in (*config["methods"], *((FROZEN,) if frozen else ())):
+            for model, split in itertools.product(config["models"], splits):
+                for seed in range(config["seeds"] if method != FROZEN else 1):
+                    settings = self.settings(table, None if method == FROZEN else method, model, seed)
+                    key = f"{method} {shorts[model]} split {split.id} seed {seed}"
+                    about = {"method": method, "model": model, "split": split.id, "fid": split.fid, "seed": seed}
+                    descriptions[key], jobs[key] = about, dict(arguments(method, split, settings))
         count = processes or threads()
-        with progress.Progress(what, len(jobs)) as bar:
-            for key, result in self.jobs.run_many(jobs, function, processes=count):
+        with progress.Progress("Runs", len(jobs)) as bar:
+            for key, result in Jobs(self.run.path / "jobs").run_many(jobs, function, processes=count):
                 bar.advance(note=key)
-                yield key, result
+                yield descriptions[key], result
+
+
+def _plain(value: Any) -> Any:
+    """Paths and sequences as JSON stores them."""
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def trial_settings(
@@ -124,26 +161,15 @@ def trial_settings(
     model: str,
     seed: int,
     steps: int | None,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
     layout: str = "",
 ) -> TrainSettings:
     """Training settings of one run.
 
     The recipe is the same for all methods; over it lie the authors' constants for the method and the data set, and the
     user's settings. Settings under a method's name (``s2sd.feature_weight=0``) apply to that method alone.
-
-    Args:
-        method: Training method.
-        recipe: Name or file of the recipe.
-        model: Starting model, as NAME or NAME=WEIGHTS.
-        seed: Seed of the run.
-        steps: Training steps; those of the recipe by default.
-        settings: The user's settings.
-        layout: Layout of the data set, for the authors' constants.
-
-    Returns:
-        The settings.
     """
+    settings = settings or {}
     own = {"method": {"name": method, **AUTHOR_SETTINGS_BY_LAYOUT.get(layout, {}).get(method, {})}}
     common = {key: value for key, value in settings.items() if key not in methods.names()}
     of_method = {"method": settings[method]} if method in settings else {}
@@ -222,8 +248,6 @@ def run(
         >>> run.result["ags"]["recall@1"]["ms"]["value"]  # doctest: +SKIP
         0.62
     """
-    if resume is None and data is None:
-        raise LookalikeError("No images given: give a folder of images with classes.")
     choose(select, ("validation", "test"), "a way to choose the step")
     from lookalike import methods as registry
 
@@ -232,120 +256,81 @@ def run(
     if transfer and (settings or {}).get("views", {}).get("mode") == "end_to_end":
         raise LookalikeError("`transfer` needs heads on cached features; leave `views.mode` at cached.")
     config = {
-        "data": str(data),
+        "data": data,
         "layout": layout,
-        "splits": None if splits is None else str(splits),
-        "methods": list(methods),
-        "models": list(models),
+        "splits": splits,
+        "methods": methods,
+        "models": models,
         "count": count,
-        "only": list(only or []),
+        "only": only or [],
         "seeds": seeds,
         "steps": steps,
-        "recipe": str(recipe),
-        "settings": dict(settings or {}),
+        "recipe": recipe,
+        "settings": settings,
         "select": select,
-        "transfer": [str(path) for path in transfer],
+        "transfer": transfer,
     }
-    experiment = Experiment.create_or_resume(RUN_KIND, config, out, resume)
+    experiment = Experiment(RUN_KIND, config, out, resume)
     with experiment.run.locked():
         return _run(experiment, processes, report=report)
 
 
 def _run(experiment: Experiment, processes: int | None, *, report: bool) -> Run:
     config = experiment.config
-    table = experiment.table(TABLE, config["data"], config["layout"])
-    first = _trial_settings(config, table, config["methods"][0], config["models"][0], 0)
-    split_set = experiment.splits(table, first)
-    others = dict(zip(unique_names(config["transfer"]), config["transfer"], strict=True))
-    for name, path in others.items():
-        experiment.table(f"transfer-{name}.parquet", path)
-    jobs, descriptions = plan_trials(experiment, table, split_set, list(others))
+    table = experiment.table(layout=config["layout"])
+    split_set = experiment.splits(table)
+    others = {name: f"transfer-{name}.parquet" for name in unique_names(config["transfer"])}
+    for name, source in zip(others.values(), config["transfer"], strict=True):
+        experiment.table(name, source)
+    chosen = select_splits(config["only"], split_set)
+    if len(chosen) < 2:
+        raise LookalikeError("A curve needs at least 2 splits.")
+    check_trainable(split_set, chosen)
+    end, removal_controls = split_set.end_of_swapping(), controls(split_set, chosen)
+    if removal_controls and end not in chosen:
+        more = f"add split {end.id}" if end else "make more splits"
+        progress.warn(f"Removals are shown without random controls, which start from the last swap; {more}.")
     for model in config["models"]:  # fill the cache before several processes start
-        for name in (TABLE, *[f"transfer-{name}.parquet" for name in others]):
-            shared_features.load(
-                experiment.path(name), _trial_settings(config, table, config["methods"][0], model, 0), progress=True
-            )
-    rows = [{**descriptions[key], **result} for key, result in experiment.run_jobs(jobs, trial, "Runs", processes)]
+        for name in (TABLE, *others.values()):
+            shared_features.load(experiment.path(name), experiment.settings(table, model=model), progress=True)
+    transfer = {name: str(experiment.path(file)) for name, file in others.items()}
+    fingerprint = table.fingerprint()
+
+    def arguments(method: str, split: Split, settings: TrainSettings) -> dict[str, Any]:
+        return {
+            "table": str(experiment.path()),
+            "train": split.train,
+            "test": split.test,
+            "method": method,
+            "settings": settings.model_dump(mode="json"),
+            "select": config["select"],
+            "validation": split.validation,
+            "controls": removal_controls if split is end else {},
+            "transfer": transfer if split.id == split_set.default else {},
+            "fingerprint": fingerprint,
+        }
+
+    trials = experiment.run_trials(table, chosen, arguments, trial, processes=processes, frozen=True)
+    rows = [{**about, **result} for about, result in trials]
     facts = summary(rows, config)
     experiment.run.write_result(finished=True, rows=rows, **facts)
     if report:
         from lookalike.shift import shift_report
 
-        shared = shared_features.load(experiment.path(), first)
+        selection = ", step chosen on the test classes (as the authors did)" if config["select"] == "test" else ""
+        line = f"{table.name}, {len(table):,} images, {config['seeds']} seeds, {config['models'][0]}{selection}"
+        shared = shared_features.load(experiment.path(), experiment.settings(table))
         main = [row for row in rows if row["model"] == config["models"][0]]
-        shift_report.write_sections(experiment.run, main, split_set, shared, {**facts, "line": _line(config, table)})
+        shift_report.write_sections(experiment.run, main, split_set, shared, {**facts, "line": line})
     best = next(iter(facts["ags"]["recall@1"]))
     progress.say(f"Best by AGS: {best}, {facts['ags']['recall@1'][best]['value']:.3f}")
     return experiment.run
-
-
-def _trial_settings(config: Mapping[str, Any], table: Table, method: str, model: str, seed: int) -> TrainSettings:
-    own = {key: config[key] for key in ("recipe", "steps", "settings")}
-    return trial_settings(method, model=model, seed=seed, layout=table.notes.get("layout", ""), **own)
 
 
 def unique_names(paths: Sequence[str]) -> list[str]:
     """The last part of each path, numbered where several are equal."""
     ends = [Path(path).name for path in paths]
     return [end if ends.count(end) == 1 else f"{end} {place}" for place, end in enumerate(ends, 1)]
-
-
-def plan_trials(
-    experiment: Experiment, table: Table, splits: SplitSet, others: Sequence[str]
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Arguments and description of every training run, by name; slowest methods first.
-
-    The frozen model is evaluated once per split.
-
-    Args:
-        experiment: The experiment.
-        table: The images.
-        splits: The splits.
-        others: Names of the data sets for transfer.
-
-    Returns:
-        Arguments of :func:`lookalike.shift.trials.trial`, and the descriptions that go into the rows.
-    """
-    config = experiment.config
-    chosen = select_splits(config["only"], splits)
-    if len(chosen) < 2:
-        raise LookalikeError("A curve needs at least 2 splits.")
-    check_trainable(splits, chosen)
-    end, removal_controls = splits.end_of_swapping(), controls(splits, chosen)
-    if removal_controls and end not in chosen:
-        more = f"add split {end.id}" if end else "make more splits"
-        progress.warn(f"Removals are shown without random controls, which start from the last swap; {more}.")
-    fingerprint = table.fingerprint()
-    jobs, descriptions = {}, {}
-    for method in (*config["methods"], FROZEN):
-        for model, short in zip(config["models"], unique_names(config["models"]), strict=True):
-            for split in chosen:
-                for seed in range(config["seeds"] if method != FROZEN else 1):
-                    own = method if method != FROZEN else config["methods"][0]
-                    settings = _trial_settings(config, table, own, model, seed)
-                    key = f"{method} {short} split {split.id} seed {seed}"
-                    descriptions[key] = {
-                        "method": method,
-                        "model": model,
-                        "split": split.id,
-                        "fid": split.fid,
-                        "seed": seed,
-                    }
-                    jobs[key] = {
-                        "table": str(experiment.path()),
-                        "train": split.train,
-                        "test": split.test,
-                        "method": method,
-                        "settings": settings.model_dump(mode="json"),
-                        "select": config["select"],
-                        "validation": split.validation,
-                        "controls": removal_controls if split is end else {},
-                        "transfer": {name: str(experiment.path(f"transfer-{name}.parquet")) for name in others}
-                        if split.id == splits.default
-                        else {},
-                        "fingerprint": fingerprint,
-                    }
-    return jobs, descriptions
 
 
 def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[str]]]:
@@ -385,23 +370,5 @@ def summary(rows: ags.Rows, config: Mapping[str, Any]) -> dict[str, Any]:
         model: {m: {k: ags.score(mine, m, k) for k in ("recall@1", "map@1000")} for m in ags.methods_of(mine)}
         for model, mine in by_model.items()
     }
-    out["transfer"] = _transfer(main)
+    out["transfer"] = ags.transfer(main)
     return out
-
-
-def _transfer(rows: ags.Rows) -> dict[str, Any]:
-    import numpy as np
-
-    recalls: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        for name, values in row.get("transfer", {}).items():
-            recalls.setdefault(name, {}).setdefault(row["method"], []).append(values["recall@1"])
-    return {
-        name: {method: ags.t_interval(np.array(values)).to_json() for method, values in methods.items()}
-        for name, methods in recalls.items()
-    }
-
-
-def _line(config: Mapping[str, Any], table: Any) -> str:
-    selection = ", step chosen on the test classes (as the authors did)" if config["select"] == "test" else ""
-    return f"{table.name}, {len(table):,} images, {config['seeds']} seeds, {config['models'][0]}{selection}"

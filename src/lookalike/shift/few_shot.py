@@ -13,19 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from lookalike import methods
 from lookalike.core import report_blocks as s
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
+from lookalike.methods.margin import MarginSettings
 from lookalike.shift import ags, shared_features
-from lookalike.shift.experiment import RECIPE, TABLE, Experiment, select_splits, trial_settings
+from lookalike.shift.experiment import RECIPE, Experiment, select_splits
+from lookalike.shift.split_set import Split
 from lookalike.shift.trials import FROZEN, divide, fit, query_gallery, quiet, retrieval_scores
 from lookalike.training.settings import TrainSettings, resolve
 from lookalike.training.split import Division
 
 FEWSHOT_KIND = "fewshot"
 MEASURES = ("recall@1", "map@1000")
-# As the authors do, only the head is adapted, by Margin with β fixed at its start.
+# As the authors do, only the head is adapted, by Margin with β fixed at the run's value.
 ADAPT = {"method": {"name": "margin"}, "data": {"validation_fraction": 0.0}}
 FROZEN_LR = 1e-12  # a learning rate at which β does not move
 
@@ -90,57 +93,45 @@ def fewshot(
         >>> run.result["summary"][0]["recall@1"]["gain"]["value"]  # doctest: +SKIP
         0.021
     """
-    if resume is None and data is None:
-        raise LookalikeError("No images given: give a folder of images with classes.")
     if not shots or min(shots) < 2:
         raise LookalikeError("Few-shot needs at least 2 images of every class: one alone has no pair to learn from.")
     if (settings or {}).get("views", {}).get("mode") == "end_to_end":
         raise LookalikeError("Few-shot adapts heads on cached features; leave `views.mode` at cached.")
     config = {
-        "data": str(data),
+        "data": data,
         "layout": layout,
-        "splits": None if splits is None else str(splits),
-        "methods": list(methods),
-        "model": model,
+        "splits": splits,
+        "methods": methods,
+        "models": [model],
         "shots": sorted(set(shots)),
         "episodes": episodes,
         "adapt_steps": adapt_steps,
         "count": count,
-        "only": list(only or []),
+        "only": only or [],
         "seeds": seeds,
         "steps": steps,
-        "recipe": str(recipe),
-        "settings": dict(settings or {}),
+        "recipe": recipe,
+        "settings": settings,
     }
-    experiment = Experiment.create_or_resume(FEWSHOT_KIND, config, out, resume)
+    experiment = Experiment(FEWSHOT_KIND, config, out, resume)
     with experiment.run.locked():
         return _run(experiment, processes)
 
 
 def _run(experiment: Experiment, processes: int | None) -> Run:
     config = experiment.config
-    table = experiment.table(TABLE, config["data"], config["layout"])
+    table = experiment.table(layout=config["layout"])
+    split_set = experiment.splits(table)
+    shared_features.load(experiment.path(), experiment.settings(table), progress=True)
+    fingerprint = table.fingerprint()
 
-    def settings(method: str, seed: int) -> Any:
-        keys = ("recipe", "model", "steps", "settings")
-        own = {key: config[key] for key in keys}
-        return trial_settings(method, seed=seed, layout=table.notes.get("layout", ""), **own)
+    def arguments(method: str, split: Split, settings: TrainSettings) -> dict[str, Any]:
+        return fewshot_job(experiment.path(), split, method, settings, config, fingerprint)
 
-    first = settings(config["methods"][0], 0)
-
-    split_set = experiment.splits(table, first)
-    shared_features.load(experiment.path(), first, progress=True)
-    jobs, descriptions = {}, {}
-    for method in config["methods"]:
-        for split in select_splits(config["only"], split_set):
-            for seed in range(config["seeds"]):
-                chosen = settings(method, seed)
-                key = f"{method} split {split.id} seed {seed}"
-                descriptions[key] = {"method": method, "split": split.id, "fid": split.fid, "seed": seed}
-                jobs[key] = fewshot_job(experiment.path(), split, method, chosen, config, table.fingerprint())
+    chosen = select_splits(config["only"], split_set)
     rows = []
-    for key, result in experiment.run_jobs(jobs, fewshot_trial, "Few-shot", processes):
-        rows += [{**descriptions[key], **row} for row in result["episodes"]]
+    for about, result in experiment.run_trials(table, chosen, arguments, fewshot_trial, processes=processes):
+        rows += [{**about, **row} for row in result["episodes"]]
     summary = summarize(rows)
     experiment.run.write_result(finished=True, rows=rows, summary=summary)
     for name, section in report_sections(summary).items():
@@ -149,42 +140,31 @@ def _run(experiment: Experiment, processes: int | None) -> Run:
 
 
 def fewshot_job(
-    table: Path, split: Any, method: str, settings: Any, config: Mapping[str, Any], fingerprint: str
+    table: Path, split: Split, method: str, settings: TrainSettings, config: Mapping[str, Any], fingerprint: str
 ) -> dict[str, Any]:
     """Arguments of :func:`fewshot_trial` for one method, split and seed."""
-    rate = settings.optimizer.head_lr or settings.optimizer.lr
+    lr = settings.optimizer.head_lr or settings.optimizer.lr
     base = settings.model_dump(mode="json", exclude={"method"})
-    further = resolve(base, ADAPT, {"optimizer": {"lr": rate, "head_lr": rate, "loss_lr": FROZEN_LR}})
-    least = min(config["shots"])
-    steps = {
-        str(k): config["adapt_steps"] if k == least else round(1.5 * config["adapt_steps"]) for k in config["shots"]
-    }
-    own = (
-        {"validation": split.validation, "supports": split.episodes} if split.episodes else {}
-    )  # of the authors' files
+    has_boundary = issubclass(methods.find(method).Settings, MarginSettings)  # Multi-Similarity's β is another
+    boundary = {"method": {"beta": settings.method.own()["beta"]}} if has_boundary else {}
+    adapt = resolve(base, ADAPT, boundary, {"optimizer": {"lr": lr, "head_lr": lr, "loss_lr": FROZEN_LR}})
+    least, steps = min(config["shots"]), config["adapt_steps"]
     return {
-        **own,
+        **({"validation": split.validation, "supports": split.episodes} if split.episodes else {}),  # authors' files
         "table": str(table),
         "train": split.train,
         "test": split.test,
         "method": method,
         "settings": settings.model_dump(mode="json"),
-        "adapt": further.model_dump(mode="json"),
-        "shots": steps,
+        "adapt": adapt.model_dump(mode="json"),
+        "shots": {str(k): steps if k == least else round(1.5 * steps) for k in config["shots"]},
         "episodes": config["episodes"],
         "fingerprint": fingerprint,
     }
 
 
 def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
-    """Zero-shot and few-shot scores of every method, split and number of shots.
-
-    Args:
-        rows: One row per episode.
-
-    Returns:
-        One row per case; the gain has Student's interval over episodes, each the mean over the seeds, which share them.
-    """
+    """Zero-shot and few-shot scores of every method, split and number of shots."""
     out = []
     keys = sorted({(row["fid"], row["split"], row["method"], row["shots"]) for row in rows})
     for fid, split, method, shots in keys:
@@ -243,16 +223,6 @@ def episode(
 
     Where queries are separate from the ``gallery``, supports come from the gallery, of which something is left: an
     image taken a moment after a query would give its answer away.
-
-    Args:
-        labels: Class codes of all rows.
-        rows: Row numbers of the test images.
-        shots: Numbers of support images per class.
-        number: Number of the episode.
-        gallery: Gallery mask of all rows.
-
-    Returns:
-        Row numbers of each support (by shots, nested) and of the ``queries``; too small classes are left out.
     """
     most = max(shots)
     supports: dict[str, list[np.ndarray]] = {str(k): [] for k in shots}
@@ -281,18 +251,7 @@ def stored_episode(
     shots: Sequence[int],
     number: int,
 ) -> dict[str, np.ndarray]:
-    """An episode of an authors' file, whose supports are not nested: the queries are what none of them contains.
-
-    Args:
-        shared: The shared features.
-        rows: Row numbers of the test images.
-        supports: Shots → episode → class → file names.
-        shots: Numbers of support images per class.
-        number: Number of the episode.
-
-    Returns:
-        Row numbers of each support and of the ``queries``.
-    """
+    """An episode of an authors' file, whose supports are not nested: the queries are what none of them contains."""
     files = [str(name) for name in shared.table.take(rows).column("path")]
     row_of = {
         (shared.names[shared.labels[row]], Path(f).name): row for row, f in zip(rows.tolist(), files, strict=True)
@@ -322,24 +281,7 @@ def fewshot_trial(
     supports: Mapping[str, Any] | None = None,
     fingerprint: str = "",
 ) -> dict[str, Any]:
-    """Train on some classes, then adapt to the support of each episode.
-
-    Args:
-        table: Path of the stored table.
-        train: Training classes.
-        test: Test classes.
-        method: Training method, or ``"frozen"``.
-        settings: Training settings.
-        adapt: Settings of the adaptation.
-        shots: Steps of adaptation by number of shots.
-        episodes: Number of episodes.
-        validation: Training classes that choose the step; drawn at random if empty.
-        supports: Supports of an authors' file; drawn at random by default.
-        fingerprint: Identity of the table; only distinguishes the stored jobs.
-
-    Returns:
-        ``episodes``: zero-shot and few-shot scores of every episode and number of shots.
-    """
+    """Train on some classes, then adapt to the support of each episode."""
     chosen, further = TrainSettings.model_validate(dict(settings)), TrainSettings.model_validate(dict(adapt))
     with quiet(), tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
         shared = shared_features.load(table, chosen)

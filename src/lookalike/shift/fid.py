@@ -72,15 +72,7 @@ class Moments:
 
 
 def moments(features: NDArray[np.floating], center: Floats | None = None) -> Moments:
-    """Moments of the rows of a matrix.
-
-    Args:
-        features: Features of shape ``(n, d)``.
-        center: Point the moments are taken about; the mean of the rows by default.
-
-    Returns:
-        The moments.
-    """
+    """Moments of the rows of a matrix."""
     rows = np.asarray(features, np.float64)
     if center is None:
         center = rows.mean(0)
@@ -225,12 +217,6 @@ class ClassFID:
 
         With more rows than dimensions on both sides, the moments are updated from step to step, so that a step costs
         one eigenvalue problem. The steps are computed in parallel.
-
-        Args:
-            steps: The train and test classes after each step.
-
-        Returns:
-            One FID per step.
         """
         if not steps:
             return []

@@ -100,21 +100,7 @@ def make_splits(
     seed: int = 0,
     progress: bool = False,
 ) -> SplitSet:
-    """Like :func:`splits`, from a table of readable images and a loaded model.
-
-    Args:
-        table: Labeled images, in any order.
-        model: Reference model.
-        measure: See :func:`splits`.
-        count: See :func:`splits`.
-        removal: See :func:`splits`.
-        draws: See :func:`splits`.
-        seed: See :func:`splits`.
-        progress: Show progress.
-
-    Returns:
-        The splits.
-    """
+    """Like :func:`splits`, from a table of readable images and a loaded model."""
     from lookalike.data.augmentation import CenterView
     from lookalike.models import features_for
 
@@ -145,12 +131,6 @@ def default_sides(table: Table) -> tuple[Side, Side]:
     """Class codes of the default split: the data set's own, or halves in the order of names.
 
     Both sides have the same number of classes; surplus classes go to neither.
-
-    Args:
-        table: Labeled images.
-
-    Returns:
-        The training and the test classes.
     """
     from lookalike.data import retrieval_split
 
@@ -181,21 +161,7 @@ def split_features(
     draws: int = 5,
     seed: int = 0,
 ) -> SplitSet:
-    """Like :func:`splits`, from features that are already computed.
-
-    Args:
-        table: Labeled images.
-        features: One row per image of the table.
-        reference_model: Description of the model the features come from.
-        measure: See :func:`splits`.
-        count: See :func:`splits`.
-        removal: See :func:`splits`.
-        draws: See :func:`splits`.
-        seed: See :func:`splits`.
-
-    Returns:
-        The splits.
-    """
+    """Like :func:`splits`, from features that are already computed."""
     check_options(measure, count, removal, draws)
     codes, names = table.labels()
     labeled = codes >= 0

@@ -78,16 +78,7 @@ def copy_head(model: Embedder) -> HeadAndNorm:
 
 
 def load(table: str | Path, settings: TrainSettings, *, progress: bool = False) -> SharedFeatures:
-    """Load the shared features of a stored table; kept for the next call of the same process.
-
-    Args:
-        table: Path of the stored table.
-        settings: Training settings; only those of the model, the views and the device matter.
-        progress: Show progress.
-
-    Returns:
-        The features, from the cache where possible.
-    """
+    """Load the shared features of a stored table; kept for the next call of the same process."""
     # Steps, rates and seeds do not change the features, and must not load them again.
     of_features = settings.model_dump(mode="json", include={"model", "views", "device"})
     return _load(str(table), TrainSettings(**of_features).model_dump_json(), progress)
@@ -99,16 +90,7 @@ def _load(table: str, settings: str, progress: bool) -> SharedFeatures:
 
 
 def prepare(table: Table, settings: TrainSettings, *, progress: bool = False) -> SharedFeatures:
-    """Compute (or read from the cache) the features that runs on these images need.
-
-    Args:
-        table: The images.
-        settings: Training settings.
-        progress: Show progress.
-
-    Returns:
-        The shared features.
-    """
+    """Compute (or read from the cache) the features that runs on these images need."""
     torch.set_num_threads(threads())
     model = starting_model(settings, resolve(settings.device))
     pre, chosen = model.preprocess, settings.views
@@ -140,16 +122,6 @@ def build_setup(
     """Everything the training loop needs for one run on cached features.
 
     The model is the shared one with this run's head in it, so only one run at a time may use it.
-
-    Args:
-        shared: The shared features.
-        settings: Settings of the run.
-        division: Rows for training, validation and test.
-        run: Run folder.
-        top: Head and norm to start from instead of those of the settings.
-
-    Returns:
-        The setup.
     """
     model = shared.model
     model.head, model.norm = copy.deepcopy(shared.top if top is None else top)

@@ -21,15 +21,7 @@ SIDES = ("train", "test", "removed")
 
 
 def write_sections(run: Any, rows: ags.Rows, splits: Any, shared: Any, facts: Mapping[str, Any]) -> None:
-    """Write all sections of a run.
-
-    Args:
-        run: Run folder.
-        rows: Results of the first starting model, one row per training run.
-        splits: The splits.
-        shared: Images and features, for the maps.
-        facts: Summary of the runs, also of the other starting models.
-    """
+    """Write all sections of a run."""
     sections = {
         "verdict": verdict_section(rows, facts),
         "table": table_section(rows),
@@ -217,15 +209,7 @@ BINS = 8
 
 
 def placement_sections(placement: Placement, curve: ShiftCurve) -> dict[str, s.Section]:
-    """Sections of a placed folder.
-
-    Args:
-        placement: Where the folder lies.
-        curve: The model's curve.
-
-    Returns:
-        Sections by name.
-    """
+    """Sections of a placed folder."""
     line = (
         f"{placement.position.images:,} images; the curve was learned on {len(curve.points):,} folders of known classes"
     )

@@ -103,19 +103,7 @@ def divide(
     select: str = "validation",
     validation: Sequence[str] = (),
 ) -> Division:
-    """Rows for training, validation and test.
-
-    Args:
-        shared: The shared features.
-        settings: Settings of the run.
-        train: Training classes.
-        test: Test classes.
-        select: ``"test"``: the test classes choose the step, as in the authors' code.
-        validation: Training classes that choose the step; otherwise a random fraction of them.
-
-    Returns:
-        The division.
-    """
+    """Rows for training, validation and test."""
     if select == "test":
         return Division(shared.rows_of(train), shared.rows_of(test), shared.rows_of(test), "shift")
     fraction = settings.data.validation_fraction
@@ -140,15 +128,7 @@ def _train(shared: SharedFeatures, settings: TrainSettings, division: Division) 
 
 
 def fit(setup: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
-    """Run the training loop and return to the best step.
-
-    Args:
-        setup: What the loop needs.
-        run: Run folder.
-
-    Returns:
-        A function that embeds rows of the table, and how the training went.
-    """
+    """Run the training loop and return to the best step."""
     loop = Loop(setup.settings, setup, run)
     done = loop.go()
     checkpoint.load_trainable_state(setup.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
@@ -160,16 +140,7 @@ def fit(setup: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
 
 
 def retrieval_scores(shared: SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
-    """Recall@1 and mAP@1000, corrected and as in the authors' code, by the protocol of the table.
-
-    Args:
-        shared: The shared features.
-        rows: Row numbers of the test images.
-        vectors: Their unit embeddings.
-
-    Returns:
-        The measures, the number of queries and the number of classes.
-    """
+    """Recall@1 and mAP@1000, corrected and as in the authors' code, by the protocol of the table."""
     table = shared.table.take(rows)
     masks = query_gallery(table, shared.labels[rows])
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
@@ -192,13 +163,6 @@ def query_gallery(table: Table, labels: np.ndarray) -> dict[str, Any]:
 
     Without masks each image is a query against all others. After swapping, former training classes are tested, and some
     data sets mark queries and gallery only for the other classes.
-
-    Args:
-        table: The test images.
-        labels: Their class codes.
-
-    Returns:
-        ``query`` and ``gallery`` masks, or nothing.
     """
     masks = query_gallery_masks(table)
     marked = np.unique(labels[masks["query"] | masks["gallery"]]) if masks else labels[:0]
