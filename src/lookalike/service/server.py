@@ -132,7 +132,9 @@ def _listen(host: str, port: int) -> socket.socket:
     """Open the port before anything is loaded, with a clear error if it is in use."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol; without it every answer on a kept
+        # connection waits for the client's delayed acknowledgment.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if os.name != "nt":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
