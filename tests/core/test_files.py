@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -193,3 +194,87 @@ def test_space_is_asked_for_before_a_long_job(tmp_path: Path) -> None:
 )
 def test_sizes_as_people_read_them(count: float, text: str) -> None:
     assert files.format_bytes(count) == text
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "sub" / "a.jpg").write_bytes(b"inside")
+    (tmp_path / "secret.jpg").write_bytes(b"secret")
+    return root
+
+
+def test_files_inside_a_folder_open_also_through_links_that_stay_inside(root: Path) -> None:
+    links = {
+        "absolute.jpg": root / "sub" / "a.jpg",
+        "sub/deep/up.jpg": "../a.jpg",
+        "folder": "sub",
+        "sub/deep/again": "../../folder",
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    names = ("sub/a.jpg", "./sub//deep/../a.jpg", "folder/a.jpg", "sub/deep/again/a.jpg", *list(links)[:2])
+    for name in (*names, str(root / "sub" / "a.jpg")):
+        with files.open_inside(root, name) as file:
+            assert file.read() == b"inside", name
+
+
+def test_what_leads_outside_a_folder_does_not_open(root: Path, tmp_path: Path) -> None:
+    (root / "out.jpg").symlink_to(tmp_path / "secret.jpg")
+    (root / "sub" / "out").symlink_to("../..")
+    (root / "loop").symlink_to("loop")
+    outside = ("../secret.jpg", str(tmp_path / "secret.jpg"), "out.jpg", "sub/out/secret.jpg", "sub/../../secret.jpg")
+    for name in outside:
+        with pytest.raises(LookalikeError, match="outside"):
+            files.open_inside(root, name)
+    for name in ("loop", ".", "sub", "missing.jpg", "sub/a.jpg/x", "loop/x"):
+        with pytest.raises(OSError):
+            files.open_inside(root, name)
+    assert not [link for link in Path("/proc/self/fd").glob("*") if os.path.realpath(link).startswith(str(root))]
+
+
+def test_exchanging_a_file_for_a_link_or_a_pipe_shows_nothing_of_outside(root: Path, tmp_path: Path) -> None:
+    """A file is replaced by a link out of the folder, and by a FIFO, while others open it."""
+    path, stopped = root / "sub" / "a.jpg", threading.Event()
+
+    def exchange() -> None:
+        while not stopped.is_set():
+            for number, make in enumerate((lambda p: p.symlink_to(tmp_path / "secret.jpg"), os.mkfifo)):
+                new = root / f"{number}.new"
+                make(new)
+                new.replace(path)
+                new.write_bytes(b"inside")
+                new.replace(path)
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    results: set[bytes] = set()
+    try:
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            try:
+                with files.open_inside(root, "sub/a.jpg") as file:
+                    results.add(files.read_part(file))
+            except (LookalikeError, OSError) as error:
+                results.add(type(error).__name__.encode())
+    finally:
+        stopped.set()
+        thread.join()
+    assert b"inside" in results and b"secret" not in results and len(results) > 1
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "link.jpg").symlink_to("pipe.jpg")
+    for name in ("pipe.jpg", "link.jpg", "/dev/zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            files.open_regular(tmp_path / name)
+    with (tmp_path / "large.jpg").open("wb") as file:
+        file.truncate(6_000_000_000)
+    with files.open_regular(tmp_path / "large.jpg") as file:
+        with pytest.raises(files.FileTooLarge, match="larger than 2"):
+            files.read_part(file)
+        assert files.read_part(file, offset=5_000_000_000, length=3) == bytes(3)
+        with pytest.raises(OSError, match="ends inside"):
+            files.read_part(file, offset=6_000_000_000 - 2, length=3)

@@ -111,7 +111,7 @@ def test_files_beyond_memory_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.jpg"
     with path.open("wb") as file:
         file.truncate(2_000_000_001)  # sparse
-    with pytest.raises(UnreadableImage, match="larger than 2 GB"):
+    with pytest.raises(UnreadableImage, match="larger than 2"):
         decode(path)
 
 

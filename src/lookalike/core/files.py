@@ -9,10 +9,11 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO
 
 from lookalike.core.errors import LookalikeError
 
@@ -30,6 +31,10 @@ FORMAT_VERSIONS: dict[str, int] = {
     "backup": 1,
     "adaptation": 1,
 }
+
+
+MAX_BYTES = 2_000_000_000  # of an image file
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
@@ -182,6 +187,107 @@ def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> None
 def write_text(path: str | Path, text: str, *, private: bool = False) -> None:
     """Write a text file atomically, in UTF-8."""
     write_bytes(path, text.encode(), private=private)
+
+
+class FileTooLarge(OSError):
+    """A file with more bytes than its reader takes."""
+
+
+def open_regular(path: str | os.PathLike[str], *, folder: int | None = None, follow: bool = True) -> BinaryIO:
+    """Open a regular file for reading; a FIFO, device or socket is an `OSError` instead of an endless wait.
+
+    Args:
+        path: The file.
+        folder: Handle of the folder that `path` is relative to.
+        follow: Whether `path` may be a link.
+    """
+    handle = os.open(path, _READ | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is a directory" if stat.S_ISDIR(mode) else "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def open_inside(root: Path, name: str) -> BinaryIO:
+    """Open a regular file below a folder, whatever is exchanged for a link meanwhile.
+
+    Every part of the name is opened relative to the one before, and links are read and checked here instead of
+    followed; those that stay inside the folder work.
+
+    Args:
+        root: The folder.
+        name: Path of the file, relative to the folder.
+
+    Raises:
+        LookalikeError: The file is outside the folder.
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    if os.open not in os.supports_dir_fd:  # Windows, where only administrators make links
+        return open_regular(root.joinpath(*_parts_inside(root, str(root / name))))
+    parts, links = list(reversed(_parts_inside(root, name))), 0
+    folders = [os.open(root, _READ)]
+    try:
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                if len(folders) == 1:
+                    raise LookalikeError(f"`{name}` is outside its folder.")
+                os.close(folders.pop())
+                continue
+            try:
+                if not parts:
+                    return open_regular(part, folder=folders[-1], follow=False)
+                folders.append(os.open(part, _READ | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folders[-1]))
+            except OSError as error:
+                try:
+                    target = os.readlink(part, dir_fd=folders[-1])
+                except OSError:
+                    raise error from None
+                links += 1
+                if links > 40:
+                    raise
+                if Path(target).is_absolute():
+                    while len(folders) > 1:
+                        os.close(folders.pop())
+                parts += reversed(_parts_inside(root, target))
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    finally:
+        for folder in folders:
+            os.close(folder)
+
+
+def _parts_inside(root: Path, name: str) -> tuple[str, ...]:
+    """The parts of a path; an absolute one is made relative to the folder, or refused."""
+    if not Path(name).is_absolute():
+        return PurePath(name).parts
+    try:
+        return Path(name).resolve().relative_to(root.resolve()).parts
+    except ValueError:
+        raise LookalikeError(f"`{name}` is outside its folder.") from None
+
+
+def read_part(file: BinaryIO, *, offset: int = 0, length: int | None = None, limit: int = MAX_BYTES) -> bytes:
+    """Read an open file or a part of it.
+
+    Args:
+        file: The file.
+        offset: Where the part begins.
+        length: Bytes of the part; the whole file by default.
+        limit: Bytes that are read at most.
+
+    Raises:
+        FileTooLarge: There are more bytes than `limit`.
+        OSError: The file ends inside the part.
+    """
+    size = os.fstat(file.fileno()).st_size - offset if length is None else length
+    if size > limit:
+        raise FileTooLarge(errno.EFBIG, f"the file is larger than {format_bytes(limit)}")
+    file.seek(offset)
+    data = file.read(size)
+    if length is not None and len(data) != length:
+        raise OSError(errno.EIO, "the file ends inside this part")
+    return data
 
 
 def to_json(document: Any) -> Any:

@@ -33,7 +33,7 @@ from PIL import (  # a reader is known to Pillow once its module is imported
 )
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import hash_bytes
+from lookalike.core.files import hash_bytes, open_regular, read_part
 from lookalike.data.icc import eight_bits, reduced, to_rgb, to_srgb
 
 # Caches of decoded images are keyed by it; raise the number with every change that gives other pixels.
@@ -41,7 +41,6 @@ DECODER = f"1/pillow-{PIL.__version__}/simplejpeg-{'.'.join(simplejpeg.__version
 
 # Beyond this a file is taken for a decompression bomb; LOOKALIKE_MAX_PIXELS changes it.
 MAX_PIXELS = 200_000_000
-MAX_BYTES = 2_000_000_000
 
 # `prepare` decodes to at least this times the size it resizes to: nearly as fast as 1, and a quarter nearer
 # to the full decode (docs/design/data.md).
@@ -278,9 +277,8 @@ def _foreign_bytes() -> Iterator[None]:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UnreadableImage(f"the file is larger than {MAX_BYTES // 10**9} GB", path)
-        return path.read_bytes()
+        with open_regular(path) as file:
+            return read_part(file)
     except OSError as error:
         raise UnreadableImage((error.strerror or "it cannot be opened").lower(), path) from error
 
@@ -391,14 +389,19 @@ def heif_size(data: bytes) -> tuple[int, int] | None:
     return _heif(data).size if _is_heif(data) else None
 
 
-def pixels_of(data: bytes) -> int:
-    """Return the number of pixels of an image from its header."""
+def image_size(data: bytes) -> tuple[int, int]:
+    """Return width and height of the upright image from its header."""
+    if size := heif_size(data):
+        return size
     if data[:2] == b"\xff\xd8":
         with contextlib.suppress(ValueError):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-            return int(width * height)
-    width, height = heif_size(data) or open_header(data).size
-    return int(width * height)
+            exif = jpeg_blocks(data)[0]
+            return (height, width) if exif and orientation(exif) in (5, 6, 7, 8) else (width, height)
+    image = open_header(data)
+    # `getexif` is avoided where possible: Pillow decodes a whole PNG to look for EXIF data.
+    turn = orientation(image if image.format == "TIFF" else image.info.get("exif", b""))
+    return image.size[::-1] if turn in (5, 6, 7, 8) else image.size
 
 
 def _is_heif(data: bytes) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import atomic_file, check_format, hash_bytes, stamp, to_json
+from lookalike.core.files import atomic_file, check_format, hash_bytes, open_regular, read_part, stamp, to_json
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
@@ -200,16 +200,8 @@ class Table:
 
     def open_bytes(self, i: int) -> bytes:
         """Return the encoded image of a row, from its file or from inside its shard."""
-        path = self._opened(i)
-        if self._value("offset", i) is None:
-            return path.read_bytes()
-        with path.open("rb") as file:
-            file.seek(self._value("offset", i))
-            length = self._value("length", i)
-            data = file.read(length)
-        if len(data) != length:
-            raise OSError(f"{path} ends inside {self._value('path', i)}")
-        return data
+        with open_regular(self._opened(i)) as file:
+            return read_part(file, offset=self._value("offset", i) or 0, length=self._value("length", i))
 
     def box(self, i: int) -> tuple[int, int, int, int] | None:
         """Return x1, y1, x2, y2 of the part of the image that the row is about; None for the whole image."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lookalike.core.errors import LookalikeError, suggest
+from lookalike.core.files import MAX_BYTES
 from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
 from lookalike.core.run import Run
@@ -224,10 +225,10 @@ class Index:
             if fingerprint != self.generation.model.fingerprint:
                 raise wrong_model(self.generation.model, ModelInfo(name=model_name(model), fingerprint=fingerprint))
 
-    def open_bytes(self, record: Record | dict[str, Any]) -> bytes:
+    def open_bytes(self, record: Record | dict[str, Any], *, limit: int = MAX_BYTES) -> bytes:
         """Return the encoded image of a row; files outside the indexed folder are refused, whatever the path says."""
         payload = record.payload if isinstance(record, Record) else record
-        return open_image(self.root, payload)
+        return open_image(self.root, payload, limit=limit)
 
     def unreadable(self) -> list[tuple[str, str]]:
         """Return the files that the last run could not read, with the reasons."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes
+from lookalike.core.files import MAX_BYTES, hash_bytes, open_inside, read_part
 
 # Columns that say how to open an image: stored with a `_` in front, not to filter by.
 _INTERNAL = ("raw_path", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
@@ -85,30 +84,31 @@ def payload_box(payload: dict[str, Any]) -> tuple[int, int, int, int] | None:
     return None if None in corners else corners  # type: ignore[return-value]
 
 
-def open_image(root: Path, payload: dict[str, Any]) -> bytes:
+def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -> bytes:
     """Return the encoded image of a row.
 
     Args:
         root: The image folder.
         payload: The row's payload.
+        limit: Bytes that are read at most.
 
     Returns:
         The bytes of the file, or of its part of a shard.
 
     Raises:
-        LookalikeError: If the file cannot be opened, is not a regular file, or is outside ``root`` (also by a link).
+        LookalikeError: If the file cannot be opened, is not a regular file, is outside ``root`` (also by a link), or is
+            too large (``FileTooLarge``).
     """
     spelling = payload.get("_raw_path")  # the name on disk, where it is not UTF-8
     name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
-    path = root / name
+    length = payload.get("_length")
     try:
-        real = path.resolve(strict=True)
-        if not real.is_relative_to(root.resolve()) or not stat.S_ISREG(real.stat().st_mode):
-            raise LookalikeError(f"`{payload['path']}` is outside the indexed folder.")
-        with real.open("rb") as file:
-            if "_offset" not in payload:
-                return file.read()
-            file.seek(int(payload["_offset"]))
-            return file.read(int(payload["_length"]))
+        with open_inside(root, name) as file:
+            return read_part(
+                file,
+                offset=int(payload.get("_offset") or 0),
+                length=None if length is None else int(length),
+                limit=limit,
+            )
     except OSError as error:
         raise LookalikeError(f"`{payload['path']}` cannot be opened ({error.strerror}).") from error

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.decoding import MAX_BYTES
+from lookalike.core.files import open_regular, read_part
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,6 @@ def _opener(table: Any, index: int) -> Callable[[], bytes]:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Read a file unbuffered, which is faster than ``Path.read_bytes`` for many small files."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        if os.fstat(file.fileno()).st_size > MAX_BYTES:
-            raise OSError(f"larger than {MAX_BYTES // 10**9} GB")
-        return file.read()
+    """Read a regular file of at most 2 GB."""
+    with open_regular(path) as file:
+        return read_part(file)
