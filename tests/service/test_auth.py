@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,8 +137,8 @@ def test_cookies_of_neighbors_on_the_host_do_no_harm(locked: Any) -> None:
 def test_keys_are_kept_as_hashes_and_seen_by_other_processes(home: Path) -> None:
     keys = KeyStore()
     key, secret = keys.create("laptop", "write")
-    text = (home / "keys.json").read_text()
-    assert secret not in text and secret[3:] not in text and (home / "keys.json").stat().st_mode & 0o077 == 0
+    data = (home / "keys.db").read_bytes()
+    assert secret[3:].encode() not in data and (home / "keys.db").stat().st_mode & 0o077 == 0
     other = KeyStore()
     assert other.verify(secret).id == key.id  # type: ignore[union-attr]
     assert other.verify(secret[:-1]) is None and other.verify("") is None and other.verify("\udcff") is None
@@ -163,6 +164,42 @@ def test_every_key_is_compared_in_constant_time(home: Path, monkeypatch: pytest.
     first = len(seen)
     keys.verify("lk_wrong")
     assert first == len(seen) - first >= 4, "a hit and a miss look at every key"
+
+
+def test_keys_made_and_revoked_at_the_same_time_are_neither_lost_nor_back(home: Path) -> None:
+    """Several processes: each has a connection of its own."""
+    stores, made, gone = [KeyStore() for _ in range(4)], [], []
+
+    def work(number: int) -> None:
+        for n in range(8):
+            key, secret = stores[number].create(f"{number}-{n}")
+            if n % 2:
+                stores[(number + 1) % 4].revoke(key.id)
+                gone.append(secret)
+            else:
+                made.append(secret)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == len(gone) == 16 == len(KeyStore().list())
+    assert all(stores[0].verify(secret) for secret in made) and not any(stores[1].verify(secret) for secret in gone)
+    with pytest.raises(LookalikeError, match="already a key of this name"):
+        stores[0].create("0-0")
+
+
+def test_a_damaged_database_of_keys_is_an_answer_with_all_headers(locked: Any, home: Path) -> None:
+    client, service, read, _write = locked
+    service.keys.close()
+    (home / "keys.db").write_bytes(b"no database" * 500)
+    for headers in (bearer(read), {}):
+        answer = client.get(f"{API}/info", headers=headers)
+        assert answer.status_code in (401, 503) and "content-security-policy" in answer.headers
+        assert str(home) not in error_message(answer)
+    assert client.get(f"{API}/info", headers=bearer(read)).status_code == 503
+    (home / "keys.db").unlink()
 
 
 @pytest.mark.parametrize(

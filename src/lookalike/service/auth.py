@@ -5,21 +5,26 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import sqlite3
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import read_json, write_json
 
 COOKIE = "lookalike_session"
 RIGHTS = ("read", "write")
 MAX_SESSIONS = 1_000
 SESSION_SECONDS = 30 * 86_400
+TIME = "%Y-%m-%dT%H:%M:%S%z"
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS keys (id TEXT PRIMARY KEY, name TEXT UNIQUE, rights TEXT, hash TEXT UNIQUE, "
+    "created TEXT, used TEXT)"
+)
 # Open to everybody: the page itself, which then asks for a key, and the health check.
 PUBLIC_PATHS = ("/static/", "/health", "/api/v1/session")
 SCREENS = ("/", "/reports", "/map", "/duplicates", "/runs", "/settings", "/api")
@@ -53,40 +58,46 @@ class Key:
 
 
 class KeyStore:
-    """The API keys of this user, stored as hashes in `keys.json`; a revoked key is refused at once.
+    """The API keys of this user, stored as hashes in a database; a revoked key is refused at once.
 
     Args:
-        path: The file; by default `keys.json` in the user's lookalike folder.
+        path: The database; by default `keys.db` in the user's lookalike folder.
         required: Whether every client needs a key.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from lookalike.service.auth import KeyStore
-        >>> store = KeyStore(Path("keys.json"), required=True)
-        >>> key, secret = store.create("laptop", "write")
-        >>> store.verify(secret).name, store.verify("lk_wrong")
-        ('laptop', None)
-        >>> store.revoke("laptop").rights
-        'write'
     """
 
     def __init__(self, path: Path | None = None, *, required: bool = False) -> None:
-        self.path = path or folders.home() / "keys.json"
+        self.path = path or folders.home() / "keys.db"
         self.required = required
         self.local_key = f"lk_{secrets.token_urlsafe(32)}"  # for `lookalike search` on this machine while we run
         self._lock = threading.RLock()
-        self._keys: list[Key] = []
-        self._stamp: tuple[int, int] | None = None
+        self._connection: sqlite3.Connection | None = None
         self._used: dict[str, str] = {}
         self._sessions: dict[str, tuple[str, float]] = {}  # hash of the cookie -> key id, expiry
 
+    def _execute(self, statement: str, *values: str) -> list[Key]:
+        """Run a statement of one transaction; returns its rows as keys."""
+        with self._lock:
+            try:
+                if self._connection is None:
+                    folders.private_folder(self.path.parent)
+                    self.path.touch(mode=0o600)
+                    self._connection = sqlite3.connect(self.path, timeout=10, check_same_thread=False)
+                    self._connection.execute(SCHEMA)
+                with self._connection as connection:
+                    return [Key(*row) for row in connection.execute(statement, values)]
+            except sqlite3.IntegrityError:
+                raise LookalikeError(
+                    "There is already a key of this name: choose another, or revoke that one."
+                ) from None
+            except (sqlite3.Error, OSError) as error:
+                raise LookalikeError(f"The keys in `{self.path}` cannot be read or written ({error}).") from error
+
+    def _keys(self) -> list[Key]:
+        return self._execute("SELECT * FROM keys ORDER BY rowid") if self.path.exists() else []
+
     def list(self) -> list[Key]:
         """All keys, with the time of their last use."""
-        with self._lock:
-            self._load()
-            for key in self._keys:
-                key.used = max(key.used, self._used.get(key.id, ""))
-            return list(self._keys)
+        return [replace(key, used=max(key.used, self._used.get(key.id, ""))) for key in self._keys()]
 
     def create(self, name: str, rights: str = "read") -> tuple[Key, str]:
         """Create a key with a name of 1 to 60 characters; returns it with its secret, which is not stored."""
@@ -95,38 +106,28 @@ class KeyStore:
         if not 1 <= len(name) <= 60 or not name.isprintable():
             raise LookalikeError("A key needs a name of 1 to 60 characters.")
         secret = f"lk_{secrets.token_urlsafe(32)}"
-        with self._lock:
-            self._load()
-            key = Key(secrets.token_hex(4), name, rights, _hash(secret), time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-            self._keys.append(key)
-            self._save()
+        key = Key(secrets.token_hex(4), name, rights, _hash(secret), time.strftime(TIME))
+        self._execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)", *astuple(key))
         return key, secret
 
     def revoke(self, name: str) -> Key:
-        """Delete a key by its id, or by its name if only one key has it, and return it."""
-        with self._lock:
-            self._load()
-            matches = [key for key in self._keys if name in (key.id, key.name)]
-            if len(matches) != 1:
-                what = "There is no key" if not matches else "More than one key is called"
-                raise LookalikeError(f"{what} `{name}`: `lookalike keys ls` lists them with their ids.")
-            self._keys.remove(matches[0])
-            self._save()
-            return matches[0]
+        """Delete a key by its id or name, and return it."""
+        keys = self._keys()
+        match = next((key for key in keys if key.id == name), None) or next((k for k in keys if k.name == name), None)
+        if match is None:
+            raise LookalikeError(f"There is no key `{name}`: `lookalike keys ls` lists them with their ids.")
+        self._execute("DELETE FROM keys WHERE id = ?", match.id)
+        return match
 
     def verify(self, secret: str) -> Key | None:
         """The key of a secret, or None. All keys are compared in constant time, so timing reveals nothing."""
-        with self._lock:
-            self._load()
-            digest, match = _hash(secret), None
-            if hmac.compare_digest(digest, _hash(self.local_key)):
-                return Key("local", "this machine", "read", "", "")
-            for key in self._keys:
-                if hmac.compare_digest(digest, key.hash):
-                    match = key
-            if match is not None:
-                self._used[match.id] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            return match
+        digest = _hash(secret)
+        local = hmac.compare_digest(digest, _hash(self.local_key))
+        matches = [key for key in self._keys() if hmac.compare_digest(digest, key.hash)]
+        if local:
+            return Key("local", "this machine", "read", "", "")
+        self._used |= {key.id: time.strftime(TIME) for key in matches}
+        return matches[0] if matches else None
 
     def open_session(self, key: Key) -> str:
         """A cookie value that stands for a key until the server ends or the key is revoked."""
@@ -141,40 +142,22 @@ class KeyStore:
 
     def session_key(self, token: str) -> Key | None:
         """The key behind a session's cookie value, or None."""
-        with self._lock:
-            self._load()
-            name, expires = self._sessions.get(_hash(token), ("", 0.0))
-            return next((key for key in self._keys if key.id == name and expires > time.time()), None)
+        name, expires = self._sessions.get(_hash(token), ("", 0.0))
+        return next((key for key in self._keys() if key.id == name), None) if expires > time.time() else None
 
     def close_session(self, token: str) -> None:
         """End a session."""
+        self._sessions.pop(_hash(token), None)
+
+    def close(self) -> None:
+        """Store when keys were last used, and close the database."""
         with self._lock:
-            self._sessions.pop(_hash(token), None)
-
-    def save_usage(self) -> None:
-        """Store when keys were last used."""
-        with self._lock:
-            if self._used and self.list():
-                self._save()
-                self._used.clear()
-
-    def _load(self) -> None:
-        try:
-            stat = self.path.stat()
-        except FileNotFoundError:
-            self._keys, self._stamp = [], None
-            return
-        stamp = (stat.st_mtime_ns, stat.st_size)
-        if stamp != self._stamp:
-            document: dict[str, Any] = read_json(self.path, "file of keys")
-            self._keys = [Key(**row) for row in document["keys"]]
-            self._stamp = stamp
-
-    def _save(self) -> None:
-        folders.private_folder(self.path.parent)
-        write_json(self.path, {"format": 1, "keys": [asdict(key) for key in self._keys]}, private=True)
-        stat = self.path.stat()
-        self._stamp = (stat.st_mtime_ns, stat.st_size)
+            for name, used in self._used.items():
+                self._execute("UPDATE keys SET used = max(used, ?) WHERE id = ?", used, name)
+            self._used.clear()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
 
 def rights_of(scope: Any) -> str:

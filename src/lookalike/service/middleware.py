@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from lookalike.core.errors import LookalikeError
 from lookalike.service.auth import authenticate, required_rights
-from lookalike.service.http_errors import Problem, error_response
+from lookalike.service.http_errors import error_response
 from lookalike.service.limits import RateLimiter, request_cost
 from lookalike.service.uploads import Receive, RequestBody, too_large
 
@@ -44,16 +45,16 @@ REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
+HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+]
 
-access_log = logging.getLogger("lookalike.access")
+access_log, log = logging.getLogger("lookalike.access"), logging.getLogger("lookalike.service")
 _STANDARD_FIELDS = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -85,7 +86,7 @@ class RequestGuard:
         async def add_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 present = {name.lower() for name, _ in message["headers"]}
-                extra = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in present]
+                extra = [(name, value) for name, value in HEADERS if name not in present]
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
@@ -97,19 +98,17 @@ class RequestGuard:
                 await body.refusal(scope, receive, add_headers)
 
         with contextlib.ExitStack() as scope["exit_stack"]:
-            refusal, drained = self._refusal(scope, limit), self.service.limits.document
-            if refusal is None and scope["method"] == "POST" and scope["path"] == UPLOAD_PATH:
-                try:
-                    scope["exit_stack"].enter_context(self.service.search_pool.reserve())
-                except Problem as busy:
-                    refusal = error_response(busy.status, str(busy), retry_after=busy.retry_after)
-                    drained = limit
+            try:
+                refusal = self._refusal(scope, limit)
+            except LookalikeError as error:
+                log.error("the keys cannot be read", extra={"reason": str(error)})
+                refusal = error_response(503, "The keys of this server cannot be read; its log says more.")
             if refusal is None:
                 await self.app(scope, body, guarded_send)
                 return
-        # A client that is refused while still sending may see a broken connection instead of the message. So small
-        # bodies, and images that may be sent again, are read before they are refused; the connection stays open.
-        await body.drain(drained)
+        # A client that is refused while still sending may see a broken connection instead of the message: small
+        # bodies are read before they are refused, and the connection stays open.
+        await body.drain(self.service.limits.document)
         await refusal(scope, receive, add_headers)
 
     def body_limit(self, path: str) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.searching import Index
 from lookalike.searching.folder_watcher import FolderWatcher
@@ -20,6 +22,8 @@ from lookalike.service.open_index import IndexFollower, IndexSwitcher, OpenIndex
 from lookalike.service.reports import Reports
 from lookalike.service.tasks import Jobs
 from lookalike.store import Record
+
+log = logging.getLogger("lookalike.service")
 
 
 @dataclass
@@ -96,7 +100,10 @@ class Service:
 
     def close(self) -> None:
         """Stop all threads and close the index."""
-        self.keys.save_usage()
+        try:
+            self.keys.close()
+        except LookalikeError as error:  # a full or read-only disk
+            log.warning("the last use of keys was not stored", extra={"reason": str(error)})
         self.follower.stop()
         self.jobs.close()
         for pool in (self.search_pool, self.image_pool, self.health_pool):
