@@ -157,6 +157,7 @@ def test_purge_finds_what_left_the_index_before(
     by a service that was started under another name of the folder."""
     from lookalike.searching import duplicates, purge
     from lookalike.service.state import Service
+    from lookalike.service.uploads import SavedQuery
 
     place = update(images, seed=0, store="exact").path
     (tmp_path / "link").symlink_to(place)
@@ -165,7 +166,7 @@ def test_purge_finds_what_left_the_index_before(
         contents = [r.payload["content_id"] for part in service.index.store.scan() for r in part]
         for content in contents:
             service.live.thumbnails.get(content, 96)
-        service.live.queries.keep(np.zeros(48), "hash", 1.0, b"small")
+        service.live.queries.keep(SavedQuery(np.zeros(48), "hash", 1.0), np.zeros((4, 4, 3), np.uint8))
         service.close()
     duplicates(source=images, progress=False)
 

@@ -49,3 +49,16 @@ def test_a_small_part_of_what_was_kept_can_be_asked_by(client: Any) -> None:
     kept = client.post(f"{API}/search", files={"image": ("x.jpg", encoded(1600, 1200))}).json()["query"]["id"]
     assert client.get(f"{API}/search?q={kept}&box=0.3,0.3,0.34,0.34").status_code == 200
     assert client.get(f"{API}/search?q={kept}&box=0.3,0.3,0.302,0.302").status_code == 422
+
+
+@pytest.mark.parametrize("address", ["search", "search?box=0.1,0.1,0.9,0.9", "search?keep=false"])
+def test_an_upload_is_decoded_once(client: Any, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    import simplejpeg
+
+    decoded: list[int] = []
+    real = simplejpeg.decode_jpeg
+    monkeypatch.setattr(
+        simplejpeg, "decode_jpeg", lambda data, *a, **o: (decoded.append(len(data)), real(data, *a, **o))[1]
+    )
+    assert client.post(f"{API}/{address}", files={"image": ("x.jpg", encoded(1600, 1200))}).status_code == 200
+    assert len(decoded) == 1

@@ -13,7 +13,9 @@ import pytest
 from lookalike.service import uploads
 from lookalike.service.http_errors import Problem
 from lookalike.service.image_files import Thumbnails
-from lookalike.service.uploads import SavedQueries
+from lookalike.service.uploads import SavedQueries, SavedQuery
+
+JPEG = b"\xff\xd8"
 
 
 def kept(folder: Path) -> SavedQueries:
@@ -21,9 +23,32 @@ def kept(folder: Path) -> SavedQueries:
 
 
 def keep(questions: SavedQueries) -> str:
-    name = questions.keep(np.zeros(4, np.float32), "hash", 1.0, b"jpeg")
-    assert name is not None
+    name = questions.keep(SavedQuery(np.zeros(4, np.float32), "hash", 1.0), np.zeros((6, 8, 3), np.uint8))
+    questions.write_pending()
     return name
+
+
+def test_a_query_that_waits_to_be_written_can_be_used(tmp_path: Path) -> None:
+    questions = kept(tmp_path)
+    pixels = np.zeros((6, 8, 3), np.uint8)
+    first, second, third = (questions.keep(SavedQuery(np.ones(4, np.float32), "h", 1.5), pixels) for _ in range(3))
+    assert not list(tmp_path.iterdir())
+    assert questions.get(first).ratio == 1.5 and questions.image(second).startswith(JPEG)
+    questions.forget(third)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_disk_that_cannot_be_written_to_ends_keeping_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    questions = kept(tmp_path / "file" / "queries")
+    assert questions.active
+    keep(questions)
+    assert not questions.active and "could not be kept" in caplog.text
+    monkeypatch.setattr(uploads, "RETRY_SECONDS", -1.0)
+    keep(questions)
+    assert questions.active
 
 
 def with_ghosts(patch: pytest.MonkeyPatch, *ghosts: Path) -> None:
@@ -38,7 +63,7 @@ def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: 
     with_ghosts(monkeypatch, tmp_path / "u.0123456789abcdef.jpg")
     questions = kept(tmp_path)
     names = [keep(questions) for _ in range(6)]
-    assert questions.get(names[-1]).hash == "hash" and questions.image(names[-1]) == b"jpeg"
+    assert questions.get(names[-1]).hash == "hash" and questions.image(names[-1]).startswith(JPEG)
 
 
 def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +95,7 @@ def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytes
             for _ in range(25):
                 name = keep(questions)
                 try:
-                    assert len(questions.get(name).vector) and questions.image(name) == b"jpeg"
+                    assert len(questions.get(name).vector) and questions.image(name).startswith(JPEG)
                 except Problem as gone:
                     assert gone.status in (404, 410)
         except BaseException as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from tests.data.test_strip_metadata import silent
 from tests.data.test_thumbnails import talkative
 from tests.searching.fake import FakeEmbedder, install
 from tests.service.conftest import error_message
+from tests.service.test_uploads import memory
 
 FILES = {
     "a b/upright #1?.jpg": ("JPEG", 1),
@@ -55,8 +58,6 @@ def service(folder: Path, home: Path) -> Iterator[Service]:
 
 
 def quoted(name: str) -> str:
-    from urllib.parse import quote
-
     return f"/original/{quote(f'images/{name}')}"
 
 
@@ -143,3 +144,23 @@ def test_without_the_extra_a_phones_image_is_told_what_it_needs(
     answer = TestClient(create_app(service)).post("/api/v1/search", files={"image": ("a.heic", data, "image/heic")})
     assert answer.status_code == 415
     assert error_message(answer) == "a.heic cannot be read: it is HEIC, which needs `pip install 'lookalike[heif]'`."
+
+
+@pytest.mark.parametrize("keep_metadata", [False, True])
+def test_a_file_that_became_huge_or_a_pipe_is_not_read(folder: Path, home: Path, keep_metadata: bool) -> None:
+    service = serving(folder, keep_metadata=keep_metadata)
+    client = TestClient(create_app(service), raise_server_exceptions=False)
+    record = next(r for part in service.index.store.scan() for r in part)
+    path = folder / record.payload["path"]
+    with path.open("r+b") as file:
+        file.truncate(6_000_000_000)
+    thumb = f"/thumb/{record.payload['content_id']}/96.jpg"
+    addresses = (quoted(record.payload["path"]), thumb, f"/api/v1/search?like={quote(record.id)}&box=0,0,0.9,0.9")
+    with memory() as grown:
+        answers = [client.get(address) for address in addresses]
+    assert [answer.status_code // 100 for answer in answers] == [4, 4, 4] and grown() < 100
+    assert "larger than 200 MB" in answers[0].text and str(folder) not in answers[0].text
+    path.unlink()
+    os.mkfifo(path)
+    assert [client.get(address).status_code // 100 for address in addresses] == [4, 4, 4]
+    service.close()

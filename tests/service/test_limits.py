@@ -69,7 +69,7 @@ def test_images_of_the_index_take_what_they_have(
         return work
 
     monkeypatch.setattr(lookalike.data, "thumbnail", counted(lookalike.data.thumbnail))
-    monkeypatch.setattr(uploads, "crop", counted(uploads.crop))
+    monkeypatch.setattr(uploads, "decode_part", counted(uploads.decode_part))
     monkeypatch.setattr(strip_metadata, "without_metadata", counted(strip_metadata.without_metadata))
     asked = addresses(client, 6)[kind]
     codes: list[int] = []
@@ -90,7 +90,11 @@ def test_a_long_file_is_not_read_beside_others(
     monkeypatch.setattr(limits, "BUDGET_WAIT_SECONDS", 0.05)
     read: list[str] = []
     real = service.index.open_bytes
-    monkeypatch.setattr(service.index, "open_bytes", lambda record: (read.append(record.id), real(record))[1])
+    monkeypatch.setattr(
+        service.index,
+        "open_bytes",
+        lambda record, limit: (real(record, limit=limit), read.append(record.id))[0],
+    )
     every = [part[0] for part in addresses(client, 1).values()]
     with budget.take(AREA):
         for address in every:

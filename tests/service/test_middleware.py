@@ -52,11 +52,11 @@ def send(client: Any, data: bytes, name: str = "x.jpg", kind: str = "image/jpeg"
         (b"GIF89a", "cut.gif", 415, "not an image"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "a.svg", 415, "not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "a.eps", 415, "not an image"),
-        (encoded()[:400], "half.jpg", 415, "not an image"),
+        (encoded()[:400], "half.jpg", 415, "half.jpg cannot be read: the file is"),
         (b"\xff\xd8\xff\xe0" + b"\0" * 5000, "zeros.jpg", 415, "not an image"),
         (png(50_000, 50_000), "bomb.png", 413, "pixels"),
         (png(12_000, 12_000), "large.png", 413, "12,000 × 12,000 pixels"),
-        (png(100, 100), "hollow.png", 415, "not an image"),
+        (png(100, 100), "hollow.png", 415, "cut short"),
         (b"x" * 21_000_000, "long.jpg", 413, "the limit is"),
     ],
 )  # fmt: skip

@@ -126,6 +126,19 @@ def served(place: Path, home: Path) -> Iterator[Any]:
     assert not server.thread.is_alive()
 
 
+def test_requests_on_a_kept_connection_do_not_wait_for_acknowledgments(served: Any) -> None:
+    server, _service = served
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        connection.request("GET", f"{API}/session")
+        connection.getresponse().read()
+        times.append(time.perf_counter() - start)
+    connection.close()
+    assert sorted(times)[7] < 0.02, times
+
+
 def light(port: int) -> None:
     """All that needs no image decoded is answered at once."""
     start = time.monotonic()
@@ -155,6 +168,22 @@ def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, m
     helpers.until(lambda: service.search_pool.reserved == 0)
     assert max(gate.sizes) > 1, "what waited went through the model together"
     assert Uploads(server.port, 3, keep=True).join() == {200: 3}
+
+
+def test_an_upload_is_answered_before_it_is_stored(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _service = served
+    released = threading.Event()
+    real = uploads.SavedQueries._write
+
+    def slow(self: uploads.SavedQueries, *args: Any) -> None:
+        assert released.wait(30)
+        real(self, *args)
+
+    monkeypatch.setattr(uploads.SavedQueries, "_write", slow)
+    code, _, text = ask(server.port, "POST", f"{API}/search", form(encoded()), FORM)
+    assert code == 200 and not released.is_set()
+    threading.Timer(0.2, released.set).start()
+    assert ask(server.port, "GET", f"/query/{json.loads(text)['query']['id']}.jpg")[0] == 200
 
 
 def test_large_images_hold_up_nothing_else(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:

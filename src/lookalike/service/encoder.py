@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ import numpy as np
 
 from lookalike.core.device import threads
 from lookalike.service.http_errors import Problem
-from lookalike.service.limits import PIXEL_BUDGET
 
 if TYPE_CHECKING:
     from lookalike.models.inference.pipeline import CropEncoder
@@ -52,33 +50,34 @@ class Encoder:
                 self._model = CropEncoder(self._index.embedder, fast=fast)
             return self._model
 
-    def encode(self, image: Any, timeout: float = 60.0, *, pixels: int = 0) -> np.ndarray:
+    def encode(self, image: Any) -> np.ndarray:
+        """Decode (file content, path or pixels) and embed an image; see `encode_crop`."""
+        return self.encode_crop(self.model().crop(image))
+
+    def encode_crop(self, crop: np.ndarray, timeout: float = 60.0) -> np.ndarray:
         """Embed one image together with those of other requests.
 
         Args:
-            image: File content, path or pixels.
+            crop: The model's input pixels, as of `CropEncoder.crop`.
             timeout: Seconds to wait for the model.
-            pixels: Number of pixels, to be charged to the budget of decoding.
 
         Returns:
             The unit vector.
 
         Shape:
+            - crop: `(size, size, 3)`, uint8.
             - output: `(dim,)`, float32.
 
         Raises:
             Problem: With status 503 if the model takes too long, 400 if the vector is not finite.
         """
-        deadline = time.monotonic() + timeout
-        with PIXEL_BUDGET.take(pixels):
-            crop = self.model().crop(image)
         result: Future[np.ndarray] = Future()
         with self._close_lock:
             if self._closed:  # no thread would answer
                 raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
             self._queue.put((crop, result))
         try:
-            vector = result.result(max(deadline - time.monotonic(), 0.001))
+            vector = result.result(timeout)
         except TimeoutError:
             raise Problem(503, "The model takes too long. Try again in 5 s.", retry_after=5) from None
         if not np.isfinite(vector).all():
@@ -93,7 +92,7 @@ class Encoder:
     def warm(self) -> None:
         """Load the model, prepare it for speed, and run it once."""
         self.model(fast=True)
-        self.encode(np.zeros((32, 32, 3), np.uint8), timeout=600)
+        self.encode_crop(self.model().crop(np.zeros((32, 32, 3), np.uint8)), timeout=600)
 
     def close(self) -> None:
         """Stop the threads after the waiting images."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import FileTooLarge
 from lookalike.service.http_errors import Problem
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 MAX_PIXELS = 120_000_000  # decoded at once by all requests, about 4 bytes each: one very large image at a time
 MAX_PIXELS_PER_IMAGE = 100_000_000  # charged for one image at most, so that small ones need not wait for it
 LARGE_FILE_BYTES = 20_000_000  # a larger file is not even read while others are decoded
+MAX_FILE_BYTES = 200_000_000  # a larger file is not shown
 BUDGET_WAIT_SECONDS = 5.0
 MAX_CLIENTS = 10_000  # remembered by the rate limiter; the least recently seen is dropped first
 P = ParamSpec("P")
@@ -130,14 +134,17 @@ PIXEL_BUDGET = PixelBudget()
 @contextlib.contextmanager
 def open_image(index: Index, record: Record) -> Iterator[bytes]:
     """Yield the file of an indexed image, with its pixels reserved until the block ends."""
-    from lookalike.data.decoding import pixels_of
+    from lookalike.data.decoding import image_size
 
-    if int(record.payload.get("_length") or record.payload.get("_size") or 0) > LARGE_FILE_BYTES:
+    try:
+        data = index.open_bytes(record, limit=LARGE_FILE_BYTES)
+    except LookalikeError as error:
+        if not isinstance(error.__cause__, FileTooLarge):
+            raise
         with PIXEL_BUDGET.take(MAX_PIXELS_PER_IMAGE):
-            yield index.open_bytes(record)
+            yield index.open_bytes(record, limit=MAX_FILE_BYTES)
         return
-    data = index.open_bytes(record)
-    with PIXEL_BUDGET.take(pixels_of(data)):
+    with PIXEL_BUDGET.take(math.prod(image_size(data))):
         yield data
 
 
@@ -147,34 +154,24 @@ class WorkerPool:
     Args:
         threads: Number of threads.
         capacity: Tasks that may run or wait; further ones are refused with status 503.
+
+    Attributes:
+        reserved: Places taken, counted in the event loop.
     """
 
     def __init__(self, threads: int, capacity: int) -> None:
         self.threads, self.capacity, self.reserved = threads, capacity, 0
         self._pool = ThreadPoolExecutor(threads, "lookalike-worker")
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def reserve(self) -> Iterator[None]:
-        """Reserve a place until the block ends; `Problem` 503 if all places are taken."""
-        with self._lock:
-            if self.reserved >= self.capacity:
-                raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
-            self.reserved += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.reserved -= 1
-
-    async def run_reserved(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in the pool for a caller that has reserved a place."""
-        return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Reserve a place and run a function in the pool."""
-        with self.reserve():
-            return await self.run_reserved(function, *args, **kwargs)
+        """Run a function in the pool; `Problem` 503 if all places are taken."""
+        if self.reserved >= self.capacity:
+            raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
+        self.reserved += 1
+        try:
+            return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+        finally:
+            self.reserved -= 1
 
     def close(self) -> None:
         """Finish running tasks; those that wait are dropped."""

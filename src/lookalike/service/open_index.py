@@ -141,6 +141,7 @@ class OpenIndex:
 
     def close(self) -> None:
         """Close the encoder and the index."""
+        self.queries.write_pending()
         self.encoder.close()
         self.index.close()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
+import logging
 import re
 import secrets
 import threading
 import time
-import warnings
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +26,18 @@ if TYPE_CHECKING:
     from lookalike.service.encoder import Encoder
 
 MAX_IMAGE_PIXELS = 100_000_000
-MIN_CROP_SIDE = 32  # pixels on the short side of a crop
+MIN_SIDE = 32  # pixels on the short side of a part
 BODY_SECONDS = 30.0  # of silence while a body is sent
 MIN_BYTES_PER_SECOND = 20_000  # a client at this speed never times out
 MAX_SAVED = 1_000  # saved queries
 TRIM_EVERY, TRIM_SECONDS = 20, 60.0  # delete old ones after so many uploads, or seconds
+STORED_SIDE = 512  # longer side in pixels of a saved query
+MAX_PENDING = 32  # queries that wait to be written
+RETRY_SECONDS = 60.0  # without saving queries after the disk was full or could not be written to
 QUERY_ID = re.compile(r"u\.[0-9a-f]{16}")
 Region = tuple[float, float, float, float]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+log = logging.getLogger("lookalike.service")
 
 
 class RequestBody:
@@ -113,7 +116,9 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
             ...
         lookalike.service.http_errors.Problem: notes.txt is not an image this server can read (...).
     """
-    from lookalike.data.decoding import UnreadableImage, heif_size
+    from PIL import Image
+
+    from lookalike.data.decoding import UnreadableImage, image_size
 
     shown = _shown(name)
     if not data:
@@ -121,10 +126,11 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
     if len(data) > limit:
         raise Problem(413, f"This image has {format_bytes(len(data))}; the limit is {format_bytes(limit)}.")
     try:
-        size = heif_size(data)
+        width, height = image_size(data)
     except UnreadableImage as error:
-        raise Problem(415, f"{shown} cannot be read: {error.reason}.") from None
-    width, height = size or _header_size(data, name)
+        if isinstance(error.__cause__, Image.DecompressionBombError):
+            raise Problem(413, f"This image has far too many pixels; the limit is {MAX_IMAGE_PIXELS:,}.") from None
+        raise unreadable(name, error.reason) from None
     if width * height > MAX_IMAGE_PIXELS:
         raise Problem(
             413, f"This image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS:,} pixels in total."
@@ -132,59 +138,46 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
     return width, height
 
 
-def _header_size(data: bytes, name: str) -> tuple[int, int]:
-    from PIL import Image, UnidentifiedImageError
-
-    from lookalike.data.decoding import FORMATS, orientation
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=list(FORMATS)) as image:
-                # `getexif` is avoided where possible: Pillow decodes a whole PNG to look for EXIF data.
-                exif_orientation = orientation(image if image.format == "TIFF" else image.info.get("exif", b""))
-                return image.size[::-1] if exif_orientation in (5, 6, 7, 8) else image.size
-    except Image.DecompressionBombError:
-        raise Problem(413, f"This image has far too many pixels; the limit is {MAX_IMAGE_PIXELS:,}.") from None
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError):
-        raise unreadable(name) from None
-
-
-def crop(
-    data: bytes, region: Region, side: float, *, within: Sequence[float] | None = None, smallest: int = MIN_CROP_SIDE
-) -> np.ndarray:
-    """Decode a part of an image.
+def decode_part(
+    data: bytes, region: Region | None, side: float, *, within: Sequence[float] | None = None, smallest: int = MIN_SIDE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Decode an image once, as a whole and a part of it.
 
     Args:
         data: Content of the image file.
-        region: Left, top, right and bottom as fractions from 0 to 1.
+        region: Left, top, right and bottom of the part as fractions from 0 to 1; None is the whole image.
         side: Short side that the part needs; the image may be decoded at a lower resolution that leaves it.
-        within: The box in pixels that `region` refers to; by default the whole image.
-        smallest: Short side in pixels below which the part is refused.
+        within: The box in pixels that stands for the whole image.
+        smallest: Short side in pixels below which a part is refused.
 
     Returns:
-        Pixels of the part.
+        Pixels of the whole image, and of the part.
 
     Shape:
-        - output: `(height, width, 3)`, uint8.
+        - output: `(height, width, 3)` each, uint8.
 
     Raises:
         Problem: With status 422 if the part is too small.
     """
     from lookalike.data import decode
 
+    if region is None:
+        pixels = decode(data, box=within, min_side=side)
+        return pixels, pixels
     x1, y1, x2, y2 = region
     pixels = decode(data, box=within, min_side=max(side, smallest) / min(x2 - x1, y2 - y1))
     height, width = pixels.shape[:2]
     left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
     if min(right - left, bottom - top) < min(smallest, width, height):
         raise Problem(422, f"This part is too small to search by; it needs at least {smallest} pixels.")
-    return np.ascontiguousarray(pixels[top:bottom, left:right])
+    return pixels, pixels[top:bottom, left:right]
 
 
-def unreadable(name: str) -> Problem:
-    """The error for a file that is not a readable image."""
-    return Problem(415, f"{_shown(name)} is not an image this server can read ({readable()}).")
+def unreadable(name: str, reason: str) -> Problem:
+    """The error for a file that is not an image, or a damaged one."""
+    if reason.startswith(("it is not an image", "it holds")):
+        return Problem(415, f"{_shown(name)} is not an image this server can read ({readable()}).")
+    return Problem(415, f"{_shown(name)} cannot be read: {reason}.")
 
 
 def readable() -> str:
@@ -216,6 +209,9 @@ class SavedQuery:
 class SavedQueries:
     """A folder of uploaded queries: a small JPEG and the embedding of each.
 
+    A query is answered first and written afterwards (`write_pending`). While the folder cannot be written to, queries
+    are answered without being kept.
+
     Args:
         folder: Where they are stored.
         days: Days for which they are kept; 0 keeps none.
@@ -225,27 +221,47 @@ class SavedQueries:
 
     def __init__(self, folder: Path, *, days: float, model: str, encoder: Encoder) -> None:
         self.folder, self.days, self.model, self.encoder = folder, days, model, encoder
-        self._lock, self._uploads, self._trimmed = threading.Lock(), 0, -TRIM_SECONDS
-        if days > 0:
-            private_folder(folder)
+        self._lock, self._write_lock = threading.Lock(), threading.Lock()
+        self._pending: dict[str, tuple[SavedQuery, np.ndarray]] = {}
+        self._uploads, self._trimmed, self._retry_at = 0, -TRIM_SECONDS, 0.0
 
-    def keep(self, vector: np.ndarray, hash_: str, ratio: float, jpeg: bytes) -> str | None:
-        """Store a query and return its id, or None where queries are not kept.
+    @property
+    def active(self) -> bool:
+        """Whether queries are kept now."""
+        return self.days > 0 and time.monotonic() >= self._retry_at
 
-        Args:
-            vector: Embedding of the image.
-            hash_: Hash of the uploaded file.
-            ratio: Width divided by height.
-            jpeg: A small copy of the image.
-        """
-        if self.days <= 0:
-            return None
-        self._trim()
+    def keep(self, query: SavedQuery, pixels: np.ndarray) -> str:
+        """Take a query and a copy of its image to be written, and return its id."""
         name = f"u.{secrets.token_hex(8)}"
-        write_bytes(self.folder / f"{name}.jpg", jpeg, private=True)
-        document = {"vector": [float(x) for x in vector], "hash": hash_, "ratio": ratio, "model": self.model}
-        write_json(self.folder / f"{name}.json", document, private=True)
+        with self._lock:
+            self._pending[name] = (query, pixels)
+            behind = len(self._pending) > MAX_PENDING
+        if behind:
+            self.write_pending()
         return name
+
+    def write_pending(self) -> None:
+        """Write the queries that were taken since."""
+        with self._write_lock:
+            while self._pending:
+                with self._lock:
+                    name, (query, pixels) = next(iter(self._pending.items()))
+                try:
+                    self._write(name, query, pixels)
+                except (LookalikeError, OSError) as error:
+                    self._retry_at = time.monotonic() + RETRY_SECONDS
+                    log.warning("a query could not be kept", extra={"reason": str(error)})
+                finally:
+                    with self._lock:
+                        del self._pending[name]
+
+    def _write(self, name: str, query: SavedQuery, pixels: np.ndarray) -> None:
+        from lookalike.data import thumbnail
+
+        private_folder(self.folder)
+        self._trim()
+        write_bytes(self.folder / f"{name}.jpg", thumbnail(pixels, STORED_SIDE), private=True)
+        write_json(self.folder / f"{name}.json", {**asdict(query), "model": self.model}, private=True)
 
     def get(self, name: str) -> SavedQuery:
         """Load a query by its id; `Problem` 410 if it has expired or was deleted."""
@@ -284,18 +300,21 @@ class SavedQueries:
                 path.unlink(missing_ok=True)
 
     def _path(self, name: str, suffix: str) -> Path | None:
+        """The file of a query, which is written now if it was not yet; None if this is no id."""
+        if name in self._pending:
+            self.write_pending()
         return self.folder / f"{name}{suffix}" if QUERY_ID.fullmatch(name) else None
 
     def _expired(self, path: Path) -> bool:
         return time.time() - last_used(path) > self.days * 86_400  # also true if it does not exist
 
     def _trim(self) -> None:
-        """Now and then, delete expired queries and those over the limit; safe with several threads and servers."""
-        with self._lock:
-            self._uploads += 1
-            if self._uploads < TRIM_EVERY and time.monotonic() < self._trimmed + TRIM_SECONDS:
-                return
-            self._uploads, self._trimmed = 0, time.monotonic()
+        """Now and then, delete expired queries and those over the limit; safe with several servers."""
+        self._uploads += 1
+        if self._uploads < TRIM_EVERY and time.monotonic() < self._trimmed + TRIM_SECONDS:
+            return
+        self._uploads, self._trimmed = 0, time.monotonic()
         files = sorted(self.folder.glob("u.*.jpg"), key=last_used)
         for path in [p for p in files if self._expired(p)] + files[: max(0, len(files) - MAX_SAVED + 1)]:
-            self.forget(path.stem)
+            for suffix in (".json", ".jpg"):
+                path.with_suffix(suffix).unlink(missing_ok=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
+import orjson
 import pydantic
 from fastapi import Depends, Query, Request, Response
 
-from lookalike.core.files import hash_bytes, printable, to_plain
+from lookalike.core.files import hash_bytes, printable, to_json, to_plain
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service
@@ -51,9 +52,17 @@ ServiceDep = Annotated[Service, Depends(service_of)]
 IndexDep = Annotated[OpenIndex, Depends(live_of)]
 
 
+def json_bytes(document: Any) -> bytes:
+    """A document as JSON; numbers that are not finite become null, names that are not UTF-8 are made printable."""
+    try:
+        return orjson.dumps(document, to_json, orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        return printable(json.dumps(to_plain(document), ensure_ascii=False)).encode()
+
+
 def tagged(request: Request, document: Any) -> Response:
     """A JSON response with an ETag, or 304 if the client has it already."""
-    body = printable(json.dumps(to_plain(document), ensure_ascii=False)).encode()
+    body = json_bytes(document)
     etag = f'"{hash_bytes(body)}"'
     headers = {"ETag": etag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == etag:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, File, Request, Response, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field, FiniteFloat
+from starlette.background import BackgroundTask
 
 from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
@@ -21,7 +21,7 @@ from lookalike.searching import Hits, Index
 from lookalike.searching.payload import payload_box
 from lookalike.searching.query import MAX_HITS, Query
 from lookalike.service import uploads
-from lookalike.service.api.common import Count, Filters, IndexDep, Names, ServiceDep, parse_box
+from lookalike.service.api.common import Count, Filters, IndexDep, Names, ServiceDep, json_bytes, parse_box
 from lookalike.service.auth import rights_of
 from lookalike.service.http_errors import Problem
 from lookalike.service.limits import PIXEL_BUDGET, open_image
@@ -34,7 +34,8 @@ Box = Annotated[str | None, fastapi.Query(max_length=100, description="x1,y1,x2,
 Text = Annotated[str | None, fastapi.Query(max_length=500, description="A text, if `info.text` is true")]
 T = TypeVar("T")
 MIN_STORED_SIDE = 4  # pixels of a part of a stored upload, which is small: a part that was large enough has fewer there
-STORED_SIDE = 512  # longer side in pixels of a stored upload
+MIN_STORED_LENGTH = 384  # longer side in pixels that a stored upload has at least, where the image has as many
+MAX_PENDING_BYTES = 4_000_000  # of pixels that wait to be stored
 SAMPLED = 400  # images among which different ones are chosen
 
 
@@ -122,14 +123,15 @@ class Reference:
                 vectors.insert(0, upload.vector)
                 identical.add(upload.hash)
             else:
-                part = uploads.crop(live.queries.image(self.q), box, live.min_side, smallest=MIN_STORED_SIDE)
+                stored = live.queries.image(self.q)
+                part = uploads.decode_part(stored, box, live.min_side, smallest=MIN_STORED_SIDE)[1]
                 vectors.insert(0, live.encoder.encode(part))
             description = {"kind": "upload", "id": self.q, "ratio": upload.ratio}
         elif self.like:
             description = {"kind": "item", **card(rows[0])}
             if box is not None:
                 with open_image(live.index, rows[0]) as data:
-                    part = uploads.crop(data, box, live.min_side, within=payload_box(rows[0].payload))
+                    part = uploads.decode_part(data, box, live.min_side, within=payload_box(rows[0].payload))[1]
                 vectors[0] = live.encoder.encode(part)
         elif self.text and self.text.strip():
             vectors.insert(0, live.index.embed_text(self.text))
@@ -227,40 +229,42 @@ async def search_by_upload(
         data = image.file.read()  # uploads that wait for their turn are on disk
         where, region = live.where(f), parse_box(box)
         like, unlike = ([live.record(name) for name in names] for names in (more, less))
-        description, vector = _embed_upload(service, live, data, image.filename or "", region, keep)
-        vectors = [vector, *(record.vector for record in like if record.vector is not None)]
-        identical = {hash_bytes(data)} if region is None else set()
+        query, query_id = _embed_upload(service, live, data, image.filename or "", region, keep)
+        description = {"kind": "upload", "id": query_id, "ratio": query.ratio}
+        vectors = [query.vector, *(record.vector for record in like if record.vector is not None)]
+        identical = {query.hash} if region is None else set()
         examples = Examples(description, vectors, like, unlike, _content_ids(like + unlike), identical, start)
-        return examples.respond(service, live, k, where)
+        response = examples.respond(service, live, k, where)
+        if query_id:
+            response.background = BackgroundTask(live.queries.write_pending)
+        return response
 
-    return await service.search_pool.run_reserved(run)
+    return await service.search_pool.run(run)
 
 
 def _embed_upload(
     service: Service, live: OpenIndex, data: bytes, name: str, region: uploads.Region | None, keep: bool
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Description and vector of an uploaded image, which is stored if it is to be kept."""
-    from lookalike.data import UnreadableImage, thumbnail
-    from lookalike.data.decoding import shrink
+) -> tuple[uploads.SavedQuery, str | None]:
+    """Decode and embed an uploaded image; returns it and, if it is kept, its id."""
+    from lookalike.data.decoding import UnreadableImage, shrink
 
     width, height = uploads.check(data, name, limit=service.limits.upload)
+    keep = keep and live.queries.active
+    side = live.min_side
+    if keep:  # one decode serves the model and the stored copy
+        fraction = 1.0 if region is None else min(region[2] - region[0], region[3] - region[1])
+        side = max(side, MIN_STORED_LENGTH * fraction * min(width, height) / max(width, height))
     try:
-        if region is None:
-            vector = live.encoder.encode(data, pixels=width * height)
-        else:
-            with PIXEL_BUDGET.take(width * height):
-                part = uploads.crop(data, region, live.min_side)
-            vector = live.encoder.encode(part)
-        query_id = None
-        if keep and live.queries.days > 0:
-            with PIXEL_BUDGET.take(width * height):
-                pixels = shrink(data, STORED_SIDE, of=max)
-            height, width = pixels.shape[:2]
-            jpeg = thumbnail(pixels, STORED_SIDE)
-            query_id = live.queries.keep(vector, hash_bytes(data), round(width / height, 4), jpeg)
-    except UnreadableImage:
-        raise uploads.unreadable(name) from None
-    return {"kind": "upload", "id": query_id, "ratio": round(width / height, 4)}, vector
+        with PIXEL_BUDGET.take(width * height):
+            pixels, part = uploads.decode_part(data, region, side)
+            if pixels.nbytes > MAX_PENDING_BYTES:
+                pixels = shrink(pixels, uploads.STORED_SIDE, of=max)
+            crop = live.encoder.model().crop(part)
+            del part
+    except UnreadableImage as error:
+        raise uploads.unreadable(name, error.reason) from None
+    query = uploads.SavedQuery(live.encoder.encode_crop(crop), hash_bytes(data), round(width / height, 4))
+    return query, live.queries.keep(query, pixels) if keep else None
 
 
 @router.get("/search")
@@ -286,7 +290,7 @@ def _respond(hits: Hits, query: dict[str, Any], **fields: Any) -> Response:
     del document["index"]  # a path on the server
     document["query"] = query
     document["hits"] = [line | thumbnail_fields(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
-    return Response(json.dumps(document | fields, ensure_ascii=False), media_type="application/json")
+    return Response(json_bytes(document | fields), media_type="application/json")
 
 
 @router.get("/items")
