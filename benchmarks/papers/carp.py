@@ -310,7 +310,7 @@ CLAIMS = [
     _claim(
         "11-small-batch",
         "A small batch wants a smaller block.",
-        "section 4.5, without numbers",
+        "section 6.2, without numbers",
         f"{SET}, but batch 16 and 128, N_B {SMALL_BLOCK} and 512",
         small_batch_small_block,
     ),

@@ -173,7 +173,7 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
     def work(z: Any, labels: Any, near: Any, there: Any) -> float:
         leaf = z.clone().requires_grad_()
         if who == "blocks":
-            value = full_pass(leaf, leaf, near, labels, there, temperature=TEMPERATURE).divergence.mean()
+            value = full_pass(leaf, leaf, near, labels, there, temperature=TEMPERATURE)[0].mean()
         else:
             value = plain_divergence(leaf, near).mean()
         value.backward()

@@ -238,6 +238,21 @@ def test_self_similarity_equals_its_twin():
     assert diva.self_similarity_loss(rows(5), keys, queue[:0]).item() == 0
 
 
+def test_keys_beyond_the_cutoff_weigh_nothing_in_self_similarity():
+    """One key at a right angle to one query and opposite to the other, one opposite to both."""
+    queries = torch.tensor([[1.0, 0.0], [0.8, 0.6]]).double()
+    queue = torch.tensor([[0.3, 0.9539392], [-0.9486833, -0.3162278]]).double()
+    distances = (queries[:, None] - queue).norm(dim=2)
+    assert (distances[:, 0] < 1.4).all() and (distances[:, 1] > 1.4).all()
+    moved = queue.clone()
+    moved[0] = torch.tensor([-0.1, 0.9949874])  # beyond the cutoff of the first query only
+    assert (queries - moved[0]).norm(dim=1)[0] > 1.4 > (queries - moved[0]).norm(dim=1)[1]
+    cosines = queries @ moved.T
+    logits = torch.stack([torch.ones(2).double(), torch.tensor([0.0, cosines[1, 0]]), cosines[:, 1] / 2], 1) / 0.1
+    expected = torch.nn.functional.cross_entropy(logits, torch.zeros(2, dtype=torch.long))
+    assert diva.self_similarity_loss(queries, queries, moved, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_decorrelation_and_the_turned_gradient():
     main, other = rows(4, 3).requires_grad_(), rows(4, 3, 5).requires_grad_()
     value = diva.decorrelation_loss(diva.reverse_gradient(main), diva.reverse_gradient(other))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tests.naive import losses as naive
@@ -100,3 +102,16 @@ def test_proxies_come_from_their_own_stream():
 def test_a_misspelt_miner_is_answered_with_the_nearest():
     with pytest.raises(LookalikeError, match="did you mean `semihard`"):
         TripletLoss(miner="semi-hard")
+
+
+def test_arcface_beyond_pi_minus_the_margin_is_the_authors_linear_form():
+    from lookalike.losses import ArcFaceLoss
+
+    loss = ArcFaceLoss(2, 2, scale=4.0, margin=0.5)
+    with torch.no_grad():
+        loss.loss.W.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    for angle in (1.0, 2.5, 2.8, 3.1):
+        z = torch.tensor([[math.cos(angle), math.sin(angle)]])
+        own = math.cos(angle + 0.5) if angle <= math.pi - 0.5 else math.cos(angle) - 0.5 * math.sin(0.5)
+        expected = math.log1p(math.exp(4 * (math.sin(angle) - own)))
+        assert loss(z, torch.tensor([0])).item() == pytest.approx(expected, rel=1e-5)

@@ -29,6 +29,7 @@ DRIFTS = {
     "auto": {"drift": "axbn", "r": "auto"},
     "noise": {"drift": "axbn", "r": 40.0, "interval": 4, "interval_mode": "noise"},
     "ema": {"drift": "ema", "beta": 0.7},
+    "shrink": {"drift": "shrink"},
     "store": {"drift": "xbn", "renorm": "store"},
 }
 
@@ -343,7 +344,7 @@ def test_a_image_is_not_compared_with_itself(loss):
 @pytest.mark.parametrize("drift", [None, "xbn"])
 def test_the_loss_of_the_batch_can_be_added(loss, drift):
     plain = CrossBatchMemory(loss, 6, 17, drift=drift)
-    star = CrossBatchMemory(loss, 6, 17, drift=drift, batch_loss=True, memory_weight=0.5)
+    star = CrossBatchMemory(loss, 6, 17, drift=drift, batch_loss=True, weight=0.5)
     for rows, labels, _ in stream(5, 6, 6):
         mine, other = (rows.clone().requires_grad_() for _ in range(2))
         value = star(mine, labels)
@@ -457,7 +458,7 @@ def test_wrong_arguments_are_answered_with_a_sentence():
             make()(bad, labels)
     with pytest.raises(LookalikeError, match="labels"):
         make()(rows, labels[:2])
-    with pytest.raises(LookalikeError, match="did you mean `axbn`"):
+    with pytest.raises(LookalikeError, match=r"is 'axbnn': input should be .*'axbn'"):
         make(drift="axbnn")
     for settings in ({"r": "some"}, {"r": -1.0}, {"interval": 0}, {"interval_mode": "x"}):
         with pytest.raises(LookalikeError):

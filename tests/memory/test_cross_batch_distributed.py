@@ -19,7 +19,7 @@ CASES = {
     "fused, one process without negatives": {"drift": "xbn", "apart": True},
     "foreign loss": {"drift": "xbn", "loss": "ntxent"},
     "foreign loss, ids, mask": {"loss": "ntxent", "ids": True, "mask": True},
-    "batch loss added": {"drift": "xbn", "batch_loss": True, "memory_weight": 0.5, "ids": True},
+    "batch loss added": {"drift": "xbn", "batch_loss": True, "weight": 0.5, "ids": True},
     "pairs from outside": {"loss": "ntxent", "outer": True},
 }
 

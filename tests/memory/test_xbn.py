@@ -117,6 +117,7 @@ RULES = {
         ("axbn", 1.0, 40.0, 1.0, 3, "noise"),
     ),
     "ema": ({"drift": "ema", "beta": 0.5}, ("ema", 0.5)),
+    "shrink": ({"drift": "shrink"}, "shrink"),
     "xbn stored unit": ({"drift": "xbn", "renorm": "store"}, "xbn"),
     "xbn n-1": ({"drift": "xbn", "correction": 1}, "xbn"),
 }
@@ -140,7 +141,7 @@ def test_each_rule_equals_its_loops(name, mined, with_ids):
     settings, rule = RULES[name]
     miner = PairMarginMiner() if mined else None
     memory = CrossBatchMemory(SupConLoss(0.1), 6, 17, miner=miner, **settings)
-    twin = naive.Memory(17, rule, memory.correction, memory.renorm)
+    twin = naive.Memory(17, rule, memory.settings.correction, memory.settings.renorm)
     margins = {"pos_margin": 0.2, "neg_margin": 0.8} if mined else {}
     for rows, labels, ids in stream(12, 5, 6, sizes=[5, 5, 4, 1, 5, 20]):
         ids = ids if with_ids else None

@@ -218,7 +218,7 @@ def test_what_is_asked_for_is_taken_or_refused():
         choose_blocks(100, 64, 4096, 3)
     with pytest.raises(LookalikeError, match="A block of 1"):
         make(block_size=1)
-    with pytest.raises(LookalikeError, match="larger than the number of prototypes"):
+    with pytest.raises(LookalikeError, match="cannot be divided into blocks"):
         make(block_size=16)
     with pytest.raises(LookalikeError, match="cannot be divided into blocks"):
         choose_blocks(100, 64, 13 * 2 + 1 + 2)

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from tests.methods.test_common import CLASSES, DIM, WIDTH, batch, context
+from tests.methods.test_common import CLASSES, DIM, context
 from tests.naive import dmcac as naive
 from torch.nn.functional import normalize
 
@@ -55,11 +55,7 @@ def step(method: DMCAC, number: int = 1, **of):
     method.context.step, method.context.logs = number, {}
     z, rows = queries(method, **of)
     z.requires_grad_()
-    given = {"z": z}
-    if method.settings.head_input == "raw":
-        given["norm"] = torch.linspace(5, 20, z.shape[0] * z.shape[1]).view(z.shape[:2])
-        method.encode_rows = lambda ids: (method.context.encode(ids), torch.linspace(4, 9, len(ids)))
-    loss = method.loss(given, rows)
+    loss = method.loss({"z": z}, rows)
     loss.backward()
     method.after_backward()
     return loss, z
@@ -192,12 +188,12 @@ def test_everything_promised_is_logged():
     )
 
 
-@pytest.mark.parametrize("head_input", ["unit", "raw"])
+@pytest.mark.parametrize("scale", [1.0, 16.0])
 @pytest.mark.parametrize("name", ["divergence", "classes", "attention"])
-def test_gradient_norms_are_those_of_each_term_along_the_sphere(name, head_input):
-    whole = make(head_input=head_input)
+def test_gradient_norms_are_those_of_each_term_along_the_sphere(name, scale):
+    whole = make(head_scale=scale)
     step(whole)
-    alone = make(head_input=head_input, weights={n: float(n == name) for n in ("divergence", "classes", "attention")})
+    alone = make(head_scale=scale, weights={n: float(n == name) for n in ("divergence", "classes", "attention")})
     _, z = step(alone)
     rows = z.detach()
     along = z.grad - (z.grad * rows).sum(-1, keepdim=True) * rows
@@ -320,20 +316,17 @@ def test_full_retrieval_with_gradient_sends_the_database_its_own():
     assert torch.allclose(sent[1][1].double(), torch.autograd.grad(slow, rows)[0], rtol=1e-3, atol=1e-7)
 
 
-def test_raw_rows_are_as_long_as_the_head_makes_them():
-    place = context()
-    method = DMCAC(DMCACSettings.parse({"k": 2, "head_input": "raw"}), place)
-    images = torch.randn(12, WIDTH, generator=torch_rng(2, "pictures"))
-    found = method.embed(batch())
-    raw = place.model.head(place.model.pooled_from("", batch().views[1]))
-    assert torch.allclose(found["norm"][:, 1], raw.norm(dim=1))
-    place.step = 1
-    loss = method.loss(found, Batch((), "pooled", batch().labels, batch().ids))
-    wanted = place.model.head(place.model.pooled_from("", images[method.split.database])).norm(dim=1)
-    assert torch.allclose(method.norms, wanted)
-    loss.backward()
-    unit = DMCAC(DMCACSettings.parse({"k": 2}), context())
-    assert unit.loss({"z": found["z"].detach()}, batch()).item() != pytest.approx(loss.item())
+def test_the_head_scale_is_a_factor_of_queries_and_database():
+    plain, scaled = make(), make(head_scale=4.0)
+    logs = [step(method) and method.context.logs for method in (plain, scaled)]
+    assert logs[0]["term/divergence"] == logs[1]["term/divergence"]
+    with torch.no_grad():  # W_ce z, W_q z · W_k d and W_v d: every matrix meets the scale once
+        for parameter in (plain.heads.classifier, plain.heads.query, plain.heads.key, plain.heads.value):
+            parameter.mul_(4.0)
+    step(plain)
+    for term in ("classes", "attention"):
+        assert plain.context.logs[f"term/{term}"] == pytest.approx(logs[1][f"term/{term}"], rel=1e-5)
+        assert logs[0][f"term/{term}"] != pytest.approx(logs[1][f"term/{term}"], rel=1e-3)
 
 
 def test_views_the_first_plain():

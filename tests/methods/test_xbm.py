@@ -9,11 +9,12 @@ from tests.methods.test_common import DIM, batch, context
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.methods import Batch
-from lookalike.methods.xbm import XBM, MemorySettings, XBMSettings
+from lookalike.methods.xbm import AXBN, XBM, XBN, XBMMemorySettings
 
 
-def make(around=None, **settings) -> XBM:
-    return XBM(XBMSettings.parse({"miner": {"kind": "none"}, **settings}), around or context())
+def make(around=None, method=XBM, memory=None, **settings) -> XBM:
+    memory = {"warmup_steps": 0, "fill": False, **(memory or {})}
+    return method(method.Settings.parse({"miner": {"kind": "none"}, "memory": memory, **settings}), around or context())
 
 
 def step(method: XBM, number: int) -> float:
@@ -36,7 +37,7 @@ def step(method: XBM, number: int) -> float:
     ],
 )
 def test_a_memory_is_a_share_or_a_number_and_at_least_a_batch(size, images, rows):
-    assert MemorySettings(size=size).num_rows(images, 64) == rows
+    assert XBMMemorySettings(size=size).num_rows(images, 64) == rows
 
 
 def test_without_a_memory_only_the_batch_is_compared():
@@ -129,3 +130,83 @@ def test_wrong_settings_are_sentences():
         make(memory={"drfit": "xbn"})
     with pytest.raises(LookalikeError, match="drift"):
         make(memory={"drift": "kalman"})
+
+
+@pytest.mark.parametrize(("method", "drift"), [(XBM, "none"), (XBN, "xbn"), (AXBN, "axbn")])
+def test_a_method_is_what_its_name_says(method, drift):
+    made = make(method=method, memory={"size": 36})
+    assert made.memory.settings.drift == drift and (made.memory.drift is None) == (drift == "none")
+    assert make(method=method, memory={"drift": "shrink"}).memory.settings.drift == "shrink"
+    stored = [(step(made, number), made.memory.rows)[1] for number in (1, 2, 3)]
+    assert torch.equal(stored[2][:24], stored[1]) == (drift == "none")
+
+
+def test_the_memory_waits_until_the_drift_is_small_for_its_age():
+    around = context()
+    around.steps = 100
+    method = make(around, memory={"size": 48, "warmup_steps": "auto", "fill": True})  # rows of 2 steps' mean age
+    assert int(method.start_step) == 51
+    for number, drift in ((10, 0.01), (20, 0.3), (30, 0.2)):
+        around.step = number
+        assert method.needs_drift() == (number >= 20)
+        if method.needs_drift():
+            method.on_drift(drift)
+    assert int(method.start_step) == 31
+    saved = method.state_dict()
+    again = make(around, memory={"size": 48, "warmup_steps": "auto", "fill": True})
+    again.load_state_dict(saved)
+    for made in (method, again):
+        step(made, 30)
+        assert made.memory.count == 0
+        step(made, 31)
+        assert made.memory.count > 12 and not made.needs_drift()  # filled
+    slow = make(around, memory={"size": 48, "warmup_steps": "auto"})
+    around.step = 40
+    slow.on_drift(0.5)
+    assert int(slow.start_step) == 51  # half of the training at most
+
+
+def test_with_a_frozen_backbone_rows_are_corrected_only_if_they_age():
+    def frozen(method):
+        around = context()
+        around.model.backbone.requires_grad_(False)
+        return make(around, method=method, memory={"size": 120})
+
+    assert not frozen(XBM).needs_drift() and make(method=XBN).memory.corrects
+    method = frozen(XBN)
+    for number in range(1, 11):
+        step(method, number)
+    rows = method.memory.rows
+    assert torch.allclose(rows.norm(dim=1), torch.ones(len(rows)))  # not corrected before drift is known
+    assert method.needs_drift()
+    method.on_drift(1e-4)
+    assert not method.memory.corrects and not method.memory.state_dict()["_extra_state"]["corrects"]
+    method.on_drift(1.0)
+    assert method.memory.corrects
+    step(method, 11)
+    assert not torch.allclose(method.memory.rows[:108].norm(dim=1), torch.ones(108))
+
+
+def test_older_copies_of_an_image_are_positives_if_requested():
+    from lookalike.losses.pml import SupConLoss
+
+    without, with_copies = make(memory={"size": 36}), make(memory={"size": 36, "old_copies": True})
+    labels, ids = torch.arange(12), torch.arange(12)  # every image is a class: its older copy is the only positive
+    z = torch.nn.functional.normalize(torch.randn(2, 12, DIM, generator=torch_rng(0, "z")), dim=2)
+    values = []
+    for method in (without, with_copies):
+        for number in (1, 2):
+            method.context.step = number
+            values.append(method.loss({"z": z[number - 1]}, Batch((), "pooled", labels, ids)).item())
+    memory = torch.cat([z[0], z[1]])
+    sim = z[1] @ memory.T / 0.1
+    sim[torch.arange(12), 12 + torch.arange(12)] = -torch.inf  # the image itself
+    expected = (sim.logsumexp(1) - sim[torch.arange(12), torch.arange(12)]).mean()
+    assert values[:3] == [0, 0, 0] and values[3] == pytest.approx(expected.item(), rel=1e-5)
+    foreign = with_copies.memory
+    foreign.loss = SupConLoss(0.1).loss
+    foreign.loss.register_forward_hook(lambda *_: None)  # takes the path of any other loss
+    foreign.reset_queue()
+    for number in (1, 2):
+        value = foreign(z[number - 1], labels, ids=ids)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -172,13 +172,14 @@ def self_similarity(queries, keys, queue, temperature=0.01):
     dim = queries.shape[1]
     weights = []
     for i in range(len(queries)):
-        distances = [min((queries[i] - k).norm().item(), 1.4) for k in queue]
-        weights.append([inverse_density(d, dim) for d in distances])
+        distances = [(queries[i] - k).norm().item() for k in queue]
+        weights.append([0.0 if d > 1.4 else inverse_density(d, dim) for d in distances])
     losses = []
     for i in range(len(queries)):
         logits = [queries[i] @ keys[i] / temperature]
         for j in range(len(queue)):
-            share = weights[i][j] / sum(weights[k][j] for k in range(len(queries)))
+            total = sum(weights[k][j] for k in range(len(queries)))
+            share = weights[i][j] / total if total else 1 / len(queries)
             logits.append((queries[i] @ queue[j]) * share / temperature)
         losses.append(torch.logsumexp(torch.stack(logits), 0) - logits[0])
     return sum(losses) / len(losses)

@@ -15,7 +15,7 @@ def column_moments(rows, correction=0):
 
 
 class Memory:
-    """Rows by slot. `drift`: None, "xbn", ("axbn", q, r, p0, interval, mode) or ("ema", beta)."""
+    """Rows by slot. `drift`: None, "xbn", "shrink", ("axbn", q, r, p0, interval, mode) or ("ema", beta)."""
 
     def __init__(self, size, drift=None, correction=0, renorm="loss"):
         self.size, self.drift, self.correction, self.renorm = size, drift, correction, renorm
@@ -26,10 +26,31 @@ class Memory:
         self.mean = self.std = None
         self.gains, self.ps = [], []
         self.gain = 1.0
+        self.seen = []  # squared distance of the means and its noise, by step
         self.p = drift[3] if drift and drift[0] == "axbn" else 0.0
 
     def filled(self):
         return [i for i in range(self.size) if self.rows[i] is not None]
+
+    def shrunk(self, batch, labels):
+        """Between the memory's moments and the batch's: averages over the last steps, newer ones with weight 1/16."""
+        mean, std = column_moments(batch, self.correction)
+        own_mean, own_std = column_moments([self.rows[i] for i in self.filled()], self.correction)
+        groups = [[row for row, label in zip(batch, labels, strict=True) if label == c] for c in sorted(set(labels))]
+        groups = groups if len(groups) > 1 else [[row] for row in batch]
+        centers = [column_moments(group)[0] for group in groups]
+        between = [s * s / len(centers) for s in column_moments(centers, 1)[1]]
+        noise = sum(between) / len(between) * (1 + len(batch) / len(self.filled()))
+        apart = sum((a - b) ** 2 for a, b in zip(mean, own_mean, strict=True)) / len(mean)
+        self.seen.append((apart, noise))
+        averages = list(self.seen[0])
+        for n, pair in enumerate(self.seen[1:], 2):
+            averages = [old + (new - old) / min(n, 16) for old, new in zip(averages, pair, strict=True)]
+        self.gain = max(0.0, 1 - averages[1] / averages[0])
+        return tuple(
+            [(1 - self.gain) * a + self.gain * b for a, b in zip(old, new, strict=True)]
+            for old, new in ((own_mean, mean), (own_std, std))
+        )
 
     def target(self, batch):
         mean, std = column_moments(batch, self.correction)
@@ -79,7 +100,10 @@ class Memory:
         """Adapt, then enqueue; the slot of each row (None where it was overwritten by its own batch)."""
         batch = [list(row) for row in batch]
         if self.drift is not None and len(batch) >= 2:
-            self.adapt(*self.target(batch))
+            if self.drift != "shrink":
+                self.adapt(*self.target(batch))
+            elif len(self.filled()) > 1:
+                self.adapt(*self.shrunk(batch, labels))
         slots = []
         for i, row in enumerate(batch):
             slot = self.pointer

@@ -40,6 +40,7 @@ def test_the_formulas_against_plain_loops():
 @pytest.mark.parametrize("method", ["supcon", "xbm"])
 def test_reading_the_meter_changes_nothing(method, folder, tiny, tmp_path):
     settings = merge(SMALL, {"views": {"mode": "end_to_end"}, "model": {"batch_norm": "train"}, "steps": 6})
+    settings |= {"memory": {"warmup_steps": 0}} if method == "xbm" else {}
     options = {"data": folder, "model": tiny, "method": method, "report": False}
     plain, read = (
         train(**options, out=tmp_path / name, settings=merge(settings, {"log": {"drift_every_n_steps": every}}))
@@ -55,8 +56,30 @@ def test_reading_the_meter_changes_nothing(method, folder, tiny, tmp_path):
     assert not any("drift/mean" in row for row in plain.read_log())
 
 
+@pytest.mark.parametrize("rule", ["xbn", "axbn", "shrink"])
+def test_on_cached_features_a_corrected_memory_is_never_staler(rule, folder, tiny, tmp_path):
+    """Nothing drifts below the head: what a rule changes is noise."""
+    settings = merge(SMALL, {"steps": 40, "optimizer": {"lr": 1e-4}, "log": {"drift_every_n_steps": 5}})
+    stale = []
+    for name, drift_rule in (("as stored", "none"), ("corrected", rule)):
+        memory = {"drift": drift_rule, "warmup_steps": 0, "fill": False}
+        run = train(
+            data=folder,
+            model=tiny,
+            method="xbm",
+            out=tmp_path / name,
+            settings=merge(settings, {"memory": memory}),
+            report=False,
+        )
+        stale.append([row["memory/stale"] for row in run.read_log() if "memory/stale" in row])
+    assert len(stale[0]) == 8
+    assert all(corrected <= stored + 1e-6 for stored, corrected in zip(*stale, strict=True))
+
+
 def test_the_report_draws_drift_age_and_collapse_and_says_what_the_filter_did(folder, tiny, tmp_path):
-    settings = merge(SMALL, {"log": {"drift_every_n_steps": 3, "tensorboard": True}, "memory": {"drift": "axbn"}})
+    settings = merge(
+        SMALL, {"log": {"drift_every_n_steps": 3, "tensorboard": True}, "memory": {"drift": "axbn", "warmup_steps": 0}}
+    )
     done = train(data=folder, model=tiny, method="xbm", out=tmp_path / "run", settings=settings)
     section = done.read_sections()["drift"]
     titles = [block["title"] for block in section["blocks"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -9,22 +10,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import Field
 from tests import helpers
+from tests.helpers import ROOT
 from tests.training.conftest import SMALL
 from tests.training.test_resume import assert_same
 from tests.training.test_train_command import same
 
+from lookalike import methods
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
-from lookalike.core.settings import merge
+from lookalike.core.settings import merge, parse_set
 from lookalike.methods.xbm import XBM
 from lookalike.training import checkpoint, train
 from lookalike.training.settings import resolve
 
 # Batches of 12 into 30 rows: full in the third step, which wraps inside the batch.
-MEMORY = {"size": 30, "drift": "axbn", "r": 4.0, "interval": 2}
+MEMORY = {"size": 30, "drift": "axbn", "r": 4.0, "interval": 2, "warmup_steps": 0, "fill": False}
 CASES = {
     "axbn": {"memory": MEMORY},
     "auto": {"memory": {**MEMORY, "r": "auto", "interval_mode": "noise", "batch_loss": True}, "steps": 20},
@@ -120,6 +124,47 @@ def test_the_memory_is_set_beside_the_method(folder, tiny):
     assert resolve(plan.settings.model_dump(mode="json")) == plan.settings
     with pytest.raises(LookalikeError, match="`memory` is not one of the settings of the method supcon"):
         train(data=folder, model=tiny, method="supcon", settings={"memory": {"size": 3}}, dry_run=True)
+
+
+class WiderMemory(XBM.Settings.model_fields["memory"].annotation):
+    """The settings of the memory and one more, as if it had been added to them."""
+
+    halflife: float = 3.0
+    """Steps after which a row counts half."""
+
+
+class WiderSettings(XBM.Settings):
+    """Settings with the wider memory."""
+
+    memory: WiderMemory = Field(default_factory=WiderMemory)
+    """The memory."""
+
+
+class Wider(XBM):
+    """A method with them."""
+
+    name = "wider"
+    Settings = WiderSettings
+
+
+def test_a_setting_of_the_memory_is_written_once(folder, tiny, tmp_path, cli, monkeypatch):
+    """Schema, YAML, Python, constructor and the table of the docs know a field that only the class states."""
+    from lookalike.memory import CrossBatchMemory
+
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    monkeypatch.setitem(methods._REGISTERED, "wider", Wider)
+    assert WiderSettings.model_json_schema()["$defs"]["WiderMemory"]["properties"]["halflife"]["default"] == 3.0
+    assert ("`memory.halflife`", "`3.0`", "Steps after which a row counts half.") in generate._fields(WiderSettings)
+    for given in (parse_set(["memory.halflife=5"]), {"method": {"memory": {"halflife": 5}}}):
+        plan = train(data=folder, model=tiny, method="wider", settings=given, dry_run=True)
+        assert plan.settings.method.own()["memory"]["halflife"] == 5.0
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("method: wider\nmemory:\n  halflife: 7\n", encoding="utf-8")
+    assert train(data=folder, model=tiny, recipe=recipe, dry_run=True).settings.method.own()["memory"]["halflife"] == 7
+    memory = CrossBatchMemory(None, 4, settings=WiderMemory.parse({"halflife": 2, "drift": "xbn"}))
+    assert memory.settings.halflife == 2 and memory.state_dict()["_extra_state"]["settings"]["halflife"] == 2
 
 
 def test_settings_given_beside_a_method_belong_to_it(folder, tiny):

@@ -1,8 +1,8 @@
 """Classifiers fitted on a model: linear probe and SVMs on frozen features, and fine-tuning.
 
 Fine-tuning follows the schedules of the CARP paper, SGD on random crops and flips: with few labels the backbone is
-trained too, on 1 % or 10 % of the training images (section 4.2, after SimCLR); the linear evaluation trains the
-classifier alone, on all of them (appendix C.1, with the learning rate steps of its source, MoCo).
+trained too, on 1 % or 10 % of the training images (section 5.3 and appendix C.2, after SimCLR); the linear evaluation
+trains the classifier alone, on all of them (appendix C.1, with the learning rate steps of its source, MoCo).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Silva and Ramírez Rivera, "CARP: Learning Consistent Assignment of Views over Random Partitions", NeurIPS 2023.
 `carp_reference` is the objective in plain PyTorch. `CARPLoss` (from logits) and `fused_carp` (from embeddings and
-prototypes, used by training) compute the same value and its closed-form gradient in one pass over the blocks, without
-ever storing an N×K matrix. See docs/design/pretraining.md.
+prototypes) compute it with its gradient block by block, without an N×K matrix. See docs/design/pretraining.md.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,8 @@ from lookalike.core.errors import LookalikeError
 Partition = Literal["random", "fixed", "constant"]
 PairReduction = Literal["mean", "sum"]
 MeanOver = Literal["both", "student"]
-CHUNK = 2048
-"""Columns processed at a time, in whole blocks."""
-MIN_DOT = 1e-20
-"""Below this, ⟨s, t⟩ has lost its digits and is computed from the logits in log space."""
+CHUNK = 2048  # columns processed at a time, in whole blocks
+MIN_DOT = 1e-20  # below this, ⟨s, t⟩ has lost its digits and is computed from the logits in log space
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,6 @@ class Diagnostics(NamedTuple):
     information: Tensor
     """Mean over blocks of H(p̄ˢ) − mean H(s), students only, in nats; 0 if assignments ignore the image."""
     max_balance: Tensor
-    """Largest balance term of any block."""
     max_fraction: Tensor
     """Largest mean assignment p̄ of any prototype within its block."""
     assignments: Tensor
@@ -67,23 +63,9 @@ def view_pairs(student_views: int, teacher_views: int) -> list[tuple[int, int]]:
 def carp_reference(
     student: Tensor, teacher: Tensor, permutation: Tensor, block_size: int, options: CARPOptions | None = None
 ) -> Tensor:
-    """Compute the CARP objective in plain PyTorch, by autograd.
+    """Compute `CARPLoss(...)(student, teacher, permutation).loss` in plain PyTorch, by autograd (eq. 3).
 
-    Args:
-        student: Logits of the student.
-        teacher: Logits of the teacher.
-        permutation: Order of the prototypes whose runs of `block_size` are the blocks.
-        block_size: Prototypes in a block (N_B).
-        options: Reduction and weight of the terms.
-
-    Returns:
-        The scalar loss, equal to `CARPLoss(...)(student, teacher, permutation).loss`.
-
-    Shape:
-        - student: ``(V, N, K)``; teacher: ``(W, N, K)``; permutation: ``(K,)``.
-
-    References:
-        CARP, eq. 3; with one block (N_B = K) eq. 2 with λ_e = `options.weight`.
+    `student` (V, N, K) and `teacher` (W, N, K) are logits; runs of `block_size` in `permutation` (K,) are the blocks.
     """
     options = options or CARPOptions()
     log_s, log_t = (x[..., permutation].unflatten(-1, (-1, block_size)).log_softmax(-1) for x in (student, teacher))
@@ -97,16 +79,8 @@ def carp_reference(
 def draw_partition(kind: Partition, prototypes: int, seed: int, step: int) -> Tensor:
     """Draw the order of the prototypes whose runs of N_B are the blocks.
 
-    It depends on seed and step only, so there is nothing to save for a resume.
-
-    Args:
-        kind: ``"random"`` (new at every step), ``"fixed"`` (drawn once) or ``"constant"`` (the identity).
-        prototypes: Number of prototypes (K).
-        seed: Seed of the run.
-        step: Training step.
-
-    Returns:
-        A permutation of ``0 … K-1``.
+    It depends on seed and step only, so there is nothing to save for a resume. `kind` is ``"random"`` (new at every
+    step), ``"fixed"`` (drawn once) or ``"constant"`` (the identity).
     """
     if kind == "constant":
         return torch.arange(prototypes)
@@ -199,22 +173,19 @@ def fused_carp(
     Prototypes are normalized here. Every input that requires a gradient gets one, the teacher's included.
 
     Args:
-        student: Projected views of the student, not normalized.
-        teacher: Projected views of the teacher.
-        prototypes: The student's prototypes.
+        student: Projected views ``(V, N, d)`` of the student, not normalized.
+        teacher: Projected views ``(W, N, d)`` of the teacher.
+        prototypes: The student's prototypes, ``(K, d)``.
         teacher_prototypes: The teacher's prototypes.
-        permutation: Order of the prototypes; see :func:`draw_partition`.
+        permutation: Order of the prototypes, ``(K,)``; see :func:`draw_partition`.
         block_size: Prototypes in a block (N_B).
         options: Reduction and weight of the terms.
         gather: As in :class:`CARPLoss`.
-        diagnostics: Also compute the statistics of the collapse monitor.
+        diagnostics: Also return :class:`Diagnostics`.
         chunk: Columns of logits that are held at a time.
 
     Returns:
-        Loss, terms and, if requested, diagnostics.
-
-    Shape:
-        - student: ``(V, N, d)``; teacher: ``(W, N, d)``; prototypes: ``(K, d)``; permutation: ``(K,)``.
+        Loss and terms.
 
     Example:
         >>> z, prototypes = torch.randn(2, 8, 16, requires_grad=True), torch.randn(64, 16)
@@ -233,13 +204,7 @@ def fused_carp(
 def check_blocks(prototypes: int, block_size: int) -> None:
     """Raise unless blocks of at least two prototypes divide the prototypes evenly."""
     if block_size < 2:
-        raise LookalikeError(
-            f"A block of {block_size} prototype has a constant softmax; use a block size of 2 or more."
-        )
-    if block_size > prototypes:
-        raise LookalikeError(
-            f"The block size ({block_size}) is larger than the number of prototypes ({prototypes}); use a smaller one."
-        )
+        raise LookalikeError(f"A block of {block_size} prototype has a constant softmax; use 2 or more.")
     if prototypes % block_size:
         raise LookalikeError(
             f"{prototypes} prototypes cannot be divided into blocks of {block_size}; use a size that divides them."
@@ -265,22 +230,17 @@ def _check_partition(permutation: Tensor, prototypes: int, block_size: int) -> N
 # ---- the kernel --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Quantities shared by all blocks of a step."""
+class _Scale(NamedTuple):
+    """Quantities shared by all blocks of a step; `rows` is the number of images, the mean over the processes."""
 
     num_blocks: int
     rows: float
-    """Images per view; with several processes the mean over them."""
     world_size: int
     all_reduce: Callable[[Tensor], Tensor]
 
 
 def _make_scale(images: int, num_blocks: int, gather: bool, device: torch.device) -> _Scale:
-    """Scale such that the mean over processes of losses and gradients is that of the joint batch.
-
-    This holds even if the processes hold different numbers of images.
-    """
+    """Scale so that the mean over processes of losses and gradients is that of the joint batch."""
     world_size = distributed.group_size() if gather else 1
     if world_size == 1:
         return _Scale(num_blocks, images, 1, lambda value: value)
@@ -288,8 +248,7 @@ def _make_scale(images: int, num_blocks: int, gather: bool, device: torch.device
     return _Scale(num_blocks, rows, world_size, distributed.group_sum)
 
 
-@dataclass(frozen=True)
-class _Blocks:
+class _Blocks(NamedTuple):
     """The partition and how it is processed."""
 
     permutation: Tensor
@@ -316,19 +275,6 @@ class _Workspace:
         if name not in self.buffers or self.buffers[name].numel() < count:
             self.buffers[name] = self.like.new_empty(count)
         return self.buffers[name][:count].view(shape)
-
-
-class _Side(Protocol):
-    """Student or teacher: gives logits of some columns and receives their gradient in the same memory."""
-
-    needs_grad: bool
-    dtype: torch.dtype
-
-    def logits(self, columns: slice) -> Tensor: ...
-
-    def accumulate(self, columns: slice) -> None: ...
-
-    def gradients(self) -> list[Tensor | None]: ...
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -393,7 +339,7 @@ class _Kernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, blocks: _Blocks, diagnostics: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         needs, order, options = ctx.needs_input_grad[2:], blocks.permutation, blocks.options
-        sides: list[_Side]
+        sides: list[_LogitSide] | list[_EmbeddingSide]
         if len(inputs) == 2:
             sides = [_LogitSide(x, order, need) for x, need in zip(inputs, needs, strict=True)]
         else:
@@ -435,14 +381,12 @@ class _Kernel(torch.autograd.Function):
         return None, None, *(None if g is None else g * outer[0] for g in ctx.saved_tensors)
 
 
-@dataclass(frozen=True)
-class _BlockTerms:
-    """Sums over some blocks."""
+class _BlockTerms(NamedTuple):
+    """Sums over some blocks; `divergence` is KL(p̄ ‖ uniform) of every block."""
 
     consistency: Tensor
     balance: Tensor
     divergence: Tensor
-    """KL(p̄ ‖ uniform) of every block."""
     max_fraction: Tensor
     information: Tensor | None
 

@@ -42,7 +42,8 @@ def reverse_gradient(x: Tensor) -> Tensor:
 def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
     """Contrast the two views of an image against the keys of earlier batches.
 
-    The cosines to the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch.
+    The cosines to the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch;
+    keys farther than 1.4 weigh nothing, and a key that is farther from all queries weighs the same for each.
 
     Args:
         queries: Unit embeddings of the first views.
@@ -67,7 +68,10 @@ def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperatu
     positive = (queries * keys).sum(1, keepdim=True)
     if not len(queue):
         return positive.sum() * 0
-    weights = log_weights(pair_distances(queries, queue), queries.shape[1], MAX_DISTANCE).softmax(0)
+    distances = pair_distances(queries, queue)
+    far = distances > MAX_DISTANCE
+    weights = log_weights(distances, queries.shape[1]).masked_fill(far, -torch.inf)
+    weights = weights.masked_fill(far.all(0), 0.0).softmax(0)
     logits = torch.cat([positive, queries @ queue.T * weights], 1) / temperature
     return functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 

@@ -9,7 +9,6 @@ digits where views nearly agree, and never store a queries × database matrix. S
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -38,8 +37,6 @@ class Database(NamedTuple):
     """(D, F), unit length."""
     labels: Tensor
     """(D,)."""
-    norms: Tensor | None = None
-    """(D,): factors of the vectors at the input of the heads; None means 1."""
 
 
 class DMCACTerms(NamedTuple):
@@ -59,6 +56,7 @@ class AttentionHeads(nn.Module):
         dim: Dimension of the embeddings.
         generator: Random generator of the initial weights.
         init: ``"linear"`` (as `nn.Linear`) or ``"identity"`` for the attention matrices.
+        scale: Factor of all embeddings, of queries and database, at the input of the heads; the paper has 1.
 
     References:
         Eq. 14, 16 and 18. The paper writes W_q for two matrices whose shapes exclude sharing.
@@ -70,9 +68,15 @@ class AttentionHeads(nn.Module):
     """
 
     def __init__(
-        self, num_classes: int, dim: int, generator: torch.Generator | None = None, init: str = "linear"
+        self,
+        num_classes: int,
+        dim: int,
+        generator: torch.Generator | None = None,
+        init: str = "linear",
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
+        self.scale = scale
 
         def matrix(rows: int) -> nn.Parameter:
             return nn.Parameter((2 * torch.rand(rows, dim, generator=generator) - 1) * dim**-0.5)
@@ -89,11 +93,19 @@ class AttentionHeads(nn.Module):
         return self.unscaled_queries(z) / math.sqrt(z.shape[-1])
 
     def unscaled_queries(self, z: Tensor) -> Tensor:
-        """Return W_kᵀ W_q z."""
-        return z @ self.query.t() @ self.key
+        """Return W_kᵀ W_q z, times the scales of query and database."""
+        return self._scaled(self._scaled(z)) @ self.query.t() @ self.key
+
+    def classify(self, z: Tensor) -> Tensor:
+        """Return W_ce z (eq. 14)."""
+        return self._scaled(z) @ self.classifier.t()
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.scale == 1 else x * self.scale
 
     def class_logits(self, mixture: Tensor) -> Tensor:
         """Return W_c W_v of an attention-weighted sum of database vectors (eq. 18), the smaller product first."""
+        mixture = self._scaled(mixture)
         if len(self.attention_classifier) < mixture.shape[-1]:
             return mixture @ (self.attention_classifier @ self.value).t()
         return mixture @ self.value.t() @ self.attention_classifier.t()
@@ -125,16 +137,15 @@ def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return each.view(-1, views).sum(1)
 
 
-def attention_weights(heads: AttentionHeads, z: Tensor, rows: Tensor, mask: Tensor, norms: Tensor | None) -> Tensor:
+def attention_weights(heads: AttentionHeads, z: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
     """Return the attention (B, A, T) of views (B, A, F) on rows (B, T, F); 0 where masked (eq. 17)."""
-    logits = _scale_columns(heads.attention_queries(z) @ rows.mT, norms)
-    return torch.softmax(logits.masked_fill(~mask[:, None], -math.inf), dim=2)
+    return torch.softmax((heads.attention_queries(z) @ rows.mT).masked_fill(~mask[:, None], -math.inf), dim=2)
 
 
 def cosine_disagreement(z: Tensor) -> Tensor:
     """Return the norm of 1 − cosine over all pairs of views, (B,) of unit z (B, A, F): an ablation of JS."""
     i, j = _view_pairs(z.shape[1], z.device)
-    return _pair_norm(1 - (z[:, i] * z[:, j]).sum(2))
+    return torch.linalg.vector_norm(1 - (z[:, i] * z[:, j]).sum(2), dim=1)
 
 
 # ---- the equations in plain PyTorch ------------------------------------------------------------------
@@ -162,13 +173,11 @@ def terms_reference(
 ) -> DMCACTerms:
     """Compute both terms over each query's union as written; arguments as in :func:`union_terms`."""
     rows = database.vectors[union.members]
-    norms = None if database.norms is None else database.norms[union.members]
-    weights = attention_weights(heads, head_input, rows, union.mask, norms)
-    logits = heads.class_logits(_scale_columns(weights, norms) @ rows)
+    weights = attention_weights(heads, head_input, rows, union.mask)
     same = (database.labels[union.members] == labels[:, None]) & union.mask
     own = (weights.detach().mean(1) * same).sum(1)
     divergence = js_divergence_reference(z @ rows.mT, union.mask, temperature)
-    return DMCACTerms(divergence, classification_loss(logits, labels), own)
+    return DMCACTerms(divergence, classification_loss(heads.class_logits(weights @ rows), labels), own)
 
 
 # ---- Jensen–Shannon divergence -----------------------------------------------------------------------
@@ -177,9 +186,7 @@ def terms_reference(
 def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
     """Frobenius norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats.
 
-    With t = (P_i − P_j)/(P_i + P_j) the two halves of a divergence are means of log1p(±t): no logarithm of a rounded
-    quotient, and equal views give exactly 0 with gradient 0. Sums of P log(P/M) lose all digits where views nearly
-    agree, which they do.
+    Keeps its digits where views nearly agree: with t = (P_i − P_j)/(P_i + P_j) the halves are means of log1p(±t).
 
     Args:
         similarity: Similarities of the views of each query to database vectors.
@@ -203,15 +210,12 @@ def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: f
 
 
 class JSDivergences(NamedTuple):
-    """Pairwise divergences of the views of B queries."""
+    """Of the views of B queries: log(P/M) of both (B, pairs, T), divergences (B, pairs) and their norm (B,)."""
 
     ell_i: Tensor
-    """(B, pairs, T) log(P_i/M_ij); 0 where masked."""
     ell_j: Tensor
     js: Tensor
-    """(B, pairs)."""
     norm: Tensor
-    """(B,)."""
 
 
 def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,17 +233,13 @@ def js_divergences(p: Tensor) -> JSDivergences:
     p_i, p_j = p.index_select(1, i), p.index_select(1, j)  # much faster than indexing
     ell_i, ell_j = log_ratios_to_mean(p_i, p_j)
     js = 0.5 * p_i.mul_(ell_i).addcmul_(p_j, ell_j).sum(2)
-    return JSDivergences(ell_i, ell_j, js, _pair_norm(js))
+    return JSDivergences(ell_i, ell_j, js, torch.linalg.vector_norm(js, dim=1))
 
 
 def _view_pairs(views: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pairs i > j of views."""
     i, j = torch.tril_indices(views, views, -1, device=device)
     return i, j
-
-
-def _pair_norm(js: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(js, dim=1)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
@@ -307,8 +307,8 @@ def union_terms(
     """Compute divergence and attention classification over each query's union; the database is constant.
 
     Args:
-        z: Unit embeddings of the views.
-        head_input: What the heads see of them: `z`, or `z` times its norms.
+        z: Unit embeddings of the views, for the divergence.
+        head_input: The same embeddings, for the heads.
         labels: Labels of the queries.
         database: The database.
         union: Rows of the database that each query is compared with.
@@ -333,9 +333,8 @@ def union_terms(
     """
     members, shape = union.members.flatten(), union.members.shape
     rows = database.vectors.index_select(0, members).view(*shape, -1)
-    norms = None if database.norms is None else database.norms.index_select(0, members).view(shape)
-    inputs = _at_least_float32(z), _at_least_float32(heads.unscaled_queries(head_input)), _at_least_float32(rows)
-    norm, mixture, weights = _UnionTerms.apply(*inputs, union.mask, norms, temperature)
+    inputs = (_at_least_float32(x) for x in (z, heads.unscaled_queries(head_input), rows))
+    norm, mixture, weights = _UnionTerms.apply(*inputs, union.mask, temperature)
     same = database.labels.index_select(0, members).view(shape) == labels[:, None]
     own = (weights.mean(1) * same).sum(1)
     return DMCACTerms(norm, classification_loss(heads.class_logits(mixture), labels), own)
@@ -350,40 +349,34 @@ class _UnionTerms(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, queries: Tensor, rows: Tensor, mask: Tensor, norms: Tensor | None, temperature: float
+        ctx: Any, z: Tensor, queries: Tensor, rows: Tensor, mask: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         views = z.shape[1]
         logits = torch.cat([z, queries], 1) @ rows.mT
-        ctx.temperature, ctx.scale = temperature, z.shape[2] ** -0.5
-        _to_logits(logits, views, norms, ctx)
+        ctx.temperature = temperature
+        _to_logits(logits, views, temperature, z.shape[2])
         both = _masked_softmax(logits, mask)
         weights, divergences = both[:, views:], js_divergences(both[:, :views])
-        ctx.save_for_backward(rows, norms, both, *divergences)
+        ctx.save_for_backward(rows, both, *divergences)
         ctx.mark_non_differentiable(weights)
-        return divergences.norm, _scale_columns(weights, norms) @ rows, weights
+        return divergences.norm, weights @ rows, weights
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, norms, both, *saved = ctx.saved_tensors
+        rows, both, *saved = ctx.saved_tensors
         views = both.shape[1] // 2
         grad_divergence = _weighted_log_ratios(JSDivergences(*saved), gradients[0], views)
-        grad_attention = _scale_columns(gradients[1] @ rows.mT, norms)
-        grad_logits = _softmax_gradient(both, torch.cat([grad_divergence, grad_attention], 1))
-        _to_logits(grad_logits, views, norms, ctx)
+        grad_logits = _softmax_gradient(both, torch.cat([grad_divergence, gradients[1] @ rows.mT], 1))
+        _to_logits(grad_logits, views, ctx.temperature, rows.shape[2])
         grad = grad_logits @ rows
-        return grad[:, :views], grad[:, views:], None, None, None, None
+        return grad[:, :views], grad[:, views:], None, None, None
 
 
-def _to_logits(x: Tensor, views: int, norms: Tensor | None, ctx: Any) -> None:
+def _to_logits(x: Tensor, views: int, temperature: float, dim: int) -> None:
     """Scale products with the rows to logits, in place; gradients go back the same way."""
-    x[:, :views].div_(ctx.temperature)
-    x[:, views:].mul_(ctx.scale if norms is None else ctx.scale * norms[:, None])
-
-
-def _scale_columns(x: Tensor, norms: Tensor | None) -> Tensor:
-    """(B, A, T) times the norms (B, T) of the rows."""
-    return x if norms is None else x * norms[:, None]
+    x[:, :views].div_(temperature)
+    x[:, views:].mul_(dim**-0.5)
 
 
 # ---- both terms over the whole database --------------------------------------------------------------
@@ -402,19 +395,9 @@ def full_terms(
 
     Arguments as in :func:`union_terms`; `block` is the number of database rows held at a time.
     """
-    vectors, row_labels, norms = database
-    z, queries, vectors = (_at_least_float32(x) for x in (z, heads.attention_queries(head_input), vectors))
-    output = full_pass(z, queries, vectors, labels, row_labels, norms, temperature, block)
-    logits = heads.class_logits(output.mixture)
-    return DMCACTerms(output.divergence, classification_loss(logits, labels), output.own_attention)
-
-
-class FullPass(NamedTuple):
-    """Divergence (B,), attended mixture of the rows (B, A, F) and attention on the own class (B,)."""
-
-    divergence: Tensor
-    mixture: Tensor
-    own_attention: Tensor
+    z, queries, vectors = (_at_least_float32(x) for x in (z, heads.attention_queries(head_input), database.vectors))
+    divergence, mixture, own = full_pass(z, queries, vectors, labels, database.labels, temperature, block)
+    return DMCACTerms(divergence, classification_loss(heads.class_logits(mixture), labels), own)
 
 
 def full_pass(
@@ -423,59 +406,49 @@ def full_pass(
     rows: Tensor,
     labels: Tensor,
     row_labels: Tensor,
-    norms: Tensor | None = None,
     temperature: float = 1.0,
     block: int = 4096,
-) -> FullPass:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compare views `z` and attention queries (B, A, F) with all rows (D, F), without a queries × rows matrix.
 
     Two passes forward (normalizers and mixture, then divergences) and one backward, each computing the similarities of
-    a block anew. Exact up to the order of sums.
+    a block anew; exact up to the order of sums. Returns the divergence (B,), the attended mixture of the rows (B, A, F)
+    and the attention on the own class (B,).
     """
-    return FullPass(*_FullPass.apply(z, queries, rows, labels, row_labels, norms, temperature, block))
+    divergence, mixture, own = _FullPass.apply(z, queries, rows, labels, row_labels, temperature, block)
+    return divergence, mixture, own
 
 
 class _FullPass(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        queries: Tensor,
-        rows: Tensor,
-        labels: Tensor,
-        row_labels: Tensor,
-        norms: Tensor | None,
-        temperature: float,
-        block: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        z, queries, rows, labels, row_labels, temperature, block = inputs
         batch, views, dim = z.shape
         flat_z, flat_queries = z.reshape(-1, dim), queries.reshape(-1, dim)
         own_label = labels.repeat_interleave(views)[:, None]
-        lse, top = (torch.full((len(flat_z), 1), -math.inf, dtype=z.dtype, device=z.device) for _ in range(2))
-        total, own = (torch.zeros(len(flat_z), 1, dtype=z.dtype, device=z.device) for _ in range(2))
-        mixture = torch.zeros_like(flat_queries)
-        for part, chunk, norm in _database_blocks(rows, norms, block):
-            logits = flat_z @ chunk.t() / temperature
-            lse = torch.logaddexp(lse, torch.logsumexp(logits, 1, keepdim=True))
-            logits = _times(flat_queries @ chunk.t(), norm)
+        lse, top = (z.new_full((len(flat_z), 1), -math.inf) for _ in range(2))
+        total, own, mixture = z.new_zeros(len(flat_z), 1), z.new_zeros(len(flat_z), 1), torch.zeros_like(flat_queries)
+        for chunk, chunk_labels in zip(rows.split(block), row_labels.split(block), strict=True):
+            lse = torch.logaddexp(lse, torch.logsumexp(flat_z @ chunk.t() / temperature, 1, keepdim=True))
+            logits = flat_queries @ chunk.t()
             new_top = torch.maximum(top, logits.amax(1, keepdim=True))
             shrink, powers = torch.exp(top - new_top), torch.exp(logits - new_top)
             total = total * shrink + powers.sum(1, keepdim=True)
-            own = own * shrink + (powers * (row_labels[part] == own_label)).sum(1, keepdim=True)
-            mixture = mixture * shrink + _times(powers, norm) @ chunk
+            own = own * shrink + (powers * (chunk_labels == own_label)).sum(1, keepdim=True)
+            mixture = mixture * shrink + powers @ chunk
             top = new_top
         mixture = mixture / total
         i, j = _view_pairs(views, z.device)
-        kl_i, kl_j = (torch.zeros(batch, len(i), dtype=z.dtype, device=z.device) for _ in range(2))
-        for _, chunk, _ in _database_blocks(rows, norms, block):
+        kl_i, kl_j = (z.new_zeros(batch, len(i)) for _ in range(2))
+        for chunk in rows.split(block):
             p = _probabilities(flat_z, chunk, temperature, lse, batch)
             p_i, p_j = p[:, i], p[:, j]
             ell_i, ell_j = log_ratios_to_mean(p_i, p_j)
             kl_i += p_i.mul_(ell_i).sum(2)
             kl_j += p_j.mul_(ell_j).sum(2)
         js = 0.5 * (kl_i + kl_j)
-        js_norm = _pair_norm(js)
-        ctx.save_for_backward(z, queries, rows, norms, lse, top + total.log(), mixture, js, kl_i, kl_j, js_norm)
+        js_norm = torch.linalg.vector_norm(js, dim=1)
+        ctx.save_for_backward(z, queries, rows, lse, top + total.log(), mixture, js, kl_i, kl_j, js_norm)
         ctx.temperature, ctx.block = temperature, block
         own_attention = (own / total).view(batch, views).mean(1)
         ctx.mark_non_differentiable(own_attention)
@@ -484,16 +457,15 @@ class _FullPass(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        z, queries, rows, norms, lse, attention_lse, mixture, js, kl_i, kl_j, js_norm = ctx.saved_tensors
+        z, queries, rows, lse, attention_lse, mixture, js, kl_i, kl_j, js_norm = ctx.saved_tensors
         batch, views, dim = z.shape
         flat_z, flat_queries = z.reshape(-1, dim), queries.reshape(-1, dim)
         weight = _pair_weights(js, js_norm, gradients[0])[:, :, None] / ctx.temperature
         grad_mixture = gradients[1].reshape(-1, dim)
         inner = (grad_mixture * mixture).sum(1, keepdim=True)
-        grad_z, grad_queries = torch.zeros_like(flat_z), torch.zeros_like(flat_queries)
-        grad_rows = torch.zeros_like(rows) if ctx.needs_input_grad[2] else None
+        grad_z, grad_queries, grad_rows = torch.zeros_like(flat_z), torch.zeros_like(flat_queries), list[Tensor]()
         i, j = _view_pairs(views, z.device)
-        for part, chunk, norm in _database_blocks(rows, norms, ctx.block):
+        for chunk in rows.split(ctx.block):
             p = _probabilities(flat_z, chunk, ctx.temperature, lse, batch)
             p_i, p_j = p[:, i], p[:, j]
             grad_logits = torch.zeros_like(p)
@@ -502,28 +474,16 @@ class _FullPass(torch.autograd.Function):
                 grad_logits.index_add_(1, places, _softmax_gradient(side, ell, kl[:, :, None]).mul_(weight))
             grad_logits = grad_logits.view(len(flat_z), -1)
             grad_z += grad_logits @ chunk
-            attention = torch.exp(_times(flat_queries @ chunk.t(), norm) - attention_lse)
-            grad_attention = _times(attention * (_times(grad_mixture @ chunk.t(), norm) - inner), norm)
+            attention = torch.exp(flat_queries @ chunk.t() - attention_lse)
+            grad_attention = attention * (grad_mixture @ chunk.t() - inner)
             grad_queries += grad_attention @ chunk
-            if grad_rows is not None:
-                grad_rows[part] = (
-                    grad_logits.t() @ flat_z
-                    + grad_attention.t() @ flat_queries
-                    + _times(attention, norm).t() @ grad_mixture
-                )
-        return grad_z.view_as(z), grad_queries.view_as(z), grad_rows, None, None, None, None, None
+            if ctx.needs_input_grad[2]:
+                products = (grad_logits, flat_z), (grad_attention, flat_queries), (attention, grad_mixture)
+                grad_rows.append(sum((a.t() @ b for a, b in products[1:]), products[0][0].t() @ products[0][1]))
+        rows_grad = torch.cat(grad_rows) if grad_rows else None
+        return grad_z.view_as(z), grad_queries.view_as(z), rows_grad, None, None, None, None
 
 
 def _probabilities(flat_z: Tensor, chunk: Tensor, temperature: float, lse: Tensor, batch: int) -> Tensor:
     """(B, A, rows): the part of the views' softmax over all rows that falls on a chunk."""
     return (flat_z @ chunk.t()).div_(temperature).sub_(lse).exp_().view(batch, -1, len(chunk))
-
-
-def _database_blocks(rows: Tensor, norms: Tensor | None, block: int) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    for start in range(0, len(rows), block):
-        part = slice(start, start + block)
-        yield part, rows[part], None if norms is None else norms[part]
-
-
-def _times(x: Tensor, norms: Tensor | None) -> Tensor:
-    return x if norms is None else x * norms

@@ -16,7 +16,7 @@ EPS = 1e-12
 
 
 def to_poincare_ball(u: Tensor, curvature: float, clip: float) -> Tensor:
-    """Clip vectors to length `clip` and map them into the ball of radius 1/√c by the exponential map (eq. 5)."""
+    """Clip vectors to length `clip` and map them into the ball of radius 1/√c by the exponential map."""
     length = torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp(min=EPS)
     u = u * (clip / length).clamp(max=1.0)
     scaled = (math.sqrt(curvature) * length.clamp(max=clip)).clamp(min=EPS)
@@ -24,7 +24,7 @@ def to_poincare_ball(u: Tensor, curvature: float, clip: float) -> Tensor:
 
 
 def hyperbolic_distances(x: Tensor, y: Tensor, curvature: float) -> Tensor:
-    """Return 2/√c · artanh(√c‖(−x) ⊕ y‖) of all pairs (eq. 3).
+    """Return 2/√c · artanh(√c‖(−x) ⊕ y‖) of all pairs.
 
     Uses ‖(−x) ⊕ y‖² = ‖x − y‖²/(1 − 2c⟨x,y⟩ + c²‖x‖²‖y‖²).
     """
@@ -36,7 +36,7 @@ def hyperbolic_distances(x: Tensor, y: Tensor, curvature: float) -> Tensor:
 
 
 def pairwise_cross_entropy(scores: Tensor, images_per_class: int, temperature: float) -> Tensor:
-    """Sum the cross-entropies of recognizing an image's class over ordered pairs of slots i ≠ j (eq. 6).
+    """Sum the cross-entropies of recognizing an image's class over ordered pairs of slots i ≠ j.
 
     Args:
         scores: ``(K·N, K·N)`` similarities; row s·N + n is image s of class n.

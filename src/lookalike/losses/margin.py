@@ -18,12 +18,12 @@ class Triplets(NamedTuple):
     negative: Tensor
 
 
-def log_weights(distances: Tensor, dim: int, max_distance: float | None = None) -> Tensor:
+def log_weights(distances: Tensor, dim: int) -> Tensor:
     """Return log 1/q(D), where q is the density of distances of random points on the sphere in `dim` dimensions.
 
-    (2−d) log D − ((d−3)/2) log(1 − D²/4), with D clamped to [0.5, `max_distance`] (Wu et al. 2017, eq. 3 and 4).
+    (2−d) log D − ((d−3)/2) log(1 − D²/4), with D at least 0.5 (Wu et al. 2017, eq. 3 and 4).
     """
-    d = distances.clamp(min=MIN_DISTANCE, max=max_distance)
+    d = distances.clamp(min=MIN_DISTANCE)
     rest = (1 - 0.25 * d * d).clamp(min=torch.finfo(d.dtype).eps)  # 0 up to rounding for opposite points
     return (2 - dim) * d.log() - 0.5 * (dim - 3) * rest.log()
 

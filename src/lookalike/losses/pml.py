@@ -277,6 +277,9 @@ class NormSoftmaxLoss(PMLLoss):
 class ArcFaceLoss(PMLLoss):
     """ArcFace: cross-entropy of scale·cos θ, with cos(θ + margin) for the image's own class.
 
+    Where θ > π − margin the own class has cos θ − margin·sin(margin) instead, as in the authors' code: the loss then
+    still falls with θ. All logits are at the one scale, and the class vectors are normalized.
+
     Args:
         num_classes: Number of classes.
         embedding_dim: Dimension of the embeddings.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from lookalike.core import distributed
@@ -33,10 +34,29 @@ from lookalike.memory.pml_compat import (
     remove_same_images,
 )
 from lookalike.memory.queue import BLOCK, EmbeddingQueue, WatchedRows
-from lookalike.memory.xbn import CustomRule, Moments, class_balance_factor, compute_moments, make_drift_rule
+from lookalike.memory.xbn import (
+    CustomRule,
+    DriftSettings,
+    MomentFilter,
+    Moments,
+    ShrunkMoments,
+    class_balance_factor,
+    compute_moments,
+    sampling_noise,
+)
 
 FORMAT = 1
-RENORM = ("loss", "store", "none")
+
+
+class MemorySettings(DriftSettings):
+    """Settings of the memory: the correction of drift, and what is compared."""
+
+    batch_loss: bool = False
+    """XBM*: add the loss within the batch."""
+    weight: PositiveFloat = 1.0
+    """XBM*: weight of the loss against the memory."""
+    old_copies: bool = False
+    """Count an image's own older copies as positives, as pytorch-metric-learning and the XBM paper's code do."""
 
 
 class CrossBatchMemory(PMLCompatibleMemory):
@@ -53,19 +73,9 @@ class CrossBatchMemory(PMLCompatibleMemory):
         embedding_size: Dimension of the embeddings.
         memory_size: Number of stored embeddings.
         miner: A miner of pytorch-metric-learning; None uses the loss's own, or all pairs.
-        drift: ``None`` (XBM), ``"xbn"``, ``"axbn"``, ``"ema"``, or a module of your own that is called with the moments
-            of the memory and the batch and returns (scale, shift).
-        q: Process noise of AXBN's filter.
-        r: Observation noise of AXBN's filter, or ``"auto"`` to estimate it.
-        p0: Initial uncertainty of AXBN's filter.
-        interval: Steps between two updates of AXBN's filter.
-        interval_mode: ``"gain"``, ``"filter"`` or ``"noise"``; see :class:`lookalike.memory.xbn.MomentFilter`.
-        beta: Weight of the past for ``"ema"``.
-        debias: Correlation of embeddings of one class, to correct the spread of class-balanced batches; None: off.
-        correction: 1 divides variances by n − 1, 0 by n.
-        renorm: Normalize corrected embeddings in the ``"loss"``, when they are in the ``"store"``, or ``"none"``.
-        batch_loss: Add the loss within the batch (XBM*).
-        memory_weight: Weight of the loss against the memory if `batch_loss` is set.
+        settings: Settings of the memory; or pass its fields as keywords.
+        options: Fields of :class:`MemorySettings`; `drift` may also be None (XBM) or a module of your own that is
+            called with the moments of the memory and the batch and returns (scale, shift).
         gather: Gather the batches of all processes; None: wherever another trainer than ours distributes.
         watch: Number of rows whose original form is kept for measuring drift.
         compat: ``"pml"`` reproduces pytorch-metric-learning bit by bit.
@@ -93,61 +103,43 @@ class CrossBatchMemory(PMLCompatibleMemory):
         memory_size: int = 1024,
         miner: Any = None,
         *,
-        drift: str | nn.Module | None = None,
-        q: float = 1.0,
-        r: float | str = 0.01,
-        p0: float = 1.0,
-        interval: int = 1,
-        interval_mode: str = "gain",
-        beta: float = 0.1,
-        debias: float | None = None,
-        correction: int = 0,
-        renorm: str = "loss",
-        batch_loss: bool = False,
-        memory_weight: float = 1.0,
+        settings: DriftSettings | None = None,
         gather: bool | None = None,
         watch: int = 0,
         compat: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         if memory_size < 1 or embedding_size < 1:
             raise LookalikeError(
                 f"`memory_size` is {memory_size} and `embedding_size` {embedding_size}; both must be at least 1."
             )
-        choose(renorm, RENORM, "a way to normalize rows")
-        if correction not in (0, 1):
-            raise LookalikeError(f"`correction` is {correction}; it must be 0 (divide by n) or 1 (by n − 1).")
-        if isinstance(drift, str) and drift == "none":
-            drift = None
+        drift = options.pop("drift", None)
+        custom = drift if isinstance(drift, nn.Module) else None
+        if settings is None:
+            name = "none" if drift is None or custom is not None else drift
+            settings = MemorySettings.parse({"drift": name, **options}, "settings of the memory")
         if isinstance(loss, PMLLoss):  # a loss of lookalike.losses has a miner of its own
             loss, miner = loss.loss, loss.miner if miner is None else miner
         if compat is not None:
             choose(compat, ["pml"], "a library to be compatible with")
-            if drift is not None:
+            if custom is not None or settings.drift != "none":
                 raise LookalikeError('compat="pml" has no drift rule: leave out one of `compat` and `drift`.')
             self.check_loss_support(type(loss).__name__)
         self.loss, self.miner = loss, miner
         self.embedding_size, self.memory_size = embedding_size, memory_size
-        self.compat, self.renorm, self.gather = compat, renorm, gather
-        self.debias, self.correction = debias, correction
-        self.batch_loss, self.memory_weight = batch_loss, memory_weight
-        filter_settings: dict[str, Any] = {
-            "q": q,
-            "r": r,
-            "p0": p0,
-            "interval": interval,
-            "interval_mode": interval_mode,
-        }
-        self.drift = make_drift_rule(drift, embedding_size, beta=beta, **filter_settings)
-        self.settings: dict[str, Any] = {"drift": drift if isinstance(drift, str | None) else type(drift).__name__}
-        if drift == "axbn":
-            self.settings |= filter_settings
-        elif drift == "ema":
-            self.settings |= {"beta": beta}
-        if drift is not None:
-            self.settings |= {"debias": debias, "correction": correction, "renorm": renorm}
+        self.compat, self.gather = compat, gather
+        self.settings = settings
+        self.comparison = settings if isinstance(settings, MemorySettings) else MemorySettings()
+        self.drift: MomentFilter | ShrunkMoments | CustomRule | None = None
+        if custom is not None:
+            self.drift = CustomRule(custom)
+        elif settings.drift != "none":
+            self.drift = ShrunkMoments() if settings.drift == "shrink" else MomentFilter(embedding_size, settings)
+        self.corrects = True
+        """Whether stored rows are matched to the target; the method that owns the memory may switch it off."""
         self.queue = EmbeddingQueue(
-            memory_size, embedding_size, tracked=self.drift is not None, correction=correction, watch=watch
+            memory_size, embedding_size, tracked=self.drift is not None, correction=settings.correction, watch=watch
         )
         self.curr_batch_idx = torch.zeros(0, dtype=torch.int64)
         self._warned = False
@@ -185,8 +177,8 @@ class CrossBatchMemory(PMLCompatibleMemory):
         with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
             slots = self._update(batch)
         value = self._memory_loss(batch, slots, indices_tuple)
-        if self.batch_loss:
-            value = self._within_batch_loss(batch) + self.memory_weight * value
+        if self.comparison.batch_loss:
+            value = self._within_batch_loss(batch) + self.comparison.weight * value
         return value
 
     def _update(self, batch: JointBatch) -> Tensor | None:
@@ -205,22 +197,26 @@ class CrossBatchMemory(PMLCompatibleMemory):
     def _correct_drift(self, rows: Tensor, labels: Tensor) -> None:
         if self.drift is None or len(rows) < 2:
             return
-        rows = rows.float()
+        rows, stored = rows.float(), self.queue.moments()
         if isinstance(self.drift, CustomRule):
-            stored = self.queue.moments()
             answer = self.drift(stored, rows)
             if stored is not None:
                 self.queue.apply_affine(*answer)
-        else:
-            self.queue.match_moments(self.drift(self._batch_moments(rows, labels), len(rows)))
-        if self.renorm == "store":
+        elif isinstance(self.drift, MomentFilter):
+            target = self.drift(self._batch_moments(rows, labels), len(rows))
+            if self.corrects:
+                self.queue.match_moments(target)
+        elif stored is not None and self.corrects:
+            noise = sampling_noise(rows, labels) * (1 + len(rows) / self.count)
+            self.queue.match_moments(self.drift(self._batch_moments(rows, labels), stored, noise))
+        if self.settings.renorm == "store":
             self.queue.normalize()
 
     def _batch_moments(self, rows: Tensor, labels: Tensor) -> Moments:
-        if self.debias is None or self.debias is False:
-            return compute_moments(rows, self.correction)
+        if self.settings.debias is None:
+            return compute_moments(rows, self.settings.correction)
         mean, std = compute_moments(rows)
-        return Moments(mean, std / class_balance_factor(labels, float(self.debias)))
+        return Moments(mean, std / class_balance_factor(labels, self.settings.debias))
 
     def _enqueue(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
         self._warn_if_too_many(len(rows))
@@ -247,9 +243,9 @@ class CrossBatchMemory(PMLCompatibleMemory):
         if queue.count == 0:
             return batch.embeddings.sum() * 0
         if settings is not None:
-            cosine = self.renorm != "none"
+            cosine, other = self.settings.renorm != "none", None if self.comparison.old_copies else ids
             return _fused_loss(
-                queue, settings, embeddings, labels, ids, slots, cosine=cosine, world_size=batch.world_size
+                queue, settings, embeddings, labels, other, slots, cosine=cosine, world_size=batch.world_size
             )
         if len(embeddings) == 0:
             return batch.embeddings.sum() * 0
@@ -257,7 +253,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
         if extra is not None and batch.world_size > 1:
             extra = tuple(distributed.group_gather(part + batch.own_rows.start)[0] for part in extra)
         indices = self.select_pairs(embeddings, labels, rows, row_labels, extra, slots)
-        if ids is not None:
+        if ids is not None and not self.comparison.old_copies:
             indices = remove_same_images(indices, ids, queue.ids[: queue.count])
         return batch.scale_gradient(self.loss(embeddings, labels, indices, rows, row_labels))
 
@@ -366,17 +362,16 @@ class CrossBatchMemory(PMLCompatibleMemory):
         )
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"format": FORMAT, "settings": self.settings}
+        return {"format": FORMAT, "settings": self.settings.model_dump(), "corrects": self.corrects}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         if state["format"] > FORMAT:
             raise LookalikeError(f"This memory was saved in format {state['format']}: update lookalike.")
-        other = {k: v for k, v in state["settings"].items() if self.settings.get(k) != v}
-        if other:
-            name, value = next(iter(other.items()))
-            raise LookalikeError(
-                f"The memory was saved with {name}={value}, this one has {self.settings.get(name)}: use the same value."
-            )
+        for name, value in state["settings"].items():
+            own = getattr(self.settings, name, None)
+            if own != value:
+                raise LookalikeError(f"The memory was saved with {name}={value}, this one has {own}: use the same.")
+        self.corrects = state["corrects"]
 
 
 # ---- several processes -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.losses.mined_supcon import Margins
 from lookalike.memory.queue import EmbeddingQueue
-from lookalike.memory.xbn import CustomRule, MomentFilter
+from lookalike.memory.xbn import CustomRule, MomentFilter, ShrunkMoments
 
 IndicesTuple = Sequence[Tensor]
 """(anchors, positives, negatives) or (anchors, positives, anchors, negatives)."""
@@ -137,7 +137,7 @@ class PMLCompatibleMemory(nn.Module):
     loss: Any
     miner: Any
     queue: EmbeddingQueue
-    drift: MomentFilter | CustomRule | None
+    drift: MomentFilter | ShrunkMoments | CustomRule | None
     compat: str | None
     memory_size: int
     curr_batch_idx: Tensor

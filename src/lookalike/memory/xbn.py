@@ -1,30 +1,61 @@
-"""Drift rules of the memory: which moments stored embeddings are matched to (XBN, AXBN, EMA).
+"""Drift rules of the memory: which moments stored embeddings are matched to (XBN, AXBN, EMA, shrunk moments).
 
 Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning". XBN matches mean and
 standard deviation of the stored embeddings to those of the batch (eq. 6, `xbn_update`); AXBN filters the batch's
-moments first (eq. 18 to 22 and algorithm 1, `MomentFilter`). `queue.py` applies the match as one affine map. Statistics
-are in float64 and in main memory: a gain of 0.9998 rounds to 1 in half precision. See docs/design/memory.md.
+moments first (eq. 18 to 22 and algorithm 1, `MomentFilter`); `ShrunkMoments` is ours. `queue.py` applies the match as
+one affine map. Statistics are in float64 and in main memory: a gain of 0.9998 rounds to 1 in half precision. See
+docs/design/memory.md.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from lookalike.core.device import CPU
-from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.settings import Settings
 
-RULES = ("xbn", "axbn", "ema")
-INTERVAL_MODES = ("gain", "filter", "noise")
 AUTO_STEPS = 16
 """Batches that `r="auto"` observes before it filters."""
 AUTO_WINDOW = 1000
 """Batches over which it averages from then on; q is a small difference of large numbers."""
+SHRINK_WINDOW = 16
+"""Batches over which `shrink` averages distance and noise."""
 MIN_STD = 1e-6
 """A dimension whose standard deviation is smaller is shifted but not scaled."""
+
+
+class DriftSettings(Settings):
+    """Drift correction of stored embeddings, the one place where its settings are defined."""
+
+    drift: Literal["none", "xbn", "axbn", "ema", "shrink"] = "none"
+    """`xbn` matches mean and standard deviation of the memory to the batch, `axbn` to a Kalman filter's estimate of
+    them, `ema` to a moving average, `shrink` to the batch's shrunk towards the memory's own, the more the less has
+    drifted; `none` leaves the embeddings as stored."""
+    r: NonNegativeFloat | Literal["auto"] = 0.01
+    """`axbn`: observation noise of one embedding, divided by the batch size; `auto` estimates r and q."""
+    q: NonNegativeFloat = 1.0
+    """`axbn`: process noise of one step. Only r/q matters: at the paper's 0.01 the filter does nothing."""
+    p0: NonNegativeFloat = 1.0
+    """`axbn`: initial uncertainty."""
+    interval: PositiveInt = 1
+    """`axbn`: steps between two updates; the paper uses 10 or 100."""
+    interval_mode: Literal["gain", "filter", "noise"] = "gain"
+    """`axbn`: what happens every `interval` steps: the gain is updated, the whole filter moves, or the process noise q
+    enters (in between, the estimate averages the batches)."""
+    beta: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """`ema`: weight of the past."""
+    debias: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Correlation ρ of embeddings of one class. The standard deviation, which class-balanced batches understate, is
+    divided by √(1 − (1 + (k − 1)ρ)/B); null: no correction."""
+    correction: Literal[0, 1] = 0
+    """1 divides variances by n − 1, 0 by n."""
+    renorm: Literal["loss", "store", "none"] = "loss"
+    """Corrected embeddings leave the sphere: normalize them in the loss, in the store, or never."""
 
 
 class Moments(NamedTuple):
@@ -94,77 +125,110 @@ def class_balance_factor(labels: Tensor, correlation: float) -> float:
     return max(1.0 - (1.0 + (together - 1.0) * correlation) / size, MIN_STD) ** 0.5
 
 
-class MomentFilter(nn.Module):
+def sampling_noise(rows: Tensor, labels: Tensor) -> float:
+    """Return the variance of a batch's mean that drawing other classes would cause, mean over the dimensions.
+
+    The variance of the class means over their number: images of a class are alike, so a batch of P classes says little
+    more about the mean than P images do. With one class the images take the place of the classes.
+
+    Example:
+        >>> round(sampling_noise(torch.tensor([[0.0], [0.0], [2.0], [2.0]]), torch.tensor([0, 0, 1, 1])), 6)
+        1.0
+    """
+    rows = as_float64(rows)
+    classes, place = torch.unique(labels.to(rows.device), return_inverse=True)
+    if len(classes) > 1:
+        counts = torch.bincount(place).double()[:, None]
+        rows = torch.zeros(len(classes), rows.shape[1], dtype=rows.dtype).index_add_(0, place, rows) / counts
+    return float(rows.var(0).mean() / len(rows))
+
+
+class _Rule(nn.Module):
+    """What all rules share: the gain, its mean over the steps, and statistics in main memory in float64."""
+
+    scalars: tuple[str, ...] = ()
+    gain: float
+    count: int
+    gain_sum: float
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for name in self.scalars:
+            setattr(self, name, 0 if name == "count" else 0.0)
+        self.gain = 1.0
+        for buffer in self.buffers():
+            buffer.zero_()
+
+    def report(self) -> dict[str, Any]:
+        """Report the gain; `window`: a plain mean over that many batches has the noise of the target."""
+        average = self.gain_sum / self.count if self.count else 1.0
+        window = (2.0 - average) / average if average > 0 else math.inf
+        return {"gain": self.gain, "mean_gain": average, "window": window, "steps": self.count}
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.scalars}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for name in self.scalars:
+            setattr(self, name, state[name])
+
+    def _apply(self, fn: Any, recurse: bool = True) -> _Rule:
+        return self
+
+
+class MomentFilter(_Rule):
     """Scalar Kalman filter over the moments of batches; with a fixed gain it is EMA, with gain 1 XBN.
 
     Args:
         dim: Dimension of the embeddings.
-        gain: Fixed gain, or None for the Kalman filter.
-        q: Process noise: how far the model moves in a step.
-        r: Observation noise of one embedding, divided by the batch size, or ``"auto"`` to estimate r and q.
-        p0: Initial uncertainty.
-        interval: Steps between two updates.
-        interval_mode: What happens every `interval` steps: ``"gain"`` (the gain is updated), ``"filter"`` (the whole
-            filter moves) or ``"noise"`` (process noise enters).
+        settings: The settings of `xbn`, `ema` or `axbn`.
 
     References:
         Ajanthan et al., eq. 18 to 22 and algorithm 1; R = r/B as in section 3.2.1.
 
     Example:
-        >>> rule = MomentFilter(3, q=1.0, r=0.01)
+        >>> rule = MomentFilter(3, DriftSettings(drift="axbn"))
         >>> target = rule(compute_moments(torch.randn(8, 3)), 8)
         >>> target.mean.shape
         torch.Size([3])
     """
 
+    scalars = ("p", "gain", "count", "gain_sum", "gamma0", "gamma1", "observation_noise", "process_noise")
+    p: float
+    gamma0: float
+    gamma1: float
+    observation_noise: float
+    process_noise: float
     mean: Tensor
     std: Tensor
     previous_mean: Tensor
     previous_difference: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        gain: float | None = None,
-        q: float = 1.0,
-        r: float | str = 0.01,
-        p0: float = 1.0,
-        interval: int = 1,
-        interval_mode: str = "gain",
-    ) -> None:
+    def __init__(self, dim: int, settings: DriftSettings) -> None:
         super().__init__()
-        if isinstance(r, str) and r != "auto":
-            raise LookalikeError(f"`r` is `{r}`; it must be a number that is not negative, or `auto`.")
-        if min(q, p0) < 0 or (not isinstance(r, str) and r < 0):
-            raise LookalikeError("`q`, `r` and `p0` are variances and must not be negative.")
-        if interval < 1:
-            raise LookalikeError(f"`interval` is {interval}; it must be at least 1 step.")
-        choose(interval_mode, INTERVAL_MODES, "an interval mode")
-        self.fixed_gain, self.q, self.r, self.p0 = gain, q, r, p0
-        self.interval, self.interval_mode = interval, interval_mode
+        self.settings = settings
+        self.fixed_gain = {"xbn": 1.0, "ema": 1.0 - settings.beta}.get(settings.drift)
         for name in ("mean", "std", "previous_mean", "previous_difference"):
             self.register_buffer(name, torch.zeros(dim, dtype=torch.float64, device=CPU))
         self.reset()
 
     def reset(self) -> None:
-        self.p, self.gain, self.count, self.gain_sum = self.p0, 1.0, 0, 0.0
-        self.gamma0 = self.gamma1 = self.observation_noise = self.process_noise = 0.0
-        for buffer in self.buffers():
-            buffer.zero_()
+        super().reset()
+        self.p = self.settings.p0
 
     def forward(self, batch: Moments, size: int) -> Moments:
         """Return the target after observing the moments of a batch of `size` embeddings."""
         self._estimate_noise(batch.mean)
-        fresh = self.count % self.interval == 0
+        mode = self.settings.interval_mode
+        fresh = self.count % self.settings.interval == 0
         if self.fixed_gain is not None:
             self.gain = self.fixed_gain
-        elif fresh or self.interval_mode == "noise":
+        elif fresh or mode == "noise":
             self._update_gain(size, fresh)
         if self.count == 0:
             self.mean.copy_(batch.mean)
             self.std.copy_(batch.std)
-        elif fresh or self.interval_mode != "filter":
+        elif fresh or mode != "filter" or self.fixed_gain is not None:
             # lerp is exact at gain 1, so that r = 0 is XBN to the bit.
             self.mean.lerp_(batch.mean, self.gain)
             self.std.lerp_(batch.std, self.gain)
@@ -173,17 +237,15 @@ class MomentFilter(nn.Module):
         return Moments(self.mean, self.std)
 
     def _update_gain(self, size: int, fresh: bool) -> None:
-        if self.r == "auto":
-            q, noise = self.process_noise, self.observation_noise
-        else:
-            q, noise = self.q, float(self.r) / size
-        prior = self.p + (q if fresh or self.interval_mode != "noise" else 0.0)
+        s = self.settings
+        q, noise = (self.process_noise, self.observation_noise) if s.r == "auto" else (s.q, float(s.r) / size)
+        prior = self.p + (q if fresh or s.interval_mode != "noise" else 0.0)
         self.gain = 1.0 if noise == 0.0 else prior / (prior + noise)
         self.p = (1.0 - self.gain) * prior
 
     def _estimate_noise(self, mean: Tensor) -> None:
         """Estimate R = −γ₁ and q = γ₀ + 2γ₁ from the differences of successive batch means."""
-        if self.r != "auto" or self.fixed_gain is not None:
+        if self.settings.r != "auto" or self.fixed_gain is not None:
             return
         if self.count > 0:
             difference = mean - self.previous_mean
@@ -201,38 +263,46 @@ class MomentFilter(nn.Module):
         self.previous_mean.copy_(mean)
 
     def report(self) -> dict[str, Any]:
-        """Report gain and noise; `window`: a plain mean over that many batches has the noise of the target."""
-        average = self.gain_sum / self.count if self.count else 1.0
-        report: dict[str, Any] = {
-            "gain": self.gain,
-            "mean_gain": average,
-            "window": (2.0 - average) / average if average > 0 else math.inf,
-            "steps": self.count,
-        }
-        if self.fixed_gain is None:
-            auto = self.r == "auto"
-            report |= {
-                "q": self.process_noise if auto else self.q,
-                "r": self.observation_noise if auto else self.r,
-                "auto": auto,
-                "interval": self.interval,
-                "interval_mode": self.interval_mode,
-            }
-        return report
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _STATE}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        for name in _STATE:
-            setattr(self, name, state[name])
-
-    def _apply(self, fn: Any, recurse: bool = True) -> MomentFilter:
-        """Keep statistics in main memory in float64, whatever the model is moved or cast to."""
-        return self
+        s = self.settings
+        if self.fixed_gain is not None:
+            return super().report()
+        auto = s.r == "auto"
+        q, r = (self.process_noise, self.observation_noise) if auto else (s.q, s.r)
+        noise = {"q": q, "r": r, "auto": auto, "interval": s.interval, "interval_mode": s.interval_mode}
+        return super().report() | noise
 
 
-_STATE = ("p", "gain", "count", "gain_sum", "gamma0", "gamma1", "observation_noise", "process_noise")
+class ShrunkMoments(_Rule):
+    """The batch's moments, shrunk towards the memory's own: (1 − g)·memory + g·batch, g = max(0, 1 − noise/distance).
+
+    `distance` is the mean squared distance of the two means over the dimensions, `noise` the part of it that the choice
+    of the batch alone explains (:func:`sampling_noise`), both averaged over about 16 batches: a positive-part
+    James–Stein estimate. Where much has drifted it is XBN; where nothing has, rows stay as stored.
+
+    Example:
+        >>> rule = ShrunkMoments()
+        >>> stored, batch = compute_moments(torch.zeros(2, 3)), compute_moments(torch.ones(2, 3))
+        >>> rule(batch, stored, noise=0.25).mean.tolist()
+        [0.75, 0.75, 0.75]
+    """
+
+    scalars = ("gain", "count", "gain_sum", "distance", "noise")
+    distance: float
+    noise: float
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset()
+
+    def forward(self, batch: Moments, stored: Moments, noise: float) -> Moments:
+        """Return the target for the moments of a batch, those of the memory, and the sampling noise of their means."""
+        self.count += 1
+        weight = 1.0 / min(self.count, SHRINK_WINDOW)
+        self.distance += weight * (float((batch.mean - stored.mean).square().mean()) - self.distance)
+        self.noise += weight * (noise - self.noise)
+        self.gain = max(0.0, 1.0 - self.noise / self.distance) if self.distance > 0 else 0.0
+        self.gain_sum += self.gain
+        return Moments(*(torch.lerp(old, new, self.gain) for old, new in zip(stored, batch, strict=True)))
 
 
 class CustomRule(nn.Module):
@@ -248,32 +318,11 @@ class CustomRule(nn.Module):
         self.module = module
 
     def reset(self) -> None:
-        reset = getattr(self.module, "reset", None)
-        if callable(reset):
-            reset()
+        getattr(self.module, "reset", lambda: None)()
 
     def forward(self, rows: Moments | None, batch: Tensor) -> tuple[Tensor, Tensor]:
         scale, shift = self.module(rows, batch)
         return scale, shift
 
     def report(self) -> dict[str, Any]:
-        report = getattr(self.module, "report", None)
-        return dict(report()) if callable(report) else {}
-
-
-def make_drift_rule(
-    rule: str | nn.Module | None, dim: int, *, beta: float, **filter_settings: Any
-) -> MomentFilter | CustomRule | None:
-    """Create the drift rule of that name; a module of the user is wrapped in `CustomRule`."""
-    if rule is None or rule == "none":
-        return None
-    if isinstance(rule, nn.Module):
-        return CustomRule(rule)
-    choose(rule, (*RULES, "none"), "a drift rule")
-    if rule == "xbn":
-        return MomentFilter(dim, gain=1.0)
-    if rule == "ema":
-        if not 0.0 <= beta < 1.0:
-            raise LookalikeError(f"`beta` is {beta}; it must be in [0, 1); 0 is XBN.")
-        return MomentFilter(dim, gain=1.0 - beta)
-    return MomentFilter(dim, **filter_settings)
+        return dict(getattr(self.module, "report", dict)())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 GROUP = "lookalike.methods"
 BUILT_IN = {
     "arcface": "pml_methods:ArcFace",
+    "axbn": "xbm:AXBN",
     "carp": "carp:CARP",
     "contrastive": "pml_methods:Contrastive",
     "dino": "dino:DINO",
@@ -44,6 +45,7 @@ BUILT_IN = {
     "triplet": "pml_methods:Triplet",
     "uniform_prior": "uniform_prior:UniformPrior",
     "xbm": "xbm:XBM",
+    "xbn": "xbm:XBN",
 }
 """Module and class of our methods."""
 _REGISTERED: dict[str, type[Method]] = {}

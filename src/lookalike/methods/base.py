@@ -260,6 +260,13 @@ class Method(nn.Module, ABC):
     def after_step(self) -> None:
         """Called after the optimizer step."""
 
+    def needs_drift(self) -> bool:
+        """Return whether the loop should measure how far this step moves embeddings."""
+        return False
+
+    def on_drift(self, distance: float) -> None:
+        """Called after a measured step with the mean distance that it moved the embeddings of the batch."""
+
     def close(self) -> None:
         """Release external resources; called when training ends, for whatever reason."""
 

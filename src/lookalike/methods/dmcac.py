@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lookalike.core import distributed
@@ -26,7 +26,6 @@ from lookalike.data.augmentation import CenterView
 from lookalike.data.table import Table
 from lookalike.losses import dmcac as losses
 from lookalike.memory.retriever import RecallCheckedRetriever, Retriever, make_retriever
-from lookalike.methods._heads import embedding_layer, record_calls
 from lookalike.methods.base import Batch, Context, MemoryRows, Method, ReportContext
 from lookalike.methods.collapse import mean_cosine
 from lookalike.methods.dmcac_report import MAX_CLASSES, MAX_QUERIES, ClassMaps, class_maps, find_row, report_sections
@@ -84,9 +83,9 @@ class DMCACSettings(Settings):
     """When the database is embedded again."""
     distance: Literal["js", "cosine"] = "js"
     """How views are compared: by their retrievals, or directly by 1 − cosine."""
-    head_input: Literal["unit", "raw"] = "unit"
-    """Input of classifier and attention: unit embeddings, as in the paper, or embeddings before normalization (not with
-    `full: gradient`). Their learning rate is `optimizer.loss_lr`."""
+    head_scale: PositiveFloat = 1.0
+    """Factor of the unit embeddings at the input of classifier and attention; the paper has 1. Their learning rate is
+    `optimizer.loss_lr`."""
     attention_init: Literal["linear", "identity"] = "linear"
     """Initialization of the attention matrices."""
     first_view: Literal["crop", "center"] = "crop"
@@ -96,13 +95,6 @@ class DMCACSettings(Settings):
     """Steps at which attention by class is recorded for the report."""
     shown_queries: list[str] = []  # noqa: RUF012
     """Training images whose retrievals the report shows (the end of the path suffices); empty: a few at random."""
-
-    @field_validator("head_input")
-    @classmethod
-    def _exact(cls, value: str, info: ValidationInfo) -> str:
-        if value == "raw" and info.data.get("full") == "gradient":
-            raise ValueError("`full: gradient` needs unit: norms of the database are constants")
-        return value
 
     def make_views(self, default: Any) -> list[Any]:
         """Return the first view without augmentation and the others as `default`."""
@@ -142,7 +134,6 @@ class DMCAC(Method):
     settings: DMCACSettings
     database: Tensor
     vectors: Tensor
-    norms: Tensor
     refreshed_at: Tensor
     maps: Tensor
     refresh_cosine: Tensor
@@ -154,12 +145,12 @@ class DMCAC(Method):
         self.k = min(settings.k, size)
         if self.k < settings.k and settings.full == "no" and distributed.is_main():
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
+        generator = torch_rng(context.seed, "heads")
         self.heads = losses.AttentionHeads(
-            context.classes, context.dim, torch_rng(context.seed, "heads"), settings.attention_init
+            context.classes, context.dim, generator, settings.attention_init, settings.head_scale
         )
         self.register_buffer("database", torch.from_numpy(self.split.database))
         self.register_buffer("vectors", torch.zeros(size, context.dim))
-        self.register_buffer("norms", torch.ones(size))
         self.register_buffer("refreshed_at", torch.full((2,), -1))  # step and epoch of the last refresh
         shape = len(settings.map_steps), len(ClassMaps._fields), min(context.classes, MAX_CLASSES), context.classes
         self.register_buffer("maps", torch.full(shape, torch.nan))
@@ -200,12 +191,7 @@ class DMCAC(Method):
         """Embed all views in one pass: (n, A, F)."""
         shape = len(batch), len(batch.views)
         all_views = replace(batch, views=(torch.stack(batch.views, 1).flatten(0, 1),))
-        with record_calls(embedding_layer(self.context.model)) as calls:
-            z = self.context.forward(all_views)
-        out = {"z": z.view(*shape, -1)}
-        if self.settings.head_input == "raw":
-            out["norm"] = torch.linalg.vector_norm(calls[-1].output.float(), dim=1).view(shape)
-        return out
+        return {"z": self.context.forward(all_views).view(*shape, -1)}
 
     def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         z = embeddings["z"]
@@ -228,23 +214,12 @@ class DMCAC(Method):
         exists = int(self.refreshed_at[0]) >= 0
         if exists and not self.is_due() and self.settings.full != "gradient":
             return
-        vectors, norms = self.encode_rows(self.split.database)
+        vectors = self.context.encode(self.split.database)
         if exists:
             self.refresh_cosine.copy_((vectors * self.vectors).sum(1).mean())
         self.vectors.copy_(vectors)
-        self.norms.copy_(norms)
         self.refreshed_at.copy_(torch.tensor([self.context.step, self.context.epoch]))
         self.close()
-
-    def encode_rows(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return unit embeddings of training images and the norms that the heads multiply them by."""
-        if self.settings.head_input == "unit":
-            rows = self.context.encode(ids)
-            return rows, torch.ones(len(rows), device=rows.device)
-        with record_calls(embedding_layer(self.context.model)) as calls:
-            rows = self.context.encode(ids)
-        norms = [torch.linalg.vector_norm(call.output.float(), dim=1) for call in calls]
-        return rows, distributed.all_gather(torch.cat([torch.empty(0, device=rows.device), *norms]))
 
     def close(self) -> None:
         """Close the retriever; it is created again when it is needed."""
@@ -256,8 +231,7 @@ class DMCAC(Method):
 
     def current_database(self) -> losses.Database:
         """Return the database as it was last embedded."""
-        norms = self.norms if self.settings.head_input == "raw" else None
-        return losses.Database(self.vectors, self.context.labels[self.database], norms)
+        return losses.Database(self.vectors, self.context.labels[self.database])
 
     def retrieve(self, z: Tensor) -> losses.RetrievalUnion:
         """Return the union over the views (B, A, F) of each query; the work is divided among the processes."""
@@ -271,23 +245,16 @@ class DMCAC(Method):
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         weights, z = self.settings.weights, embeddings["z"]
-        norms = embeddings.get("norm")
-
-        def head_input(views: Tensor) -> Tensor:
-            return views if norms is None else views * norms[:, :, None]
-
         self._check_collapse(z.detach()[:, 0])
-        value = losses.classification_loss(
-            head_input(self._log_gradient_norm("classes", z)) @ self.heads.classifier.t(), batch.labels
-        )
-        total = self._weighted_mean("classes", weights.classes, value)
+        logits = self.heads.classify(self._log_gradient_norm("classes", z))
+        total = self._weighted_mean("classes", weights.classes, losses.classification_loss(logits, batch.labels))
         if not weights.divergence and not weights.attention:
             return total
         views, by_cosine = self._log_gradient_norm("divergence", z), self.settings.distance == "cosine"
         if by_cosine and not weights.attention:
             return total + self._weighted_mean("divergence", weights.divergence, losses.cosine_disagreement(views))
         self._refresh()
-        terms = self._terms(views, head_input(self._log_gradient_norm("attention", z)), batch.labels)
+        terms = self._terms(views, self._log_gradient_norm("attention", z), batch.labels)
         divergence = losses.cosine_disagreement(views) if by_cosine else terms.divergence
         total = total + self._weighted_mean("divergence", weights.divergence, divergence)
         total = total + self._weighted_mean("attention", weights.attention, terms.attention)
@@ -382,10 +349,9 @@ def class_maps_of(method: DMCAC) -> Tensor:
     if not len(ids):
         return torch.full_like(method.maps[0], torch.nan)
     ids = ids[:: -(-len(ids) // MAX_QUERIES)]
-    z, norms = method.encode_rows(ids.cpu().numpy())
+    z = method.context.encode(ids.cpu().numpy())
     k = None if method.settings.full != "no" else method.k
-    database = method.current_database()
-    return torch.stack(class_maps(z, labels[ids], database, method.heads, k, shape, norms[:, None]))
+    return torch.stack(class_maps(z, labels[ids], method.current_database(), method.heads, k, shape))
 
 
 class DatabaseSplit(NamedTuple):

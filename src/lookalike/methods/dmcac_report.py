@@ -20,7 +20,6 @@ from lookalike.data import thumbnail
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.evaluation.report_sections import ReportImages
 from lookalike.losses import dmcac as losses
-from lookalike.methods._heads import embedding_layer, record_calls
 from lookalike.methods.base import ReportContext
 
 MAX_CLASSES = 40  # classes of queries in a map
@@ -54,7 +53,6 @@ def class_maps(
     heads: losses.AttentionHeads,
     k: int | None,
     shape: tuple[int, int],
-    norms: Any = 1,
 ) -> ClassMaps:
     """Compute class maps as means over the queries of each class.
 
@@ -65,20 +63,17 @@ def class_maps(
         heads: The attention heads.
         k: Number of retrieved images; None: all.
         shape: Number of query classes and of all classes.
-        norms: ``(n, 1)`` factors of the queries at the input of the heads, or 1.
 
     Returns:
         The maps.
     """
     shown, classes = shape
-    queries, rows = heads.attention_queries(z * norms), database.vectors
+    queries, rows = heads.attention_queries(z), database.vectors
     rows_of_class = torch.bincount(database.labels, minlength=classes).clamp(min=1)
     sums = torch.zeros(len(ClassMaps._fields), shown, classes, device=z.device)
     for start in range(0, len(z), BATCH):
         part = slice(start, start + BATCH)
         cosines, logits = z[part] @ rows.t(), queries[part] @ rows.t()
-        if database.norms is not None:
-            logits = logits * database.norms
         all_rows = torch.arange(len(rows), device=z.device).expand(len(cosines), -1)
         neighbors = all_rows if k is None else torch_top_k(z[part], rows, k)[1]
         attention = torch.softmax(logits.gather(1, neighbors), 1)
@@ -191,7 +186,7 @@ def _queries(context: ReportContext) -> list[s.Block]:
     state, settings, table = context.state, context.settings, context.table
     database = state["database"].numpy()
     images = ReportImages(table, context.run, context.labels, context.names, database)
-    heads = losses.AttentionHeads(len(context.names), state["vectors"].shape[1])
+    heads = losses.AttentionHeads(len(context.names), state["vectors"].shape[1], scale=settings.head_scale)
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
     k = min(settings.k, len(database))
     rows: list[s.HitRow] = []
@@ -199,17 +194,14 @@ def _queries(context: ReportContext) -> list[s.Block]:
         rng = numpy_rng(context.seed, "show", row)
         pixels = _pixels(table, row)
         crops = [view(pixels, rng) for view in settings.make_views(context.view)]
-        with torch.no_grad(), record_calls(embedding_layer(context.model)) as calls:
+        with torch.no_grad():
             z = context.model(torch.from_numpy(np.stack(crops)).to(context.model.device)).float().cpu()
-        raw = settings.head_input == "raw"
-        head_input = z * torch.linalg.vector_norm(calls[-1].output.float().cpu(), dim=1, keepdim=True) if raw else z
         scores, neighbors = torch_top_k(z, state["vectors"], k)
         # Attention is over the union of the views, or over the whole database, as in training.
         all_rows = torch.arange(len(database)).expand(1, 1, -1)
         union = losses.retrieval_union(neighbors[None] if settings.full == "no" else all_rows)
         vectors = state["vectors"][union.members]
-        norms = state["norms"][union.members] if raw else None
-        weights = losses.attention_weights(heads, head_input[None].detach(), vectors, union.mask, norms)[0].detach()
+        weights = losses.attention_weights(heads, z[None], vectors, union.mask)[0].detach()
         members = union.members[0]
         for n, crop in enumerate(crops):
             name = f"view {n + 1}"

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
+from lookalike.memory.xbn import DriftSettings
 from lookalike.methods._utils import update_teacher
 from lookalike.methods.base import Batch, Context, LearningRates, Method
-from lookalike.methods.xbm import DriftSettings
 
 
 class QueueSettings(DriftSettings):
@@ -77,9 +77,7 @@ class MoCo(Method):
         chosen = settings.memory
         # With one positive per query SupCon is NT-Xent, and has the faster kernel.
         loss = SupConLoss(settings.temperature)
-        self.memory = CrossBatchMemory(
-            loss, settings.projection_dim, chosen.size, gather=False, **chosen.memory_options()
-        )
+        self.memory = CrossBatchMemory(loss, settings.projection_dim, chosen.size, gather=False, settings=chosen)
 
     def teacher_models(self) -> list[Any]:
         return [self.key_model]

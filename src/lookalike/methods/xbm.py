@@ -1,8 +1,8 @@
-"""XBM, XBN and AXBN: the batch is compared with a memory of earlier embeddings, with or without drift correction.
+"""XBM, XBN and AXBN: SupCon of the batch against a memory of past embeddings, which may be corrected for drift.
 
 Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020; Ajanthan et al., "Adaptive Cross Batch
 Normalization for Metric Learning" (XBN, AXBN). The loop passes the joint batch to every process, so the memories of all
-processes are identical.
+processes are identical. When the memory starts, and when rows are corrected: docs/design/memory.md.
 """
 
 from __future__ import annotations
@@ -10,68 +10,55 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
+from lookalike.core import distributed
+from lookalike.core.progress import say
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
+from lookalike.memory.cross_batch import MemorySettings
+from lookalike.memory.xbn import sampling_noise
 from lookalike.methods.base import Batch, Context, MemoryRows, Method
 
 WATCHED = 64  # rows whose original form is kept for measuring drift
+CHECK_EVERY, FIRST_CHECK = 10, 20  # steps between two decisions, and the first: learning rates are warm by then
+MAX_STALENESS = 0.5
+"""With `warmup_steps: auto` the memory starts once embeddings move by less than this over the mean age of its rows."""
 
 
-class DriftSettings(Settings):
-    """Drift correction of stored embeddings; see :class:`lookalike.memory.CrossBatchMemory`."""
+class XBMMemorySettings(MemorySettings):
+    """Settings of the memory of XBM."""
 
-    drift: Literal["none", "xbn", "axbn", "ema"] = "none"
-    """`xbn` matches mean and standard deviation of the memory to the batch, `axbn` to a Kalman filter's estimate of
-    them, `ema` to a moving average; `none` leaves the embeddings as stored."""
-    r: NonNegativeFloat | Literal["auto"] = 0.01
-    """`axbn`: observation noise of one embedding, divided by the batch size; `auto` estimates r and q."""
-    q: PositiveFloat = 1.0
-    """`axbn`: process noise of one step. Only r/q matters: at the paper's 0.01 the filter does nothing."""
-    p0: PositiveFloat = 1.0
-    """`axbn`: initial uncertainty."""
-    interval: PositiveInt = 1
-    """`axbn`: steps between two updates; the paper uses 10 or 100."""
-    interval_mode: Literal["gain", "filter", "noise"] = "gain"
-    """`axbn`: what happens every `interval` steps: the gain is updated, the whole filter moves, or the process noise q
-    enters (in between, the estimate averages the batches)."""
-    beta: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """`ema`: weight of the past."""
-    debias: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Correlation ρ of embeddings of one class. The standard deviation, which class-balanced batches understate, is
-    divided by √(1 − (1 + (k − 1)ρ)/B); null: no correction."""
-    renorm: Literal["loss", "store", "none"] = "loss"
-    """Corrected embeddings leave the sphere: normalize them in the loss, in the store, or never."""
-
-    def memory_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `CrossBatchMemory`."""
-        names = ("r", "q", "p0", "interval", "interval_mode", "beta", "debias", "renorm")
-        return {"drift": None if self.drift == "none" else self.drift, **{name: getattr(self, name) for name in names}}
-
-
-class MemorySettings(DriftSettings):
-    """Settings of the cross-batch memory."""
-
-    drift: Literal["none", "xbn", "axbn", "ema"] = "xbn"
-    """`xbn` matches mean and standard deviation of the memory to the batch, `axbn` to a Kalman filter's estimate of
-    them, `ema` to a moving average; `none` leaves the embeddings as stored (XBM)."""
     size: NonNegativeFloat = 1.0
     """Size: up to 1 a fraction of the training images, above 1 a number, at least one batch; 0: no memory."""
-    batch_loss: bool = False
-    """XBM*: add the loss within the batch."""
-    weight: PositiveFloat = 1.0
-    """XBM*: weight of the loss against the memory."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps before the memory is used."""
-    fill: bool = False
+    warmup_steps: NonNegativeInt | Literal["auto"] = "auto"
+    """Steps before the memory is used; `auto`: until the measured drift is small for the age of its rows, at most half
+    of the training."""
+    fill: bool = True
     """After the warm-up, fill the memory with encoded random training images."""
 
     def num_rows(self, images: int, batch: int) -> int:
         """Return the number of rows for a training set of so many images."""
         count = int(self.size * images + 1e-9) if self.size <= 1 else int(self.size)
         return max(count, batch)
+
+
+class XBNMemorySettings(XBMMemorySettings):
+    """Settings of the memory of XBN."""
+
+    drift: Literal["none", "xbn", "axbn", "ema", "shrink"] = "xbn"
+    """As for `xbm`, where the default is `none`."""
+
+
+class AXBNMemorySettings(XBMMemorySettings):
+    """Settings of the memory of AXBN."""
+
+    drift: Literal["none", "xbn", "axbn", "ema", "shrink"] = "axbn"
+    """As for `xbm`, where the default is `none`."""
+    r: NonNegativeFloat | Literal["auto"] = "auto"
+    """Observation noise of one embedding, divided by the batch size; `auto` estimates r and q. The paper has 0.01, at
+    which the filter does nothing."""
 
 
 class MinerSettings(Settings):
@@ -94,39 +81,89 @@ class XBMSettings(Settings):
     """Temperature τ of SupCon."""
     miner: MinerSettings = Field(default_factory=MinerSettings)
     """Which pairs count."""
-    memory: MemorySettings = Field(default_factory=MemorySettings)
+    memory: XBMMemorySettings = Field(default_factory=XBMMemorySettings)
+    """The memory; `memory.NAME` is short for `method.memory.NAME`."""
+
+
+class XBNSettings(XBMSettings):
+    """Settings of XBN."""
+
+    memory: XBNMemorySettings = Field(default_factory=XBNMemorySettings)
+    """The memory; `memory.NAME` is short for `method.memory.NAME`."""
+
+
+class AXBNSettings(XBMSettings):
+    """Settings of AXBN."""
+
+    memory: AXBNMemorySettings = Field(default_factory=AXBNMemorySettings)
     """The memory; `memory.NAME` is short for `method.memory.NAME`."""
 
 
 class XBM(Method):
-    """SupCon against a cross-batch memory; for many classes with few images each.
+    """SupCon against a memory of embeddings as stored; for many classes with few images each.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.train(data="photos", method="xbm", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "xbm"
-    Settings = XBMSettings
+    Settings: ClassVar[type[XBMSettings]] = XBMSettings
     default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}, "log": {"drift_every_n_steps": 20}}
     settings: XBMSettings
+    start_step: Tensor
 
     def __init__(self, settings: XBMSettings, context: Context) -> None:
         super().__init__(settings, context)
         chosen = settings.memory
         # Without a memory, or before it is used, only the batch itself is stored.
         rows = chosen.num_rows(len(context.labels), context.batch) if chosen.size else context.batch
-        options: dict[str, Any] = {}
-        if chosen.size:
-            options = chosen.memory_options()
-            options |= {"batch_loss": chosen.batch_loss, "memory_weight": chosen.weight, "watch": WATCHED}
-        self.memory = make_memory(settings, context.dim, rows, **options)
-        self.batch_only = make_memory(settings, context.dim, context.batch) if chosen.warmup_steps else None
+        memory_settings = chosen if chosen.size else MemorySettings()
+        watch = WATCHED if chosen.size else 0
+        self.memory = make_memory(settings, context.dim, rows, settings=memory_settings, watch=watch)
+        self.waits = chosen.warmup_steps == "auto" and bool(chosen.size)
+        wait = 0 if not chosen.size else context.steps // 2 if self.waits else int(chosen.warmup_steps)
+        self.register_buffer("start_step", torch.tensor(wait + 1))
+        self.batch_only = make_memory(settings, context.dim, context.batch) if wait else None
+        head = {id(p) for part in (context.model.head, context.model.norm) for p in part.parameters()}
+        frozen = not any(p.requires_grad for p in context.model.parameters() if id(p) not in head)
+        self.checks_correction = frozen and self.memory.drift is not None
+        self.memory.corrects = not self.checks_correction  # until drift has been measured
+        self._noise = 0.0
+
+    @property
+    def mean_age(self) -> float:
+        """Mean age of the rows of the full memory, in steps."""
+        return self.memory.memory_size / (2 * self.context.batch)
+
+    def needs_drift(self) -> bool:
+        return self.context.step % CHECK_EVERY == 0 and (self._waiting or self.checks_correction)
+
+    @property
+    def _waiting(self) -> bool:
+        return self.waits and FIRST_CHECK <= self.context.step < int(self.start_step) - 1
+
+    def on_drift(self, distance: float) -> None:
+        """Start the memory once rows would age little; with a frozen backbone, correct rows only if they age."""
+        moved, step = distance * self.mean_age, self.context.step
+        age = f"a step moves embeddings by {distance:.2g}, {moved:.2g} over the mean age of {self.mean_age:.0f} steps"
+        if self._waiting and moved < MAX_STALENESS:
+            self.start_step.fill_(step + 1)
+            self._say(f"The memory is used from step {step + 1:,} on: {age}.")
+        if self.checks_correction:
+            corrects = moved >= self._noise
+            if corrects != self.memory.corrects:
+                what = "are corrected" if corrects else "stay as they are: the backbone is frozen"
+                self._say(f"Stored embeddings {what}; {age}, the noise of a batch's mean {self._noise:.2g}.")
+            self.memory.corrects = corrects
+
+    def _say(self, text: str) -> None:
+        if distributed.is_main():
+            say(text)
 
     def before_step(self) -> None:
         """Fill the memory with random training images after the warm-up, if requested."""
         chosen, context = self.settings.memory, self.context
-        if chosen.fill and chosen.size and context.step == chosen.warmup_steps + 1:
+        if chosen.fill and chosen.size and context.step == int(self.start_step):
             known = torch.nonzero(context.labels >= 0)[:, 0]
             order = torch.randperm(len(known), generator=context.generator("fill"))[: self.memory.memory_size]
             ids = known[order.to(known.device)]
@@ -134,9 +171,11 @@ class XBM(Method):
             self.memory.fill(context.encode(ids.cpu().numpy()), context.labels[ids], ids)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
-        early = self.batch_only is not None and self.context.step <= self.settings.memory.warmup_steps
+        z, early = embeddings["z"], self.context.step < int(self.start_step)
+        if self.checks_correction and self.context.step % CHECK_EVERY == 0:
+            self._noise = (z.shape[1] * sampling_noise(z, batch.labels)) ** 0.5
         memory = self.batch_only if early and self.batch_only is not None else self.memory
-        value: Tensor = memory(embeddings["z"], batch.labels, ids=batch.ids)
+        value: Tensor = memory(z, batch.labels, ids=batch.ids)
         if not early:
             self._log()
         return value
@@ -144,7 +183,7 @@ class XBM(Method):
     def _log(self) -> None:
         """Log the number of rows and the state of the filter, for the report."""
         self.context.log("memory/rows", self.memory.count)
-        if self.settings.memory.drift in ("axbn", "ema") and self.settings.memory.size:
+        if self.memory.settings.drift in ("axbn", "ema", "shrink"):
             report = self.memory.drift_report()
             for name in ("gain", "window"):
                 self.context.log(f"memory/{name}", report[name])
@@ -159,14 +198,36 @@ class XBM(Method):
         return MemoryRows(watched.ids[:count], watched.adapted[:count], watched.enqueued[:count])
 
 
-def make_memory(settings: XBMSettings, dim: int, rows: int, **options: Any) -> CrossBatchMemory:
+class XBN(XBM):
+    """XBM with stored embeddings matched to the moments of the batch.
+
+    Example:
+        >>> la.train(data="photos", method="xbn", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
+
+    name = "xbn"
+    Settings = XBNSettings
+
+
+class AXBN(XBM):
+    """XBM with stored embeddings matched to filtered moments of the batches.
+
+    Example:
+        >>> la.train(data="photos", method="axbn", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
+
+    name = "axbn"
+    Settings = AXBNSettings
+
+
+def make_memory(method: XBMSettings, dim: int, rows: int, **options: Any) -> CrossBatchMemory:
     """Create a memory with the loss and miner of the settings; it is given joint batches and gathers nothing."""
     from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
     from pytorch_metric_learning.losses import SupConLoss
     from pytorch_metric_learning.miners import PairMarginMiner
 
-    chosen, miner = settings.miner, None
+    chosen, miner = method.miner, None
     if chosen.kind == "pair_margin":
         distance = LpDistance() if chosen.distance == "euclidean" else CosineSimilarity()
         miner = PairMarginMiner(chosen.pos_margin, chosen.neg_margin, distance=distance)
-    return CrossBatchMemory(SupConLoss(settings.temperature), dim, rows, miner, gather=False, **options)
+    return CrossBatchMemory(SupConLoss(method.temperature), dim, rows, miner, gather=False, **options)

@@ -186,7 +186,8 @@ class Loop:
         self.method.before_step()
         mine, joint = self._batches(step)
         every = settings.log.drift_every_n_steps
-        before = self._look(mine) if every and step % every == 0 else None
+        logged = bool(every) and step % every == 0
+        before = self._look(mine) if logged or self.method.needs_drift() else None
         loss = joint_gradient(
             self.method,
             mine,
@@ -209,7 +210,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         self.method.after_step()
         if before is not None:
-            self._read_meter(before, mine, joint)
+            self._read_meter(before, mine, joint, logged)
         return loss
 
     # ---- the drift meter -------------------------------------------------------------------------
@@ -223,9 +224,14 @@ class Loop:
         self.train_mode()
         return distributed.all_gather(rows)
 
-    def _read_meter(self, before: Tensor, mine: Batch, joint: Batch) -> None:
+    def _read_meter(self, before: Tensor, mine: Batch, joint: Batch, logged: bool) -> None:
         after = self._look(mine)
-        self.readings = {**drift.feature_drift(before, after), "drift/cosine": mean_cosine(after)}
+        moved = drift.feature_drift(before, after)
+        if self.method.needs_drift():
+            self.method.on_drift(moved["drift/mean"])
+        if not logged:
+            return
+        self.readings = {**moved, "drift/cosine": mean_cosine(after)}
         stored = self.method.memory_rows(drift.NUM_ROWS)
         if stored is not None:
             now, centers = (self.encode(ids.cpu().numpy()) for ids in (stored.ids, joint.ids))

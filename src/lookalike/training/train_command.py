@@ -58,7 +58,7 @@ def train(
 
     Args:
         data: Images with classes: a folder, a table or a list file.
-        method: Training method, as `ms`, `supcon` or `xbm`; the recipe's by default.
+        method: Training method, as `ms`, `supcon` or `xbn`; the recipe's by default.
         model: Model to start from: a model or run folder, or a timm name.
         recipe: Recipe to use: a name or a YAML file. `default` if none is given.
         out: Folder of the run; a new one under the runs folder by default.
