@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from benchmarks import machine
 from benchmarks.papers.cells import Cells
+from benchmarks.papers.gates import Gate, always
 from benchmarks.provenance import data_folder, data_set, provenance
 from lookalike.core import folders, progress
 from lookalike.core.device import threads
@@ -112,6 +113,10 @@ class Claim:
     at_scale: str
     """How to run it at the paper's scale."""
     run: Callable[[ClaimContext], ClaimOutcome]
+    gate: Gate = always
+    """Why the figures cannot test the claim; nothing lets the verdict stand."""
+    question: bool = False
+    """A user's question (is this better than not using it?), reported before the paper's claims."""
 
     def judge(self, context: ClaimContext) -> ClaimOutcome:
         """The outcome, or `not run` where too few runs are finished."""
@@ -133,6 +138,9 @@ class ClaimResult:
     verdict: Verdict
     figures: dict[str, Any]
     note: str
+    question: bool
+    gate: list[str]
+    """Why the figures cannot test the claim."""
     proof: dict[str, Any]
     """When, where, by what command and with which versions; empty for a claim that was not run."""
 
@@ -194,12 +202,18 @@ def reproduce(
         known = [row if r.key == claim.key else r for r in results_of(paper, out)]
         document = {"paper": paper, "claims": [r.to_json() for r in known if r.verdict != "not run"]}
         write_json(Path(out) / f"{paper}.json", document)
-        progress.say(f"      {outcome.verdict}{': ' + outcome.note if outcome.note else ''}")
+        progress.say(f"      {row.verdict}: {'; '.join([*row.gate, *filter(None, [row.note])])}".rstrip(": "))
     return [row for row in results_of(paper, out) if row.key in wanted]
 
 
-def _result(claim: Claim, found: dict[str, Any] | None) -> ClaimResult:
-    """A claim's own words come from the code, what was found from the file."""
-    found = found or {"verdict": "not run", "figures": {}, "note": "", "scale": "small", "proof": {}}
-    words = {name: getattr(claim, name) for name in ("key", "paper", "statement", "figure", "small", "at_scale")}
-    return ClaimResult(**words, **{name: found[name] for name in ("scale", "verdict", "figures", "note", "proof")})
+def _result(claim: Claim, stored: dict[str, Any] | None) -> ClaimResult:
+    """A claim's own words and its gate come from the code, the outcome from the file."""
+    stored = stored or {"verdict": "not run", "figures": {}, "note": "", "scale": "small", "proof": {}}
+    words = {
+        name: getattr(claim, name) for name in ("key", "paper", "statement", "figure", "small", "at_scale", "question")
+    }
+    outcome = {name: stored[name] for name in ("scale", "verdict", "figures", "note", "proof")}
+    gate = [] if outcome["verdict"] == "not run" else claim.gate(outcome["figures"])
+    if gate:
+        outcome["verdict"] = "not testable at this scale"
+    return ClaimResult(**words, **outcome, gate=gate)

@@ -13,7 +13,9 @@ HEAD = """\
 # Results
 
 Made by `python -m benchmarks.papers --document docs/results.md` from the files under `results/`; do not edit. Each
-heading links to the file with all figures, seeds and intervals. A claim that does not hold is reported as such.
+paper has a file with all figures, seeds and intervals. For every paper the questions of users come first: is the method
+better than not using it? A claim is judged only if the runs can test it (their arms learned, and the learning curve has
+flattened); a claim that does not hold is reported as such.
 """
 SHORT = 200  # characters of a note that are shown
 SOURCE = "https://github.com/lookalike-search/lookalike/blob/main"
@@ -65,22 +67,38 @@ def _figure(value: Any) -> str:
 
 
 def _paper(paper: str, claims: list[ClaimResult]) -> Iterable[str]:
+    """First the users' questions with their figures, then what the paper claims."""
     yield f"## {paper}\n"
     yield f"All figures: [results/{paper}.json]({SOURCE}/results/{paper}.json)\n"
-    rows = ((c.key, c.statement, c.figure, _short(c.note), f"**{c.verdict}**") for c in claims)
+    questions = [(c.statement, c.small, _here(c, 2 * SHORT), f"**{_answer(c)}**") for c in claims if c.question]
+    if questions:
+        yield from _table(("question", "measured on", "figures", "answer"), questions)
+    rows = ((c.key, c.statement, c.figure, _here(c), f"**{c.verdict}**") for c in claims if not c.question)
     yield from _table(("claim", "statement", "in the paper", "here", "verdict"), rows)
 
 
-def _short(note: str) -> str:
+def _answer(claim: ClaimResult) -> str:
+    """The verdict of a question in its own words."""
+    answers = {"reproduced": "yes", "contradicted": "no", "no difference found": "no difference found"}
+    return answers.get(claim.verdict, claim.verdict)
+
+
+def _here(claim: ClaimResult, length: int = SHORT) -> str:
+    """The note, after the reasons why the figures cannot test the claim."""
+    reasons = f"Cannot be tested: {'; '.join(claim.gate)}. " if claim.gate else ""
+    return reasons + _short(claim.note, length)
+
+
+def _short(note: str, length: int = SHORT) -> str:
     """The note up to its first parts."""
-    if len(note) <= SHORT:
+    if len(note) <= length:
         return note
     parts, out = note.split("; "), ""
     for part in parts:
-        if out and len(out) + len(part) > SHORT:
+        if out and len(out) + len(part) > length:
             break
         out += ("; " if out else "") + part
-    return f"{out if len(out) <= 2 * SHORT else out[: 2 * SHORT]} …"
+    return f"{out if len(out) <= 2 * length else out[: 2 * length]} …"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterable[str]:

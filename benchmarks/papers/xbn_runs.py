@@ -1,143 +1,180 @@
-"""Runs of the claims about cross-batch memories: cells, the joined data set `mixed`, and MoCo from scratch."""
+"""Runs of the claims about cross-batch memories: generated products, Cars, and MoCo from scratch."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from benchmarks.papers import ClaimContext
 from benchmarks.papers.grid import GridResults, recalls, run_grid, run_training
-from lookalike.core import folders
-from lookalike.core.files import hash_bytes
-from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import merge
 
-if TYPE_CHECKING:
-    from lookalike.data import Table
-
-# Whole networks at 64 px: a run takes one to two minutes on one thread.
-SMALL: dict[str, Any] = {
-    "data": {"split": "table", "validation_fraction": 0, "near_duplicates": False},
-    "model": {"name": "efficientnet_lite0", "size": 64, "pooling": "avg", "batch_norm": "frozen"},
-    "head": {"kind": "random", "embedding_dim": 128, "prewarm_epochs": 2},
-    "method": {"name": "xbm"},
-    "views": {"mode": "end_to_end"},
-    "optimizer": {"lr": 1e-4, "weight_decay": 0.01},
-    "schedule": {"kind": "constant"},
+REVISION = 1
+"""Raise it whenever a run with the same settings computes something else."""
+RECIPE = "xbn_cars"
+SHARED: dict[str, Any] = {
+    "data": {"validation_fraction": 0, "near_duplicates": False},
+    "views": {"mode": "cached", "layer": "stage2", "num_cached": 3},
+    "optimizer": {"kind": "adamw", "lr": 1e-4, "weight_decay": 0.01},
+    "schedule": {"kind": "cosine", "warmup_steps": 20},
+    "head": {"kind": "pca", "embedding_dim": 512},
+    "method": {"name": "xbm", "temperature": 0.1},
     "keep": "trained",
-    "log": {"tensorboard": False, "drift_every_n_steps": 20},
+    "log": {"tensorboard": False, "every_n_steps": 50, "drift_every_n_steps": 50},
 }
-# The lower part of the network is computed once; enough for comparing rules that differ little.
-CACHED: dict[str, Any] = {"views": {"mode": "cached", "layer": "stage3", "num_cached": 3}}
-STEPS = {16: 200, 32: 150, 64: 60, 128: 60, 256: 50}  # where a claim does not ask for equal epochs
-
-PAPER_BATCH = 64
+# Many classes of few images, as in SOP; and Cars, where the memory is at most 63 steps old.
+REGIMES: dict[str, dict[str, Any]] = {
+    "products": {"data": {"split": "table"}, "model": {"size": 64, "pooling": "avg"}, "steps": 900},
+    "cars": {"data": {"split": "halves"}, "model": {"size": 96, "pooling": "avg"}, "steps": 450},
+}
+IMAGES_PER_CLASS = {"products": 2, "cars": 4}
+CURVE_CLASSES = 300  # test classes of the learning curve
 
 RULES: dict[str, dict[str, Any]] = {
-    "none": {"size": 0},
+    "none": {"size": 0, "drift": "none"},
     "xbm": {"drift": "none"},
     "xbm*": {"drift": "none", "batch_loss": True},
     "xbn": {"drift": "xbn"},
     "xbn*": {"drift": "xbn", "batch_loss": True},
-    "axbn": {"drift": "axbn"},
-    "ema": {"drift": "ema"},
+    "axbn": {"drift": "axbn", "r": "auto"},
+    "axbn-published": {"drift": "axbn", "r": 0.01, "q": 1.0},
+    "ema": {"drift": "ema", "beta": 0.1},
+    "ema0.9": {"drift": "ema", "beta": 0.9},
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One way to train: a memory rule, a batch size, and a memory as a fraction of the training images."""
+    """One way to train: data, batch size and memory rule; the memory holds all training images.
+
+    Args:
+        rule: One of `RULES`.
+        batch: Images of a batch.
+        data: One of `REGIMES`.
+        wait: Use the memory only in the second half of the steps, filled then; else from the first step.
+        norm: Norm layer behind the head.
+        steps: Number of steps; that of the regime by default.
+    """
 
     rule: str
     batch: int = 32
-    size: float = 1.0
-    lr: float = 1e-4
+    data: str = "products"
+    wait: bool = True
+    norm: str = "none"
     steps: int | None = None
-    cached: bool = False
-    memory: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of the memory."""
-    head: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        parts = [self.rule, f"b{self.batch}", f"m{self.size:g}", f"lr{self.lr:g}"]
-        parts += [f"{k}{v}" for extra in (self.memory, self.head) for k, v in extra.items()]
-        parts += [f"{self.steps}steps"] * (self.steps is not None) + ["cached"] * self.cached
+        parts = [self.data, f"b{self.batch}", self.rule]
+        parts += [] if self.wait or self.rule == "none" else ["nowait"]
+        parts += [self.norm] * (self.norm != "none") + [f"{self.steps}steps"] * (self.steps is not None)
         return "-".join(parts)
 
-    def settings(self, base: Mapping[str, Any]) -> dict[str, Any]:
-        at_scale = "steps" in base  # the paper's epochs, end to end
-        steps = base["steps"] * PAPER_BATCH // self.batch if at_scale else self.steps or STEPS[self.batch]
+    def settings(self) -> dict[str, Any]:
+        """What differs from the recipe, with everything that the claims are about written out."""
+        regime, each = REGIMES[self.data], IMAGES_PER_CLASS[self.data]
+        steps = self.steps or regime["steps"]
+        wait = steps // 2 if self.wait and self.rule != "none" else 0
+        memory = {"size": 1.0, "batch_loss": False, "warmup_steps": wait, "fill": wait > 0, **RULES[self.rule]}
         own = {
-            "head": dict(self.head),
-            "memory": {"size": self.size, **RULES[self.rule], **self.memory},
-            "sampler": {"classes_per_batch": self.batch // 4, "images_per_class": 4},
-            "optimizer": {"lr": self.lr},
+            "head": {"norm": self.norm},
+            "memory": memory,
+            "sampler": {"classes_per_batch": self.batch // each, "images_per_class": each},
             "steps": steps,
-            "evaluate_every": steps,
+            "evaluate_every": -(-steps // 3),
         }
-        return merge(base, CACHED if self.cached and not at_scale else {}, own)
+        return merge(SHARED, regime, own)
 
 
-MEANS = ("step 0", "drift", "drift max", "cosine", "stale", "stale original", "floor")
+MEANS = ("step 0", "frozen", "drift", "drift max", "cosine", "stale", "stale original", "floor")
 
 
 def row(results: GridResults, cell: Cell) -> dict[str, Any]:
     """A row of the table of runs: means over the seeds, and recall@1 of each."""
+    curves = [results.results[cell.name, seed]["curve"] for seed in results.seeds]
     return {
+        "data": cell.data,
         "rule": cell.rule,
         "batch": cell.batch,
-        "memory": cell.size if cell.rule != "none" else "–",
-        "rate": cell.lr,
-        **{k: str(v) for k, v in {**cell.memory, **cell.head}.items()},
+        "memory from": "half of the steps" if cell.wait and cell.rule != "none" else "the start",
         "recall@1": round(results.mean(cell), 2),
         "by seed": results.by_seed(cell),
+        "curve": [round(statistics.fmean(values), 2) for values in zip(*curves, strict=True)],
         **results.means(cell, MEANS),
     }
 
 
 def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]) -> GridResults:
-    cells = list(cells)
-    if context.scale == "small":
-        for name in SETS:
-            context.folder(name)
-        data, base = str(context.data), SMALL
-    else:
-        from lookalike.training.recipe import load
+    """Every cell on every seed."""
+    from benchmarks.papers.xbn_paper import paper_settings
 
-        data = str(context.folder("sop"))
-        base = merge(load("xbn_sop"), {"data": {"validation_fraction": 0}, "keep": "trained"})
+    cells, at_scale = list(cells), context.scale == "paper"
 
-    def prepare(missing: object) -> None:
-        context.say("Preparing the images")
-        for cached in sorted({cell.cached for cell in cells}):
-            settings = Cell("xbn", steps=1, cached=cached).settings(base)
-            run_training("train", threads=None, data=mixed(data), settings=settings, seed=0)
+    def arguments(cell: Cell, seed: int) -> dict[str, Any]:
+        if at_scale:
+            settings = paper_settings(cell)
+            return {"data": str(context.folder(settings["data"]["layout"])), "settings": settings, "seed": seed}
+        data = "products" if cell.data == "products" else str(context.folder(cell.data))
+        return {"data": data, "settings": cell.settings(), "seed": seed}
 
     return run_grid(
         context,
         cells,
         seeds,
-        lambda cell, seed: {"data": data, "settings": cell.settings(base), "seed": seed},
-        trial,
+        arguments,
+        paper_trial if at_scale else trial,
+        revision=REVISION,
         method=lambda cell: "xbm",
-        prepare=prepare if base is SMALL else None,
-        describe=lambda result: f"recall@1 {result['recall']:.2f}, drift {result['drift']:.3f}",
+        whole_seeds=True,
+        describe=lambda result: (
+            f"recall@1 {result['recall']:.2f} (step 0 {result['step 0']:.2f}), curve {result['curve']}, "
+            f"{result['seconds']:.0f} s"
+        ),
     )
 
 
-def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, float]:
-    """One run: recall@1 (%) on unseen classes, and the readings of the drift meter."""
-    table: Any = mixed(data) if settings["model"]["name"] == SMALL["model"]["name"] else data
-    return readings(*run_training("train", data=table, settings=settings, seed=seed))
+def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """One run: recall@1 (%) on unseen classes with its learning curve, and the readings of the drift meter."""
+    from benchmarks.papers.products import products
+
+    table: Any = products() if data == "products" else data
+    with learning_curve(CURVE_CLASSES):
+        return readings(*run_training("train", data=table, recipe=RECIPE, settings=settings, seed=seed))
 
 
-def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def paper_trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """One run at the paper's scale, on any device."""
+    return readings(*run_training("train", threads=None, data=data, settings=settings, seed=seed))
+
+
+@contextlib.contextmanager
+def learning_curve(classes: int) -> Iterator[None]:
+    """Also measure recall@1 on the first so many test classes whenever a run evaluates; nothing is chosen by it."""
+    from lookalike.evaluation.retrieval import retrieval_metrics
+    from lookalike.training.loop import Loop
+
+    original = Loop._evaluate
+
+    def evaluate(self: Any, step: int, logs: Any) -> None:
+        original(self, step, logs)
+        labels = self.parts.labels[self.parts.test]
+        chosen = np.isin(labels, np.unique(labels)[:classes])
+        vectors = self.embed(self.parts.test[chosen]).cpu().numpy()
+        logs.write(step, **{"curve/recall@1": retrieval_metrics(vectors, labels[chosen]).mean()["recall@1"]})
+
+    Loop._evaluate = evaluate  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Loop._evaluate = original  # type: ignore[method-assign]
+
+
+def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What is stored of a run."""
 
     def mean(key: str) -> float:
@@ -149,6 +186,7 @@ def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dic
 
     return {
         **recalls(result),
+        "curve": [round(100 * line["curve/recall@1"], 2) for line in log if "curve/recall@1" in line],
         "drift": mean("drift/mean"),
         "drift max": mean("drift/max"),
         "cosine": last("drift/cosine"),
@@ -221,64 +259,3 @@ def _first_images(data: str, images: int | None) -> Any:
     codes, names = table.labels()
     rows = [np.flatnonzero(codes == code)[:images] for code in range(len(names))]
     return table.take(np.sort(np.concatenate(rows))).without("split", "official_split")
-
-
-# ---- `mixed`: five images of every class of the small sets: many classes, few images, as in SOP --------------------
-
-SETS = ("cub", "cars", "grocery", "tinyimagenet100", "pool")
-IMAGES_PER_CLASS = 5
-HELD_OUT = 1 / 3
-
-
-def mixed(data: str | Path) -> Table:
-    """The joined table with its split by classes, read once and kept in the cache."""
-    from lookalike.data import Table
-
-    name = hash_bytes("mixed 1", str(Path(data).absolute()))
-    path = folders.cache("tables") / f"{name}.parquet"
-    if not path.exists():
-        join(Path(data)).save(path)
-    return Table.load(path)
-
-
-def join(data: Path) -> Table:
-    """Five images of every class of every set, drawn once for all; a third of the classes is the test."""
-    from lookalike.data import Table
-
-    paths, labels = [], []
-    sizes: list[int] = []
-    for name in SETS:
-        files, codes, names, file_sizes = _read(data, name)
-        for code, label in enumerate(names):
-            rows = np.flatnonzero(codes == code)
-            if len(rows) < IMAGES_PER_CLASS:
-                continue
-            rng = numpy_rng(0, "mixed", name, label)
-            for row in np.sort(rng.permutation(rows)[:IMAGES_PER_CLASS]):
-                paths.append(f"{name}/{files[row]}")
-                labels.append(f"{name}/{label}")
-                sizes.append(int(file_sizes[row]))
-    classes = sorted(set(labels))
-    test = set(numpy_rng(0, "mixed", "test").permutation(classes)[: round(HELD_OUT * len(classes))])
-    split = ["test" if label in test else "train" for label in labels]
-    columns = {"path": paths, "label": labels, "split": split, "size": sizes}
-    return Table.from_columns(columns, name="mixed", root=data)
-
-
-def _read(data: Path, name: str) -> tuple[np.ndarray, np.ndarray, list[str], np.ndarray]:
-    """Paths, label codes, label names and file sizes of one set."""
-    from lookalike.data import read_table
-
-    if name == "pool":  # its labels are those of the sources it was drawn from
-        import csv
-
-        with (data / name / "pool.csv").open(encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        texts = np.array([f"{row['source']}/{row['source_label']}" for row in rows])
-        names, codes = np.unique(texts, return_inverse=True)
-        places = np.array([row["path"] for row in rows])
-        sizes = np.array([(data / name / place).stat().st_size for place in places])
-        return places, codes, names.tolist(), sizes
-    table = read_table(data / name)
-    codes, labels = table.labels()
-    return table.column("path"), codes, labels, table.column("size")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,21 @@ def test_the_page_shows_every_claim_run_or_not(paper: object) -> None:
     assert r"| gain | It gains \| a lot. | +3.1 |  | **reproduced** |" in text
     assert "| [toy](#toy) | 1 |  |  |  | 1 |  |" in text and "/results/toy.json)" in text
     assert text == page(), "the same files give the same page"
+
+
+def test_questions_come_first_and_a_closed_gate_takes_the_verdict(paper: object) -> None:
+    module = sys.modules["toy_paper"]
+    big, gain = module.CLAIMS  # type: ignore[attr-defined]
+    gate = lambda figures: [] if figures["gain"]["mean"] > 0.05 else ["the arms did not learn"]  # noqa: E731
+    module.CLAIMS = [big, replace(gain, question=True, gate=gate)]  # type: ignore[attr-defined]
+    assert [r.verdict for r in reproduce(paper="toy", only="gain")] == ["reproduced"]
+    text = page()
+    assert r"| It gains \| a lot. | 3 seeds on CUB |  | **yes** |" in text and text.index("a lot") < text.index(
+        "scales"
+    )
+    module.CLAIMS[1] = replace(module.CLAIMS[1], gate=lambda figures: ["the arms did not learn"])  # type: ignore[attr-defined]
+    assert results_of("toy")[1].verdict == "not testable at this scale", "a gate judges what is stored"
+    assert "| Cannot be tested: the arms did not learn. | **not testable at this scale** |" in page()
 
 
 def test_the_page_shows_stored_benchmarks(tmp_path: Path, paper: object) -> None:

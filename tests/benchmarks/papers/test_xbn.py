@@ -1,25 +1,29 @@
-"""The claims of AXBN's paper: verdict rules, the list of runs, and the set `mixed`."""
+"""The claims of AXBN's paper: verdict rules, gates, and the settings of the runs."""
 
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.helpers import make_image
 
-from benchmarks.papers import ClaimContext, xbn, xbn_runs
+from benchmarks.papers import ClaimContext, products, xbn, xbn_runs
+from benchmarks.papers.gates import all_of, flattened, late, learned
 from benchmarks.papers.grid import GridResults, revisions
 from benchmarks.papers.paired import Difference, difference, more, none_of_note, spread_ratio
-from benchmarks.papers.xbn_runs import RULES, SMALL, STEPS, Cell, readings
+from benchmarks.papers.xbn_runs import RULES, Cell, readings
 from lookalike.core.job_cache import Jobs
+from lookalike.core.seeds import numpy_rng
+from lookalike.training.recipe import load
 from lookalike.training.settings import resolve
 
 KEYS = {claim.key: claim for claim in xbn.CLAIMS}
 
 
-def test_there_are_twelve_claims_in_order():
-    assert [int(claim.key.split("-")[0]) for claim in xbn.CLAIMS] == list(range(1, 13))
+def test_the_users_questions_come_first_and_every_claim_has_a_gate():
+    numbers = [int(claim.key.split("-")[0]) for claim in xbn.CLAIMS]
+    assert numbers == [0, *range(13)]
+    assert [claim.question for claim in xbn.CLAIMS] == [number == 0 for number in numbers]
 
 
 def test_a_paired_difference_is_students_interval():
@@ -62,40 +66,59 @@ def test_spreads_state_their_power():
     assert found["p"] < 0.05
 
 
-def test_every_run_has_valid_settings_and_one_thing_varied():
-    for rule in RULES:
-        for batch in STEPS:
-            chosen = resolve(Cell(rule, batch).settings(SMALL))
-            assert chosen.sampler.classes_per_batch * chosen.sampler.images_per_class == batch
-            assert chosen.views.mode == "end_to_end" and chosen.model.freeze is None
-            own = chosen.method.own()["memory"]
-            assert (own["size"] == 0) == (rule == "none")
-    assert resolve(Cell("xbn", cached=True).settings(SMALL)).views.layer == "stage3"
-    assert resolve(Cell("axbn", memory={"r": "auto"}).settings(SMALL)).method.own()["memory"]["r"] == "auto"
+@pytest.mark.parametrize("data", xbn_runs.REGIMES)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_run_has_valid_settings_and_one_thing_varied(data, rule):
+    for batch in (32, 64, 256):
+        chosen = resolve(load(xbn_runs.RECIPE), Cell(rule, batch, data).settings())
+        assert chosen.sampler.classes_per_batch * chosen.sampler.images_per_class == batch
+        assert chosen.views.layer == "stage2" and chosen.keep == "trained"
+        memory = chosen.method.own()["memory"]
+        assert (memory["size"] == 0) == (rule == "none") and memory["drift"] == RULES[rule]["drift"]
+        assert (memory["warmup_steps"], memory["fill"]) == ((0, False) if rule == "none" else (chosen.steps // 2, True))
+    early = resolve(load(xbn_runs.RECIPE), Cell(rule, data=data, wait=False).settings()).method.own()["memory"]
+    assert early["warmup_steps"] == 0 and not early["fill"]
+
+
+def test_names_of_cells_tell_them_apart():
+    assert Cell("xbn").name == "products-b32-xbn"
+    assert Cell("xbm*", 64, "cars", wait=False).name == "cars-b64-xbm*-nowait"
+    assert Cell("none", wait=False).name == Cell("none").name, "without a memory there is nothing to wait for"
+    assert Cell("none", 256, steps=113).name == "products-b256-none-113steps"
+
+
+RECALL = {"none": 20.0, "xbm": 20.5, "xbm*": 21.5, "xbn": 23.0, "xbn*": 23.0, "axbn": 23.0, "ema": 23.0, "ema0.9": 22.0}
+
+
+def made_up(cell, seed):
+    """Recall and drift from a rule, without an image."""
+    noise = ((sum(map(ord, cell.name)) + 7 * seed) % 11 - 5) / 20
+    collapsed = cell.rule == "xbm" and not cell.wait
+    norm = {"ln": 3.0, "bn": -15.0, "mbn": -15.0}.get(cell.norm, 0.0)
+    recall = (1.0 if collapsed else RECALL[cell.rule] + norm) + noise
+    return {
+        **dict.fromkeys(xbn_runs.MEANS, 0.1),
+        "recall": recall,
+        "step 0": 10.0,
+        "frozen": 11.0,
+        "curve": [10.0, 18.0, 19.0, 19.5],
+        "drift": 0.05 if cell.rule == "xbm" else 0.08,
+        "cosine": 0.99 if collapsed else 0.3,
+        "gain": 0.9,
+    }
 
 
 @pytest.fixture
 def context(home, monkeypatch):
-    """A context whose runs are made up: recall and drift from a rule, without an image."""
     asked = []
-    base = {"none": 20.0, "xbm": 6.0, "xbm*": 17.0, "xbn": 21.0, "xbn*": 21.0, "axbn": 21.0, "ema": 21.0}
 
-    def run_cells(context, wanted, seeds):
-        found = GridResults(seeds)
-        for cell in wanted:
+    def run_cells(context, cells, seeds):
+        results = GridResults(seeds)
+        for cell in cells:
             for seed in seeds:
                 asked.append((cell.name, seed))
-                noise = ((hash_of(cell.name) + 7 * seed) % 11 - 5) / 20
-                norm = {"ln": 3.0, "bn": -10.0, "mbn": -10.0}.get(cell.head.get("norm"), 0.0)
-                found.results[cell.name, seed] = {
-                    **dict.fromkeys(xbn_runs.MEANS, 0.1),
-                    "recall": base[cell.rule] + norm + noise,
-                    "step 0": 10.0,
-                    "drift": 0.05 if cell.rule == "xbm" else 0.08,
-                    "cosine": 0.99 if cell.rule == "xbm" else 0.3,
-                    "gain": 0.9994,
-                }
-        return found
+                results.results[cell.name, seed] = made_up(cell, seed)
+        return results
 
     monkeypatch.setattr(xbn, "run_cells", run_cells)
     made = ClaimContext(Jobs(home / "jobs"))
@@ -103,16 +126,14 @@ def context(home, monkeypatch):
     return made
 
 
-def hash_of(text: str) -> int:
-    return sum(map(ord, text))
-
-
 @pytest.mark.parametrize("key", [key for key in KEYS if not key.startswith("8")])
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     outcome = KEYS[key].judge(context)
     assert outcome.note and outcome.figures["runs"]
-    assert len({seed for _, seed in context.asked}) >= 3
+    assert len({seed for _, seed in context.asked}) >= 5
+    assert KEYS[key].gate(outcome.figures) == []
     expected = {
+        "0-xbn-over-none": "reproduced",
         "1-xbn-over-xbm": "reproduced",
         "2-xbm-below-none": "reproduced",
         "4-xbm-xbmstar-xbn": "reproduced",
@@ -120,41 +141,76 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     }
     if key in expected:
         assert outcome.verdict == expected[key]
-    if key.startswith(("6", "10", "12")):
+    if key.startswith(("10", "12")):
         assert outcome.verdict in ("no difference found", "not testable at this scale")
 
 
-def test_claims_1_2_and_9_share_their_runs(context):
+def test_effects_are_relative_to_what_is_learned(context):
+    figures = KEYS["0-xbn-over-none"].judge(context).figures
+    least = min(np.mean([made_up(Cell("none", b), s)["recall"] for s in xbn.SEEDS]) - 10.0 for b in xbn.BATCHES)
+    assert figures["expected"] == pytest.approx((80.62 - 75.94) / (75.94 - 48.96) * least, abs=1e-3)
+
+
+def test_most_claims_share_their_runs(context):
     runs = []
-    for key in ("1-xbn-over-xbm", "2-xbm-below-none", "9-lower-drift"):
+    for key in ("0-xbn-over-none", "1-xbn-over-xbm", "3-xbm-spread", "6-axbn-over-xbn", "9-lower-drift"):
         context.asked.clear()
         KEYS[key].judge(context)
         runs.append(set(context.asked))
-    assert runs[0] == runs[1] == runs[2]
+    assert all(each == runs[0] for each in runs) and len(runs[0]) == 5 * 2 * 10
+
+
+ROW = {"rule": "xbn", "memory from": "half of the steps", "recall@1": 15.0, "step 0": 1.1, "frozen": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"recall@1": 1.05}, "1 of 1 arms end below step 0"),
+        ({"frozen": 16.0}, "1 of 1 arms end below frozen"),
+        ({"curve": [1.0, 5.0, 8.0, 15.0]}, "still learning"),
+    ],
+)
+def test_a_claim_is_judged_only_if_the_runs_can_test_it(change, reason):
+    reasons = xbn.LEARNS({"runs": [{**ROW, "curve": [1.0, 13.0, 14.5, 15.0], **change}]})
+    assert (reason is None and not reasons) or (len(reasons) == 1 and reason in reasons[0])
+
+
+def test_an_arm_that_should_collapse_does_not_close_the_gate():
+    bad = {**ROW, "recall@1": 0.5, "curve": [1.0, 0.5, 0.5, 0.5]}
+    assert (
+        xbn.LEARNS({"runs": [{**bad, "rule": "xbm", "memory from": "the start"}, {**ROW, "curve": [1, 5, 15, 15]}]})
+        == []
+    )
+    assert xbn.LEARNS({"runs": [{**bad, "rule": "xbm"}]})
+
+
+def test_gates_of_figures():
+    assert learned("k-NN", "untrained", least=3)({"runs": [{"k-NN": 5.5, "untrained": 3.0}]})
+    assert not learned("k-NN", "untrained", least=3)({"runs": [{"k-NN": 9.5, "untrained": 3.0}]})
+    assert learned("k-NN", "untrained")({}) == ["no run was stored with the verdict"]
+    assert late([1.0, 2.0, 3.0]) == 0.5 and late([3.0, 2.0, 1.0]) == 0.0
+    assert len(all_of(lambda f: ["a"], flattened(), lambda f: ["b"])({"runs": [{"curve": [0.0, 1.0, 1.1]}]})) == 2
 
 
 def test_finished_runs_can_be_judged_before_the_others(home):
-    """Only what is stored counts; a setting or a filter with a seed missing is left out."""
+    """Only seeds on which every cell is stored count."""
+    (home / "cars").mkdir()
     context = ClaimContext(Jobs(home / "jobs"), data=home, finished=True)
-    for name in xbn_runs.SETS:
-        (home / name).mkdir()
+    assert KEYS["0-cars"].judge(context).verdict == "not run"
+    for rule in xbn.ARMS:
+        cell = Cell(rule, 64, "cars")
+        for seed in (0, 1, 2) if rule != "axbn" else (0, 2):
+            given = {"data": str(home / "cars"), "settings": cell.settings(), "seed": seed}
+            given["revision"] = revisions(xbn_runs.REVISION, "xbm")
+            context.cells.run(f"{cell.name}-s{seed}", lambda cell=cell, seed=seed, **_: made_up(cell, seed), **given)
+    outcome = KEYS["0-cars"].judge(context)
+    assert outcome.note.startswith("2 of 5 seeds so far") and len(outcome.figures["runs"]) == 5
     assert KEYS["1-xbn-over-xbm"].judge(context).verdict == "not run"
-    recall = {"none": 20.0, "xbm": 5.0, "xbn": 12.0}
-    for place, setting in enumerate(xbn.SETTINGS[:2]):
-        for rule, value in recall.items():
-            cell = xbn._at(rule, setting)
-            for seed in xbn.SEEDS[: len(xbn.SEEDS) - place]:  # the second setting lacks a seed
-                given = {"data": str(home), "settings": cell.settings(SMALL), "seed": seed}
-                result = {**dict.fromkeys([*xbn_runs.MEANS, "gain"], 0.1), "recall": value + seed / 10}
-                given["revision"] = revisions(1, "xbm")
-                context.cells.run(f"{cell.name}-s{seed}", lambda result=result, **_: result, **given)
-    outcome = KEYS["1-xbn-over-xbm"].judge(context)
-    assert outcome.verdict == "reproduced" and "1 of 4 settings" in outcome.note
-    assert len(outcome.figures["runs"]) == 3
-    assert KEYS["6-axbn-over-xbn"].judge(context).verdict == "not run"
 
 
-def test_what_is_kept_of_a_run():
+def test_what_is_stored_of_a_run():
     result = {
         "measured": {
             name: {"recall@1": {"value": v}}
@@ -163,33 +219,26 @@ def test_what_is_kept_of_a_run():
         "seconds": {"train": 9.0},
     }
     log = [{"step": 1, "drift/mean": 0.1, "drift/max": 0.4, "drift/cosine": 0.2}, {"step": 2, "drift/mean": 0.3}]
-    found = readings(result, log)
-    assert (found["recall"], found["step 0"], found["drift"], found["cosine"]) == (50.0, 25.0, 0.2, 0.2)
-    assert found["stale"] == 0.0
+    log += [{"step": 2, "curve/recall@1": 0.125}]
+    stored = readings(result, log)
+    assert (stored["recall"], stored["step 0"], stored["drift"], stored["cosine"]) == (50.0, 25.0, 0.2, 0.2)
+    assert stored["stale"] == 0.0 and stored["curve"] == [12.5]
 
 
-def test_mixed_takes_five_of_every_class_and_keeps_a_third_of_the_classes_apart(tmp_path, monkeypatch):
-    from PIL import Image
+def test_products_are_the_same_images_on_every_machine(home):
+    table = products.products(classes=4)
+    assert len(table) == 20 and sorted(set(table.column("split"))) == ["test", "train"]
+    assert len(set(table.column("label")[table.column("split") == "train"])) == 2
+    design = products.make_design(0, 7)
+    image = np.asarray(products.draw(design, "studio", 80, [design], numpy_rng(0, "synthetic", 7, 0)))
+    assert design.name == "scaled-urn-07" and image.shape == (80, 80, 3)
+    assert image.mean() == pytest.approx(184.2676, abs=0.05)
 
-    for name, classes in (("first", 6), ("second", 9)):
-        for label in range(classes):
-            folder = tmp_path / name / f"class-{label}"
-            folder.mkdir(parents=True)
-            for number in range(4 if label == 0 else 7):
-                Image.fromarray(make_image(label, width=12, height=10)).save(folder / f"{number}.jpg")
-    pool = tmp_path / "pool" / "zoo"
-    pool.mkdir(parents=True)
-    lines = ["path,source,source_label,pacs_class"]
-    for number in range(6):
-        Image.fromarray(make_image(number, width=12, height=10)).save(pool / f"{number}.jpg")
-        lines.append(f"zoo/{number}.jpg,zoo,cat,")
-    (tmp_path / "pool" / "pool.csv").write_text("\n".join(lines))
-    monkeypatch.setattr(xbn_runs, "SETS", ("first", "second", "pool"))
-    table = xbn_runs.join(tmp_path)
-    labels, split = table.column("label"), table.column("split")
-    assert len(set(labels)) == 5 + 8 + 1 and len(table) == 5 * 14
-    assert len(set(labels[split == "test"])) == round(14 / 3)
-    assert not set(labels[split == "test"]) & set(labels[split == "train"])
-    assert all(Path(tmp_path, path).is_file() for path in table.column("path"))
-    assert "pool/zoo/cat" in labels
-    assert list(xbn_runs.join(tmp_path).column("path")) == list(table.column("path"))
+
+def test_a_real_run_measures_its_learning_curve(home, monkeypatch):
+    """Two arms of a few steps on a few products, with the memory used in the second half."""
+    monkeypatch.setattr(products.products, "__defaults__", (12,))
+    cell = Cell("xbn", 8, steps=6)
+    figures = xbn_runs.trial(data="products", settings=cell.settings(), seed=0)
+    assert len(figures["curve"]) == 4 and figures["curve"][0] > 0 and figures["recall"] > 0
+    assert xbn_runs.trial(data="products", settings=cell.settings(), seed=0)["recall"] == figures["recall"]
