@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ def papers(
     out: str | None = None,
     finished: bool = False,
     workers: int | None = None,
+    smoke: bool = False,
+    device: str = "auto",
     list: bool = False,  # noqa: A002 (the option's name)
     document: str | None = None,
     author_splits: str | None = None,
@@ -43,11 +45,13 @@ def papers(
     Args:
         paper: Whose claims; --list names them.
         data: Folder of the data sets; LOOKALIKE_DATA by default.
-        scale: small, or paper: at the paper's own scale.
-        only: Only this claim.
+        scale: small: the claims, in minutes to hours. paper: the tables, at the paper's own scale on a GPU.
+        only: Only this claim, or with --scale paper only this table (table-1).
         out: Folder of the stored results; with --protocol the run folder, with --author-splits the file.
         finished: Judge by the cells that are finished, and start none.
         workers: Cells that run side by side, one thread each; the number of threads by default.
+        smoke: Run two steps of every row of the tables at tiny width, to test a device; of all papers if none is named.
+        device: With --smoke: the device.
         list: Show the claims and their stored verdicts.
         document: Write this page from the stored results (docs/results.md).
         author_splits: oodml: convert this pickle of the authors, for the images in --data.
@@ -62,6 +66,7 @@ def papers(
     """
     from benchmarks.papers import PAPERS, reproduce, results_of
     from benchmarks.papers.document import write_page
+    from benchmarks.papers.tables import ROWS
     from lookalike.core.errors import LookalikeError
 
     results = out or "results"
@@ -85,6 +90,10 @@ def papers(
         )
     if author_splits:
         return _author_splits(Path(author_splits), str(data), out)
+    if smoke:
+        return _smoke([paper] if paper else ROWS, device, only)
+    if paper in ROWS and scale == "paper":
+        return _tables(paper, data, only, results, finished)
     if paper is not None:
         judged = reproduce(
             paper=paper, data=data, scale=scale, only=only or None, out=results, finished=finished, workers=workers
@@ -102,6 +111,30 @@ def _answer(results: Sequence[ClaimResult]) -> Answer:
     body = [(r.paper, r.key, r.verdict, r.note or r.statement) for r in results]
     lines = table(("paper", "claim", "verdict", "note"), body)
     return Answer([result.to_json() for result in results], lines, always=True)
+
+
+def _smoke(papers: Iterable[str], device: str, only: Sequence[str]) -> Answer:
+    import tempfile
+
+    from benchmarks.papers.tables import smoke
+
+    with tempfile.TemporaryDirectory(prefix="lookalike-smoke-") as folder:
+        rows = [{"paper": p, **row} for p in papers for row in smoke(p, Path(folder, p), device=device, only=only)]
+    body = [(row["paper"], row["table"], row["data"], row["arm"], f"{row['loss']:.4f}") for row in rows]
+    return Answer(rows, table(("paper", "table", "data", "arm", "loss after 2 steps"), body), always=True)
+
+
+def _tables(paper: str, data: str | None, only: Sequence[str], out: str, finished: bool) -> Answer:
+    from benchmarks.papers.tables import run_tables
+    from benchmarks.provenance import data_folder
+    from lookalike.core.errors import LookalikeError
+
+    folder = data_folder(data)
+    if folder is None:
+        raise LookalikeError("The tables need the data sets: give the folder that holds them with --data.")
+    rows = run_tables(paper, folder, only=only, out=out, finished=finished)
+    body = [tuple("–" if value is None else str(value) for value in row.values()) for row in rows]
+    return Answer(rows, table(tuple(rows[0]), body), always=True)
 
 
 def _protocol(**options: Any) -> Answer:

@@ -86,7 +86,7 @@ def _answer(claim: ClaimResult) -> str:
 def _here(claim: ClaimResult, length: int = SHORT) -> str:
     """The note, after the reasons why the figures cannot test the claim."""
     reasons = f"Cannot be tested: {'; '.join(claim.gate)}. " if claim.gate else ""
-    return reasons + _short(claim.note, length)
+    return (reasons + _short(claim.note, length)).rstrip()
 
 
 def _short(note: str, length: int = SHORT) -> str:

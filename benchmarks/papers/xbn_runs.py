@@ -111,14 +111,8 @@ def row(results: GridResults, cell: Cell) -> dict[str, Any]:
 
 def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]) -> GridResults:
     """Every cell on every seed."""
-    from benchmarks.papers.xbn_paper import paper_settings
-
-    cells, at_scale = list(cells), context.scale == "paper"
 
     def arguments(cell: Cell, seed: int) -> dict[str, Any]:
-        if at_scale:
-            settings = paper_settings(cell)
-            return {"data": str(context.folder(settings["data"]["layout"])), "settings": settings, "seed": seed}
         data = "products" if cell.data == "products" else str(context.folder(cell.data))
         return {"data": data, "settings": cell.settings(), "seed": seed}
 
@@ -127,7 +121,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
         cells,
         seeds,
         arguments,
-        paper_trial if at_scale else trial,
+        trial,
         revision=REVISION,
         method=lambda cell: "xbm",
         whole_seeds=True,
@@ -145,11 +139,6 @@ def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     table: Any = products() if data == "products" else data
     with learning_curve(CURVE_CLASSES):
         return readings(*run_training("train", data=table, recipe=RECIPE, settings=settings, seed=seed))
-
-
-def paper_trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """One run at the paper's scale, on any device."""
-    return readings(*run_training("train", threads=None, data=data, settings=settings, seed=seed))
 
 
 @contextlib.contextmanager
@@ -224,39 +213,40 @@ class MoCoCell:
 
 
 def run_moco(context: ClaimContext, cells: Iterable[MoCoCell], seeds: Sequence[int]) -> GridResults:
-    folder = str(context.folder("tinyimagenet100" if context.scale == "small" else "cifar10"))
-    images, epochs = (MOCO_IMAGES, MOCO_EPOCHS) if context.scale == "small" else (None, 15)
+    folder = str(context.folder("tinyimagenet100"))
     return run_grid(
         context,
         cells,
         seeds,
-        lambda cell, seed: {"data": folder, "drift": cell.drift, "seed": seed, "images": images, "epochs": epochs},
+        lambda cell, seed: {"data": folder, "drift": cell.drift, "seed": seed},
         moco_trial,
+        revision=REVISION,
         method=lambda cell: "moco",
         measure="early",
         describe=lambda result: f"k-NN {result['curve'][-1]:.2f} (untrained {result['curve'][0]:.2f})",
     )
 
 
-def moco_trial(*, data: str, drift: str, seed: int, images: int | None, epochs: int) -> dict[str, Any]:
+def moco_trial(*, data: str, drift: str, seed: int) -> dict[str, Any]:
     """One run from scratch; k-NN accuracy (%) before it and after every epoch."""
-    table = _first_images(data, images)
-    train = 0.8 * len(table) if images else (table.column("split") == "train").sum()
-    each = int(train) // 128
-    own = {"memory": {"drift": drift}, "steps": epochs * each, "evaluate_every": each, "log": {"every_n_steps": each}}
-    settings = merge(MOCO_SMALL, own) if images else own
-    _, log = run_training("pretrain", data=table, recipe="moco_cifar", settings=settings, seed=seed)
+    table = _first_images(data, MOCO_IMAGES)
+    each = int(0.8 * len(table)) // 128
+    own = {
+        "memory": {"drift": drift},
+        "steps": MOCO_EPOCHS * each,
+        "evaluate_every": each,
+        "log": {"every_n_steps": each},
+    }
+    _, log = run_training("pretrain", data=table, recipe="moco_cifar", settings=merge(MOCO_SMALL, own), seed=seed)
     curve = [round(100 * line["knn/accuracy@200"], 3) for line in log if "knn/accuracy@200" in line]
     return {"early": curve[len(curve) // 2], "last": curve[-1], "curve": curve}
 
 
-def _first_images(data: str, images: int | None) -> Any:
+def _first_images(data: str, images: int) -> Any:
     """The first images of every class, in the table's order."""
     from lookalike.data import read_table
 
     table = read_table(data)
-    if images is None:
-        return table
     codes, names = table.labels()
     rows = [np.flatnonzero(codes == code)[:images] for code in range(len(names))]
     return table.take(np.sort(np.concatenate(rows))).without("split", "official_split")

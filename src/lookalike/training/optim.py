@@ -108,7 +108,8 @@ def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings
         return LARS(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
     if chosen.kind == "sgd":
         return torch.optim.SGD(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay, fused=fused)
-    return torch.optim.AdamW(groups, weight_decay=chosen.weight_decay, fused=fused)
+    kind = torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW
+    return kind(groups, weight_decay=chosen.weight_decay, fused=fused)
 
 
 def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:

@@ -28,11 +28,12 @@ from lookalike.models.pooling import unit
 from lookalike.models.prototypes import Assignment, Prototypes
 from lookalike.training import checkpoint
 from lookalike.training.loop import TrainingProgress
-from lookalike.training.setup import MAX_KNOWN_ROWS, TrainingSetup, starting_model
+from lookalike.training.setup import TrainingSetup, starting_model
 
 FROZEN, START, TRAINED, UNDECIDED = "starting model", "step 0", "trained", "undecided"
 MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
 CARD_METRICS = ("recall@1", "map@r")
+MAX_FACET_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -333,8 +334,8 @@ def prototype_facet(parts: TrainingSetup, tensors: Mapping[str, Tensor]) -> Prot
     if not tensors:
         return None
     rows = parts.train
-    if len(rows) > MAX_KNOWN_ROWS:
-        rows = np.sort(numpy_rng(parts.settings.data.split_seed, "facet").choice(rows, MAX_KNOWN_ROWS, replace=False))
+    if len(rows) > MAX_FACET_ROWS:
+        rows = np.sort(numpy_rng(parts.settings.data.split_seed, "facet").choice(rows, MAX_FACET_ROWS, replace=False))
     features = parts.model.features(parts.table.take(rows), runtime="torch", progress=True)
     prototypes = Prototypes(tensors).select_used(features)
     return PrototypeFacet(rows, prototypes, prototypes.assign(features)) if len(prototypes) else None

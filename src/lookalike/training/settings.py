@@ -133,9 +133,9 @@ class SamplerSettings(Settings):
 class OptimizerSettings(Settings):
     """Optimizer and learning rates."""
 
-    kind: Literal["adamw", "sgd", "lars"] = "adamw"
-    """`lars` scales the update of every weight matrix to its norm; biases and norm layers are updated as by `sgd`,
-    without weight decay."""
+    kind: Literal["adamw", "adam", "sgd", "lars"] = "adamw"
+    """`adam` adds the weight decay to the gradient; `lars` scales the update of every weight matrix to its norm, and
+    updates biases and norm layers as `sgd` does, without weight decay."""
     lr: PositiveFloat = 3e-4
     """Learning rate of the backbone, and of everything else unless set."""
     head_lr: PositiveFloat | None = None
@@ -172,6 +172,8 @@ class LogSettings(Settings):
     """Steps between two rows of the log."""
     tensorboard: bool = True
     """Write TensorBoard event files into the run folder."""
+    knn_images: PositiveInt | None = 10_000
+    """Training images that vote in the k-NN accuracy of pretraining, a random sample; null: all."""
     drift_every_n_steps: NonNegativeInt = 0
     """Steps between two measurements of feature drift and of the staleness of a memory; 0: none."""
     wandb: str | None = None

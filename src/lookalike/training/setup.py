@@ -35,7 +35,6 @@ from lookalike.training.split import Division
 
 VIEW_SEED = 0  # of the cached views: runs with different seeds share them
 PCA_ROWS = 50_000  # more do not move the directions, and need memory
-MAX_KNOWN_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,10 @@ class TrainingSetup:
     @property
     def known(self) -> np.ndarray:
         """Labeled training rows that held-out images are compared with; a sample if there are very many."""
-        rows = self.train[self.labels[self.train] >= 0]
-        if len(rows) <= MAX_KNOWN_ROWS:
+        rows, count = self.train[self.labels[self.train] >= 0], self.settings.log.knn_images
+        if count is None or len(rows) <= count:
             return rows
-        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, MAX_KNOWN_ROWS, replace=False))
+        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, count, replace=False))
 
     def __post_init__(self) -> None:
         sampler, seed, drawn = self.settings.sampler, self.settings.seed, self.training_images.drawn
