@@ -1,43 +1,52 @@
-"""Adaptation as papers measure it: a classifier of one domain, adapted to (a part of) another, named right how often.
+"""Adaptation as papers measure it: a classifier of one domain, adapted to (a part of) another, and its accuracy there.
 
 The lower part of the network is computed once for a fixed set of views of each image (`layer`), whatever the seed,
-the method and the part of the target; above it batch-norm statistics, the upper part, head and classifier are each
-run's own. Source models are made once and kept. With `layer: pixels` nothing is shared and everything learns.
+the method and the part of the target. Source models are made once and kept. With `layer: pixels` nothing is shared and
+everything learns.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.metrics import normalized_mutual_info_score
 from torch import nn
 
 from lookalike.adaptation import target_classes
-from lookalike.adaptation.adapter import Adapter, on_target, predict
-from lookalike.adaptation.network import PIXELS, TEMPERATURE, Network, mixed_parts, recalibrated
+from lookalike.adaptation.candidate import content_ids, held_out
+from lookalike.adaptation.methods import AdaptMethod
 from lookalike.adaptation.pool import Pool
 from lookalike.adaptation.pool_search import Retrieved, no_retrievals
 from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings, resolve
-from lookalike.adaptation.target_classes import prototypes
-from lookalike.adaptation.trial import held_out, squares
-from lookalike.adaptation.view_provider import ViewProvider, make_views
-from lookalike.core import folders
+from lookalike.adaptation.target_classes import TEMPERATURE, prototypes
+from lookalike.adaptation.task import (
+    AdaptTask,
+    CachedViews,
+    crops,
+    fit,
+    mixed_parts,
+    pool_views,
+    recalibrated,
+    target_views,
+)
+from lookalike.core import folders, progress
 from lookalike.core.device import CPU
 from lookalike.core.files import hash_bytes
+from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import merge
 from lookalike.data import Table, audit, read_table
 from lookalike.evaluation.retrieval import retrieval_metrics
+from lookalike.methods.base import PIXELS
 from lookalike.models import Embedder, features_for
-
-VIEWS = 0  # the seed of the fixed views
+from lookalike.models.heads import make_norm
 
 
 def settings_for(scale: Mapping[str, Any], over: Mapping[str, Any], fraction: float = 1.0) -> AdaptSettings:
@@ -52,8 +61,8 @@ def settings_for(scale: Mapping[str, Any], over: Mapping[str, Any], fraction: fl
 
 def different(table: Table) -> Table:
     """The readable images, each content once."""
-    found = audit(table, near=False).table
-    return found.take(np.sort(np.unique(found.column("content_id").astype(str), return_index=True)[1]))
+    readable = audit(table, near=False).table
+    return readable.take(np.sort(np.unique(readable.column("content_id").astype(str), return_index=True)[1]))
 
 
 def domain(folder: str | Path, layout: str, name: str) -> Table:
@@ -75,22 +84,97 @@ def stratified(labels: np.ndarray, fraction: float, subset: int) -> np.ndarray:
     return np.sort(np.concatenate(chosen))
 
 
-def views_of(
+# ---- tasks and predictions ---------------------------------------------------------------------------
+
+
+def task_for(
     model: Embedder,
     table: Table,
     rows: np.ndarray,
-    pool: Pool | None,
-    used: np.ndarray,
-    chosen: AdaptSettings,
+    settings: AdaptSettings,
     seed: int,
-) -> ViewProvider:
-    """Views of some images of a table and of some of the pool, out of caches of the whole."""
-    outside = pool.table(np.arange(len(pool))) if pool is not None and len(used) else None
-    if chosen.layer == PIXELS:
-        images = pool.table(used) if pool is not None and len(used) else None
-        return make_views(model, chosen.layer, table.take(rows), images, views=chosen.num_views, seed=seed)
-    whole: Any = make_views(model, chosen.layer, table, outside, views=chosen.num_views, seed=VIEWS)
-    return whole.part(rows, used, seed)
+    *,
+    retrieved: Retrieved | None = None,
+    pool: Pool | None = None,
+    **more: Any,
+) -> AdaptTask:
+    """The task of adapting to some rows of a table, with views out of caches of the whole table."""
+    retrieved = retrieved or no_retrievals(len(rows), 0)
+    used, layer, learn = retrieved.used, settings.layer, table.take(rows)
+    outside = None
+    if pool is not None and len(used):
+        if layer == PIXELS:
+            outside = pool_views(model, layer, pool.table(used))
+        else:
+            every = pool_views(model, layer, pool.table(np.arange(len(pool))))
+            outside = lambda places: every(used[places])  # noqa: E731
+
+    def views(kinds: Sequence[str]) -> Any:
+        if layer == PIXELS:
+            return target_views(model, layer, learn, kinds, views=settings.num_views, seed=seed)
+        whole: Any = target_views(model, layer, table, kinds, views=settings.num_views)
+        return CachedViews(layer, {kind: array[:, rows] for kind, array in whole.arrays.items()}, kinds, seed=seed)
+
+    return AdaptTask(
+        settings,
+        model,
+        layer,
+        content_ids(learn),
+        views,
+        neighbors=retrieved.among_used(),
+        scores=retrieved.scores,
+        pool_ids=[] if pool is None else [pool.ids[i] for i in used],
+        pool=outside,
+        table=learn,
+        seed=seed,
+        **more,
+    )
+
+
+def train(task: AdaptTask) -> AdaptMethod:
+    """Take the steps of a task silently, in a folder that is removed."""
+    level = progress.level()
+    progress.set_level(0)
+    try:
+        with tempfile.TemporaryDirectory(prefix="lookalike-claim-") as folder:
+            return fit(task, Run.create("adapt", {}, path=Path(folder) / "run"))
+    finally:
+        progress.set_level(level)
+
+
+def predict(
+    model: Embedder, layer: str, inputs: Any, centers: np.ndarray | None = None, *, batch: int = 256
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit features and class probabilities (by the classifier, or prototypes) of cached activations or pixels."""
+    rows, found = [], []
+    with torch.no_grad():
+        for start in range(0, len(inputs), batch):
+            part = np.asarray(inputs[start : start + batch])
+            x = torch.from_numpy(part if part.dtype == np.uint8 else part.astype(np.float32))
+            features = model(x) if layer == PIXELS else model.from_layer(layer, x)
+            rows.append(features.numpy())
+            if centers is not None:
+                logits = features @ torch.from_numpy(centers).T / TEMPERATURE
+            else:
+                logits = (
+                    features.new_zeros(len(features), 1) if model.classifier is None else model.classifier(features)
+                )
+            found.append(logits.double().softmax(1).numpy())
+    return np.concatenate(rows), np.concatenate(found)
+
+
+def batches_of(model: Embedder, table: Table, rows: np.ndarray, layer: str) -> Iterator[torch.Tensor]:
+    """What the layer (or the pixels) of some images hold, in batches for statistics."""
+    parts = [rows[part] for part in mixed_parts(content_ids(table.take(rows)))]
+    if layer == PIXELS:
+        yield from crops(model, table, parts)
+        return
+    below = features_for(model, table, layer=layer)[0]
+    for part in parts:
+        yield torch.from_numpy(np.asarray(below[part], np.float32))
+
+
+# ---- classifiers -------------------------------------------------------------------------------------
 
 
 def train_classifier(
@@ -100,35 +184,41 @@ def train_classifier(
     seed: int,
     *,
     head: int | None,
-    found: Retrieved | None = None,
+    norm: str = "none",
+    retrieved: Retrieved | None = None,
     pool: Pool | None = None,
 ) -> Embedder:
-    """A classifier by the labels of `table`: head by PCA, classifier from the class means, then all above `layer`."""
+    """A classifier by the labels of `table`: head by PCA, classifier from the class means, then all above `layer`.
+
+    `norm` is the layer after the head: batch-norm at the paper's scale (its bottleneck, A.1).
+    """
     model = copy.deepcopy(start)
     labels, names = table.labels()
     rows = np.asarray(features_for(model, table)[0])
     if head:
         model.set_pca_head(rows, head)
+        model.norm = make_norm(norm, head).eval()
     with torch.no_grad():
-        embedded = model.from_features(torch.from_numpy(np.array(rows))).numpy()
+        embedded = model.eval().from_features(torch.from_numpy(np.array(rows))).numpy()
         model.classifier = nn.Linear(model.dim, len(names))
         model.classifier.weight.copy_(torch.from_numpy(prototypes(embedded, labels, len(names)) / TEMPERATURE))
         model.classifier.bias.zero_()
     model.card["classes"] = names
-    network = Network(model.eval(), settings.layer)
-    adapter_for(network, table, np.arange(len(table)), settings, found, pool, seed, labels=labels).run()
-    return network.model
+    every = np.arange(len(table))
+    train(task_for(model, table, every, settings, seed, retrieved=retrieved, pool=pool, true_labels=labels))
+    return model
 
 
 def source_model(table: Table, seed: int, scale: Mapping[str, Any]) -> Embedder:
     """A classifier trained on the source alone, made once and kept. `scale` names model, size, head and settings."""
-    known = {name: scale[name] for name in ("model", "size", "head", "source")}
-    key = hash_bytes("source", str(seed), json.dumps(known, sort_keys=True), table.fingerprint())
+    known = {name: scale.get(name) for name in ("model", "size", "head", "norm", "source")}
+    key = hash_bytes("source 2", str(seed), json.dumps(known, sort_keys=True), table.fingerprint())
     path = folders.home() / "jobs" / "sources" / key
     if not (path / "config.json").is_file():
         start = Embedder.from_pretrained(scale["model"], size=scale["size"], device=CPU)
         settings = resolve(None, {**scale["source"], "method": "finetune"})
-        train_classifier(start, table, settings, seed, head=scale["head"]).save_pretrained(path)
+        made = train_classifier(start, table, settings, seed, head=scale["head"], norm=scale.get("norm", "none"))
+        made.save_pretrained(path)
     return Embedder.from_pretrained(path, device=CPU)
 
 
@@ -142,74 +232,36 @@ def adapted(
     expert: Embedder | None = None,
     source: Table | None = None,
     seed: int = 0,
-) -> tuple[Network, int]:
+) -> tuple[Embedder, int]:
     """`base` adapted to `rows` of a table, and how many pool images it used. Only `mcc` looks at the source."""
-    learn = table.take(rows)
-    model = copy.deepcopy(base)
+    learn, model = table.take(rows), copy.deepcopy(base)
     if settings.method == "bn" or (settings.method != "source" and settings.batch_norm != "keep"):
-        model = recalibrated(base, chunks(base, table, rows, settings.layer), settings.layer)
-    network = Network(model.eval(), settings.layer)
+        model = recalibrated(base, batches_of(base, table, rows, settings.layer), settings.layer)
     if settings.method in ("source", "bn"):
-        return network, 0
-    if settings.method == "on_target":
-        return Network(on_target(network, learn, settings, seed=seed), PIXELS), 0
-    found, beside = no_retrievals(len(rows), 0), None
+        return model.eval(), 0
+    retrieved, beside = no_retrievals(len(rows), 0), None
     if pool is not None:
-        ids = [str(id_) for id_ in learn.column("content_id")]
-        found = retrieve(expert or base, ids, learn, pool, settings, seed=seed)
+        retrieved = retrieve(expert or base, content_ids(learn), learn, pool, settings, seed=seed)
     if settings.method == "mcc" and source is not None:
-        theirs = views_of(model, source, np.arange(len(source)), None, found.used, settings, seed)
-        beside = theirs, source.labels()[0]
-    adapter_for(network, table, rows, settings, found, pool, seed, source=beside).run()
-    return network, len(found.used)
+        theirs = target_views(model, settings.layer, source, ("weak",), views=settings.num_views, seed=seed)
+        beside = (lambda places, step: theirs.views(places, slice(None), step)[0]), source.labels()[0]
+    train(task_for(model, table, rows, settings, seed, retrieved=retrieved, pool=pool, labeled_source=beside))
+    return model.eval(), len(retrieved.used)
 
 
-def adapter_for(
-    network: Network,
-    table: Table,
-    rows: np.ndarray,
-    settings: AdaptSettings,
-    found: Retrieved | None,
-    pool: Pool | None,
-    seed: int,
-    **more: Any,
-) -> Adapter:
-    """The loop over some rows of a table, with what was retrieved for them."""
-    found = found or no_retrievals(len(rows), 0)
-    ids = [str(id_) for id_ in table.take(rows).column("content_id")]
-    names = [] if pool is None else [pool.ids[i] for i in found.used]
-    views = views_of(network.model, table, rows, pool, found.used, settings, seed)
-    lists, scores = found.among_used(), found.scores
-    return Adapter(network, views, ids, settings, lists=lists, scores=scores, pool_ids=names, seed=seed, **more)
-
-
-def chunks(model: Embedder, table: Table, rows: np.ndarray, layer: str) -> Iterator[torch.Tensor]:
-    """What the layer (or the pixels) of some images hold, in batches for statistics."""
-    parts = [rows[part] for part in mixed_parts([str(id_) for id_ in table.take(rows).column("content_id")])]
-    if layer == PIXELS:
-        yield from squares(model, table, parts)
-        return
-    below = features_for(model, table, layer=layer)[0]
-    for part in parts:
-        yield torch.from_numpy(np.asarray(below[part], np.float32))
-
-
-def named(network: Network, table: Table) -> np.ndarray:
-    """The class the network gives every image of a table, as a number."""
-    if network.layer == PIXELS:
-        count = np.arange(len(table))
-        parts = squares(network.model, table, np.split(count, count[256::256]))
-        return np.concatenate([predict(network, part)[1].argmax(1) for part in parts])
-    out: np.ndarray = predict(network, features_for(network.model, table, layer=network.layer)[0])[1].argmax(1)
-    return out
-
-
-def accuracy(network: Network, table: Table, rows: np.ndarray) -> dict[str, Any]:
-    """Percent named right: of all images, of those not adapted to, and of each class."""
+def accuracy(model: Embedder, layer: str, table: Table, rows: np.ndarray) -> dict[str, Any]:
+    """Accuracy (%) on all images, on those not adapted to, and by class."""
     labels, names = table.labels()
-    known = {name: place for place, name in enumerate(network.model.card["classes"])}
-    right = named(network, table) == np.array([known.get(name, -1) for name in names])[labels]
-    rest = np.setdiff1d(np.arange(len(labels)), rows)
+    known = {name: place for place, name in enumerate(model.card["classes"])}
+    every = np.arange(len(table))
+    inputs: Any = (
+        crops(model, table, np.split(every, every[256::256]))
+        if layer == PIXELS
+        else [features_for(model, table, layer=layer)[0]]
+    )
+    predicted = np.concatenate([predict(model, layer, part)[1].argmax(1) for part in inputs])
+    right = predicted == np.array([known.get(name, -1) for name in names])[labels]
+    rest = np.setdiff1d(every, rows)
     by_class = {name: 100 * float(right[labels == code].mean()) for code, name in enumerate(names)}
     return {
         "accuracy": round(100 * float(right.mean()), 3),
@@ -220,9 +272,9 @@ def accuracy(network: Network, table: Table, rows: np.ndarray) -> dict[str, Any]
     }
 
 
-# ---- models without a classifier -----------------------------------------------------------------------------------
+# ---- models without a classifier -----------------------------------------------------------------------
 
-EmbedderKind = Literal["frozen", "bn", "gallery", "clusters", "contrast"]
+EmbedderKind = Literal["frozen", "bn", "gallery", "clusters", "contrast", "clusters with shot"]
 
 
 def evaluate_embedder(
@@ -236,62 +288,44 @@ def evaluate_embedder(
     expert: Embedder,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Adapt a model without a classifier; recall@1 and MAP@R (%) on held-out images, and its pseudo-labels.
+    """Adapt a model without a classifier; recall@1 and MAP@R (%) on held-out images.
 
     Classes come from prototypes of a gallery, from clusters of the target, or from nowhere (contrast alone). The labels
     of the target are used for measuring only.
     """
-    codes, names = table.labels()
+    codes, layer = table.labels()[0], settings.layer
     aside = held_out(table, settings.held_out_fraction, seed)
-    rows = np.flatnonzero(~aside)
-    start = model
+    rows, start = np.flatnonzero(~aside), copy.deepcopy(model).eval()
     if kind == "bn" or (kind != "frozen" and settings.batch_norm != "keep"):
-        start = recalibrated(model, chunks(model, table, rows, settings.layer), settings.layer)
-    network = Network(copy.deepcopy(start).eval(), settings.layer)
-    below = features_for(start, table, layer=settings.layer)[0]
+        start = recalibrated(model, batches_of(model, table, rows, layer), layer)
+    below = features_for(start, table, layer=layer)[0]
     out: dict[str, Any] = {"images": len(rows), "used": 0}
     if kind not in ("frozen", "bn"):
-        learn = target_classes.normalize(predict(network, below[rows])[0])
-        truth = np.array(names)[codes[rows]]
-        classes, made = _classes(network, gallery, learn, kind, seed)
-        network = Network(network.model, settings.layer, prototypes=made)
-        ids = [str(id_) for id_ in table.take(rows).column("content_id")]
-        found = retrieve(expert, ids, table.take(rows), pool, settings, seed=seed) if pool is not None else None
-        friends = target_classes.reciprocal(learn) if made is None else None
-        adapter = adapter_for(
-            network, table, rows, settings, found, pool, seed, friends=friends, recluster=kind == "clusters"
+        learn = target_classes.normalize(predict(start, layer, below[rows])[0])
+        centers = None
+        if kind == "gallery":
+            known, names = gallery.labels()
+            inside = predict(start, layer, features_for(start, gallery, layer=layer)[0])[0]
+            centers = prototypes(inside, known, len(names))
+        elif kind != "contrast":
+            centers = target_classes.find_clusters(learn, seed=seed).centers
+        retrieved, some = None, table.take(rows)
+        if pool is not None:
+            retrieved = retrieve(expert, content_ids(some), some, pool, settings, seed=seed)
+        task = task_for(
+            start,
+            table,
+            rows,
+            settings,
+            seed,
+            retrieved=retrieved,
+            pool=pool,
+            prototypes=centers,
+            friends=target_classes.reciprocal(learn) if centers is None else None,
+            recluster=kind != "gallery",
         )
-        out |= {"classes": 0 if made is None else len(made), "used": 0 if found is None else len(found.used)}
-        if made is not None:
-            out["labels before"] = _label_quality(network, below[rows], truth, classes)
-        adapter.run()
-        if made is not None:
-            out["labels after"] = _label_quality(network, below[rows], truth, classes)
+        train(task)
+        out |= {"classes": task.classes, "used": len(task.pool_ids)}
     held = np.flatnonzero(aside)
-    scores = retrieval_metrics(predict(network, below[held])[0], codes[held]).mean()
+    scores = retrieval_metrics(predict(start.eval(), layer, below[held])[0], codes[held]).mean()
     return {**out, "recall": round(100 * scores["recall@1"], 3), "accuracy": round(100 * scores["map@r"], 3)}
-
-
-def _classes(
-    network: Network, gallery: Table, learn: np.ndarray, kind: EmbedderKind, seed: int
-) -> tuple[list[str], torch.Tensor | None]:
-    """Names (of a gallery) and prototypes."""
-    if kind == "gallery":
-        codes, names = gallery.labels()
-        rows = predict(network, features_for(network.model, gallery, layer=network.layer)[0])[0]
-        return names, torch.from_numpy(target_classes.prototypes(rows, codes, len(names)))
-    centers = target_classes.find_clusters(learn, seed=seed).centers if kind == "clusters" else None
-    return [], None if centers is None else torch.from_numpy(centers)
-
-
-def _label_quality(network: Network, below: Any, truth: np.ndarray, names: list[str]) -> dict[str, float]:
-    """Of pseudo-labels with the truth: those that are right where they have names, else purity; and NMI."""
-    given = predict(network, below)[1].argmax(1)
-    kinds, codes = np.unique(truth, return_inverse=True)
-    table = np.zeros((int(given.max()) + 1, len(kinds)))
-    np.add.at(table, (given, codes), 1)
-    right = np.mean(np.array(names)[given] == truth) if names else table.max(1).sum() / len(truth)
-    return {
-        "right" if names else "purity": round(100 * float(right), 2),
-        "nmi": round(100 * normalized_mutual_info_score(codes, given), 2),
-    }

@@ -29,13 +29,12 @@ TRAIN: dict[str, Any] = {
         "steps": 300,
         "lr": 2e-3,
         "num_views": 2,
-        "batch_norm": "keep",
-        "bank": {"size": 16384},
-        "contrast": {"exclusion": "none"},
         "weights": {"contrast": 0.1},
     },
 }
 PAPER_TRAIN: dict[str, Any] = {"model": "resnet50", "size": 224, "head": None, "adapt": {"config": "paper_train"}}
+REVISION = 2
+"""Of the experiment and of the methods of `adapt`; raised whenever a run computes something else."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,13 @@ class Cell:
     subset: int = 0
     over: dict[str, Any] = field(default_factory=dict)
     pool: str = "all"
-    """`all`, `without` (no image of the target's classes), `none`, or data sets joined by +."""
+    """`all`, `without` (no image of the target's classes), `styles` (the data set's other domains but photo and the
+    source), `none`, or data sets joined by +."""
     retriever: str = EXPERT
     """A frozen expert by name, or `own`: the model itself."""
     set: str = "pacs"
     embedder: str = ""
-    """For a model without classes: `frozen`, `bn`, `gallery`, `clusters` or `contrast`; else it is a classifier."""
+    """For a model without classes: a kind of `t3ar_measure.EmbedderKind`; else it is a classifier."""
 
     def arguments(self, seed: int, scale: dict[str, Any]) -> dict[str, Any]:
         return {**vars(self), "seed": seed, "scale": scale}
@@ -95,6 +95,7 @@ def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) 
         trial,
         prepare=prepare_shared,
         measure="accuracy",
+        revision=REVISION,
         describe=lambda result: f"{result['accuracy']:.2f}",
     )
 
@@ -112,13 +113,18 @@ def domain(data: str, name: str, part: str) -> Any:
 
 
 @cache
-def pool_of(data: str, kind: str) -> Any:
-    """`all` of the data set `pool`, the same `without` images of PACS classes, or data sets joined by +."""
+def pool_of(data: str, kind: str, around: tuple[str, ...] = ()) -> Any:
+    """A pool by its kind (see `Cell.pool`); `around` are data set, source and target, for `styles`."""
     from lookalike.adaptation.pool import read_pool
     from lookalike.data import read_table
 
     if kind == "none":
         return None
+    if kind == "styles":
+        name, *others = around
+        whole = read_table(Path(data) / name, layout=LAYOUTS[name])
+        domains = whole.column("domain")
+        return read_pool([whole.take(~np.isin(domains, ["photo", *others]))])
     if kind not in ("all", "without"):
         return read_pool([Path(data) / name for name in kind.split("+")])
     table = read_table(Path(data) / "pool")
@@ -147,6 +153,8 @@ def shared(data: str, cells: list[dict[str, Any]]) -> list[dict[str, dict[str, A
         parts = [("train", "adapt")] if set_ == "cub" else [(cell["source"], "source"), (cell["target"], "adapt")]
         for part, settings in parts:
             first[f"views {set_} {part}"] = {"data": data, "what": [set_, part, settings], "scale": scale}
+        if pool == "styles":  # domains, whose features are views of the data set
+            continue
         if pool != "none":
             first[f"pool {pool}"] = {"data": data, "what": [pool], "scale": scale}
             if cell["retriever"] != "own":
@@ -167,7 +175,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
 
     from benchmarks.papers import t3ar_measure
     from lookalike.adaptation.pool_vectors import embedded
-    from lookalike.adaptation.view_provider import make_views, pool_activations
+    from lookalike.adaptation.task import pool_views, target_views
     from lookalike.models import features_for
 
     torch.set_num_threads(1)
@@ -178,7 +186,8 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
         table, settings = domain(data, *what[:2]), scale[what[2]]
         model = expert_of(scale["model"], scale["size"])
         features_for(model, table)
-        make_views(model, settings["layer"], table, None, views=settings["num_views"], seed=t3ar_measure.VIEWS)
+        kinds = ("weak",) if what[2] == "source" else ("weak", "strong")
+        target_views(model, settings["layer"], table, kinds, views=settings.get("num_views", 4))
         return len(table)
     if len(what) == 4:
         table = domain(data, *what[:2])
@@ -187,7 +196,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
     whole = pool.table(np.arange(len(pool)))
     if len(what) == 2:
         return len(embedded(expert_of(what[1], scale["size"]), pool.ids, whole))
-    pool_activations(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
+    pool_views(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
     return len(pool)
 
 
@@ -205,7 +214,7 @@ def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[s
     name, over = cell["set"], dict(cell["over"])
     steps = int(over.pop("pretrain_steps", 0))
     settings = t3ar_measure.settings_for(scale, over, cell["fraction"])
-    pool = pool_of(data, cell["pool"])
+    pool = pool_of(data, cell["pool"], (name, cell["source"], cell["target"]) if cell["pool"] == "styles" else ())
     expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
     if name == "cub":
         return _train_time(data, seed, scale, settings, pool, expert, cell["source"], steps)
@@ -214,30 +223,30 @@ def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[s
     base = t3ar_measure.source_model(domain(data, name, cell["source"]), seed, scale)
     table = domain(data, name, cell["target"])
     rows = t3ar_measure.stratified(table.labels()[0], cell["fraction"], 100 * seed + cell["subset"])
-    network, used = t3ar_measure.adapted(base, table, rows, settings, pool=pool, expert=expert, seed=seed)
-    return {**t3ar_measure.accuracy(network, table, rows), "used": used}
+    model, used = t3ar_measure.adapted(base, table, rows, settings, pool=pool, expert=expert, seed=seed)
+    return {**t3ar_measure.accuracy(model, settings.layer, table, rows), "used": used}
 
 
 def _train_time(
     data: str, seed: int, scale: dict[str, Any], settings: Any, pool: Any, expert: Any, source: str, steps: int
 ) -> dict[str, Any]:
     from benchmarks.papers import t3ar_measure
-    from lookalike.adaptation.network import Network
     from lookalike.adaptation.pool_vectors import retrieve
 
     table, test = domain(data, "cub", "train"), domain(data, "cub", "test")
     start = expert_of(scale["model"], scale["size"])
     if source == "pretrained":
         start, pool = _pretrained(scale, pool, steps, seed), None
-    found = None
+    retrieved = None
     if pool is not None:
-        ids = [str(id_) for id_ in table.column("content_id")]
-        found = retrieve(expert or start, ids, table, pool, settings, seed=seed)
-    model = t3ar_measure.train_classifier(start, table, settings, seed, head=scale["head"], found=found, pool=pool)
-    none = np.zeros(0, np.int64)
-    measured = t3ar_measure.accuracy(Network(model, settings.layer), test, none)
+        ids = t3ar_measure.content_ids(table)
+        retrieved = retrieve(expert or start, ids, table, pool, settings, seed=seed)
+    model = t3ar_measure.train_classifier(
+        start, table, settings, seed, head=scale["head"], retrieved=retrieved, pool=pool
+    )
+    measured = t3ar_measure.accuracy(model, settings.layer, test, np.zeros(0, np.int64))
     del measured["by_class"]
-    return {**measured, "images": len(table), "used": 0 if found is None else len(found.used)}
+    return {**measured, "images": len(table), "used": 0 if retrieved is None else len(retrieved.used)}
 
 
 def _embedder(
@@ -257,7 +266,9 @@ def _pretrained(scale: dict[str, Any], pool: Any, steps: int, seed: int) -> Any:
     from lookalike.core.device import CPU
     from lookalike.models import Embedder
 
-    settings = {"model": {"name": scale["model"], "size": scale["size"]}, "keep": "trained"}
+    settings: dict[str, Any] = {"model": {"name": scale["model"], "size": scale["size"]}, "keep": "trained"}
+    if scale["model"] == PAPER_TRAIN["model"]:
+        settings["method"] = "dino"  # as Table 10; CARP, our own, where it must be quick
     table = pool.table(np.arange(len(pool)))
     with training_run("pretrain", threads=None, data=table, settings=settings, steps=steps, seed=seed) as run:
         return Embedder.from_pretrained(run.path, device=CPU)

@@ -170,7 +170,7 @@ def material(classes: int, kind: Kind, size: int = SIZE) -> tuple[Any, dict[str,
     def like(ids: Any) -> Any:
         return normalize(own_rows[ids] + rows(len(ids)) / 3, dim=1)
 
-    bank = Bank(size, DIM, classes, images)
+    bank = Bank(size, DIM, classes, images, pool_fraction=1 - entries / size)
     ids = torch.arange(entries) % images
     bank.push_target(like(ids), ids, torch.randn(entries, classes, generator=generator))
     rest = size - entries
@@ -199,8 +199,8 @@ def ours(bank: Any, batch: dict[str, Any], pool_set: Any = "own") -> Any:
     def step() -> Any:
         q = batch["strong"].clone().requires_grad_()
         labels = votes(batch["weak"], batch["own"], bank, batch["logits"], k=K).argmax(1)
-        asking = ContrastQueries(batch["own"], labels, batch["lists"], nobody)
-        contrastive(q, batch["weak"], asking, bank.columns(), tau=TAU, pool_set=pool_set)[0].mean().backward()
+        queries = ContrastQueries(batch["own"], labels, batch["lists"], nobody)
+        contrastive(q, batch["weak"], queries, bank.columns(), tau=TAU, pool_set=pool_set)[0].mean().backward()
         return q.grad
 
     return step
@@ -230,7 +230,7 @@ def plain(bank: Any, batch: dict[str, Any]) -> Any:
 
     rows = _all_rows(bank)
     target = bank.target.read("rows")
-    probabilities = bank.target.read("values").softmax(1)
+    probabilities = bank.target.read("logits").softmax(1)
     generator = seeds.torch_rng(0, "labels")
     labels = torch.randint(0, probabilities.shape[1], (len(rows),), generator=generator)
 

@@ -12,7 +12,7 @@ Training and evaluation:
 
 - ``train``, ``pretrain``, ``recipes``: train with or without labels; list the recipes. Both return a ``Run``.
 - ``evaluate``, ``compare``, ``report``: metrics with confidence intervals; two models side by side; an HTML report.
-- ``adapt``, ``rollback``, ``forget``: adapt a model to unlabeled images, and undo it.
+- ``adapt``, ``promote``, ``rollback``, ``forget``: adapt a model to unlabeled images, and undo it.
 - ``shift``: subpackage for evaluation under distribution shift (``shift.splits``, ``shift.run``, …).
 
 Search:
@@ -41,7 +41,7 @@ from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
     from lookalike import shift
-    from lookalike.adaptation import adapt, forget, rollback
+    from lookalike.adaptation import adapt, forget, promote, rollback
     from lookalike.core.run import Run
     from lookalike.data import Table, read_table
     from lookalike.evaluation import compare, evaluate
@@ -70,6 +70,7 @@ __all__ = [
     "forget",
     "index",
     "pretrain",
+    "promote",
     "purge",
     "read_table",
     "recipes",

@@ -9,6 +9,7 @@ import torch
 from tests import helpers
 from torch import nn
 
+from lookalike.adaptation import gate
 from lookalike.models import Embedder
 
 
@@ -37,6 +38,20 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "embedder"
     small(None).save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "expert"
+    torch.manual_seed(1)
+    Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg").save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_expert(expert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged by a small network; the real experts would take most of the time."""
+    monkeypatch.setattr(gate, "EXPERTS", (str(expert),))
 
 
 @pytest.fixture(scope="session")

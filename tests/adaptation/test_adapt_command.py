@@ -1,4 +1,4 @@
-"""`adapt`, `rollback` and `forget` on generated images."""
+"""`adapt`, `promote`, `rollback` and `forget` on generated images."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from tests import helpers
 from tests.adaptation.conftest import small
 
 import lookalike as la
-from lookalike.adaptation import adapt_command, gate, gate_retrieval, request, trial
-from lookalike.adaptation.network import mixed_parts, recalibrated
-from lookalike.adaptation.trial import squares
+from lookalike.adaptation import adapt_command, candidate, gate
+from lookalike.adaptation.settings import DEFAULT_METHODS
+from lookalike.adaptation.task import crops, mixed_parts, recalibrated
 from lookalike.adaptation.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.data import content_id
 from lookalike.models.fingerprint import tensor_bytes
+from lookalike.training import loop
 
-QUICK = {"batch_size": 16, "epochs": 2, "num_views": 1, "layer": "pooled", "bank": {"size": 64}}
+QUICK = {"method": "t3ar", "batch_size": 8, "epochs": 2, "num_views": 1, "layer": "pooled", "bank": {"size": 64}}
 
 
 def ledger(run: Any) -> list[dict[str, Any]]:
@@ -35,8 +36,7 @@ def ledger(run: Any) -> list[dict[str, Any]]:
 def always(monkeypatch: pytest.MonkeyPatch, *answers: bool) -> None:
     """The gate's answers, one after the other."""
     left = list(answers)
-    for where in (gate, gate_retrieval):
-        monkeypatch.setattr(where, "without_labels", lambda *_, **__: gate.Decision(left.pop(0), ["as told"], "a test"))
+    monkeypatch.setattr(gate, "without_labels", lambda *_, **__: gate.Decision(left.pop(0), ["as told"], "a test"))
 
 
 def receipts(run: Any, number: int) -> list[dict[str, Any]]:
@@ -48,13 +48,13 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
 ) -> None:
     always(monkeypatch, True)
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
-    assert run.config["settings"]["lr"] == 3e-5
     counts = run.result["counts"]
     assert counts["target"] == 40 == counts["learned_from"] + counts["held_out"]
     slips = receipts(run, 1)
     assert len(slips) == counts["used"] > 0
     assert sum(len(slip["served"]) for slip in slips) == 2 * counts["learned_from"]
-    assert all(slip["path"].startswith("outside/") and slip["steps_loaded"] >= 2 for slip in slips)
+    assert all(slip["path"].startswith("outside/") for slip in slips)
+    assert max(slip["steps_loaded"] for slip in slips) >= 2
     assert {rank["rank"] for slip in slips for rank in slip["served"]} == {1, 2}
     adapted = la.Embedder.from_pretrained(run.path)
     assert adapted.classifier is not None and adapted.fingerprint() == ledger(run)[1]["fingerprint"]
@@ -72,8 +72,53 @@ def test_the_gate_keeps_the_old_model_and_says_why(classifier: Path, target: Pat
     assert la.Embedder.from_pretrained(run.path).fingerprint() == la.Embedder.from_pretrained(classifier).fingerprint()
     with pytest.raises(LookalikeError, match="already uses its base model"):
         la.rollback(model=run.path)
-    with pytest.raises(LookalikeError, match="never in use"):
+    with pytest.raises(LookalikeError, match="lookalike promote"):
         la.rollback(model=run.path, to=1)
+
+
+def test_the_best_method_measured_runs_by_default(
+    classifier: Path, embedder: Path, target: Path, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = {name: value for name, value in QUICK.items() if name != "method"}
+    for model, kind in ((classifier, "classifier"), (embedder, "clusters")):
+        run = la.adapt(model=model, target=target, pool=[pool], settings=quick, out=tmp_path / kind)
+        method, why = DEFAULT_METHODS[kind]
+        assert (run.result["method"], run.result["why"]) == (method, why)
+        told = capsys.readouterr().err
+        assert f"Method: {method} ({why})." in told
+        assert "This will take about" in told and told.index("This will take") < told.index("Kept the old model")
+        assert "cannot be promoted without labels" in told and "are held out to judge by, and 100 are needed" in told
+        assert told.index("cannot be promoted") < told.index("Kept the old model")
+
+
+def test_a_rejected_candidate_is_kept_and_can_be_promoted(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "run")
+    rows = ledger(run)
+    assert [row["status"] for row in rows] == ["base", "rejected"]
+    kept = la.Embedder.from_pretrained(run.path / "versions" / "1" / "model")
+    assert kept.fingerprint() == rows[1]["fingerprint"] != rows[0]["fingerprint"]
+    many = helpers.make_images(tmp_path / "judge", classes=4, images=10, width=40, height=32, seed=3)
+    judged = la.promote(model=run.path, judge=many)
+    assert not judged["promoted"] and "not surely better" in judged["verdict"]
+    assert ledger(run)[1]["decision"]["evidence"] == "labels" and Versions(run).current == 0
+    assert la.promote(model=run.path, version=1)["promoted"]
+    assert la.Embedder.from_pretrained(run.path).fingerprint() == rows[1]["fingerprint"]
+    with pytest.raises(LookalikeError, match="no rejected version"):
+        la.promote(model=run.path)
+    with pytest.raises(LookalikeError, match="was not rejected"):
+        la.promote(model=run.path, version=1)
+    assert la.rollback(model=run.path)["to"] == 0
+
+
+def test_the_report_shows_old_and_new_results_side_by_side(classifier: Path, target: Path, tmp_path: Path) -> None:
+    run = la.adapt(model=classifier, target=target, settings={**QUICK, "lr": 0.1}, out=tmp_path / "run")
+    (block,) = run.read_sections()["adapt-results"]["blocks"]
+    assert len(block["rows"]) == 8
+    for row in block["rows"]:
+        assert [each["name"].split(":")[0] for each in row["lists"]] == ["old", "new"]
+        assert all("class-" in each["name"] and len(each["hits"]) == 5 for each in row["lists"])
 
 
 def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
@@ -87,7 +132,7 @@ def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
         )
         assert not run.result["promoted"]
         told[batch] = run.result["verdict"]
-        assert run.result["counts"]["steps"] == -(-run.result["counts"]["learned_from"] // batch), "each image once"
+        assert run.result["counts"]["steps"] == -(-(run.result["counts"]["learned_from"] - 1) // batch), "each once"
     assert "batches of 4 are too small" in told[4]
 
 
@@ -270,13 +315,13 @@ def test_images_that_were_learnt_from_do_not_judge(classifier: Path, target: Pat
     assert not (tmp_path / "never").exists()
 
 
-@pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast", "bn", "on_target"])
+@pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast", "bn"])
 def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
     method: str, tmp_path: Path, many: tuple[Path, Path]
 ) -> None:
     """With images enough to judge by, so that the stream itself is what is told."""
     model, target = many
-    settings = {**QUICK, "batch_size": 16, "layer": "stage1", "student": "test_resnet", "rounds": 1}
+    settings = {**QUICK, "batch_size": 16, "layer": "stage1"}
     run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
     assert not run.result["promoted"] and run.result["counts"]["held_out"] >= 100
     assert run.result["verdict"].startswith("Kept the old model: classes come one at a time")
@@ -307,7 +352,7 @@ def test_a_better_model_comes_out(evidence: str, harm: float, tmp_path: Path, ma
         settings={**QUICK, "batch_size": 32, "epochs": 5, "lr": 1e-4},
         out=tmp_path / "run",
     )
-    assert run.result["promoted"] and run.result["decision"]["evidence"] == evidence, run.result["decision"]
+    assert run.result["promoted"] and run.result["decision"]["evidence"].startswith(evidence), run.result["decision"]
     assert right(la.Embedder.from_pretrained(run.path)) > right(model) + 0.05
 
 
@@ -318,7 +363,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     target = helpers.make_images(where / "new", classes=4, images=95, width=40, height=32)
     table, plain = la.read_table(target), small(None, dim=32)
     ids = [str(number) for number in range(len(table))]
-    model = recalibrated(plain, squares(plain, table, mixed_parts(ids)))  # statistics that will not move far
+    model = recalibrated(plain, crops(plain, table, mixed_parts(ids)))  # statistics that will not move far
     codes, names = table.labels()
     best = np.linalg.lstsq(model.encode(table, runtime="torch"), 30 * np.eye(4)[codes], rcond=None)[0]
     model.classifier = torch.nn.Linear(model.dim, 4)
@@ -357,18 +402,6 @@ def test_a_image_nobody_used_needs_no_new_run(
         la.forget(model=run.path, images=["nothing/*"])
 
 
-def test_cells_fitted_on_a_image_nobody_used_are_made_again(
-    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    always(monkeypatch, True, True)
-    settings = {**QUICK, "num_neighbors": 1, "exact_search_limit": 5}
-    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "run")
-    used = {slip["id"] for slip in receipts(run, 1)}
-    spare = [id_ for id_ in json.loads((run.path / "versions/1/pool.json").read_text())["ids"] if id_ not in used]
-    done = la.forget(model=run.path, images=spare[:1])
-    assert done["versions_gone"] == [1] and done["made_again"] == 2
-
-
 def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     """A rate that ruins a model which names everything rightly: the held-out labels see it."""
     many = helpers.make_images(tmp_path / "many", classes=4, images=30, width=40, height=32)
@@ -382,11 +415,11 @@ def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_classifier_is_judged_by_what_it_finds(embedder: Path, target: Path, tmp_path: Path) -> None:
-    settings = {**QUICK, "lr": 0.0}
+    settings = {**QUICK, "lr": 1e-12}
     same = la.adapt(model=embedder, target=target, gallery=target, settings=settings, out=tmp_path / "same")
     figures = same.result["decision"]["figures"]
     assert figures.pop("images") < 100 and "held-out images are too few" in same.result["verdict"]
-    assert figures == {"overlap": 1.0, "names": 0.0, "stable": 0.0}, "nothing was learned"
+    assert figures == {"overlap": 1.0, "cluster_map": pytest.approx(0, abs=1e-6)}, "nothing was learned"
     assert not same.result["promoted"]
 
 
@@ -409,30 +442,18 @@ def test_a_pure_embedder_gets_classes_from_a_gallery_or_from_clusters(
     groups = la.adapt(model=embedder, target=target, clusters=3, settings=QUICK, out=tmp_path / "clusters")
     assert groups.result["classes"].startswith("3 clusters of the target")
     few = la.adapt(model=embedder, target=target, pool=[pool], settings=QUICK, out=tmp_path / "none")
-    assert "too few to cluster" in few.result["verdict"] and "--judge" in few.result["verdict"]
+    assert "too few to cluster" in few.result["classes"] and not few.result["promoted"]
     judged = la.adapt(model=embedder, target=target, judge=target, settings=QUICK, out=tmp_path / "judged")
     assert judged.result["decision"]["evidence"] == "labels"
 
 
 def test_from_the_pixels_up_and_statistics_alone(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
-    settings = {**QUICK, "layer": "pixels", "steps": 2}
-    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "pixels")
-    assert run.result["counts"]["steps"] == 2 and np.isfinite(run.result["decision"]["figures"]["agreement"])
+    settings = {**QUICK, "layer": "pixels"}
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, steps=2, out=tmp_path / "pixels")
+    assert run.result["counts"]["steps"] == 2 and np.isfinite(run.result["decision"]["figures"]["neighbors"])
     alone = la.adapt(model=classifier, target=target, method="bn", settings=QUICK, out=tmp_path / "bn")
-    assert alone.result["counts"]["steps"] == 0 and alone.result["decision"]["figures"]["agreement"] == 1.0
-
-
-def test_a_student_from_scratch(
-    classifier: Path, embedder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    always(monkeypatch, True)
-    settings = {**QUICK, "steps": 2, "student": "test_resnet", "rounds": 1}
-    run = la.adapt(model=classifier, target=target, method="on_target", settings=settings, out=tmp_path / "run")
-    adapted = la.Embedder.from_pretrained(run.path)
-    assert adapted.architecture == "test_resnet" and adapted.classifier is not None
-    assert adapted.classifier.out_features == 4 and len(adapted.card["classes"]) == 4
-    with pytest.raises(LookalikeError, match="needs a model with a classifier"):
-        la.adapt(model=embedder, target=target, method="on_target", settings=settings, out=tmp_path / "none")
+    assert alone.result["counts"]["steps"] == 0
+    assert ledger(alone)[1]["fingerprint"] != ledger(alone)[0]["fingerprint"]
 
 
 def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_path: Path) -> None:
@@ -446,24 +467,26 @@ def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
-def struck(model: Path, target: Path, pool: Path, settings: dict[str, Any], out: Path) -> None:
+def struck(model: Path, target: Path, pool: Path, expert: Path, settings: dict[str, Any], out: Path) -> None:
     """A run that is killed, in a process of its own."""
-    usual = request.Pending.save
+    usual, loop.CHECKPOINT_SECONDS = loop.Loop._save, 0.0
 
-    def save(self: request.Pending, state: Any) -> None:
-        usual(self, state)
-        if state["step"] >= 21:
+    def save(self: loop.Loop) -> None:
+        usual(self)
+        if self.done.step >= 21:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    request.Pending.save = save  # type: ignore[method-assign]
-    la.adapt(model=model, target=target, pool=[pool], settings=settings, out=out)
+    loop.Loop._save = save  # type: ignore[method-assign]
+    la.adapt(model=model, target=target, pool=[pool], expert=expert, settings=settings, out=out)
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(classifier: Path, target: Path, pool: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(
+    classifier: Path, target: Path, pool: Path, expert: Path, tmp_path: Path
+) -> None:
     """A real kill, in the middle of the steps."""
-    settings = {**QUICK, "epochs": 40, "checkpoint_every": 7}
+    settings = {**QUICK, "epochs": None, "steps": 42}
     whole = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "whole")
-    ended = helpers.apart(struck, classifier, target, pool, settings, tmp_path / "killed")
+    ended = helpers.apart(struck, classifier, target, pool, expert, settings, tmp_path / "killed")
     assert ended.code == -signal.SIGKILL, ended.err
     with pytest.raises(LookalikeError, match="leave the model and --target out"):
         la.adapt(model=classifier, resume=tmp_path / "killed")
@@ -481,7 +504,7 @@ def test_what_changed_meanwhile_cannot_be_resumed(
 ) -> None:
     new, outside = shutil.copytree(target, tmp_path / "new"), shutil.copytree(pool, tmp_path / "outside")
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "_fit", lambda adapter, pending: (pending.save(adapter.state()), 1 / 0))
+        patch.setattr(candidate, "fit_task", lambda task, run: (run.checkpoints.mkdir(), 1 / 0))
         with pytest.raises(ZeroDivisionError):
             la.adapt(model=classifier, target=new, pool=[outside], settings=QUICK, out=tmp_path / "run")
     gone = next(outside.rglob("*.jpg"))
@@ -495,7 +518,7 @@ def test_what_changed_meanwhile_cannot_be_resumed(
         la.adapt(resume=tmp_path / "run")
 
 
-@pytest.mark.parametrize("mode", ["frozen", "shared-stats"])
+@pytest.mark.parametrize("mode", ["frozen", "target-train"])
 def test_two_processes_adapt_as_one_does(
     classifier: Path, target: Path, pool: Path, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

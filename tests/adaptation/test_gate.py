@@ -1,11 +1,20 @@
-"""Signals against the specification's figures; the gate against collapse, exchanged classes and small gains."""
+"""The gate: signals against plain loops; collapse, exchanged classes, small gains, and what an expert sees."""
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
+from tests.adaptation.conftest import small
 
-from lookalike.adaptation import gate, signals, target_classes
+from lookalike.adaptation import gate, target_classes
+from lookalike.adaptation.gate import Thresholds
+from lookalike.adaptation.settings import AdaptRequest, resolve
+from lookalike.core.errors import LookalikeError
+from lookalike.data import audit, read_table
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -13,145 +22,156 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(1, keepdims=True)
 
 
-def test_figures_of_the_specification() -> None:
-    p = softmax(np.array([[1.0, 0, 0], [0, 2, 0]]))
-    assert signals.nuclear(p) == pytest.approx(0.702804, abs=1e-6)
-    assert signals.information(p) == pytest.approx(0.185749 / np.log(3), abs=2e-5)
-    rows = np.array([(1, 0, 0, 0), (3, 1, 0, 0), (0, 1, 0, 0), (2, 1, 0, 1), (1, 1, 1, 0)], float)
-    assert signals.density(rows) == pytest.approx(0.489970, abs=1e-6)
+def simulation(count: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Truth, logits of a fair model, and an expert's vectors of the images."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, classes, count)
+    logits = 1.5 * np.eye(classes)[truth] + rng.normal(0, 0.7, (count, classes))
+    expert = np.eye(8)[truth] + rng.normal(0, 0.15, (count, 8))
+    return truth, logits, target_classes.normalize(expert).astype(np.float32)
 
 
-def test_signals_by_hand() -> None:
-    predicted, near = np.array([0, 0, 1, 1]), np.array([[1], [0], [3], [0]])
-    assert signals.kappa(predicted, near) == pytest.approx((0.75 - 0.5) / 0.5)
-    assert signals.kappa(np.zeros(4, int), near) == 0.0
-    # Pairs of classes 00, 00, 11, 10: either may be asked first, so 01 and 10 are an eighth each.
-    joint = np.array([[1 / 2, 1 / 8], [1 / 8, 1 / 4]])
-    told = (joint * np.log(joint / np.outer(joint.sum(0), joint.sum(0)))).sum()
-    assert signals._mutual(predicted, near, 2) == pytest.approx(told)
-    sure = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.45, 0.55]])
-    assert signals.agreement(np.array([[1.0, 0], [0, 1], [1, 0], [0, 1]]), sure) == 0.5
-    assert signals.divergence(sure, sure) == pytest.approx(0)
-    assert signals.divergence(np.array([[1.0, 0]]), np.array([[0, 1.0]])) == pytest.approx(np.log(2))
-    assert signals.lost(np.array([[1.0, 0], [1, 0]]), np.array([[1.0, 0], [0, 1]])) == 0.5
+# ---- signals -------------------------------------------------------------------------------------------
+
+
+def test_neighbor_information_equals_a_plain_loop() -> None:
+    rng = np.random.default_rng(6)
+    predicted, near = rng.integers(0, 6, 150), rng.integers(0, 150, (150, 5))
+
+    def mutual(codes: np.ndarray) -> float:
+        joint = np.zeros((6, 6))
+        for i, row in enumerate(near):
+            for j in row:
+                joint[codes[i], codes[j]] += 1
+                joint[codes[j], codes[i]] += 1
+        joint /= joint.sum()
+        own = joint.sum(0)
+        return sum(
+            joint[a, b] * np.log(joint[a, b] / own[a] / own[b]) for a in range(6) for b in range(6) if joint[a, b] > 0
+        )
+
+    found = gate.neighbor_information(predicted, near, 6, draws=1)
+    chance = gate.numpy_rng(0, "shuffled predictions").permutation(predicted)
+    assert found == pytest.approx((mutual(predicted) - mutual(chance)) / np.log(6))
 
 
 def test_neighbors_tell_nothing_by_chance_and_less_when_classes_are_lost() -> None:
     rng = np.random.default_rng(4)
     truth = rng.permutation(200) % 20
     near = np.array([rng.choice(np.setdiff1d(np.flatnonzero(truth == t), i), 5) for i, t in enumerate(truth)])
-    assert signals.shared(truth, near, 20) > 0.7
-    guessed = rng.integers(0, 20, 200)  # many classes, few images: what is counted is far above 0
-    assert signals._mutual(guessed, near, 20) / np.log(20) > 0.05 > 0.02 > abs(signals.shared(guessed, near, 20))
-    assert signals.shared(np.zeros(200, int), near, 20) == pytest.approx(0)
+    whole = gate.neighbor_information(truth, near, 20)
+    assert whole > 0.7 and abs(gate.neighbor_information(rng.integers(0, 20, 200), near, 20)) < 0.02
+    assert gate.neighbor_information(np.zeros(200, int), near, 20) == pytest.approx(0)
     merged = np.where(truth >= 10, truth - 10, truth)  # still always alike among neighbors
-    assert signals.shared(np.zeros(200, int), near, 1) == signals.information(np.ones((200, 1))) == 0, "one class"
-    assert signals.kappa(merged, near) == 1.0 and signals.shared(merged, near, 20) < signals.shared(truth, near, 20)
+    assert gate.neighbor_information(merged, near, 20) < whole
 
 
-def test_the_worst_class_is_the_one_given_away() -> None:
-    anchor = np.repeat(np.eye(4), 20, 0) * 0.7 + 0.075
-    anchor[:10, 0] -= 0.1  # the less sure half of the first class
-    candidate = anchor.copy()
-    candidate[:10] = [0, 1, 0, 0]
-    assert signals.worst_class(candidate, anchor) == (1.0, 1.0), "what the anchor was unsure of may change"
-    candidate[10:14] = [0, 1, 0, 0]
-    assert signals.worst_class(candidate, anchor) == (pytest.approx(0.6), 1.0)
-    assert signals.worst_class(anchor[:, [0, 1, 3, 2]], anchor) == (0.0, 1.0)
-    assert signals.worst_class(anchor[:, [0, 1, 3, 2]][:45], anchor[:45]) == (1.0, 40 / 45), "five are not asked"
+def test_matching_finds_exchanged_classes_and_nothing_else() -> None:
+    rng = np.random.default_rng(1)
+    old = rng.integers(0, 5, 200)
+    assert gate.matching(old, old, 7) == 1.0, "classes that nobody predicts do not count"
+    for a, b in itertools.combinations(range(5), 2):
+        swapped = np.where(old == a, b, np.where(old == b, a, old))
+        assert gate.matching(old, swapped, 7) == pytest.approx(3 / 5)
+    noisy = np.where(rng.random(200) < 0.4, rng.integers(0, 5, 200), old)
+    assert gate.matching(old, noisy, 7) == 1.0, "many changes, no exchange"
+    assert gate.lost(old, np.zeros(200, int)) == pytest.approx(0.8)
 
 
-def test_signals_equal_plain_loops() -> None:
-    rng = np.random.default_rng(6)
-    candidate, anchor = softmax(2 * rng.normal(size=(150, 6))), softmax(2 * rng.normal(size=(150, 6)))
-    near, told = rng.integers(0, 150, (150, 5)), candidate.argmax(1)
-    joint = np.zeros((6, 6))
-    for i, row in enumerate(near):
-        for j in row:
-            joint[told[i], told[j]] += 1
-            joint[told[j], told[i]] += 1
-    joint /= joint.sum()
-    own = joint.sum(0)
-    wanted = sum(
-        joint[a, b] * np.log(joint[a, b] / own[a] / own[b]) for a in range(6) for b in range(6) if joint[a, b] > 0
-    )
-    assert signals._mutual(told, near, 6) == pytest.approx(wanted)
-    shares = []
-    for code in range(6):
-        rows = sorted((i for i in range(150) if anchor[i].argmax() == code), key=lambda i: -anchor[i, code])
-        if len(rows) >= 10:
-            sure = rows[: (len(rows) + 1) // 2]
-            shares.append(sum(candidate[i].argmax() == code for i in sure) / len(sure))
-    assert signals.worst_class(candidate, anchor)[0] == pytest.approx(min(shares))
+def test_overlap_and_map_equal_plain_loops() -> None:
+    rng = np.random.default_rng(2)
+    one, two = (target_classes.normalize(rng.normal(size=(40, 5))).astype(np.float32) for _ in range(2))
+
+    def near(rows: np.ndarray, i: int, k: int) -> list[int]:
+        return sorted((j for j in range(len(rows)) if j != i), key=lambda j: -float(rows[i] @ rows[j]))[:k]
+
+    stay = [len(set(near(one, i, 10)) & set(near(two, i, 10))) / 10 for i in range(40)]
+    assert gate.overlap(one, two) == pytest.approx(np.mean(stay))
+    codes, scores = rng.integers(0, 4, 40), []
+    for i in range(40):
+        size = int((codes == codes[i]).sum()) - 1
+        hits = [codes[j] == codes[i] for j in near(one, i, size)]
+        scores.append(sum(np.mean(hits[: n + 1]) for n in range(size) if hits[n]) / size)
+    assert gate.map_by_codes(one, codes) == pytest.approx(np.mean(scores), abs=1e-6)
+    assert gate.map_by_codes(one[:2], np.array([0, 1])) == 0.0
+    assert gate.overlap(one[:1], two[:1]) == 0.0
 
 
-def test_classes_too_small_to_be_asked_must_agree_nearly_all() -> None:
-    """15 classes of 8 images, three of them exchanged in a ring: no class is large enough to show it."""
-    truth = np.repeat(np.arange(15), 8)
-    before = softmax(3 * np.eye(15)[truth])
-    near = np.array([[j for j in range(120) if truth[j] == truth[i] and j != i][:5] for i in range(120)])
-    ring = [1, 2, 0, *range(3, 15)]
-    found = gate.without_labels(before, before, softmax(4 * np.eye(15)[truth])[:, ring], near)
-    assert not found.promoted and "too small to be asked" in found.sentence
-    assert "agreement, worst class" not in found.headline
-    assert gate.without_labels(before, before, softmax(4 * np.eye(15)[truth]), near).promoted
+# ---- classifiers ---------------------------------------------------------------------------------------
 
 
-def test_models_of_different_numbers_of_classes_are_each_measured_by_their_own() -> None:
-    truth, logits, near, _ = bed(classes=4)
-    merged = softmax(3 * np.eye(2)[truth // 2])
-    found = gate.measure(merged, softmax(logits), softmax(3 * logits), near)
-    told = softmax(3 * logits).argmax(1)
-    assert found["neighbors"] == pytest.approx(signals.shared(told, near, 4) - signals.shared(truth // 2, near, 2))
-
-
-def bed(count: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(truth, logits of a fair model, the retriever's neighbors, noise)."""
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, classes, count)
-    logits = 1.5 * np.eye(classes)[truth] + rng.normal(0, 0.7, (count, classes))
-    near = np.array([rng.choice(np.flatnonzero(truth == t), 5) for t in truth])
-    return truth, logits, near, rng.normal(0, 0.1, (count, classes))
-
-
-def test_a_better_model_passes_and_worse_ones_do_not() -> None:
-    truth, logits, near, noise = bed()
-    before, anchor = softmax(0.7 * logits), softmax(logits + noise)
-    better = softmax(logits + 1.0 * np.eye(4)[truth])
-    found = gate.without_labels(before, anchor, better, near)
-    assert found.promoted and "not shown to be large" in found.sentence
-    assert list(found.headline.values()) == [found.figures[key] for key in ("agreement", "worst_class", "neighbors")]
-    collapsed = softmax(np.tile([9.0, 0, 0, 0], (300, 1)) + noise)
-    swapped = softmax((logits + np.eye(4)[truth])[:, [1, 0, 2, 3]])
+def test_a_better_classifier_passes_and_worse_ones_do_not() -> None:
+    truth, logits, expert = simulation()
+    before, better = softmax(logits), softmax(logits + 1.0 * np.eye(4)[truth])
+    found = gate.without_labels(before, better, expert, classifier=True)
+    assert found.promoted and "not shown to be large" in found.sentence and "expert" in found.evidence
+    assert list(found.headline.values()) == [found.figures[key] for key in ("neighbors", "matching", "lost")]
     merged = better.copy()
     merged[:, 0] += merged[:, 1]
     merged[:, 1] = 0
-    for worse, why in (
-        (collapsed, "agrees with the anchor"),
-        (swapped, "agrees with the anchor"),
-        (merged, "of one class"),
-    ):
-        found = gate.without_labels(before, anchor, worse, near)
-        assert not found.promoted and found.sentence.startswith("Kept the old model: ") and why in found.sentence
-    assert "nothing says" in gate.without_labels(before, before, before, near).sentence
     rng = np.random.default_rng(5)
-    astray = before[rng.permutation(len(before))]
-    some = np.argsort(-before.max(1))[150:]  # what it was sure of stays, the rest is guessed
-    found = gate.without_labels(before, before, np.where(np.isin(np.arange(300), some)[:, None], astray, before), near)
-    assert not found.promoted and "the retriever's neighbors" in found.sentence
-    assert "too few" in gate.without_labels(before[:50], anchor[:50], better[:50], near[:50] % 50).sentence
-    assert "alarm" in gate.without_labels(before, anchor, better, near, alarm="alarm").sentence
+    for worse, why in (
+        (softmax(np.tile([9.0, 0, 0, 0], (300, 1))), "lost 75% of the classes"),
+        (better[:, [1, 0, 2, 3]], "50% of the classes keep their meaning"),
+        (merged, "lost 25% of the classes"),
+        (before, "too little more about the expert's neighborhoods (+0.000"),
+        (before[rng.permutation(300)], "too little more"),
+    ):
+        found = gate.without_labels(before, worse, expert, classifier=True)
+        assert not found.promoted and found.sentence.startswith("Kept the old model: ") and why in found.sentence
+    assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=True).sentence
+    assert "alarm" in gate.without_labels(before, better, expert, classifier=True, alarm="alarm").sentence
 
 
-def test_no_better_than_statistics_alone() -> None:
-    _, logits, near, noise = bed()
-    before, anchor = softmax(0.5 * logits), softmax(1.2 * logits)
-    weaker = softmax(1.1 * logits + 0.1 * noise)
-    assert "statistics alone" in gate.without_labels(before, anchor, weaker, near).sentence
-    assert gate.without_labels(before, anchor, anchor, near, anchor_asked=True).promoted
-    found = gate.measure(before, anchor, weaker, near)
-    plain = gate.measure(before, anchor, anchor, near)
-    assert (found["anchor_information"], found["anchor_neighbors"]) == (plain["information"], plain["neighbors"])
+def test_models_of_different_numbers_of_classes_are_each_measured_by_their_own() -> None:
+    truth, logits, expert = simulation()
+    merged, near = softmax(3 * np.eye(2)[truth // 2]), gate.nearest(expert, 5)
+    found = gate.classifier_signals(merged, softmax(3 * logits), expert)
+    expected = [gate.neighbor_information(c, near, n) for c, n in ((truth // 2, 2), (logits.argmax(1), 4))]
+    assert found["neighbors"] == pytest.approx(expected[1] - expected[0])
+
+
+# ---- embedders -----------------------------------------------------------------------------------------
+
+
+def test_an_embedder_that_retrieves_more_of_the_experts_clusters_passes() -> None:
+    rng = np.random.default_rng(0)
+    truth, noise = rng.integers(0, 12, 520), rng.normal(size=(520, 16))
+    centers = target_classes.normalize(rng.normal(size=(12, 16)))
+    expert = target_classes.normalize(centers[truth] + 0.05 * rng.normal(size=(520, 16))).astype(np.float32)
+    before, better, worse = (
+        target_classes.normalize(centers[truth] + spread * noise).astype(np.float32) for spread in (0.3, 0.27, 0.33)
+    )
+    found = gate.without_labels(before, better, expert, classifier=False)
+    assert found.promoted and list(found.headline) == [gate.LABELS["cluster_map"], gate.LABELS["overlap"]]
+    for rows, why in (
+        (before, "MAP@R +0.0 points"),
+        (worse, "too little more within the expert's clusters (MAP@R -"),
+        (target_classes.normalize(noise).astype(np.float32), "of the ten nearest images"),
+        (expert, "of the ten nearest images"),
+    ):
+        found = gate.without_labels(before, rows, expert, classifier=False)
+        assert not found.promoted and why in found.sentence, why
+    assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=False).sentence
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"images": 100, "cluster_map": 0.02, "overlap": 0.7},
+        {"images": 100, "neighbors": 0.03, "matching": 0.9, "lost": 0.0},
+    ],
+)
+def test_every_threshold_decides(good: dict[str, float]) -> None:
+    limits = Thresholds()
+    assert not gate.reasons_to_keep(good)
+    for name in good:
+        step = 1e-6 if name == "lost" else -1e-6
+        assert len(gate.reasons_to_keep({**good, name: getattr(limits, name) + step})) == 1, name
+        assert len(gate.reasons_to_keep({**good, name: float("nan")})) == 1, "what is no number never passes"
+
+
+# ---- labels --------------------------------------------------------------------------------------------
 
 
 def test_labels_come_first() -> None:
@@ -159,11 +179,54 @@ def test_labels_come_first() -> None:
     before = (rng.random(200) < 0.5).astype(float)
     after = np.maximum(before, rng.random(200) < 0.4)
     assert gate.by_labels(before, after).promoted
-    found = gate.by_labels(before, before, measure="recall@1")
-    assert "not surely better (recall@1 +0.0 to +0.0 points)" in found.sentence
-    assert list(found.headline) == ["recall@1 before", "recall@1 after", "difference"]
+    found = gate.by_labels(before, before, measure="MAP@R")
+    assert "not surely better (MAP@R +0.0 to +0.0 points)" in found.sentence
+    assert list(found.headline) == ["MAP@R before", "MAP@R after", "difference"]
     few = gate.by_labels(before[:10], after[:10])
     assert "too few" in few.sentence and few.headline == {}
+
+
+def test_each_model_is_judged_by_its_own_list_of_classes(target: Path) -> None:
+    table, now, other = audit(read_table(target), near=False).table, small(4), small(4)
+    order = [2, 0, 3, 1]
+    with torch.no_grad():
+        other.classifier.weight.copy_(now.classifier.weight[order])  # type: ignore[union-attr]
+        other.classifier.bias.copy_(now.classifier.bias[order])  # type: ignore[union-attr]
+    other.card["classes"] = [now.card["classes"][i] for i in order]
+    found = gate.compare_by_labels(now, other, table, 0)
+    assert found.measure == "accuracy" and found.figures["before"] == found.figures["after"] > 0
+    other.card["classes"] = ["class-00", "class-01", "class-02", "elsewhere"]
+    assert gate.compare_by_labels(now, other, table, 0).measure == "MAP@R", "where one of them lacks a class"
+
+
+# ---- the expert ----------------------------------------------------------------------------------------
+
+
+def test_the_expert_has_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    model = small()
+    monkeypatch.setattr(gate, "EXPERTS", ("efficientnet_lite2", "efficientnet_lite0"))
+    monkeypatch.setattr(gate.Embedder, "from_pretrained", lambda name, device: loaded.append(str(name)) or name)
+    for architecture, expected in (("test_efficientnet", "lite2"), ("tf_efficientnet_lite2", "lite0")):
+        model.architecture = architecture
+        assert str(gate.find_expert(model)).endswith(expected)
+    assert gate.find_expert(model, "mine") == "mine"
+
+    def missing(name: str, device: str) -> None:
+        raise LookalikeError("no weights")
+
+    monkeypatch.setattr(gate.Embedder, "from_pretrained", missing)
+    with pytest.raises(LookalikeError, match="give --expert MODEL"):
+        gate.find_expert(model)
+
+
+def test_what_makes_promotion_impossible_is_known_before() -> None:
+    settings = resolve(None)
+    request = AdaptRequest(settings)
+    assert gate.obstacles(small(4), request, 100, keeps_classes=True) == []
+    assert "99 images are held out" in gate.obstacles(small(4), request, 99, keeps_classes=True)[0]
+    assert "names classes" in gate.obstacles(small(4), request, 500, keeps_classes=False)[0]
+    assert gate.obstacles(small(4), AdaptRequest(settings, judge="x"), 5, keeps_classes=False) == []
 
 
 def test_streams() -> None:

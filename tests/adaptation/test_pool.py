@@ -11,12 +11,10 @@ from tests.adaptation.conftest import small
 
 from lookalike.adaptation import pool_search, pool_vectors
 from lookalike.adaptation.pool import Receipts, read_pool, receipt_rows
-from lookalike.adaptation.pool_search import IVFIndex
 from lookalike.adaptation.settings import resolve
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.data import audit, read_table
-from lookalike.evaluation.neighbors import top_k
 
 
 def rows(count: int, seed: int) -> np.ndarray:
@@ -115,7 +113,6 @@ def test_an_unchanged_pool_is_never_searched_again(pool: Path, target: Path, mon
             {"num_neighbors": 3},
             {"copy_threshold": 1.5},
             {"retrieval": "random"},
-            {"exact_search_limit": 2},
         ):
             with pytest.raises(TypeError, match="not callable"):
                 pool_vectors.retrieve(expert, ids, new, outside, resolve(None, {"copy_threshold": 2.0, **other}))
@@ -124,13 +121,6 @@ def test_an_unchanged_pool_is_never_searched_again(pool: Path, target: Path, mon
     assert len(list(folders.cache("searches").iterdir())) >= 1
     pool_vectors.purge(outside.ids[:1])
     assert list(folders.cache("searches").iterdir()) == [], "a search may name forgotten images"
-
-
-def clustered(count: int, seed: int, groups: int = 30) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    centers = np.random.default_rng(99).normal(size=(groups, 16))
-    found = centers[rng.integers(0, groups, count)] + 0.4 * rng.normal(size=(count, 16))
-    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
 
 def test_two_that_embed_at_once_keep_each_others_rows(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,31 +140,31 @@ def test_two_that_embed_at_once_keep_each_others_rows(pool: Path, monkeypatch: p
     assert counts == [5, 5] and again.shape == (8, model.dim)
 
 
+def test_what_was_embedded_before_a_kill_is_not_embedded_again(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read = small(None, dim=6), read_pool([pool])
+    table, usual = read.table(np.arange(len(read))), pool_vectors.embedded_anew
+    counts: list[int] = []
+
+    def anew(expert: Any, images: Any, *rest: Any, **more: Any) -> np.ndarray:
+        counts.append(len(images))
+        if len(counts) == 2:
+            raise KeyboardInterrupt
+        return usual(expert, images, *rest, **more)
+
+    monkeypatch.setattr(pool_vectors, "BLOCK", 8)
+    monkeypatch.setattr(pool_vectors, "embedded_anew", anew)
+    with pytest.raises(KeyboardInterrupt):
+        pool_vectors.embedded(model, read.ids, table)
+    pool_vectors.embedded(model, read.ids, table)
+    assert counts == [8, 7, 7], "the first block was stored"
+
+
 def test_a_folder_without_files_is_an_empty_pool(tmp_path: Path) -> None:
     (tmp_path / "bare" / "below").mkdir(parents=True)
     assert len(read_pool([tmp_path / "bare"])) == 0
     (tmp_path / "bare" / "notes.txt").write_text("no image")
     with pytest.raises(LookalikeError, match="no images"):
         read_pool([tmp_path / "bare"])
-
-
-def test_a_large_pool_is_searched_by_cells() -> None:
-    pool, target = clustered(4000, 0), clustered(60, 1)
-    cells = IVFIndex(pool, target)
-    assert 1 <= cells.probes < len(cells.centers), "not all cells are looked into"
-    scores, index = cells(target, 10)
-    truth = top_k(target, pool, 10)
-    assert np.mean([len(set(a) & set(b)) for a, b in zip(index, truth[1], strict=True)]) >= 9.5
-    assert np.allclose(np.take_along_axis(target @ pool.T, index, 1), scores, atol=1e-6)
-    assert (np.diff(scores, axis=1) <= 0).all()
-    whole = IVFIndex(pool, target)
-    whole.probes = len(whole.centers)
-    assert np.array_equal(whole(target, 10)[1], truth[1]), "all cells are the whole pool"
-    few = pool_search.nearest(target, pool, names(60, "t"), [f"a{i:04d}" for i in range(4000)], 2, exact=1000)
-    assert (few.index >= 0).all() and np.array_equal(
-        few.index,
-        pool_search.nearest(target, pool, names(60, "t"), [f"a{i:04d}" for i in range(4000)], 2, exact=1000).index,
-    )
 
 
 def test_receipts_name_whom_a_image_served() -> None:

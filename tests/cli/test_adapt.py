@@ -1,4 +1,4 @@
-"""`adapt`, `rollback` and `forget` hand over what they are given, and say what came of it."""
+"""`adapt`, `promote`, `rollback` and `forget` hand over what they are given, and say what came of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ RESULT = {
     "verdict": "Promoted the adapted model (labels).",
     "promoted": True,
     "version": 2,
+    "method": "shot",
+    "why": "it gains most",
     "classes": "the model's classifier",
     "counts": {"learned_from": 70, "held_out": 30, "used": 12, "pool": 40},
 }
@@ -30,7 +32,11 @@ def test_adapt(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["m", "--target", "t", "--pool", "a", "--pool", "b", "--deny", "a/*", "--set", "neighbors=5", "--stream"]
     answer = cli("adapt", *words)
     assert answer.code == 0 and answer.out.splitlines()[0] == RESULT["verdict"]
-    assert "12 of 40 images used" in answer.out and "lookalike rollback runs/x" in answer.out
+    assert (
+        "shot: it gains most" in answer.out
+        and "12 of 40 images used" in answer.out
+        and "lookalike rollback runs/x" in answer.out
+    )
     assert (asked["pool"], asked["deny"], asked["stream"]) == (["a", "b"], ["a/*"], True)
     assert asked["settings"] == {"neighbors": 5} and "labeled" not in asked
     assert cli("adapt", *words, "--json").json["version"] == 2
@@ -40,6 +46,14 @@ def test_adapt(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_adapt_needs_a_model_and_a_target_or_a_run(cli: Any) -> None:
     assert "Give a model and --target, or an unfinished run with --resume." in cli("adapt", "m").err
+
+
+def test_promote(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = {"model": Path("runs/x"), "version": 2, "promoted": True, "verdict": "Promoted the adapted model (labels)."}
+    monkeypatch.setitem(vars(lookalike), "promote", lambda **options: {**done, "promoted": "judge" not in options})
+    answer = cli("promote", "runs/x", "--version", "2")
+    assert answer.out.startswith(done["verdict"]) and "lookalike rollback" in answer.out
+    assert "rollback" not in cli("promote", "runs/x", "--judge", "labeled").out
 
 
 def test_rollback_and_forget(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

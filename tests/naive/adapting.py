@@ -39,13 +39,19 @@ class Slot:
 
 
 class Bank:
-    """A Python deque."""
+    """A Python deque for the target, and one of `pool` slots for the pool."""
 
-    def __init__(self, size: int) -> None:
-        self.slots: deque[Slot] = deque(maxlen=size)
+    def __init__(self, size: int, pool: int = 0) -> None:
+        self.target: deque[Slot] = deque(maxlen=size - pool)
+        self.pool: deque[Slot] = deque(maxlen=pool)
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [*self.target, *self.pool]
 
     def push(self, slots: Sequence[Slot]) -> None:
-        self.slots.extend(slots)
+        for slot in slots:
+            (self.pool if slot.pool else self.target).append(slot)
 
     def aggregated(self, id_: int, *, of_logits: bool = True) -> list[float]:
         own = [s.logits for s in self.slots if not s.pool and s.id == id_]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from lookalike.adaptation.adapt_command import adapt, forget, rollback
+    from lookalike.adaptation.adapt_command import adapt, forget, promote, rollback
     from lookalike.adaptation.settings import AdaptSettings
 
-__all__ = ["AdaptSettings", "adapt", "forget", "rollback"]
+__all__ = ["AdaptSettings", "adapt", "forget", "promote", "rollback"]
 
 __getattr__, __dir__ = lazy_exports(__name__)

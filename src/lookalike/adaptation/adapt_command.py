@@ -1,4 +1,4 @@
-"""The commands `adapt`, `rollback` and `forget`."""
+"""The commands `adapt`, `promote`, `rollback` and `forget`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from lookalike.adaptation import gate
+from lookalike.adaptation.candidate import Candidate, estimate, held_out, make_candidate, tell_estimate
 from lookalike.adaptation.pool import Listed, Pool, read_pool
-from lookalike.adaptation.pool_vectors import purge, uses_ivf
+from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
-from lookalike.adaptation.request import AdaptRequest, Pending
-from lookalike.adaptation.settings import resolve
-from lookalike.adaptation.trial import Trial, held_out, run_trial
-from lookalike.adaptation.versions import Versions
+from lookalike.adaptation.settings import DEFAULT_METHODS, AdaptRequest, resolve
+from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core import folders
 from lookalike.core import progress as say
 from lookalike.core.device import CPU, threads
@@ -39,6 +39,7 @@ def adapt(
     judge: str | Path | None = None,
     source: str | Path | None = None,
     retriever: str | Path | None = None,
+    expert: str | Path | None = None,
     method: str | None = None,
     stream: bool = False,
     allow: Sequence[str] = (),
@@ -54,9 +55,10 @@ def adapt(
 ) -> Run:
     """Adapt a model to new images and use it if it is better.
 
-    The images nearest to the target are retrieved from the pool folders and used as negatives. The previous model stays
-    in use unless the adapted one is better: by labels (`labeled`, or the images of `judge`), else by a gate without
-    labels. An adapted run gets a new version, which starts from the base model again.
+    The best method measured for the kind of model runs, unless one is named; T3AR retrieves the pool images nearest to
+    the target and uses them as negatives. The previous model stays in use unless the adapted one is better: by labels
+    (`labeled`, or the images of `judge`), else by an independent frozen expert. A rejected candidate is kept as a
+    version (`promote`). An adapted run gets a new version, which starts from the base model again.
 
     Args:
         model: Model to adapt: a model or run folder, or an adapted run.
@@ -68,7 +70,8 @@ def adapt(
         judge: Labeled images that the adapted model is judged by.
         source: Labeled images the model was trained on; needed by `mcc` only.
         retriever: Model that retrieves pool images; the model itself by default.
-        method: Adaptation method; `t3ar` by default.
+        expert: Frozen model that judges without labels; one of another architecture by default.
+        method: Adaptation method; the best one measured for the kind of model by default.
         stream: Process the target once, in order, as a stream.
         allow: Use only these pool images: content ids or patterns of folder/path.
         deny: Never use these pool images: content ids or patterns of folder/path.
@@ -97,26 +100,40 @@ def adapt(
         return _resumed(find_run(resume), model, target)
     if model is None or target is None:
         raise LookalikeError("Give a model and --target, or an unfinished run with --resume.")
+    versions = Versions.of(model)
+    base = Embedder.from_pretrained(model if versions is None else versions.folder(0) / "model", device=CPU)
     over: dict[str, Any] = dict(settings or {})
-    given = {"method": method, "steps": steps, "processes": processes}
-    over |= {name: value for name, value in given.items() if value is not None}
-    if config is None and over.get("method", "t3ar") == "t3ar":
-        config = "labeled" if labeled else "unlabeled"
+    options = {"method": method, "steps": steps, "processes": processes}
+    over |= {name: value for name, value in options.items() if value is not None}
+    if steps is not None:
+        over["epochs"] = None
+    kind = (
+        "labels"
+        if labeled
+        else "classifier"
+        if base.classifier is not None
+        else "prototypes"
+        if gallery
+        else "clusters"
+    )
+    why = ""
+    if "method" not in over and config is None:
+        over["method"], why = DEFAULT_METHODS[kind]
+    if config is None and labeled and over["method"] == "t3ar":
+        config = "labeled"
     chosen = resolve(config, over, {"stream": True} if stream else {})
     if chosen.method == "mcc" and source is None:
         raise LookalikeError("`mcc` needs the labeled images the model was trained on: give them with --source.")
-    if chosen.method == "on_target" and chosen.processes > 1:
-        raise LookalikeError("`on_target` trains several networks in a row; it works in one process only.")
     if clusters is not None and clusters < 2:
         raise LookalikeError(f"{clusters} clusters cannot be told apart: give --clusters 2 or more.")
-    for given_too in (gallery, judge, source):  # what cannot be read is told now, not after the work
-        if given_too is not None:
-            read_table(given_too)
+    for folder in (gallery, judge, source):  # what cannot be read is said now, not after the work
+        if folder is not None:
+            read_table(folder)
     table = target if isinstance(target, Table) else read_table(target, layout=layout, progress=True)
-    found = audit(table, near=False, progress=True).table
-    first = np.sort(np.unique(found.column("content_id").astype(str), return_index=True)[1])
-    if len(first) < len(found):
-        say.say(f"{len(found) - len(first)} copies of other images are left out.")
+    audited = audit(table, near=False, progress=True).table
+    first = np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1])
+    if len(first) < len(audited):
+        say.say(f"{len(audited) - len(first)} copies of other images are left out.")
     request = AdaptRequest(
         labeled=labeled,
         gallery=_text(gallery),
@@ -124,25 +141,27 @@ def adapt(
         judge=_text(judge),
         source=_text(source),
         retriever=_text(retriever),
+        expert=_text(expert),
         pool=[str(Path(folder).absolute()) for folder in pool],
         allow=list(allow),
         deny=list(deny),
         settings=chosen,
+        why=why,
         seed=seed,
     )
-    versions = Versions.of(model)
+    if why:
+        say.say(f"Method: {chosen.method} ({why}).")
     if versions is None:
-        base = Embedder.from_pretrained(model, device=CPU)
         run = Run.create("adapt", {"model": str(model), "target": table.name, **request.to_json()}, path=out)
         with run.removed_if_failed(), run.locked():
             versions = Versions.create(run, base)
-            new_version(versions, found.take(first), request)
+            new_version(versions, audited.take(first), request)
             run.checkpoints.mkdir(exist_ok=True)  # from here on the run is worth keeping
         return run
     if out is not None:
         raise LookalikeError(f"`{model}` is an adapted model and gets a new version where it is; leave --out out.")
     with versions.locked():
-        new_version(versions, found.take(first), request)
+        new_version(versions, audited.take(first), request)
     return versions.run
 
 
@@ -162,8 +181,8 @@ def _text(path: str | Path | None) -> str | None:
     """A folder as an absolute path, so that it is found again from elsewhere; a name stays a name."""
     if path is None:
         return None
-    found = next((place for place in (Path(path), folders.runs() / path) if place.exists()), None)
-    return str(path) if found is None else str(found.absolute())
+    place = next((place for place in (Path(path), folders.runs() / path) if place.exists()), None)
+    return str(path) if place is None else str(place.absolute())
 
 
 def new_version(
@@ -209,42 +228,107 @@ def new_version(
             f"{len(only) - len(pool)} pool images are gone since the adaptation in `{versions.run.path}` began; "
             "it cannot be resumed."
         )
-    trial = run_trial(base, now, target, pool, request, pending)
-    about = {"request": request.to_json(), "weights": trial.weights, "classes": trial.classes, "counts": trial.counts}
+    if not begun:
+        tell_estimate(estimate(base, target, pool, request))
+    made = make_candidate(base, now, target, pool, request, versions.run)
+    about = {"request": request.to_json(), "weights": made.weights, "counts": made.counts}
+    about["classes"] = made.prepared.classes.how
     number = versions.add(
-        trial.candidate,
-        trial.decision,
-        receipts=trial.receipts,
+        made.model,
+        made.decision,
+        receipts=made.receipts,
         target=target,
         pool={
             "folders": request.pool,
             "ids": pool.ids,
             "names": pool.names,
             "left_out": pool.left_out,
-            "uses_ivf": uses_ivf(pool, request.settings),
         },
         about=about,
     )
-    _report(versions, trial, pool, number)
+    _report(versions, made, pool, number)
     pending.end()
-    say.say(trial.decision.sentence)
+    say.say(made.decision.sentence)
+    if not made.decision.promoted:
+        say.say(f"The candidate is version {number}: lookalike promote {versions.run.path} --judge FOLDER")
     return number
 
 
-def _report(versions: Versions, trial: Trial, pool: Pool, number: int) -> None:
+def _report(versions: Versions, made: Candidate, pool: Pool, number: int) -> None:
     run = versions.run
-    for name, section in report_sections(trial, pool, run).items():
+    for name, section in report_sections(made, pool, run).items():
         run.write_section(name, section)
+    request = versions.row(number)["request"]
     run.write_result(
         finished=True,
         version=number,
         in_use=versions.current,
-        promoted=trial.decision.promoted,
-        verdict=trial.decision.sentence,
-        decision=trial.decision.to_json(),
-        classes=trial.classes,
-        counts=trial.counts,
+        method=request["settings"]["method"],
+        why=request["why"],
+        promoted=made.decision.promoted,
+        verdict=made.decision.sentence,
+        decision=made.decision.to_json(),
+        classes=made.prepared.classes.how,
+        counts=made.counts,
     )
+
+
+def promote(
+    *, model: str | Path, version: int | None = None, judge: str | Path | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """Use a version that the gate rejected, by your own decision or after judging it with labeled images.
+
+    Args:
+        model: The adapted run.
+        version: Number of the version; the last rejected one by default.
+        judge: Labeled images that decide; without them the version is promoted as it is.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        The run folder, the version, whether it was promoted, and the verdict.
+
+    Raises:
+        LookalikeError: If there is no such version, or it was deleted.
+
+    Example:
+        >>> la.promote(model="runs/adapted", version=1)["promoted"]  # doctest: +SKIP
+        True
+    """
+    versions = Versions.need(model)
+    torch.set_num_threads(threads())
+    with versions.locked():
+        rejected = [row["number"] for row in versions.rows if row["status"] == "rejected"]
+        if version is None and not rejected:
+            raise LookalikeError(f"`{model}` has no rejected version to promote; `lookalike rollback` changes others.")
+        number = rejected[-1] if version is None else version
+        row = versions.row(number)
+        if row["status"] != "rejected":
+            state = (
+                "was deleted with images that were forgotten" if row["status"] == "forgotten" else "was not rejected"
+            )
+            raise LookalikeError(f"Version {number} {state}; it cannot be promoted.")
+        decision = gate.Decision(True, [], "your decision")
+        if judge is not None:
+            now, candidate = (
+                Embedder.from_pretrained(folder, device=CPU)
+                for folder in (versions.run.model, versions.folder(number) / "model")
+            )
+            table = gate.unseen(
+                audit(read_table(judge), near=False).table, Table.load(versions.folder(number) / "target.parquet")
+            )
+            decision = gate.compare_by_labels(now, candidate, table, seed)
+        row["decision"] = decision.to_json()
+        if decision.promoted:
+            row["status"], row["before"] = "promoted", versions.current
+            versions.use(number)
+        versions.save()
+        versions.run.write_result(in_use=versions.current, promoted=decision.promoted, verdict=decision.sentence)
+    return {
+        "model": versions.run.path,
+        "version": number,
+        "promoted": decision.promoted,
+        "verdict": decision.sentence,
+    }
 
 
 def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
@@ -272,7 +356,7 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
     torch.set_num_threads(threads())
     with versions.locked():
         gone = _meant(versions, images)
-        affected = [row["number"] for row in versions.rows if _touched(versions, row["number"], gone)]
+        affected = [row["number"] for row in versions.rows if versions.used(row["number"]) & gone]
         again = versions.row(versions.current) if versions.current in affected else None
         kept = None
         if again is not None:
@@ -320,15 +404,6 @@ def _made_again(versions: Versions, target: Table, request: AdaptRequest, only: 
             f"The images are forgotten and {used} is in use, but it could not be adapted again: {error} "
             f"When that is mended: lookalike adapt --resume {versions.run.path}"
         ) from error
-
-
-def _touched(versions: Versions, number: int, gone: set[str]) -> bool:
-    """Whether a version depends on these images: it used them, or an index of its pool was fitted on them."""
-    if versions.used(number) & gone:
-        return True
-    folder = versions.folder(number)
-    found = _pool_record(folder) if (folder / "pool.json").is_file() else {}
-    return bool(found.get("uses_ivf")) and bool(gone & set(found["ids"]))
 
 
 def _pool_record(folder: Path) -> dict[str, Any]:
@@ -384,17 +459,17 @@ def rollback(*, model: str | Path, to: int | None = None) -> dict[str, Any]:
         >>> la.rollback(model="runs/adapted", to=0)["to"]  # doctest: +SKIP
         0
     """
-    found = Versions.need(model)
-    with found.locked():
-        now = found.row(found.current)
-        if to is None and found.current == 0:
+    versions = Versions.need(model)
+    with versions.locked():
+        now = versions.row(versions.current)
+        if to is None and versions.current == 0:
             raise LookalikeError(f"`{model}` already uses its base model: there is nothing to go back to.")
-        number = found.usable(int(now["before"])) if to is None else to
-        row = found.row(number)
+        number = versions.usable(int(now["before"])) if to is None else to
+        row = versions.row(number)
         if row["status"] == "forgotten":
             raise LookalikeError(f"Version {number} used images that were forgotten; it is gone for good.")
         if row["status"] not in ("promoted", "base"):
-            raise LookalikeError(f"Version {number} was never in use: the gate kept the old model.")
-        before = found.current
-        found.use(number)
-    return {"model": found.run.path, "from": before, "to": number, "fingerprint": row["fingerprint"]}
+            raise LookalikeError(f"Version {number} was rejected and never in use; `lookalike promote` uses it.")
+        before = versions.current
+        versions.use(number)
+    return {"model": versions.run.path, "from": before, "to": number, "fingerprint": row["fingerprint"]}

@@ -1,7 +1,7 @@
 """The memory bank of T3AR, and the pseudo-labels voted by its entries.
 
-Target and pool entries are in two rings, so that a look-up for pseudo-labels reads target rows only; a common age
-decides which entry leaves. Several entries of one target image share one vector of logits: their mean.
+Target and pool entries are in two rings, so that a look-up for pseudo-labels reads target rows only. Several entries of
+one target image share one vector of logits: their mean.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from lookalike.adaptation.contrast import Columns
-from lookalike.core.errors import LookalikeError
+from lookalike.memory.xbn import compute_moments, xbn_update
 
 Refine = Literal["knn", "comatch", "self", "none"]
 TOPK_BLOCK = 64
@@ -20,47 +21,46 @@ SHORT_LIST = 4  # times k columns are looked at before anything is looked up for
 
 
 class Ring:
-    """Entries in the order they came: features, ids, ages, a class each, and the logits of target entries."""
+    """A first-in, first-out store of features, ids, a class each, and the logits of target entries.
+
+    Args:
+        size: Number of entries.
+        dim: Dimension of the features.
+        classes: Number of logits.
+        dtype: Type of the features.
+    """
 
     def __init__(self, size: int, dim: int, classes: int, dtype: torch.dtype) -> None:
         self.rows = torch.zeros(size, dim, dtype=dtype)
         self.ids = torch.full((size,), -1)
-        self.ages = torch.full((size,), -1)
-        self.marks = torch.full((size,), -1)
-        self.values = torch.zeros(size, classes, dtype=dtype)
+        self.labels = torch.full((size,), -1)
+        self.logits = torch.zeros(size, classes, dtype=dtype)
         self.head, self.count = 0, 0
 
     def __len__(self) -> int:
         return self.count
 
-    def slots(self) -> list[slice]:
-        """Where the entries lie: one stretch, or two where a ring that is not full is wrapped."""
-        end, size = self.head + self.count, len(self.ids)
-        if end <= size or self.count == size:
-            return [slice(0, size) if self.count == size else slice(self.head, end)] if self.count else []
-        return [slice(0, end - size), slice(self.head, size)]
-
     def read(self, name: str) -> Tensor:
-        """A column as it lies, without a copy where it lies in one stretch."""
-        parts = [getattr(self, name)[part] for part in self.slots()]
-        return parts[0] if len(parts) == 1 else torch.cat([getattr(self, name)[:0], *parts])
+        """A column of all entries, without a copy."""
+        column: Tensor = getattr(self, name)
+        return column[: self.count]
 
-    def oldest(self, count: int) -> Tensor:
-        """The ages of the entries that came first."""
-        return self.ages[(self.head + torch.arange(min(count, self.count))) % len(self.ids)]
+    def push(self, rows: Tensor, ids: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Store entries, at most as many as there is room for; returns ids and logits of those they replace."""
+        size = len(self.ids)
+        rows, ids, logits, labels = (x[max(0, len(x) - size) :] for x in (rows, ids, logits, labels))
+        place = (self.head + torch.arange(len(ids))) % max(size, 1)
+        old = place[place < self.count]
+        replaced = self.ids[old].clone(), self.logits[old].clone()
+        self.rows[place], self.ids[place], self.logits[place], self.labels[place] = rows, ids, logits, labels
+        self.head, self.count = (self.head + len(ids)) % max(size, 1), min(size, self.count + len(ids))
+        return replaced
 
-    def push(self, rows: Tensor, ids: Tensor, values: Tensor, marks: Tensor, age: int) -> None:
-        place = (self.head + self.count + torch.arange(len(ids))) % len(self.ids)
-        self.rows[place], self.ids[place] = rows, ids
-        self.values[place], self.marks[place] = values, marks
-        self.ages[place] = age + torch.arange(len(ids))
-        self.count += len(ids)
-
-    def pop(self, count: int) -> tuple[Tensor, Tensor]:
-        """Ids and values of the entries that leave."""
-        place = (self.head + torch.arange(count)) % len(self.ids)
-        self.head, self.count = (self.head + count) % len(self.ids), self.count - count
-        return self.ids[place], self.values[place]
+    def match_moments(self, batch: Tensor) -> None:
+        """Match the stored rows to the moments of a batch (XBN, eq. 6), and scale them to unit length again."""
+        if len(batch) > 1 and self.count > 1:
+            matched = xbn_update(self.rows[: self.count].double(), compute_moments(batch))
+            self.rows[: self.count] = normalize(matched, dim=1).to(self.rows.dtype)
 
 
 class Bank:
@@ -71,10 +71,11 @@ class Bank:
         dim: Dimension of the features.
         classes: Number of classes.
         images: Number of target images; their ids are 0 … images − 1, those of the pool lie above.
+        pool_fraction: Fraction of the entries that is for pool images.
         dtype: Type of the features.
 
     References:
-        T3AR, memory bank of target and retrieved features.
+        T3AR, supplement A.2: memory bank of target and retrieved features.
 
     Example:
         >>> from lookalike.adaptation.bank import Bank
@@ -84,61 +85,50 @@ class Bank:
         2
     """
 
-    def __init__(self, size: int, dim: int, classes: int, images: int, *, dtype: torch.dtype = torch.float32) -> None:
-        if size < 1:
-            raise LookalikeError(f"A memory bank of {size} entries can hold nothing.")
-        self.size = size
-        self.target, self.pool = Ring(size, dim, classes, dtype), Ring(size, dim, 0, dtype)
+    def __init__(
+        self,
+        size: int,
+        dim: int,
+        classes: int,
+        images: int,
+        *,
+        pool_fraction: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        pool = round(pool_fraction * size)
+        self.target, self.pool = Ring(max(1, size - pool), dim, classes, dtype), Ring(pool, dim, 0, dtype)
         self.sums = torch.zeros(images, classes, dtype=torch.float64)
         self.counts = torch.zeros(images, dtype=torch.int64)
         self.classes = torch.zeros(images, dtype=torch.int64)
         """Of each image, by its entries together."""
-        self.age = 0
-        self.pushed, self.dropped = {"target": 0, "pool": 0}, {"target": 0, "pool": 0}
 
     def __len__(self) -> int:
         return len(self.target) + len(self.pool)
 
     def push_target(self, rows: Tensor, ids: Tensor, logits: Tensor, labels: Tensor | None = None) -> None:
         """Enqueue images of the target, oldest entries leaving first; `labels` are their classes as of now."""
-        marks = logits.argmax(1) if labels is None else labels
-        rows, ids, logits, marks = (x[-self.size :] for x in (rows, ids, logits, marks))
-        self._make_room(len(ids))
-        self.target.push(rows, ids, logits, marks, self.age)
-        self.sums.index_add_(0, ids, logits.double())
-        self.counts.index_add_(0, ids, torch.ones_like(ids))
-        self.classes[ids] = self.sums[ids].argmax(1)
-        self._came("target", len(ids))
+        size = len(self.target.ids)
+        gone, old = self.target.push(rows, ids, logits, logits.argmax(1) if labels is None else labels)
+        ids, logits = ids[-size:], logits[-size:]
+        for who, values, sign in ((gone, old, -1), (ids, logits, 1)):
+            self.sums.index_add_(0, who, values.double(), alpha=sign)
+            self.counts.index_add_(0, who, torch.full_like(who, sign))
+            self.classes[who] = self.sums[who].argmax(1)
 
     def push_pool(self, rows: Tensor, ids: Tensor, guesses: Tensor) -> None:
         """Enqueue images of the pool. They have no logits; `guesses` only serve to leave likely ones out."""
-        rows, ids, guesses = (x[-self.size :] for x in (rows, ids, guesses))
-        self._make_room(len(ids))
-        self.pool.push(rows, ids, rows[:, :0], guesses, self.age)
-        self._came("pool", len(ids))
+        self.pool.push(rows, ids, rows[:, :0], guesses)
 
-    def _came(self, whose: str, count: int) -> None:
-        self.age += count
-        self.pushed[whose] += count
-
-    def _make_room(self, count: int) -> None:
-        gone = len(self) + count - self.size
-        if gone <= 0:
-            return
-        ages = self.target.oldest(gone), self.pool.oldest(gone)
-        last = torch.cat(ages).sort().values[gone - 1]
-        ids, logits = self.target.pop(int((ages[0] <= last).sum()))
-        self.sums.index_add_(0, ids, logits.double(), alpha=-1)
-        self.counts.index_add_(0, ids, torch.full_like(ids, -1))
-        self.classes[ids] = self.sums[ids].argmax(1)
-        self.pool.pop(gone - len(ids))
-        self.dropped["target"] += len(ids)
-        self.dropped["pool"] += gone - len(ids)
+    def match_moments(self, target: Tensor, pool: Tensor | None) -> None:
+        """Match the entries of each ring to the moments of its rows in the current batch."""
+        self.target.match_moments(target)
+        if pool is not None:
+            self.pool.match_moments(pool)
 
     def recount(self) -> None:
-        """Sums and counts from the entries themselves: after it, a run that was stopped and one that was not agree."""
+        """Sums and counts from the entries themselves, so that rounding does not add up."""
         ids = self.target.read("ids")
-        self.sums.zero_().index_add_(0, ids, self.target.read("values").double())
+        self.sums.zero_().index_add_(0, ids, self.target.read("logits").double())
         self.counts.zero_().index_add_(0, ids, torch.ones_like(ids))
         self.classes = self.sums.argmax(1)
 
@@ -147,7 +137,7 @@ class Bank:
         counts = self.counts[ids][..., None]
         if of_logits:
             return (self.sums[ids] / counts.clamp(min=1)).softmax(-1) * (counts > 0)
-        single = self.target.read("values").double().softmax(1)
+        single = self.target.read("logits").double().softmax(1)
         sums = torch.zeros_like(self.sums).index_add_(0, self.target.read("ids"), single)
         return sums[ids] / counts.clamp(min=1)
 
@@ -158,25 +148,22 @@ class Bank:
         it was enqueued.
         """
         by_id = self.classes if labels is None else labels
-        out = []
-        for ring, pool in ((self.target, False), (self.pool, True)):
-            for part in ring.slots():
-                marks = ring.marks[part] if pool or enqueued else by_id[ring.ids[part]]
-                out.append(Columns(ring.rows[part], ring.ids[part], marks, pool=pool))
-        return out
+        target, pool = self.target, self.pool
+        known = target.read("labels") if enqueued else by_id[target.read("ids")]
+        out = [Columns(target.read("rows"), target.read("ids"), known, pool=False)]
+        out.append(Columns(pool.read("rows"), pool.read("ids"), pool.read("labels"), pool=True))
+        return [columns for columns in out if len(columns)]
 
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and numbers, for a checkpoint."""
-        rings = {name: {**vars(getattr(self, name))} for name in ("target", "pool")}
-        rest = {name: getattr(self, name) for name in ("sums", "counts", "age", "pushed", "dropped")}
-        return {**rings, **rest}
+        return {**{name: {**vars(getattr(self, name))} for name in ("target", "pool")}, "sums": self.sums}
 
     def set_state(self, state: dict[str, Any]) -> None:
         for name in ("target", "pool"):
             vars(getattr(self, name)).update(state[name])
-        for name in ("sums", "counts", "age", "pushed", "dropped"):
-            setattr(self, name, state[name])
-        self.classes = self.sums.argmax(1)
+        ids = self.target.read("ids")
+        self.sums, self.classes = state["sums"], state["sums"].argmax(1)
+        self.counts.zero_().index_add_(0, ids, torch.ones_like(ids))
 
 
 def exact_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -233,12 +220,7 @@ def votes(
     ids = bank.target.read("ids")
     if not len(ids):
         return plain
-    scores = weak.new_empty(len(weak), len(ids))
-    start = 0
-    for part in bank.target.slots():
-        rows = bank.target.rows[part]
-        torch.mm(weak, rows.T, out=scores[:, start : start + len(rows)])
-        start += len(rows)
+    scores = weak @ bank.target.read("rows").T
     copies = dedupe and int(bank.counts.max()) > 1
     banned = None if self_vote else own
     if refine == "comatch":
@@ -264,10 +246,10 @@ def once_each(scores: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 def nearest_entries(
     scores: Tensor, ids: Tensor, k: int, banned: Tensor | None, *, copies: bool
 ) -> tuple[Tensor, Tensor]:
-    """The k exact_top_k of each row and whose they are, without the row's `banned` id; with `copies` every id once.
+    """The k nearest of each row and whose they are, without the row's `banned` id; with `copies` every id once.
 
-    A short list of the very exact_top_k columns is enough wherever it holds k different images. For the other rows the
-    exact_top_k entry of every image is looked up. Rows with fewer than k end in −inf.
+    A short list of the nearest columns is enough wherever it holds k different images. For the other rows the
+    nearest entry of every image is looked up. Rows with fewer than k end in −inf.
     """
     near, index = exact_top_k(scores, SHORT_LIST * k)
     who = ids[index]

@@ -1,10 +1,10 @@
 """The contrastive term of T3AR: one positive key, negatives from the bank and from the images retrieved just now.
 
-Computed by blocks of columns in one pass: similarities are at most 1, so exp((s − 1)/τ) needs no search for a
-maximum, and the same block is the left factor of the gradient. Excluded columns are set to −1e4 before exp: a
-subtraction from a whole sum would cancel, since the excluded ones are the largest. Only what is shared by many pairs
-(a class) is compared over whole blocks; own entries and retrieved images are few and are named pair by pair, so that
-`own` touches no other entry of the pool.
+Computed by blocks of columns in one pass as a log-sum-exp with a running maximum, so that no temperature overflows;
+the same block is the left factor of the gradient. Excluded columns are set to −inf before exp: a subtraction from a
+whole sum would cancel, since the excluded ones are the largest. Only what is shared by many pairs (a class) is compared
+over whole blocks; own entries and retrieved images are few and are named pair by pair, so that `own` touches no other
+entry of the pool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 
 PoolSet = Literal["own", "all", "others", "positive", "none"]
 BLOCK = 2048
-NEVER = -1e4
 
 
 @dataclass(frozen=True)
@@ -84,13 +83,13 @@ class Dense:
     but: Pairs
     labels: Tensor | None
 
-    def times(self, asking: Tensor) -> Tensor:
+    def times(self, labels: Tensor) -> Tensor:
         """How often each column is a negative."""
-        but, out = self.but, torch.full((len(self.rows),), len(asking))
+        but, out = self.but, torch.full((len(self.rows),), len(labels))
         if self.labels is not None:
-            known = torch.bincount(asking, minlength=int(self.labels.max()) + 1)
+            known = torch.bincount(labels, minlength=int(self.labels.max()) + 1)
             out -= torch.where(self.labels >= 0, known[self.labels.clamp(min=0)], 0)
-            but = but.where(asking[but.rows] != self.labels[but.columns])
+            but = but.where(labels[but.rows] != self.labels[but.columns])
         return out - torch.bincount(but.columns, minlength=len(out))
 
 
@@ -103,64 +102,72 @@ class Single:
 
 
 def negatives(
-    asking: ContrastQueries, columns: Columns, *, pool_set: PoolSet, by_class: bool, pseudo: bool
+    queries: ContrastQueries, columns: Columns, *, pool_set: PoolSet, by_class: bool, pseudo: bool
 ) -> tuple[Dense | None, Single | None]:
     """Which columns stand in the denominator beside the key; with `positive` the single ones are the positives."""
     if not columns.pool:
-        lists = asking.ids[:, None]
-        if asking.friends is not None:
-            lists = torch.cat([lists, asking.friends], 1)
+        lists = queries.ids[:, None]
+        if queries.friends is not None:
+            lists = torch.cat([lists, queries.friends], 1)
         return Dense(columns.rows, listed(columns.ids, lists), columns.labels if by_class else None), None
     if pool_set == "none":
         return None, None
     single = None
     if pool_set in ("own", "positive"):
-        own = listed(columns.ids, torch.where(asking.barred, -1, asking.lists))
-        keep = asking.ids[own.rows] != columns.ids[own.columns]
+        own = listed(columns.ids, torch.where(queries.barred, -1, queries.lists))
+        keep = queries.ids[own.rows] != columns.ids[own.columns]
         if pool_set == "own" and pseudo:
             # An image retrieved for its likeness that the model takes for the same class is a false negative.
-            keep &= asking.labels[own.rows] != columns.labels[own.columns]
+            keep &= queries.labels[own.rows] != columns.labels[own.columns]
         single = Single(columns.rows, own.where(keep))
         if pool_set == "own":
             return None, single
-    left_out = torch.where(asking.barred, asking.lists, -1) if pool_set == "all" else asking.lists
-    but = listed(columns.ids, torch.cat([asking.ids[:, None], left_out], 1))
+    left_out = torch.where(queries.barred, queries.lists, -1) if pool_set == "all" else queries.lists
+    but = listed(columns.ids, torch.cat([queries.ids[:, None], left_out], 1))
     return Dense(columns.rows, but, columns.labels if pseudo else None), single
 
 
 class _Fused(torch.autograd.Function):
-    """Loss of each row of `q` and, at once, its gradient."""
+    """Loss of each row of `q` and, at once, its gradient: log-sum-exp over the blocks, with a running maximum."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, key: Tensor, labels: Tensor, dense: list[Dense], single: list[Single], tau: float
     ) -> Tensor:
-        near = ((q * key).sum(1) - 1) / tau
-        total, pull = torch.zeros_like(near), torch.zeros_like(q)
-        shift = q.new_full((1, 1), -1 / tau)
+        near = (q * key).sum(1) / tau
+        # The key stands in the denominator: it is the first maximum, and its weight is 1.
+        top, total, pull = near.clone(), torch.ones_like(near), key.clone()
+
+        def raise_top(new: Tensor) -> None:
+            scale = (top - torch.maximum(top, new)).exp_()
+            torch.maximum(top, new, out=top)
+            total.mul_(scale)
+            pull.mul_(scale[:, None])
+
         mine = labels[:, None].int()
         for part in dense:
             theirs = None if part.labels is None else part.labels.int()
             cuts = torch.searchsorted(part.but.columns, torch.arange(0, len(part.rows) + BLOCK, BLOCK)).tolist()
             for number, start in enumerate(range(0, len(part.rows), BLOCK)):
                 rows = part.rows[start : start + BLOCK]
-                block = torch.addmm(shift, q, rows.T, alpha=1 / tau)  # (s − 1)/τ, scaled inside the product
+                block = (q / tau) @ rows.T
                 if theirs is not None:
-                    block.masked_fill_(mine == theirs[start : start + BLOCK], NEVER)
+                    block.masked_fill_(mine == theirs[start : start + BLOCK], -torch.inf)
                 some = slice(cuts[number], cuts[number + 1])
-                block[part.but.rows[some], part.but.columns[some] - start] = NEVER
-                block.exp_()
+                block[part.but.rows[some], part.but.columns[some] - start] = -torch.inf
+                raise_top(block.amax(1))
+                block.sub_(top[:, None]).exp_()
                 total += block.sum(1)
                 pull.addmm_(block, rows)
         for few in single:
-            asks, rows = few.pairs.rows, few.rows[few.pairs.columns]
-            value = (((q[asks] * rows).sum(1) - 1) / tau).exp()
-            total.index_add_(0, asks, value)
-            pull.index_add_(0, asks, value[:, None] * rows)
-        scale = (-near).exp()
-        ratio = total * scale
-        ctx.save_for_backward((pull * scale[:, None] - key * ratio[:, None]) / (tau * (1 + ratio))[:, None])
-        return torch.log1p(ratio)
+            queries, rows = few.pairs.rows, few.rows[few.pairs.columns]
+            value = (q[queries] * rows).sum(1) / tau
+            raise_top(top.scatter_reduce(0, queries, value, "amax"))
+            value = (value - top[queries]).exp_()
+            total.index_add_(0, queries, value)
+            pull.index_add_(0, queries, value[:, None] * rows)
+        ctx.save_for_backward((pull / total[:, None] - key) / tau)
+        return (top - near) + total.log()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -171,7 +178,7 @@ class _Fused(torch.autograd.Function):
 def contrastive(
     q: Tensor,
     key: Tensor,
-    asking: ContrastQueries,
+    queries: ContrastQueries,
     parts: list[Columns],
     *,
     tau: float = 0.07,
@@ -183,22 +190,22 @@ def contrastive(
 
     No gradient flows to keys and columns. An image without negatives has loss 0 and gradient 0.
     """
-    found = [negatives(asking, part, pool_set=pool_set, by_class=by_class, pseudo=pseudo) for part in parts]
+    found = [negatives(queries, part, pool_set=pool_set, by_class=by_class, pseudo=pseudo) for part in parts]
     dense, single = [d for d, _ in found if d is not None], [s for _, s in found if s is not None]
-    loss = _Fused.apply(q, key, asking.labels, dense, single, tau)
+    loss = _Fused.apply(q, key, queries.labels, dense, single, tau)
     if pool_set == "positive":
         near, number = (q * key).sum(1), torch.ones(len(q), dtype=q.dtype)
         liked = near
         for few in single:
-            asks = few.pairs.rows
-            liked = liked.index_add(0, asks, (q[asks] * few.rows[few.pairs.columns]).sum(1))
-            number = number.index_add(0, asks, torch.ones(len(asks), dtype=q.dtype))
+            rows = few.pairs.rows
+            liked = liked.index_add(0, rows, (q[rows] * few.rows[few.pairs.columns]).sum(1))
+            number = number.index_add(0, rows, torch.ones(len(rows), dtype=q.dtype))
         loss = loss + (near - liked / number) / tau
-    counts = [_times(d, s, asking.labels, len(p)) for (d, s), p in zip(found, parts, strict=True) if p.pool]
+    counts = [_times(d, s, queries.labels, len(p)) for (d, s), p in zip(found, parts, strict=True) if p.pool]
     return loss, counts
 
 
-def _times(dense: Dense | None, single: Single | None, asking: Tensor, count: int) -> Tensor:
+def _times(dense: Dense | None, single: Single | None, labels: Tensor, count: int) -> Tensor:
     if dense is not None:
-        return dense.times(asking)
-    return torch.bincount(single.pairs.columns if single is not None else asking[:0], minlength=count)
+        return dense.times(labels)
+    return torch.bincount(single.pairs.columns if single is not None else labels[:0], minlength=count)

@@ -1,48 +1,66 @@
 """The gate: whether an adapted model may replace the previous one.
 
-Labeled evidence comes first: a paired bootstrap on held-out images. Without labels the candidate must agree with an
-anchor (the base model, with the target's batch-norm statistics if the candidate has them), as a whole and class by
-class, since no signal of the candidate alone detects two exchanged classes; and its classes must agree with the
-neighbors of the retriever hardly less than those of the previous model. In doubt the previous model stays.
+Labeled evidence comes first: a paired bootstrap on held-out images. Without labels an independent frozen expert judges,
+never the adapted model's own signals: an embedder by how well it retrieves within the expert's clusters, a classifier
+by what its predictions tell about the expert's neighborhoods. In doubt the previous model stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
-from lookalike.adaptation import signals
+from lookalike.adaptation.pool_vectors import embedded
+from lookalike.adaptation.settings import AdaptRequest
+from lookalike.adaptation.target_classes import codes_of, names_of, normalize, spherical
+from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import Settings
+from lookalike.data import Table, audit, read_table
 from lookalike.evaluation.bootstrap import paired_test
+from lookalike.evaluation.neighbors import top_k
+from lookalike.evaluation.retrieval import retrieval_metrics
+from lookalike.models import Embedder
+from lookalike.models.backbones import BUILTIN
+
+Array = np.ndarray
+EXPERTS = ("efficientnet_lite2", "efficientnet_lite0")
+"""Frozen models that may judge; the first of another architecture than the model's."""
+CLUSTERS = 12
+NEIGHBORS = 5
+HARM = 0.01
+"""An adaptation harms (helps) if it loses (gains) more than this: accuracy of a classifier, MAP@R of an embedder."""
 
 
 class Thresholds(Settings):
-    """Thresholds of the label-free gate; `python -m benchmarks.speed gate` measures what they let through."""
+    """Thresholds of the gate without labels; `python -m benchmarks.speed gate` and `gate-embedders` judge them."""
 
-    agreement: float = 0.75
-    """With the anchor's prediction, on the half it is most confident of, at least."""
-    worst_class: float = 0.4
-    """The same class by class, on the surest half of each: of the worst class, at least."""
-    neighbors: float = -0.02
-    """Change of what the retriever's neighbors tell of an image's class, as a share of the most possible, more than
-    this."""
+    cluster_map: float = 0.005
+    """Embedders: rise of MAP@R by the expert's clusters, more than this."""
+    overlap: float = 0.7
+    """Embedders: fraction of the ten nearest images that are still among the ten nearest, at least."""
+    neighbors: float = 0.02
+    """Classifiers: rise of the information that predictions share with the expert's neighborhoods, more than this."""
+    matching: float = 0.9
+    """Classifiers: fraction of the old model's classes that an optimal matching of old and new predictions assigns to
+    themselves, at least."""
+    lost: float = 0.0
+    """Classifiers: fraction of the old model's predicted classes that are predicted no more, at most."""
     images: int = 100
     """Held-out images, at least."""
 
 
-UNASKED = 0.95  # agreement, where most images are of classes too small to be asked one by one: they may be exchanged
-THRESHOLDS = {
-    "agreement": "agreement with the anchor",
-    "worst_class": "agreement, worst class",
-    "neighbors": "neighbor information, change",
-    # Of a model without a classifier (finding.py).
+LABELS = {
+    "cluster_map": "MAP@R by the expert's clusters, change",
     "overlap": "nearest images that stay",
-    "names": "MAP@R by the old model's surest classes, change",
-    "stable": "found again through another view, change",
+    "neighbors": "information shared with the expert's neighborhoods, change",
+    "matching": "classes matched to themselves",
+    "lost": "classes lost",
 }
 
 
@@ -63,24 +81,172 @@ class Decision:
     @property
     def headline(self) -> dict[str, float]:
         """The figures that decided, with their names in words."""
-        asked = ("before", "after", "difference") if self.evidence == "labels" else tuple(THRESHOLDS)
-        names = {"before": f"{self.measure} before", "after": f"{self.measure} after", **THRESHOLDS}
-        if not self.figures.get("asked_by_class", 1):
-            asked = tuple(key for key in asked if key != "worst_class")
-        return {names.get(key, key): self.figures[key] for key in asked if key in self.figures}
+        names = {"before": f"{self.measure} before", "after": f"{self.measure} after", "difference": "difference"}
+        return {name: self.figures[key] for key, name in {**names, **LABELS}.items() if key in self.figures}
 
     @property
     def sentence(self) -> str:
         if self.promoted:
-            small = "" if self.evidence == "labels" else " A gain is likely, but not shown to be large."
+            small = " A gain is likely, but not shown to be large." if self.evidence.startswith("without") else ""
             return f"Promoted the adapted model ({self.evidence}).{small}"
         return f"Kept the old model: {'; '.join(self.reasons)}."
 
 
-def by_labels(
-    before: np.ndarray, after: np.ndarray, *, measure: str = "accuracy", least: int = 30, seed: int = 0
+# ---- signals ---------------------------------------------------------------------------------------
+
+
+def nearest(rows: Array, k: int) -> Array:
+    """The k nearest other rows of each, as far as there are any; −1 where there is none."""
+    return top_k(rows, rows, max(1, min(k, len(rows) - 1)), exclude=np.arange(len(rows)))[1]
+
+
+def overlap(before: Array, after: Array, k: int = 10) -> float:
+    """Fraction of the k nearest of each row that another model has among its k nearest."""
+    one, two = nearest(before, k), nearest(after, k)
+    return float(((one[:, :, None] == two[:, None, :]) & (one >= 0)[:, :, None]).any(2).mean())
+
+
+def cluster_codes(expert: Array, clusters: int = CLUSTERS) -> Array:
+    """Cluster of each image by k-means of the expert's features."""
+    rows = normalize(expert).astype(np.float32)
+    centers = spherical(rows, min(clusters, len(rows)))
+    return np.asarray((rows @ centers.T).argmax(1))
+
+
+def map_by_codes(rows: Array, codes: Array) -> float:
+    """MAP@R of the rows by these classes; 0 where no class has two."""
+    if np.bincount(codes).max() < 2:
+        return 0.0
+    return float(retrieval_metrics(rows, codes).mean()["map@r"])
+
+
+def entropy(p: Array) -> Array:
+    """In nats, along the last axis."""
+    return np.asarray(-(p * np.log(np.maximum(p, 1e-300))).sum(-1))
+
+
+def neighbor_information(predicted: Array, near: Array, classes: int, *, draws: int = 8) -> float:
+    """What the predicted class of a neighbor tells about an image's own.
+
+    Their mutual information beyond that of shuffled predictions, over ln C. It falls when classes are lost.
+
+    Args:
+        predicted: Predicted class of each image.
+        near: Neighbors of each image.
+        classes: Number of classes C.
+        draws: Shuffled predictions that are averaged.
+
+    Shape:
+        - predicted: ``(n,)``; near: ``(n, k)``.
+    """
+
+    def mutual(codes: Array) -> float:
+        one, two = np.broadcast_arrays(codes[:, None], codes[near])
+        pairs = np.concatenate([(one * classes + two).ravel(), (two * classes + one).ravel()])
+        # As few as there are: a table of all pairs would not fit for many classes.
+        both = (np.unique(c, return_counts=True)[1] for c in (np.concatenate([one.ravel(), two.ravel()]), pairs))
+        single, joint = (float(entropy(counts / counts.sum())) for counts in both)
+        return 2 * single - joint
+
+    rng = numpy_rng(0, "shuffled predictions")
+    by_chance = float(np.mean([mutual(rng.permutation(predicted)) for _ in range(draws)]))
+    return (mutual(predicted) - by_chance) / float(np.log(max(classes, 2)))
+
+
+def matching(before: Array, after: Array, classes: int) -> float:
+    """Fraction of the old model's predicted classes that the Hungarian method assigns to themselves.
+
+    No signal of the candidate alone detects two exchanged classes; this one does.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    table = np.zeros((classes, classes))
+    np.add.at(table, (before, after), 1)
+    rows, columns = linear_sum_assignment(-(table + 0.5 * np.eye(classes)))  # a tie is no exchange
+    had = table.sum(1) > 0
+    return float((rows == columns)[had].mean())
+
+
+def lost(before: Array, after: Array) -> float:
+    """Fraction of the old model's predicted classes that the candidate never predicts."""
+    return float(1 - np.isin(np.unique(before), after).mean())
+
+
+def embedder_signals(before: Array, after: Array, expert: Array) -> dict[str, float]:
+    """Signals from vectors of the same held-out images under the old model, the candidate and the expert."""
+    codes = cluster_codes(expert)
+    values = [map_by_codes(rows, codes) for rows in (before, after)]
+    return {"images": len(before), "cluster_map": values[1] - values[0], "overlap": overlap(before, after)}
+
+
+def classifier_signals(before: Array, after: Array, expert: Array) -> dict[str, float]:
+    """Signals from probabilities of the same held-out images under both models, and the expert's vectors of them."""
+    old, new, near = before.argmax(1), after.argmax(1), np.maximum(nearest(expert, NEIGHBORS), 0)
+    # Models may name different numbers of classes: each is measured by its own.
+    known, now = (neighbor_information(c, near, p.shape[1]) for c, p in ((old, before), (new, after)))
+    return {
+        "images": len(before),
+        "neighbors": now - known,
+        "matching": matching(old, new, max(before.shape[1], after.shape[1])),
+        "lost": lost(old, new),
+    }
+
+
+# ---- decisions -------------------------------------------------------------------------------------
+
+
+def reasons_to_keep(
+    figures: dict[str, float], limits: Thresholds | None = None, *, alarm: str | None = None
+) -> list[str]:
+    """Why a candidate with these signals is not promoted; the whole of the gate without labels.
+
+    Args:
+        figures: What `embedder_signals` or `classifier_signals` returned.
+        limits: The thresholds.
+        alarm: What is wrong with the stream.
+    """
+    limits = limits or Thresholds()
+    tests = {
+        "images": (
+            figures["images"] >= limits.images,
+            f"{figures['images']:.0f} held-out images are too few ({limits.images} are needed)",
+        )
+    }
+    if "cluster_map" in figures:
+        tests["cluster_map"] = (
+            figures["cluster_map"] > limits.cluster_map,
+            f"it retrieves too little more within the expert's clusters (MAP@R {100 * figures['cluster_map']:+.1f} "
+            f"points; more than {100 * limits.cluster_map:+g} is needed)",
+        )
+        tests["overlap"] = (
+            figures["overlap"] >= limits.overlap,
+            f"of the ten nearest images {figures['overlap']:.0%} stay (least {limits.overlap:.0%})",
+        )
+    else:
+        tests["neighbors"] = (
+            figures["neighbors"] > limits.neighbors,
+            f"its predictions tell too little more about the expert's neighborhoods ({figures['neighbors']:+.3f}; "
+            f"more than {limits.neighbors:+g} is needed)",
+        )
+        tests["matching"] = (
+            figures["matching"] >= limits.matching,
+            f"{figures['matching']:.0%} of the classes keep their meaning (least {limits.matching:.0%})",
+        )
+        tests["lost"] = (figures["lost"] <= limits.lost, f"it lost {figures['lost']:.0%} of the classes")
+    return ([alarm] if alarm else []) + [why for holds, why in tests.values() if not holds]
+
+
+def without_labels(
+    before: Array, after: Array, expert: Array, *, classifier: bool, alarm: str | None = None
 ) -> Decision:
-    """Decide by scores of the same labeled held-out images under both models, as right (1) or wrong (0).
+    """Decide without labels, from probabilities (classifiers) or vectors (embedders) of the same held-out images."""
+    figures = (classifier_signals if classifier else embedder_signals)(before, after, expert)
+    reasons = reasons_to_keep(figures, alarm=alarm)
+    return Decision(not reasons, reasons, "without labels, by an independent expert", figures)
+
+
+def by_labels(before: Array, after: Array, *, measure: str = "accuracy", least: int = 30, seed: int = 0) -> Decision:
+    """Decide by scores of the same labeled held-out images under both models.
 
     Args:
         before: Score of each image under the previous model.
@@ -92,126 +258,136 @@ def by_labels(
     if len(before) < least:
         why = f"{len(before)} labeled held-out images are too few to tell ({least} are needed)"
         return Decision(False, [why], "labels", {"images": len(before)}, measure)
-    found = paired_test(before, after, seed=seed)
-    figures = {"before": float(np.mean(before)), "after": float(np.mean(after)), **found.to_json()}
-    if found.better:
+    test = paired_test(before, after, seed=seed)
+    figures = {"before": float(np.mean(before)), "after": float(np.mean(after)), **test.to_json()}
+    if test.better:
         return Decision(True, [], "labels", figures, measure)
-    ends = f"{measure} {100 * found.low:+.1f} to {100 * found.high:+.1f} points"
-    why = f"on labeled images it is not surely better ({ends})"
-    return Decision(False, [why], "labels", figures, measure)
+    ends = f"{measure} {100 * test.low:+.1f} to {100 * test.high:+.1f} points"
+    return Decision(False, [f"on labeled images it is not surely better ({ends})"], "labels", figures, measure)
 
 
-def by_finding(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], *, seed: int = 0) -> Decision:
-    """Decide by retrieval scores of labeled images: recall@1 must improve, MAP@R must not fall."""
-    found = by_labels(before["recall@1"], after["recall@1"], measure="recall@1", seed=seed)
-    ranks = paired_test(before["map@r"], after["map@r"], seed=seed)
-    if not found.promoted or ranks.high >= 0:
-        return found
-    why = f"on labeled images MAP@R is surely worse ({100 * ranks.low:+.1f} to {100 * ranks.high:+.1f} points)"
-    return replace(found, promoted=False, reasons=[why])
-
-
-def measure(before: np.ndarray, anchor: np.ndarray, candidate: np.ndarray, near: np.ndarray) -> dict[str, float]:
-    """The signals, from probabilities of the same held-out images and the retriever's neighbors among them."""
-    old, new = before.argmax(1), candidate.argmax(1)
-    # Models may name different numbers of classes: each is measured by its own.
-    known, then, now = (signals.shared(p.argmax(1), near, p.shape[1]) for p in (before, anchor, candidate))
-    worst, asked = signals.worst_class(candidate, anchor)
-    return {
-        "images": len(before),
-        "agreement": signals.agreement(candidate, anchor),
-        "worst_class": worst,
-        "asked_by_class": asked,
-        "neighbors": now - known,
-        "anchor_neighbors": then - known,
-        "divergence": signals.divergence(candidate, anchor),
-        "information": signals.information(candidate) - signals.information(before),
-        "beyond_anchor": signals.information(candidate) - signals.information(anchor),
-        "kappa": signals.kappa(new, near) - signals.kappa(old, near),
-        "anchor_information": signals.information(anchor) - signals.information(before),
-        "nuclear": signals.nuclear(candidate) - signals.nuclear(before),
-        "confidence": signals.confidence(candidate) - signals.confidence(before),
-        "lost": signals.lost(candidate, anchor),
-    }
-
-
-def failed(found: dict[str, float], limits: Thresholds) -> list[str]:
-    """The tests that a candidate with these signals fails, in words."""
-    by_class = found["asked_by_class"] >= 0.5
-    agreement = limits.agreement if by_class else max(limits.agreement, UNASKED)
-    small = "" if by_class else ", since most classes are too small to be asked one by one"
-    asked = [
-        (
-            found["images"] >= limits.images,
-            f"{found['images']:.0f} held-out images are too few ({limits.images} are needed)",
-        ),
-        (
-            found["agreement"] >= agreement,
-            f"it agrees with the anchor on {found['agreement']:.0%} of its surest half (least {agreement:.0%}{small})",
-        ),
-        (
-            found["worst_class"] >= limits.worst_class,
-            f"it agrees with the anchor on {found['worst_class']:.0%} of the surest half of one class "
-            f"(least {limits.worst_class:.0%})",
-        ),
-        (
-            found["neighbors"] > limits.neighbors,
-            f"its classes go less along with the retriever's neighbors ({found['neighbors']:+.3f}; more than "
-            f"{limits.neighbors:+g} is asked)",
-        ),
-        (found["lost"] <= 0.3, f"it lost {found['lost']:.0%} of the classes"),
-    ]
-    return [why for holds, why in asked if not holds]
-
-
-def reasons_to_keep(
-    found: dict[str, Any], limits: Thresholds, *, alarm: str | None = None, anchor_asked: bool = False
-) -> list[str]:
-    """Why a candidate with these signals is not promoted; the whole of the label-free gate.
-
-    `anchor_asked`: the candidate is the anchor itself, because that was asked for. A candidate that neither carries
-    more information than the anchor nor goes more along with the retriever is not promoted where the anchor would be.
-    """
-    reasons = [alarm] if alarm else []
-    reasons += failed(found, limits)
-    if not reasons and max(found["information"], found["neighbors"]) <= 0:
-        reasons = ["nothing says that it is better: no more information, alone or from the retriever's neighbors"]
-    # The anchor agrees with itself and loses nothing; what is left is whether it is better than the model before.
-    better = max(found["anchor_information"], found["anchor_neighbors"]) > 0
-    alone = better and found["anchor_neighbors"] > limits.neighbors
-    beyond = found["beyond_anchor"] > 0 or found["neighbors"] > found["anchor_neighbors"]
-    if not reasons and not anchor_asked and alone and not beyond:
-        reasons = ["it is no better than the target's batch-norm statistics alone"]
-    return reasons
-
-
-def without_labels(
-    before: np.ndarray,
-    anchor: np.ndarray,
-    candidate: np.ndarray,
-    near: np.ndarray,
-    *,
-    alarm: str | None = None,
-    limits: Thresholds | None = None,
-    anchor_asked: bool = False,
-) -> Decision:
-    """The label-free gate, from probabilities of the same held-out images."""
-    limits = limits or Thresholds()
-    found = measure(before, anchor, candidate, near)
-    reasons = reasons_to_keep(found, limits, alarm=alarm, anchor_asked=anchor_asked)
-    return Decision(not reasons, reasons, "without labels", found)
-
-
-def stream_alarm(batches: list[np.ndarray], *, smallest: int = 8, look: int = 20, seed: int = 0) -> str | None:
-    """What is wrong with a stream, by the anchor's predictions for its batches."""
+def stream_alarm(batches: Sequence[Array], *, smallest: int = 8, first: int = 20, seed: int = 0) -> str | None:
+    """What is wrong with a stream, by the old model's predictions for its batches; None: nothing."""
     size = max((len(batch) for batch in batches), default=0)
     if size < smallest:
         return f"batches of {size} are too small to adapt to ({smallest} are needed)"
-    first = batches[:look]
     order = np.concatenate(batches)
-    mixed = numpy_rng(seed, "shuffled stream").permutation(len(order))
-    shuffled = np.split(order[mixed], np.cumsum([len(b) for b in batches])[:-1])[:look]
-    own, usual = (np.mean([signals.entropy(np.bincount(b) / len(b)) for b in s]) for s in (first, shuffled))
+    mixed = order[numpy_rng(seed, "shuffled stream").permutation(len(order))]
+    shuffled = np.split(mixed, np.cumsum([len(b) for b in batches])[:-1])
+    own, usual = (
+        np.mean([entropy(np.bincount(b) / len(b)) for b in stream[:first]]) for stream in (list(batches), shuffled)
+    )
     if own < usual / 2:
         return f"classes come one at a time (label entropy {own:.2f} a batch, {usual:.2f} when shuffled)"
     return None
+
+
+# ---- models and images -----------------------------------------------------------------------------
+
+
+def find_expert(model: Embedder, name: str | None = None) -> Embedder:
+    """The frozen expert that judges a model: the one named, else the first of another architecture.
+
+    Raises:
+        LookalikeError: If none can be loaded.
+    """
+    if name is not None:
+        return Embedder.from_pretrained(name, device=CPU)
+    names = [
+        expert for expert in EXPERTS if expert not in BUILTIN or BUILTIN[expert].architecture != model.architecture
+    ]
+    for expert in names:
+        try:
+            return Embedder.from_pretrained(expert, device=CPU)
+        except LookalikeError:
+            continue
+    raise LookalikeError(
+        f"No expert can judge the adapted model without labels: none of {', '.join(names)} can be loaded; give "
+        "--expert MODEL, or labeled images with --judge."
+    )
+
+
+def probabilities(model: Embedder, rows: Array) -> Array:
+    """Class probabilities of vectors by the model's classifier."""
+    assert model.classifier is not None
+    with torch.no_grad():
+        return np.asarray(model.classifier(torch.from_numpy(rows)).double().softmax(1).numpy())
+
+
+def obstacles(now: Embedder, request: AdaptRequest, held_out: int, *, keeps_classes: bool) -> list[str]:
+    """What makes promotion impossible, known before anything is learned."""
+    if request.judge is not None or request.labeled:
+        return []
+    out, least = [], Thresholds().images
+    if held_out < least:
+        out.append(f"{held_out} images are held out to judge by, and {least} are needed")
+    if now.classifier is not None and not keeps_classes:
+        out.append("the model in use names classes and the adapted one will not")
+    return out
+
+
+def decide(
+    now: Embedder,
+    candidate: Embedder,
+    learn: Table,
+    aside: Table,
+    request: AdaptRequest,
+    *,
+    expert: Embedder | None = None,
+    alarm: str | None = None,
+) -> Decision:
+    """Decide by labels where there are any, else by an expert.
+
+    Args:
+        now: The model in use.
+        candidate: The adapted model.
+        learn: Target images that were learned from.
+        aside: Target images that were held out.
+        request: What was requested.
+        expert: The frozen expert; needed without labels.
+        alarm: What is wrong with the stream.
+    """
+    rows = candidate.encode(aside, runtime="torch")
+    values = [value for value in candidate.state_dict().values() if value.is_floating_point()]
+    if not all(bool(torch.isfinite(value).all()) for value in (*values, torch.from_numpy(rows))):
+        return Decision(False, ["what it learned is not finite: a lower learning rate may help"], "without labels")
+    if request.judge is not None or request.labeled:
+        table = aside if request.judge is None else audit(read_table(request.judge), near=False).table
+        others = [audit(read_table(folder), near=False).table for folder in (request.source, request.gallery) if folder]
+        return compare_by_labels(now, candidate, unseen(table, learn, *others), request.seed)
+    before = now.encode(aside, runtime="torch")
+    if now.classifier is not None and candidate.classifier is None:
+        why = "the model in use names classes and the adapted one does not; give labeled images with --judge"
+        return Decision(False, [why], "without labels")
+    ids = [str(id_) for id_ in aside.column("content_id")]
+    vectors = embedded(expert or find_expert(now, request.expert), ids, aside)
+    classifier = now.classifier is not None and candidate.classifier is not None
+    if classifier:
+        before, rows = probabilities(now, before), probabilities(candidate, rows)
+    return without_labels(before, rows, vectors, classifier=classifier, alarm=alarm)
+
+
+def unseen(table: Table, *learned: Table) -> Table:
+    """Those that were not learned from: an image that was is no evidence."""
+    seen = {str(id_) for other in learned for id_ in other.column("content_id")}
+    return table.take(np.array([str(id_) not in seen for id_ in table.column("content_id")], bool))
+
+
+def compare_by_labels(now: Embedder, candidate: Embedder, table: Table, seed: int) -> Decision:
+    """Accuracy where both name the classes, each by its own list; else MAP@R among the images."""
+    table = table.take(table.labels()[0] >= 0)
+    if not len(table):
+        return Decision(False, ["no labeled image is left to judge by that was not learned from"], "labels")
+    codes, names = table.labels()
+    models = (now, candidate)
+    rows = [model.encode(table, runtime="torch") for model in models]
+    if all(model.classifier is not None and set(names) <= set(names_of(model)) for model in models):
+        right = [
+            (probabilities(model, own).argmax(1) == codes_of(table, names_of(model))).astype(np.float64)
+            for model, own in zip(models, rows, strict=True)
+        ]
+        return by_labels(right[0], right[1], seed=seed)
+    before, after = (retrieval_metrics(own, codes).per_query["map@r"] for own in rows)
+    if not len(before):
+        return Decision(False, ["no held-out image has another one of its class to find"], "labels")
+    return by_labels(before, after, measure="MAP@R", seed=seed)

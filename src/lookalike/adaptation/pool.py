@@ -152,14 +152,12 @@ class Receipts:
         self.negatives = np.zeros(count, np.int64)
         self.last = np.full(count, -1, np.int64)
 
-    def load(self, rows: np.ndarray) -> None:
+    def load(self, rows: np.ndarray, step: int) -> None:
         self.loaded[rows] += 1
+        self.last[rows] = step
 
     def count(self, rows: np.ndarray, times: np.ndarray) -> None:
         np.add.at(self.negatives, rows, times)
-
-    def held(self, rows: np.ndarray, step: int) -> None:
-        self.last[rows] = step
 
     def state(self) -> dict[str, Any]:
         return {name: values.tolist() for name, values in vars(self).items()}
@@ -192,7 +190,7 @@ def receipt_rows(
                 "served": served,
                 "steps_loaded": int(receipts.loaded[i]),
                 "times_negative": int(receipts.negatives[i]),
-                "last_step_in_bank": int(receipts.last[i]),
+                "last_step": int(receipts.last[i]),
             }
         )
     return rows

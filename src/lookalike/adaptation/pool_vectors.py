@@ -29,6 +29,9 @@ from lookalike.models import Embedder
 from lookalike.models.inference import openvino_runtime
 from lookalike.models.inference.runtime_base import GRAPH_VERSION, RuntimeUnavailable
 
+BLOCK, MAX_WRITES = 1024, 8
+"""Images embedded between two writes, at least; and the most writes of a pool."""
+
 
 def _is_pools(entry: Path) -> bool:
     return any(
@@ -93,10 +96,13 @@ def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress
         known, rows = _known(path)
     at = {id_: i for i, id_ in enumerate(known)}
     new = [i for i, id_ in enumerate(ids) if id_ not in at]
-    if new:
-        more = embedded_anew(retriever, images.take(new), runtime, progress=progress)
+    size = max(BLOCK, -(-len(new) // MAX_WRITES))
+    for start in range(0, len(new), size):  # stored part by part: a kill loses one of them
+        part = new[start : start + size]
+        more = embedded_anew(retriever, images.take(part), runtime, progress=progress)
         with _turn(path):
-            known, rows = _merged(path, [ids[i] for i in new], more)
+            known, rows = _merged(path, [ids[i] for i in part], more)
+    if new:
         at = {id_: i for i, id_ in enumerate(known)}
         folders.trim_cache()
     folders.touch(path)
@@ -116,11 +122,6 @@ def _merged(path: Path, ids: list[str], more: np.ndarray) -> tuple[list[str], np
     return known, rows
 
 
-def uses_ivf(pool: Pool, chosen: AdaptSettings) -> bool:
-    """Whether the pool is so large that something is fitted to it before it is searched."""
-    return chosen.retrieval == "nearest" and len(pool) > chosen.exact_search_limit
-
-
 def retrieve(
     expert: Embedder,
     ids: Sequence[str],
@@ -135,9 +136,7 @@ def retrieve(
     k = chosen.num_neighbors if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
     if not k or not len(pool):
         return no_retrievals(len(ids), k)
-    how = {"random": [seed, chosen.copy_threshold], "nearest": [chosen.copy_threshold, uses_ivf(pool, chosen)]}[
-        chosen.retrieval
-    ]
+    how = [chosen.copy_threshold, *([seed] if chosen.retrieval == "random" else [])]
     query = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
     path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, query)
     if not (path / "about.json").is_file():
@@ -146,9 +145,7 @@ def retrieve(
         if chosen.retrieval == "random":
             found = random_retrievals(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
         else:
-            found = nearest(
-                mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, exact=chosen.exact_search_limit
-            )
+            found = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold)
         with atomic_folder(path, private=True) as part:
             np.save(part / "index.npy", found.index, allow_pickle=False)
             np.save(part / "scores.npy", found.scores, allow_pickle=False)

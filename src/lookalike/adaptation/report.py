@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lookalike.adaptation import gate
+from lookalike.adaptation.target_classes import names_of
 from lookalike.core.report_blocks import (
     Bar,
     Bars,
@@ -29,48 +31,81 @@ from lookalike.core.report_blocks import (
 )
 from lookalike.core.run import Run
 from lookalike.data import Table, thumbnail
+from lookalike.models import Embedder
 
 if TYPE_CHECKING:
+    from lookalike.adaptation.candidate import Candidate
     from lookalike.adaptation.pool import Pool
-    from lookalike.adaptation.trial import Trial
 
 SHOWN = 20
 IMAGES = 5
+CHANGED = 8
 
 
-def report_sections(trial: Trial, pool: Pool, run: Run) -> dict[str, Section]:
-    """The report sections of a trial, by name.
+def report_sections(made: Candidate, pool: Pool, run: Run) -> dict[str, Section]:
+    """The report sections of a candidate, by name.
 
     Args:
-        trial: The candidate and its decision.
+        made: The candidate and its decision.
         pool: The pool it retrieved from.
         run: The run folder, where thumbnails are stored.
     """
-    decision = trial.decision
+    decision = made.decision
     figures = [Figure(label=name, value=value) for name, value in decision.headline.items()]
     verdict = Verdict(
         sentence=decision.sentence,
         figures=figures,
         tone="better" if decision.promoted else "same",
-        line=trial.classes,
+        line=made.prepared.classes.how,
     )
     out = {"adapt-verdict": Section(title="Verdict", order=10, blocks=[verdict])}
-    facts: list[tuple[str, Cell]] = [(name.replace("_", " "), count) for name, count in trial.counts.items()]
+    facts: list[tuple[str, Cell]] = [(name.replace("_", " "), count) for name, count in made.counts.items()]
     rest: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in decision.figures.items()]
     blocks: list[Block] = [
         Facts(title="Images", rows=facts),
         Facts(title=f"Evidence ({decision.evidence})", rows=rest),
     ]
     out["adapt-evidence"] = Section(title="What this rests on", order=20, blocks=blocks)
-    if trial.log:
-        names = [name for name in ("loss", "contrast", "labels", "diversity") if name in trial.log[0]]
-        series = [_curve(name, trial.log) for name in names]
+    out["adapt-results"] = Section(title="Old and new results", order=30, blocks=[_side_by_side(made, run)])
+    if made.log:
+        names = [name for name in ("loss", "contrast", "labels", "diversity") if name in made.log[0]]
+        series = [_curve(name, made.log) for name in names]
         out["adapt-curve"] = Section(
             title="The way there", order=60, blocks=[Lines(x_label="step", y_label="loss", series=series)]
         )
-    receipts = ([_retrieved(trial, pool, run)] if trial.receipts else []) + _receipts(trial)
+    receipts = ([_retrieved(made, pool, run)] if made.receipts else []) + _receipts(made)
     out["adapt-receipts"] = Section(title="Images from outside", order=65, blocks=receipts)
     return out
+
+
+def _side_by_side(made: Candidate, run: Run) -> Hits:
+    """Held-out target images whose results change most: what the old and the new model find among the others."""
+    aside = made.prepared.aside
+    rows = [model.encode(aside, runtime="torch") for model in (made.now, made.model)]
+    near = [gate.nearest(own, IMAGES) for own in rows]
+    stays = (near[0][:, :, None] == near[1][:, None, :]).any(2).mean(1)
+    classes = [_predicted(model, own) for model, own in zip((made.now, made.model), rows, strict=True)]
+    out = []
+    for row in np.argsort(stays, kind="stable")[:CHANGED]:
+        lists = [
+            HitList(
+                name=f"{name}: {predicted[row]}" if predicted else name,
+                hits=[
+                    Hit(image=_image(run, aside, int(i)), score=float(own[row] @ own[i])) for i in found[row] if i >= 0
+                ],
+            )
+            for name, own, found, predicted in zip(("old", "new"), rows, near, classes, strict=True)
+        ]
+        out.append(HitRow(query=_image(run, aside, int(row)), lists=lists))
+    return Hits(title="The held-out images whose nearest images change most", rows=out)
+
+
+def _predicted(model: Embedder, rows: np.ndarray) -> list[str]:
+    """Predicted class names; none for a model without a classifier."""
+    if model.classifier is None:
+        return []
+    names = names_of(model)
+    return [names[i] if i < len(names) else str(i) for i in gate.probabilities(model, rows).argmax(1)]
 
 
 def _curve(name: str, log: Sequence[Mapping[str, float]]) -> Series:
@@ -79,15 +114,15 @@ def _curve(name: str, log: Sequence[Mapping[str, float]]) -> Series:
     return Series(name=name, x=[row["step"] for row in known], y=[row[name] for row in known])
 
 
-def _receipts(trial: Trial) -> list[Block]:
-    if not trial.receipts:
+def _receipts(made: Candidate) -> list[Block]:
+    if not made.receipts:
         return [Text(text="No image from outside was used.")]
-    counts, edges = np.histogram(trial.found.scores[trial.found.index >= 0], bins=20)
+    counts, edges = np.histogram(made.prepared.retrieved.scores[made.prepared.retrieved.index >= 0], bins=20)
     bars = [
         Bar(name=f"{low:.2f} to {high:.2f}", value=int(n))
         for n, low, high in zip(counts, edges, edges[1:], strict=False)
     ]
-    most = sorted(trial.receipts, key=lambda row: (-row["times_negative"], row["path"]))
+    most = sorted(made.receipts, key=lambda row: (-row["times_negative"], row["path"]))
     rows = [
         [
             row["path"],
@@ -106,20 +141,22 @@ def _receipts(trial: Trial) -> list[Block]:
     ]
 
 
-def _retrieved(trial: Trial, pool: Pool, run: Run) -> Hits:
+def _retrieved(made: Candidate, pool: Pool, run: Run) -> Hits:
     """Target images whose best pool image is the least and the most alike, and some between; what each got."""
-    found = trial.found
-    some = np.flatnonzero(found.index[:, 0] >= 0)
-    order = some[np.argsort(found.scores[some, 0], kind="stable")]
+    retrieved = made.prepared.retrieved
+    some = np.flatnonzero(retrieved.index[:, 0] >= 0)
+    order = some[np.argsort(retrieved.scores[some, 0], kind="stable")]
     chosen = np.unique(np.linspace(0, len(order) - 1, min(IMAGES, len(order))).round().astype(int))
     rows = []
     for row in order[chosen]:
         hits = [
             Hit(image=_image(run, *pool.images(int(i))), score=float(score))
-            for i, score in zip(found.index[row], found.scores[row], strict=True)
+            for i, score in zip(retrieved.index[row], retrieved.scores[row], strict=True)
             if i >= 0
         ]
-        rows.append(HitRow(query=_image(run, trial.learn, int(row)), lists=[HitList(name="retrieved", hits=hits)]))
+        rows.append(
+            HitRow(query=_image(run, made.prepared.learn, int(row)), lists=[HitList(name="retrieved", hits=hits)])
+        )
     return Hits(title="What is retrieved, from the least to the most alike", rows=rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field
@@ -10,14 +11,22 @@ from pydantic import Field
 from lookalike.core.settings import Settings, merge
 from lookalike.training import recipe
 
-METHODS = ("t3ar", "adacontrast", "shot", "tent", "mcc", "on_target", "finetune", "bn", "source")
+METHODS = ("t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source")
+DEFAULT_METHODS = {
+    "classifier": ("shot", "of the methods measured on PACS it gains most for a model with a classifier"),
+    "prototypes": ("shot", "it gains most for a classifier, and prototypes of a gallery serve as one"),
+    "clusters": ("t3ar", "its contrast needs no classes, and clusters are used where the images form some"),
+    "labels": ("t3ar", "with labels its contrastive term is added to their cross entropy"),
+}
+"""What `adapt` runs without --method, by where the classes come from, and why; measured by `benchmarks.papers t3ar`."""
 
 
 class BankSettings(Settings):
     """The memory bank of T3AR."""
 
-    size: int = Field(default=16384, ge=1)
-    """Entries of the memory bank, target and pool images together."""
+    size: int | None = Field(default=None, ge=1)
+    """Entries of the memory bank, target and pool images together; null: as many as a quarter of the run enqueues, but
+    at least 5 and at most 21 steps of it (the paper's banks turn over in 5 to 21 steps)."""
     view: Literal["weak", "strong"] = "weak"
     """The view whose features are stored for target images (the paper's text says weak, its figure strong)."""
     label: Literal["aggregated", "enqueued"] = "aggregated"
@@ -44,6 +53,10 @@ class ContrastSettings(Settings):
 
     temperature: float = Field(default=0.07, gt=0)
     """Temperature of the softmax."""
+    keys: Literal["batch", "bank", "momentum", "xbn"] = "batch"
+    """What the batch is contrasted with beside retrieved images: its own keys (`batch`); the bank as it was before the
+    batch (`bank`); its own keys and a bank of keys of a momentum encoder (`momentum`, see `key_momentum`), or a bank
+    whose entries are matched to the moments of the batch (`xbn`)."""
     pool_set: Literal["own", "all", "others", "positive", "none"] = "own"
     """Pool images used as negatives: those retrieved for the image, all, all others; or as positives; or none."""
     pool_current: bool = True
@@ -81,8 +94,8 @@ class AdaptSettings(Settings):
         (512, 2)
     """
 
-    method: Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "on_target", "finetune", "bn", "source"] = "t3ar"
-    """The adaptation method; all but t3ar are baselines in the same loop."""
+    method: Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source"] = "t3ar"
+    """The adaptation method, each with its authors' constants."""
     num_neighbors: int = Field(default=2, ge=0)
     """Pool images retrieved for each target image."""
     retrieval: Literal["nearest", "random"] = "nearest"
@@ -91,67 +104,59 @@ class AdaptSettings(Settings):
     """Pool images at least this similar to a target image count as copies of it and are not used for it."""
     layer: str = "auto"
     """Layers below this stage are frozen and computed once; `pixels` trains all layers, `auto` half of the stages."""
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=32, ge=2)
     """Target images in a step."""
-    epochs: int = Field(default=15, ge=1)
-    """Passes over the target images."""
-    steps: int | None = Field(default=None, ge=1)
-    """Total number of steps; overrides `epochs`."""
-    lr: float = Field(default=1e-3, ge=0)
-    """Learning rate of the backbone; 3e-5 for T3AR without labels, unless this or a recipe is given."""
+    accumulation_steps: int = Field(default=1, ge=1)
+    """Parts in which the images of a step are embedded, to save memory; the loss is that of the whole batch."""
+    steps: int = Field(default=60, ge=1)
+    """Total number of steps."""
+    epochs: int | None = Field(default=None, ge=1)
+    """Passes over the target images, in place of `steps`."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the backbone."""
     head_lr_factor: float = 10.0
     """Factor of the learning rate of head and classifier."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """SGD with Nesterov momentum, or Adam as in TENT."""
+    """SGD with momentum, or Adam as in TENT."""
     momentum: float = 0.9
-    """Momentum of SGD; beta 1 of Adam."""
+    """Momentum of SGD."""
+    nesterov: bool = False
+    """Nesterov momentum, as the authors of SHOT, MCC and AdaContrast use."""
     weight_decay: float = 1e-4
     """Weight decay."""
     warmup_epochs: float = 0.0
     """Epochs of linear warm-up."""
-    warmup_start_lr: float = Field(default=0.0, ge=0)
-    """Learning rate at the start of the warm-up."""
+    warmup_start_lr: float | None = Field(default=None, ge=0)
+    """Learning rate of the first step of the warm-up; null: one step above 0."""
     min_lr: float = Field(default=0.0, ge=0)
     """Learning rate at the end of the cosine schedule."""
-    lr_schedule: Literal["cosine", "inverse", "steps", "none"] = "cosine"
-    """Learning-rate decay: cosine, (1 + 10t)^-0.75 as in SHOT, (1 + steps/1000)^-0.75 as in MCC, or none."""
+    lr_schedule: Literal["cosine", "inverse", "inverse_steps", "constant"] = "cosine"
+    """Learning-rate decay: cosine, (1 + 10t)^-0.75 as in SHOT, (1 + steps/1000)^-0.75 as in MCC, or none of them."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """`finetune`: label smoothing."""
     late_labels: bool = False
     """`shot`: pseudo-labels are used only once they were computed a second time, as its authors do on VisDA-C."""
     mixup: float = Field(default=0.0, ge=0)
     """`finetune`: mixup with weights from Beta(mixup, mixup); 0: none."""
-    batch_norm: Literal["keep", "frozen", "target-train", "shared-stats"] = "keep"
-    """Batch-norm statistics: the model's own (`keep`), the target's, computed once (`frozen`), those of each batch
-    (`target-train`), or those of each batch, for pool images as well (`shared-stats`)."""
+    batch_norm: Literal["keep", "frozen", "target-train"] = "keep"
+    """Batch-norm statistics: the model's own (`keep`), the target's, computed once (`frozen`), or those of each batch
+    (`target-train`; pool images and weak views are normalized by the running ones)."""
     num_views: int = Field(default=4, ge=1)
     """Cached strong views of every image; half as many weak ones."""
     cls_view: Literal["strong", "weak"] = "strong"
     """The view that is classified: against pseudo-labels, or with `finetune` against the labels."""
     diversity_scope: Literal["batch", "ema", "off"] = "batch"
     """Scope of the mean prediction in the diversity term."""
-    reforward: bool = False
-    """Compute the features for the bank again after the step."""
     stream: bool = False
     """Process the images once, in the order of their names, as they would arrive from a camera."""
     key_momentum: float = Field(default=0.999, ge=0, le=1)
-    """`adacontrast`: momentum of the key network; short runs need less."""
-    compat: bool = False
-    """`adacontrast`: reproduce the mistakes of the authors' code, for comparison."""
-    student: str = "resnet18"
-    """`on_target`: the untrained student network."""
-    rounds: int = Field(default=2, ge=1)
-    """`on_target`: number of students, each training_images by the one before."""
+    """`adacontrast`, and t3ar with `contrast.keys: momentum`: momentum of the key network; short runs need less."""
     confusion_temperature: float = 2.5
     """`mcc`: temperature."""
     held_out_fraction: float = Field(default=0.3, gt=0, lt=1)
     """Fraction of the target images that is held out for the gate."""
-    exact_search_limit: int = Field(default=500_000, ge=0)
-    """Pools up to this many images are searched exactly, larger ones by an IVF index with a recall of 0.97."""
     processes: int = Field(default=1, ge=1)
     """Number of processes that adapt together."""
-    checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between two checkpoints; `adapt --resume` continues from the last."""
     bank: BankSettings = BankSettings()
     labels: LabelSettings = LabelSettings()
     contrast: ContrastSettings = ContrastSettings()
@@ -161,7 +166,7 @@ class AdaptSettings(Settings):
 def resolve(config: str | None, *layers: Mapping[str, Any]) -> AdaptSettings:
     """Merge the defaults, a recipe and further settings, and validate them.
 
-    A baseline without a recipe gets its authors' constants, not T3AR's.
+    A baseline without a recipe gets its authors' constants, not T3AR's. A layer that sets `steps` overrides `epochs`.
 
     Args:
         config: Name of a recipe for `adapt`, or a YAML file; None: that of the method, if there is one.
@@ -173,5 +178,36 @@ def resolve(config: str | None, *layers: Mapping[str, Any]) -> AdaptSettings:
     if config is None:
         method = merge({}, *layers).get("method")
         config = method if method in recipe.names("adapt") else None
-    base = recipe.load(config, "adapt") if config else {}
-    return AdaptSettings.parse(merge(base, *layers), "settings of adapt")
+    merged = recipe.load(config, "adapt") if config else {}
+    for layer in layers:
+        if layer.get("steps") is not None and "epochs" not in layer:
+            merged = {**merged, "epochs": None}
+        merged = merge(merged, layer)
+    return AdaptSettings.parse(merged, "settings of adapt")
+
+
+@dataclass(frozen=True)
+class AdaptRequest:
+    """What an adaptation was requested with, so that it can be repeated."""
+
+    settings: AdaptSettings
+    labeled: bool = False
+    gallery: str | None = None
+    clusters: int | None = None
+    judge: str | None = None
+    source: str | None = None
+    retriever: str | None = None
+    expert: str | None = None
+    pool: list[str] = field(default_factory=list)
+    allow: list[str] = field(default_factory=list)
+    deny: list[str] = field(default_factory=list)
+    why: str = ""
+    """Why this method."""
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "settings": self.settings.model_dump(mode="json")}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> AdaptRequest:
+        return cls(**{**document, "settings": AdaptSettings.parse(document["settings"])})

@@ -1,9 +1,8 @@
-"""T3AR: pseudo-labels by votes, contrast against the bank and the retrieved images, and diversity."""
+"""T3AR: pseudo-labels by votes, contrast against keys and retrieved images, and diversity."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,156 +12,196 @@ from torch.nn.functional import cross_entropy
 from lookalike.adaptation import target_classes
 from lookalike.adaptation.bank import Bank, votes
 from lookalike.adaptation.contrast import Columns, ContrastQueries, contrastive
-from lookalike.adaptation.objectives import LossTerms, Objective
+from lookalike.adaptation.methods import AdaptMethod
+from lookalike.adaptation.settings import AdaptSettings
+from lookalike.adaptation.task import AdaptTask
+from lookalike.core import distributed
+from lookalike.core.seeds import numpy_rng
 from lookalike.losses import adaptation
+from lookalike.methods.base import Batch, Context
 
-if TYPE_CHECKING:
-    from lookalike.adaptation.adapter import Adapter
+BANK_STEPS = (5, 21)
+"""Fewest and most steps in which the bank turns over, as the paper's banks do."""
 
 
-class T3AR(Objective):
-    """Pseudo-labels by votes, contrast against the bank and the retrieved images, and diversity."""
+def bank_size(settings: AdaptSettings, steps: int, batch: int) -> int:
+    """Entries of the bank: those of a quarter of the run, within `BANK_STEPS`."""
+    if settings.bank.size is not None:
+        return settings.bank.size
+    turnover = min(max(steps // 4, BANK_STEPS[0]), BANK_STEPS[1])
+    return turnover * batch * (1 + settings.num_neighbors)
 
-    bank: Bank
+
+class T3AR(AdaptMethod):
+    """T3AR: pseudo-labels by votes, contrast against keys and the retrieved images, and diversity.
+
+    With labels, cross entropy and contrast alone; without classes, contrast alone. The equations are rebuilt from the
+    supplement (docs/design/adaptation.md); `contrast.keys` has the readings of its memory bank.
+
+    Args:
+        settings: Settings of the adaptation.
+        context: What the training loop provides.
+        task: What the adaptation learns from.
+
+    References:
+        Zancato et al., "Train/Test-Time Adaptation with Retrieval", CVPR 2023.
+    """
+
+    name = "t3ar"
+    needs_classes = False
     mean: Tensor | None = None
+    """Mean prediction of recent batches."""
 
-    def __init__(self, adapter: Adapter) -> None:
-        super().__init__(adapter)
-        net, chosen = adapter.network, adapter.settings
-        self.bank = Bank(chosen.bank.size, net.dim, max(net.classes, 1), len(adapter.ids))
-        self.kept: tuple[Any, ...] = ()
+    def __init__(self, settings: AdaptSettings, context: Context, task: AdaptTask) -> None:
+        super().__init__(settings, context, task)
+        strong_key = settings.contrast.positive_key == "strong"
+        self.kinds = ("weak", "strong", "second") if strong_key else ("weak", "strong")
+        self.learned = ("weak", "strong") if settings.cls_view == "weak" else ("strong",)
+        if settings.contrast.keys == "momentum":
+            self.add_key_model()
+            self.key_kinds = ("weak", "second")
+            self.learned = ("strong",)
+        size = bank_size(settings, context.steps, context.batch)
+        fraction = settings.num_neighbors / (1 + settings.num_neighbors) if task.pool is not None else 0.0
+        if task.pool is None and settings.bank.size is None:
+            size //= 1 + settings.num_neighbors  # as many target entries as beside a pool
+        self.bank = Bank(size, context.dim, max(task.classes, 1), len(task.ids), pool_fraction=fraction)
+        self.pool_places = np.full(len(task.ids) + len(task.pool_ids), -1)
+        self.pool_places[task.pool_numbers] = np.arange(len(task.pool_ids))
+        self.friends = None if task.friends is None else torch.from_numpy(np.asarray(task.friends, np.int64))
         self.started = False
+        self._enqueue: tuple[Any, ...] = ()
 
-    def begin(self) -> None:
+    def before_step(self) -> None:
         if not self.started:
-            features, logits = self.all_centers()
-            order = torch.from_numpy(self.a.order(-1)[: self.bank.size].copy())
-            self.bank.push_target(features[order], order, logits[order])
+            features, logits = self.all_outputs()
+            order = numpy_rng(self.context.seed, "bank").permutation(len(features))[: len(self.bank.target.ids)]
+            rows = torch.from_numpy(order)
+            self.bank.push_target(features[rows], rows, logits[rows])
             self.started = True
+        self.update_key_model()
 
-    def _pool(self, rows: np.ndarray, seen: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, Columns] | None:
-        """The retrieved images of this batch, each once; without gradient, without a trace in the statistics."""
-        used = np.unique(self.a.lists[rows])
+    def on_epoch(self) -> None:
+        self.bank.recount()
+        if self.context.epoch and self.task.recluster and self.prototypes is not None:
+            held = self.bank.counts > 0
+            rows = torch.zeros(len(held), self.context.dim)
+            rows.index_add_(0, self.bank.target.read("ids"), self.bank.target.read("rows"))
+            old = self.prototypes.numpy()
+            self.prototypes.copy_(
+                torch.from_numpy(target_classes.recluster(rows[held].numpy(), old, self.context.seed))
+            )
+
+    # ---- a step ----------------------------------------------------------------------------------
+
+    def _retrieved(self, ids: np.ndarray) -> Columns | None:
+        """The retrieved images of the batch, each once; without gradient, without a trace in the statistics."""
+        assert self.task.neighbors is not None
+        used = np.unique(self.task.neighbors[ids])
         used = used[used >= 0]
-        if self.a.settings.contrast.pool_set == "none" or not len(used):
+        if self.settings.contrast.pool_set == "none" or self.task.pool is None or not len(used):
             return None
-        shared = self.a.settings.batch_norm == "shared-stats"
-        around = self.a.network.borrowed_statistics(seen) if shared else contextlib.nullcontext()
-        with torch.no_grad(), around:
-            features, logits = self.passed(self.a.supply.pool, used)
-        self.a.receipts.load(used)
-        numbers = torch.from_numpy(self.a.pool_numbers[used])
-        return used, Columns(features, numbers, logits.argmax(1), pool=True)
+        divided = len(used) >= distributed.world_size()
+        rows = self.rows_of(
+            self.task.pool(used[distributed.rank_slice(len(used))] if divided else used), model=self.key_model
+        )
+        features, logits = self.outputs(distributed.all_gather(rows) if divided else rows, model=self.key_model)
+        self.task.receipts.load(used, self.context.step)
+        return Columns(features, torch.from_numpy(self.task.pool_numbers[used]), logits.argmax(1), pool=True)
 
-    def asking(self, rows: np.ndarray, labels: Tensor) -> ContrastQueries:
-        lists, chosen = self.a.lists[rows], self.a.settings.contrast
-        numbers = np.where(lists >= 0, self.a.pool_numbers[lists] if len(self.a.pool_numbers) else -1, -1)
+    def queries(self, ids: np.ndarray, labels: Tensor) -> ContrastQueries:
+        """What the contrast must know of the images of a batch."""
+        assert self.task.neighbors is not None and self.task.scores is not None
+        lists, chosen, numbers = self.task.neighbors[ids], self.settings.contrast, self.task.pool_numbers
+        numbers = np.where(lists >= 0, numbers[lists] if len(numbers) else -1, -1)
         barred = np.zeros(lists.shape, bool)
         if chosen.exclusion == "score":
-            barred = self.a.scores[rows] >= chosen.exclusion_score
+            barred = self.task.scores[ids] >= chosen.exclusion_score
         elif chosen.exclusion == "rank":
             barred[:, : chosen.exclusion_rank] = True
-        friends = None if self.a.friends is None else self.a.friends[rows]
+        friends = None if self.friends is None else self.friends[ids]
         return ContrastQueries(
-            torch.from_numpy(rows), labels, torch.from_numpy(numbers), torch.from_numpy(barred), friends
+            torch.from_numpy(ids), labels, torch.from_numpy(numbers), torch.from_numpy(barred), friends
         )
 
-    def loss(self, rows: np.ndarray, epoch: int) -> LossTerms:
-        a, chosen = self.a, self.a.settings
-        own = torch.from_numpy(rows)
-        q, z, seen = self.forward(lambda r: a.supply.strong(r, epoch), rows)
-        learn_weak = chosen.cls_view == "weak"
-        with contextlib.nullcontext() if learn_weak else torch.no_grad():
-            weak, zw = self.passed(lambda r: a.supply.weak(r, epoch), rows)
-        key = weak.detach()
-        if chosen.contrast.positive_key == "strong":
-            with torch.no_grad():
-                key = self.passed(lambda r: a.supply.strong(r, epoch, second=True), rows)[0]
-        pool = self._pool(rows, seen)
-        if a.labels is not None:
-            labels = a.labels[own]
-        elif a.network.classes:
-            labels = votes(
-                weak.detach(),
-                own,
-                self.bank,
-                zw.detach(),
-                refine=chosen.labels.refine,
-                k=chosen.labels.k,
-                dedupe=chosen.labels.dedupe,
-                self_vote=chosen.labels.self_vote,
-                of_logits=chosen.bank.mean_of == "logits",
-            ).argmax(1)
-        else:
-            labels = torch.zeros(len(rows), dtype=torch.int64)
-        a.seen_labels += torch.bincount(labels, minlength=len(a.seen_labels))
-        con = self._contrast(q, key, self.asking(rows, labels), pool)
-        parts = {"contrast": float(con.detach())}
-        total = chosen.weights.contrast * con
-        if a.network.classes:
-            ce = cross_entropy(zw if learn_weak else z, labels)
-            parts["labels"] = float(ce.detach())
-            total = total + chosen.weights.labels * ce
-            if a.labels is None and chosen.diversity_scope != "off":
-                div = adaptation.diversity_loss(z, self.mean if chosen.diversity_scope == "ema" else None)
-                parts["diversity"] = float(div.detach())
-                total = total + chosen.weights.diversity * div
-                now = z.detach().softmax(1).mean(0)
-                self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
-        features, logits = (q, z) if chosen.bank.view == "strong" else (weak, zw)
-        self.kept = (features.detach(), logits.detach(), labels, pool)
-        return total, parts
+    def _labels(self, weak: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
+        if self.true_labels is not None:
+            return self.true_labels[ids]
+        if not self.task.classes:
+            return torch.zeros(len(ids), dtype=torch.int64)
+        chosen = self.settings.labels
+        return votes(
+            weak,
+            ids,
+            self.bank,
+            logits,
+            refine=chosen.refine,
+            k=chosen.k,
+            dedupe=chosen.dedupe,
+            self_vote=chosen.self_vote,
+            of_logits=self.settings.bank.mean_of == "logits",
+        ).argmax(1)
 
-    def _contrast(
-        self, q: Tensor, key: Tensor, asking: ContrastQueries, pool: tuple[np.ndarray, Columns] | None
-    ) -> Tensor:
-        chosen = self.a.settings.contrast
-        columns = self.bank.columns(self.a.labels, enqueued=self.a.settings.bank.label == "enqueued")
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        chosen, ids = self.settings, batch.ids.numpy()
+        query, logits = self.outputs(embeddings["strong"], learning=True)
+        classify_weak = "weak" in self.learned
+        weak, weak_logits = self.outputs(embeddings["weak"], learning=classify_weak, model=self.key_model)
+        key = weak.detach()
+        if "second" in embeddings:
+            key = self.outputs(embeddings["second"], model=self.key_model)[0]
+        pool = self._retrieved(ids)
+        labels = self._labels(weak.detach(), batch.ids, weak_logits.detach())
+        self.count_labels(labels)
+        contrast = self._contrast(query, key, self.queries(ids, labels), pool)
+        parts = {"contrast": (chosen.weights.contrast, contrast)}
+        if self.task.classes:
+            parts["labels"] = (chosen.weights.labels, cross_entropy(weak_logits if classify_weak else logits, labels))
+            if self.true_labels is None and chosen.diversity_scope != "off":
+                mean = self.mean if chosen.diversity_scope == "ema" else None
+                parts["diversity"] = (chosen.weights.diversity, adaptation.diversity_loss(logits, mean))
+                now = logits.detach().softmax(1).mean(0)
+                self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
+        for name, (_, value) in parts.items():
+            self.context.log(name, value)
+        features, kept = (query, logits) if chosen.bank.view == "strong" else (weak, weak_logits)
+        self._enqueue = (features.detach(), kept.detach(), labels, batch.ids, pool)
+        return torch.stack([weight * value for weight, value in parts.values()]).sum()
+
+    def _contrast(self, query: Tensor, key: Tensor, queries: ContrastQueries, pool: Columns | None) -> Tensor:
+        chosen, columns = self.settings.contrast, []
+        if chosen.keys == "xbn":
+            self.bank.match_moments(key, None if pool is None else pool.rows)
+        if chosen.keys != "batch":
+            columns = self.bank.columns(self.true_labels, enqueued=self.settings.bank.label == "enqueued")
+        if chosen.keys != "bank":
+            columns.append(Columns(key, queries.ids, queries.labels, pool=False))
         if pool is not None and chosen.pool_current:
-            columns.append(pool[1])
+            columns.append(pool)
         loss, counts = contrastive(
-            q,
+            query,
             key,
-            asking,
+            queries,
             columns,
             tau=chosen.temperature,
             pool_set=chosen.pool_set,
-            by_class=chosen.exclude_class and self.a.network.classes > 0,
-            pseudo=chosen.exclusion == "pseudo" and self.a.network.classes > 0,
+            by_class=chosen.exclude_class and self.task.classes > 0,
+            pseudo=chosen.exclusion == "pseudo" and self.task.classes > 0,
         )
         for part, times in zip((part for part in columns if part.pool), counts, strict=True):
-            self.a.receipts.count(self.a.pool_places[part.ids.numpy()], times.numpy())
+            self.task.receipts.count(self.pool_places[part.ids.numpy()], times.numpy())
         return loss.mean()
 
-    def after(self, rows: np.ndarray, epoch: int) -> None:
-        features, logits, labels, pool = self.kept
-        if self.a.settings.reforward:
-            with torch.no_grad():
-                supply, strong = self.a.supply, self.a.settings.bank.view == "strong"
-                view = supply.strong if strong else supply.weak
-                features, logits = self.passed(lambda r: view(r, epoch), rows)
-        self.bank.push_target(features, torch.from_numpy(rows), logits, labels)
+    def after_step(self) -> None:
+        features, logits, labels, ids, pool = self._enqueue
+        self.bank.push_target(features, ids, logits, labels)
         if pool is not None:
-            self.bank.push_pool(pool[1].rows, pool[1].ids, pool[1].labels)
-        held = np.isin(self.a.pool_numbers, self.bank.pool.read("ids").numpy())
-        self.a.receipts.held(np.flatnonzero(held), self.a.step + 1)
-        self.kept = ()
+            self.bank.push_pool(pool.rows, pool.ids, pool.labels)
+        self._enqueue = ()
 
-    def end_of_epoch(self) -> None:
-        self.bank.recount()
-        net = self.a.network
-        if self.a.recluster and net.prototypes is not None:
-            held = self.bank.counts > 0
-            rows = torch.zeros(len(held), net.dim).index_add_(
-                0, self.bank.target.read("ids"), self.bank.target.read("rows")
-            )
-            net.prototypes.copy_(
-                torch.from_numpy(target_classes.recluster(rows[held].numpy(), net.prototypes.numpy(), self.a.seed))
-            )
-
-    def state(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"bank": self.bank.state(), "mean": self.mean, "started": self.started}
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_own_state(self, state: dict[str, Any]) -> None:
         self.bank.set_state(state["bank"])
         self.mean, self.started = state["mean"], state["started"]

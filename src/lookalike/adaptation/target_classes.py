@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from lookalike.adaptation.network import TEMPERATURE
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import Table, audit, read_table
@@ -19,8 +18,9 @@ from lookalike.evaluation.neighbors import top_k
 from lookalike.models import Embedder
 
 if TYPE_CHECKING:
-    from lookalike.adaptation.request import AdaptRequest
+    from lookalike.adaptation.settings import AdaptRequest
 
+TEMPERATURE = 0.07  # of the softmax over similarities to prototypes
 MIN_SILHOUETTE = 0.05  # silhouette below which clusters say nothing
 SILHOUETTE_SAMPLE = 2000
 

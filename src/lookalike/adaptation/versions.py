@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.adaptation.gate import Decision
+from lookalike.adaptation.settings import AdaptRequest
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, check_format, read_json, stamp, write_json
 from lookalike.core.run import Run
 from lookalike.data import Table
+from lookalike.data.scan import changed_ns
 from lookalike.models import Embedder
 from lookalike.models.model_folder import WEIGHTS
+from lookalike.training import checkpoint
 
 LEDGER = "versions.json"
 
@@ -127,19 +130,18 @@ class Versions:
         pool: dict[str, Any],
         about: dict[str, Any],
     ) -> int:
-        """Record a version, and use it if it was promoted; other candidates are not saved."""
+        """Record a version, and use it if it was promoted; a rejected one is kept for `promote`."""
         candidate.prototypes = None  # those of a pretrained model belong to the backbone as it was
         number = max(row["number"] for row in self.rows) + 1
         path = self.folder(number)
         write_json(path / "receipts.json", receipts)
         write_json(path / "pool.json", pool)
         target.save(path / "target.parquet")
-        if decision.promoted:
-            candidate.save_pretrained(path / "model")
+        candidate.save_pretrained(path / "model")
         self.rows.append(
             {
                 "number": number,
-                "status": "promoted" if decision.promoted else "kept the old model",
+                "status": "promoted" if decision.promoted else "rejected",
                 "created": _now(),
                 "fingerprint": candidate.fingerprint(),
                 "before": self.current,
@@ -179,3 +181,65 @@ class Versions:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+class Pending:
+    """An adaptation under way in a run folder: `pending.json`, `pending.parquet` and the last checkpoint."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.file, self.table = run.path / "pending.json", run.path / "pending.parquet"
+
+    def begin(self, request: AdaptRequest, target: Table, pool_ids: list[str] | None = None) -> None:
+        """Record what is needed to repeat the adaptation and drop an earlier checkpoint; None: pool not known yet."""
+        self.end()
+        (self.run.path / "log.jsonl").unlink(missing_ok=True)
+        target.save(self.table)
+        write_json(self.file, {"request": request.to_json(), "pool": pool_ids})
+
+    def read(self) -> tuple[AdaptRequest, Table, set[str] | None]:
+        """The request, the target and the ids of the pool.
+
+        Raises:
+            LookalikeError: If nothing is pending, or target images have changed.
+        """
+        if not self.file.is_file():
+            raise LookalikeError(f"Nothing was left unfinished in `{self.run.path}`; there is nothing to resume.")
+        document = read_json(self.file, "unfinished adaptation")
+        table = Table.load(self.table)
+        for row in range(len(table)):
+            file = table.file(row)
+            if file is not None and not _unchanged(table, row, file):
+                raise LookalikeError(
+                    f"`{file}` has changed since the adaptation in `{self.run.path}` began; it cannot be resumed."
+                )
+        return (
+            AdaptRequest.from_json(document["request"]),
+            table,
+            None if document["pool"] is None else set(document["pool"]),
+        )
+
+    def owes(self, ids: set[str]) -> bool:
+        """Whether an adaptation is pending that may have used these pool images."""
+        if not self.file.is_file():
+            return False
+        pool = read_json(self.file, "unfinished adaptation")["pool"]
+        return pool is None or bool(ids & set(pool))
+
+    def end(self) -> None:
+        """Remove what is left of it, its log excepted."""
+        for path in (
+            self.file,
+            self.table,
+            *(self.run.checkpoints / name for name in (checkpoint.LAST, checkpoint.BEST)),
+        ):
+            path.unlink(missing_ok=True)
+
+
+def _unchanged(table: Table, row: int, file: Path) -> bool:
+    known = table.row(row)
+    try:
+        now = file.stat()
+    except OSError:
+        return False
+    return known.get("size") in (None, now.st_size) and known.get("mtime_ns") in (None, changed_ns(now))

@@ -146,16 +146,23 @@ def _adapt(done: Any, options: Options) -> Answer:
     counts = result["counts"]
     lines = rows(
         [
+            ("Method", f"{result['method']}: {result['why']}" if result.get("why") else result["method"]),
             ("Classes", result["classes"]),
             ("Learned from", f"{counts['learned_from']:,} images, judged by {counts['held_out']:,} others"),
             ("Pool", f"{counts['used']:,} of {counts['pool']:,} images used"),
             ("Model", link(done.path)),
             ("Receipts", link(done.path / "versions" / str(result["version"]) / "receipts.json")),
             ("Undo", f"lookalike rollback {path}" if result["promoted"] else None),
+            ("Use it anyway", None if result["promoted"] else f"lookalike promote {path}"),
             ("Report", f"lookalike report {path}"),
         ]
     )
     return Answer({"run": done.path, **result}, [result["verdict"], *lines], always=True)
+
+
+def _promote(done: Any, options: Options) -> Answer:
+    lines = rows([("Version", str(done["version"])), ("Undo", f"lookalike rollback {short(done['model'])}")])
+    return Answer(done, [done["verdict"], *(lines if done["promoted"] else [])], always=True)
 
 
 def _rollback(done: Any, options: Options) -> Answer:
@@ -325,6 +332,7 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command("lookalike.evaluation.evaluate_models:evaluate", {"data": "DATA"}, show=_lines),
     "compare": Command("lookalike.evaluation.evaluate_models:compare", {"data": "DATA"}, show=_lines),
     "adapt": Command("lookalike.adaptation.adapt_command:adapt", {"model": "MODEL"}, show=_adapt),
+    "promote": Command("lookalike.adaptation.adapt_command:promote", {"model": "MODEL"}, show=_promote),
     "rollback": Command("lookalike.adaptation.adapt_command:rollback", {"model": "MODEL"}, show=_rollback),
     "forget": Command(
         "lookalike.adaptation.adapt_command:forget", {"model": "MODEL", "images": "IMAGE…"}, show=_forget
@@ -367,6 +375,7 @@ PANELS = {
         "evaluate",
         "compare",
         "adapt",
+        "promote",
         "rollback",
         "forget",
         "shift",

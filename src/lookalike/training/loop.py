@@ -7,9 +7,10 @@ So a run that is killed and resumed ends with the same bits as an uninterrupted 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped, stop_on_interrupt
 from lookalike.core.progress import Progress
 from lookalike.core.run import Run
+from lookalike.data.samplers import Sampler
+from lookalike.data.table import Table
 from lookalike.evaluation.classification import KNN_COUNTS, weighted_knn
 from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.methods.base import PIXELS, Batch, Context, Method
@@ -33,10 +36,45 @@ from lookalike.training.batchnorm import gather_statistics, layers, split_statis
 from lookalike.training.logs import Logs
 from lookalike.training.optim import learning_rates, lr_factor, make_optimizer
 from lookalike.training.settings import TrainSettings
-from lookalike.training.setup import TrainingSetup
+from lookalike.training.source import Source
 from lookalike.training.step import joint_gradient
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
+CHECKPOINT_SECONDS = 60.0
+"""A checkpoint is written at least this often."""
+
+
+class LoopSetup(Protocol):
+    """What the loop takes its steps with: `TrainingSetup`, or the task of an adaptation."""
+
+    model: Embedder
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def sampler(self) -> Sampler: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def train_table(self) -> Table: ...
+    @property
+    def train_labels(self) -> np.ndarray: ...
+    @property
+    def labels(self) -> np.ndarray: ...
+    @property
+    def train(self) -> np.ndarray: ...
+    @property
+    def validation(self) -> np.ndarray: ...
+    @property
+    def test(self) -> np.ndarray: ...
+    @property
+    def known(self) -> np.ndarray: ...
+    @property
+    def frozen(self) -> Sequence[torch.nn.Module]: ...
+    @property
+    def parent(self) -> str: ...
+    def make_method(self, context: Context) -> Method: ...
+    def make_source(self, method: Method) -> Source: ...
 
 
 @dataclass
@@ -83,11 +121,11 @@ class Loop:
 
     Args:
         settings: Settings of the run.
-        parts: What `build_setup` returned.
+        parts: Images, model and method: what `build_setup` returned, or the task of an adaptation.
         run: The run folder.
     """
 
-    def __init__(self, settings: TrainSettings, parts: TrainingSetup, run: Run) -> None:
+    def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run) -> None:
         self.settings, self.parts, self.run_folder = settings, parts, run
         self.model = parts.model
         self.device = parts.device
@@ -143,8 +181,8 @@ class Loop:
             if not done.scores and done.step == 0:
                 self._evaluate(0, logs)
                 self._save()
-            with Progress("Training", settings.steps, shown=distributed.is_main()) as bar:
-                bar.done = done.step
+            with Progress(f"{self.method.command.capitalize()}ing", settings.steps, shown=distributed.is_main()) as bar:
+                bar.done, saved = done.step, time.monotonic()
                 while done.step < settings.steps and not done.finished:
                     step = done.step + 1
                     loss = self._step(step)
@@ -161,6 +199,9 @@ class Loop:
                             done.stopped_early = True
                         done.finished = last or done.stopped_early
                         self._save()
+                    elif time.monotonic() - saved >= CHECKPOINT_SECONDS:
+                        self._save()
+                        saved = time.monotonic()
                     bar.advance(note=f"loss {loss:.3f}")
                     if distributed.any_rank(stopped.is_set()) and not done.finished:
                         self._save()
@@ -198,7 +239,7 @@ class Loop:
         ).item()
         if not math.isfinite(loss):
             raise LookalikeError(
-                f"The loss is not finite at step {step}; lower `optimizer.lr` (now {settings.optimizer.lr:g}) or set "
+                f"The loss is not finite at step {step}; lower the learning rate ({settings.optimizer.lr:g}) or set "
                 f"`max_grad_norm`. The checkpoint of step {self.done.scores[-1][0] if self.done.scores else 0} is kept."
             )
         if settings.max_grad_norm is not None:

@@ -107,7 +107,13 @@ def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings
     if chosen.kind == "lars":
         return LARS(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
     if chosen.kind == "sgd":
-        return torch.optim.SGD(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay, fused=fused)
+        return torch.optim.SGD(
+            groups,
+            momentum=chosen.momentum,
+            nesterov=chosen.nesterov,
+            weight_decay=chosen.weight_decay,
+            fused=fused,
+        )
     kind = torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW
     return kind(groups, weight_decay=chosen.weight_decay, fused=fused)
 
@@ -129,11 +135,18 @@ def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
         [0.25, 0.5, 1.0, 1.0]
     """
     if step <= schedule.warmup_steps:
-        return step / schedule.warmup_steps
+        start = schedule.warmup_start_ratio
+        return (
+            step / schedule.warmup_steps if start is None else start + (1 - start) * (step - 1) / schedule.warmup_steps
+        )
     if schedule.kind == "constant":
         return 1.0
     past = step - schedule.warmup_steps - 1
     if schedule.kind == "step":
         return schedule.gamma ** (past // schedule.step_size)
+    if schedule.kind == "inverse_steps":
+        return float((1 + 1e-3 * past) ** -0.75)
     progress = past / max(1, steps - schedule.warmup_steps)
+    if schedule.kind == "inverse":
+        return float((1 + 10 * progress) ** -0.75)
     return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -146,15 +146,20 @@ class OptimizerSettings(Settings):
     """Weight decay."""
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Momentum of `sgd` and `lars`."""
+    nesterov: bool = False
+    """Nesterov momentum of `sgd`."""
 
 
 class ScheduleSettings(Settings):
     """Learning-rate schedule."""
 
-    kind: Literal["cosine", "constant", "step"] = "cosine"
-    """Decay of the learning rates after the warm-up."""
+    kind: Literal["cosine", "constant", "step", "inverse", "inverse_steps"] = "cosine"
+    """Decay of the learning rates after the warm-up; `inverse`: (1 + 10t)^-0.75 with t from 0 to 1, as in SHOT;
+    `inverse_steps`: (1 + steps/1000)^-0.75, as in MCC."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up from 0."""
+    warmup_start_ratio: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Fraction of the learning rate that the warm-up starts from; null: one step above 0."""
     freeze_backbone_steps: NonNegativeInt = 0
     """Steps at the start in which the backbone is frozen while the rest is trained."""
     min_lr_ratio: float = Field(default=0.0, ge=0.0, le=1.0)

@@ -15,6 +15,7 @@ import lookalike as la
 from benchmarks.papers import t3ar_measure, t3ar_protocols
 from lookalike.adaptation.pool import read_pool
 from lookalike.adaptation.settings import resolve
+from lookalike.adaptation.task import norm_layers
 from lookalike.core.errors import LookalikeError
 from lookalike.models import Embedder
 
@@ -97,7 +98,7 @@ def test_visda_counts_every_class_the_same(
 
 def test_every_method_runs(tmp_path: Path, pool: Path, scale: dict[str, Any]) -> None:
     data = visda(tmp_path / "visda")
-    settings = {"student": "test_resnet", "rounds": 1, "steps": 1}
+    settings = {"steps": 1}
     methods = list(t3ar_protocols.METHODS)
     run = t3ar_protocols.protocol(
         name="visda", data=data, pool=[pool], method=methods, settings=settings, retriever=scale["model"],
@@ -116,8 +117,8 @@ def test_statistics_alone_are_the_targets_whatever_the_others_keep(tmp_path: Pat
     found = {}
     for method in ("source", "bn"):
         settings = resolve(None, {**QUICK, "method": method, "batch_norm": "keep"})
-        network, _ = t3ar_measure.adapted(base, there, rows, settings)
-        found[method] = network.norms()[0].running_mean
+        model, _ = t3ar_measure.adapted(base, there, rows, settings)
+        found[method] = norm_layers(model, settings.layer)[0].running_mean
     assert not torch.equal(found["source"], found["bn"])
 
 
@@ -130,17 +131,16 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         t3ar_protocols.protocol(name="visda", data=tmp_path, method=["bn"], fraction=[2.0])
 
 
-@pytest.mark.parametrize("kind", ["frozen", "bn", "gallery", "clusters", "contrast"])
+@pytest.mark.parametrize("kind", ["frozen", "bn", "gallery", "clusters", "contrast", "clusters with shot"])
 def test_embedders_are_measured(kind: Any, tmp_path: Path, pool: Path) -> None:
     model = small(None)
     there = t3ar_measure.different(
         la.read_table(helpers.make_images(tmp_path / "t", classes=4, images=14, width=40, height=32))
     )
-    settings = resolve(None, {**QUICK, "bank": {"size": 128}})
+    shot = kind == "clusters with shot"
+    settings = resolve(None, {**QUICK, "method": "shot" if shot else "t3ar", "bank": {"size": 128}})
     found = t3ar_measure.evaluate_embedder(model, there, there, kind, settings, pool=read_pool([pool]), expert=model)
     assert 0 <= found["accuracy"] <= 100 and 0 <= found["recall"] <= 100
-    assert (found["used"] > 0) == (kind not in ("frozen", "bn"))
+    assert (found["used"] > 0) == (kind not in ("frozen", "bn", "clusters with shot"))
     if kind == "gallery":
-        assert found["classes"] == 4 and found["labels before"]["right"] > 40
-    if kind == "clusters" and found["classes"]:
-        assert set(found["labels after"]) == {"purity", "nmi"}
+        assert found["classes"] == 4
