@@ -146,7 +146,7 @@ def test_the_memory_waits_until_the_drift_is_small_for_its_age():
     around.steps = 100
     method = make(around, memory={"size": 48, "warmup_steps": "auto", "fill": True})  # rows of 2 steps' mean age
     assert int(method.start_step) == 51
-    for number, drift in ((10, 0.01), (20, 0.3), (30, 0.2)):
+    for number, drift in ((10, 0.01), (20, 1.1), (30, 0.9)):
         around.step = number
         assert method.needs_drift() == (number >= 20)
         if method.needs_drift():
@@ -162,7 +162,7 @@ def test_the_memory_waits_until_the_drift_is_small_for_its_age():
         assert made.memory.count > 12 and not made.needs_drift()  # filled
     slow = make(around, memory={"size": 48, "warmup_steps": "auto"})
     around.step = 40
-    slow.on_drift(0.5)
+    slow.on_drift(1.5)
     assert int(slow.start_step) == 51  # half of the training at most
 
 

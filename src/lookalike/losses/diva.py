@@ -46,16 +46,10 @@ def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperatu
     keys farther than 1.4 weigh nothing, and a key that is farther from all queries weighs the same for each.
 
     Args:
-        queries: Unit embeddings of the first views.
-        keys: Unit embeddings of the second views, by the momentum copy.
-        queue: Keys of earlier batches; if empty, the loss is 0.
+        queries: Unit embeddings ``(n, d)`` of the first views.
+        keys: Those of the second views, by the momentum copy.
+        queue: Keys ``(m, d)`` of earlier batches; if empty, the loss is 0.
         temperature: Temperature of the softmax.
-
-    Returns:
-        The scalar loss.
-
-    Shape:
-        - queries, keys: ``(n, d)``; queue: ``(m, d)``.
 
     References:
         DiVA, eq. 5.

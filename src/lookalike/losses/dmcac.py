@@ -17,12 +17,10 @@ from torch.nn import functional
 
 
 class RetrievalUnion(NamedTuple):
-    """The database rows that any view of a query retrieved (eq. 8)."""
+    """The database rows that any view of a query retrieved (eq. 8), ascending (B, T); `mask` is False for padding."""
 
     members: Tensor
-    """int64 (B, T): rows of the database, ascending; 0 as padding."""
     mask: Tensor
-    """bool (B, T): True for members, False for padding."""
 
     @property
     def sizes(self) -> Tensor:
@@ -31,21 +29,18 @@ class RetrievalUnion(NamedTuple):
 
 
 class Database(NamedTuple):
-    """Vectors that queries are compared with."""
+    """Unit vectors (D, F) that queries are compared with, and their labels (D,)."""
 
     vectors: Tensor
-    """(D, F), unit length."""
     labels: Tensor
-    """(D,)."""
 
 
 class DMCACTerms(NamedTuple):
-    """One value per query each, (B,)."""
+    """Of each query (B,): both terms, and the attention on its own class, mean over the views (detached)."""
 
     divergence: Tensor
     attention: Tensor
     own_attention: Tensor
-    """Attention on the query's own class, mean over the views; detached."""
 
 
 class AttentionHeads(nn.Module):
@@ -189,18 +184,12 @@ def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: f
     Keeps its digits where views nearly agree: with t = (P_i − P_j)/(P_i + P_j) the halves are means of log1p(±t).
 
     Args:
-        similarity: Similarities of the views of each query to database vectors.
-        mask: True for the columns that exist; None means all.
-        temperature: τ; the paper has 1.
+        similarity: Similarities ``(B, A, T)`` of the views of each query to database vectors.
+        mask: True for the columns ``(B, T)`` that exist; None means all.
+        temperature: Temperature τ; the paper has 1.
 
     Returns:
-        One value per query, at most √(A(A−1)/2)·ln 2.
-
-    Shape:
-        - similarity: ``(B, A, T)``; mask: ``(B, T)``; output: ``(B,)``.
-
-    References:
-        Eq. 10 to 13.
+        One value per query (eq. 10 to 13), at most √(A(A−1)/2)·ln 2.
 
     Example:
         >>> js_divergence(torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]), temperature=0.1).item() < math.log(2)
@@ -307,22 +296,16 @@ def union_terms(
     """Compute divergence and attention classification over each query's union; the database is constant.
 
     Args:
-        z: Unit embeddings of the views, for the divergence.
+        z: Unit embeddings ``(B, A, F)`` of the views, for the divergence.
         head_input: The same embeddings, for the heads.
-        labels: Labels of the queries.
+        labels: Labels of the queries, ``(B,)``.
         database: The database.
         union: Rows of the database that each query is compared with.
         heads: The attention heads.
-        temperature: τ of the divergence.
+        temperature: Temperature τ of the divergence.
 
     Returns:
-        The terms of every query.
-
-    Shape:
-        - z, head_input: ``(B, A, F)``; labels: ``(B,)``.
-
-    References:
-        Eq. 9 to 13 and 16 to 19.
+        The terms of every query (eq. 9 to 13 and 16 to 19).
 
     Example:
         >>> z, vectors = (torch.nn.functional.normalize(torch.randn(*s, 8), dim=-1) for s in ((2, 3), (10,)))

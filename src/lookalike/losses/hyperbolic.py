@@ -38,13 +38,7 @@ def hyperbolic_distances(x: Tensor, y: Tensor, curvature: float) -> Tensor:
 def pairwise_cross_entropy(scores: Tensor, images_per_class: int, temperature: float) -> Tensor:
     """Sum the cross-entropies of recognizing an image's class over ordered pairs of slots i ≠ j.
 
-    Args:
-        scores: ``(K·N, K·N)`` similarities; row s·N + n is image s of class n.
-        images_per_class: K.
-        temperature: Temperature of the softmax.
-
-    Returns:
-        The scalar loss.
+    `scores` (K·N, K·N) are similarities; row s·N + n is image s of class n, of K images per class.
     """
     classes = len(scores) // images_per_class
     own = torch.eye(classes, dtype=torch.bool, device=scores.device)

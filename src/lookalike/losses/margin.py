@@ -65,15 +65,9 @@ def sample_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triple
 
 
 def switch_negatives(triplets: Triplets, probability: float, noise: Tensor) -> Triplets:
-    """Apply R-Margin's switch: the anchor becomes its own positive, and its positive the negative.
+    """Apply R-Margin's switch with p_switch: the anchor becomes its own positive, and its positive the negative.
 
-    Args:
-        triplets: Triplets of a batch of n images.
-        probability: Probability that an anchor is switched (p_switch).
-        noise: ``(n,)`` uniform numbers, one per image of the batch.
-
-    Returns:
-        The triplets, some of them switched.
+    `noise` (n,) is uniform.
     """
     anchor, positive, negative = triplets
     switched = noise[anchor] < probability
@@ -83,16 +77,8 @@ def switch_negatives(triplets: Triplets, probability: float, noise: Tensor) -> T
 def margin_loss(embeddings: Tensor, triplets: Triplets, beta: Tensor, margin: float = 0.2) -> Tensor:
     """Return the mean of [D_ap − β + m]₊ + [β − D_an + m]₊ over the triplets with either term above zero.
 
-    D = √(|·|² + 1e−8). pytorch-metric-learning divides by the number of positive terms instead.
-
-    Args:
-        embeddings: ``(n, d)`` embeddings.
-        triplets: Rows of anchors, positives and negatives.
-        beta: Boundary β of every triplet.
-        margin: m.
-
-    Returns:
-        The scalar loss.
+    D = √(|·|² + 1e−8), β one boundary per triplet. pytorch-metric-learning divides by the number of positive terms
+    instead.
     """
     anchor, positive, negative = (embeddings[rows] for rows in triplets)
 

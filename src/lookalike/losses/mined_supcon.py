@@ -1,9 +1,8 @@
 """Supervised contrastive loss with a pair-margin miner against many stored embeddings, in one fused pass.
 
-`mined_supcon_reference` is the loss in plain PyTorch. The kernel behind `mined_supcon` computes the similarities once
-for miner and loss. The stored rows are constants, so the gradient is taken in the same pass, block by block while a
-block is in the cache; no matrix of queries × rows is stored. Rows may be given as base rows and one affine map,
-z = a∘u + c, which is applied to one block at a time. See docs/design/memory.md.
+`mined_supcon_reference` is the loss in plain PyTorch. The kernel behind `mined_supcon` computes similarities, miner,
+loss and gradient in one pass over blocks of the stored rows, which are constants; no matrix of queries × rows is
+stored. See docs/design/memory.md.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from torch import Tensor
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 
-BLOCK = 2048
-"""Rows per block on a CPU, so that a block stays in its caches; accelerators take 64 times as many."""
-DENSE_FRACTION = 0.7
-"""If fewer rows of a block have a mined negative, they are selected before the product of the gradient."""
-MAX_INVERSE_TEMPERATURE = 64.0
-"""Up to this 1/τ, exp(s/τ) of cosines stays within float32; beyond, the row maximum is subtracted."""
+BLOCK = 2048  # rows per block on a CPU, so that a block stays in its caches; accelerators take 64 times as many
+DENSE_FRACTION = 0.7  # if fewer rows of a block have a mined negative, they are selected before the gradient's product
+MAX_INVERSE_TEMPERATURE = 64.0  # up to this 1/τ, exp(s/τ) stays within float32; beyond, the row maximum is subtracted
 
 
 class References(NamedTuple):
@@ -61,14 +57,11 @@ class Pairs(NamedTuple):
 
 
 class MinedLosses(NamedTuple):
-    """Losses of the queries and what the miner found, (B,) each."""
+    """Of each query (B,): loss (0 with nothing to compare), number of mined positives, whether it has negatives."""
 
     losses: Tensor
-    """0 where there is nothing to compare."""
     positives: Tensor
-    """Number of mined positives."""
     has_negatives: Tensor
-    """Whether a query has a mined negative."""
 
 
 def equal_value_pairs(left: Tensor, right: Tensor) -> Pairs:
@@ -126,18 +119,15 @@ def mined_supcon(
     All pairs are negatives except the excluded ones.
 
     Args:
-        queries: Unit embeddings; the only input with a gradient.
-        references: Stored rows, at least one.
+        queries: Unit embeddings ``(B, d)``, the only input with a gradient.
+        references: Stored rows ``(N, d)``, at least one.
         positives: Positive pairs.
         excluded: Pairs that are not negatives, the positives among them.
-        temperature: τ.
+        temperature: Temperature τ.
         margins: Thresholds of the miner; None keeps all pairs.
 
     Returns:
-        The losses of the queries; :mod:`lookalike.memory` averages them.
-
-    Shape:
-        - queries: ``(B, d)``; references: ``(N, d)``; losses: ``(B,)``.
+        The losses of the queries ``(B,)``; :mod:`lookalike.memory` averages them.
 
     References:
         Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, eq. 2; over a memory as in Wang et al.,
@@ -154,16 +144,8 @@ def mined_supcon(
 
 class _Kernel(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        references: References,
-        positives: Pairs,
-        excluded: Pairs,
-        temperature: float,
-        margins: Margins,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        kernel = _SupConPass(queries, references, positives, excluded, temperature, margins)
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        kernel = _SupConPass(*inputs)
         losses, gradient = kernel.run(ctx.needs_input_grad[0])
         ctx.save_for_backward(gradient)
         has_negatives = kernel.neg_sum > 0

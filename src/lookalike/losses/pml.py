@@ -7,7 +7,7 @@ return a scalar; similarities are cosines.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ class SupConLoss(PMLLoss):
     averaged over the anchors with a positive.
 
     Args:
-        temperature: τ.
+        temperature: Temperature τ; lower values emphasize the hardest pairs.
 
     References:
         Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020 (arXiv 2004.11362), eq. 2 (L_out).
@@ -100,17 +100,7 @@ class MultiSimilarityLoss(PMLLoss):
 class ActiveMultiSimilarityLoss(nn.Module):
     """Multi-Similarity with its miner, each term averaged over the anchors with a mined pair of its kind.
 
-    This is the variant used by the authors of the ooDML benchmark; the library averages over all anchors.
-
-    Args:
-        alpha: Scale of the positive pairs (α).
-        beta: Scale of the negative pairs (β).
-        base: Similarity threshold (λ).
-        epsilon: Margin of the miner.
-
-    Shape:
-        - embeddings: ``(n, d)`` unit vectors; labels: ``(n,)``.
-        - output: scalar.
+    Arguments as in :class:`MultiSimilarityLoss`, which averages over all anchors; embeddings of unit length.
 
     References:
         Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts in Deep Metric Learning",
@@ -182,7 +172,7 @@ class TripletLoss(PMLLoss):
     """Triplet margin loss on Euclidean distances of unit vectors, averaged over the triplets above zero.
 
     Args:
-        margin: m in [d(a, p) − d(a, n) + m]₊.
+        margin: How much nearer the own class must be: m in [d(a, p) − d(a, n) + m]₊.
         miner: ``"all"`` triplets, ``"semihard"`` or ``"hard"`` ones (FaceNet), or ``"batch_hard"``: one per anchor.
 
     References:
@@ -194,7 +184,9 @@ class TripletLoss(PMLLoss):
         0
     """
 
-    def __init__(self, margin: float = 0.2, miner: str = "semihard") -> None:
+    def __init__(
+        self, margin: float = 0.2, miner: Literal["all", "semihard", "hard", "batch_hard"] = "semihard"
+    ) -> None:
         from pytorch_metric_learning import losses, miners
 
         choose(miner, TRIPLET_MINERS, "a triplet miner")
@@ -215,7 +207,7 @@ class ProxyAnchorLoss(PMLLoss):
     Args:
         num_classes: Number of classes.
         embedding_dim: Dimension of the embeddings.
-        margin: δ.
+        margin: Margin δ.
         alpha: Scale of the exponents (α).
         std: Standard deviation of the initial proxies; None uses the paper's √(2/num_classes).
         generator: Random generator of the initial proxies.
@@ -249,7 +241,7 @@ class NormSoftmaxLoss(PMLLoss):
     Args:
         num_classes: Number of classes.
         embedding_dim: Dimension of the embeddings.
-        temperature: σ.
+        temperature: Temperature σ.
         generator: Random generator of the initial class vectors.
 
     References:

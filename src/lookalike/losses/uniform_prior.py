@@ -42,14 +42,7 @@ def split_chunks(x: Tensor, width: int = 128) -> Tensor:
 
 
 def prior_loss(layers: Layers, x: Tensor) -> Tensor:
-    """Return the encoder's loss, mean −log D(x); the discriminator gets no gradient.
-
-    Args:
-        layers: Layers of the discriminator.
-        x: ``(n, d)`` vectors that should look uniform.
-
-    Returns:
-        The scalar loss.
+    """Return the encoder's loss, mean −log D(x) of vectors (n, d); the discriminator gets no gradient.
 
     Example:
         >>> layers = init_discriminator(8, 16)

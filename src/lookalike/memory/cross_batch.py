@@ -158,15 +158,8 @@ class CrossBatchMemory(PMLCompatibleMemory):
     ) -> Tensor:
         """Correct the memory, enqueue the batch and return its loss against the memory.
 
-        Args:
-            embeddings: ``(n, embedding_size)``.
-            labels: ``(n,)`` integers.
-            indices_tuple: Further pairs or triplets, as positions in this batch.
-            enqueue_mask: Enqueue only these rows and compare the others with the memory; None: all rows are both.
-            ids: ``(n,)`` integers that identify images, so that an image is not compared with itself.
-
-        Returns:
-            The scalar loss.
+        `indices_tuple`: further pairs or triplets, as positions in this batch. `enqueue_mask`: enqueue only these rows
+        and compare the others with the memory. `ids` identify images, so that an image is not compared with itself.
         """
         if indices_tuple is not None and enqueue_mask is not None:
             raise ValueError("indices_tuple and enqueue_mask are mutually exclusive")
@@ -306,8 +299,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
     @property
     def rows(self) -> Tensor:
         """A copy of the filled rows, as corrected now."""
-        rows = self.queue.read(slice(0, self.count))
-        return rows.clone() if self.queue.plain else rows
+        return self.queue.read(slice(0, self.count)).clone()
 
     @property
     def row_labels(self) -> Tensor:
@@ -378,22 +370,17 @@ class CrossBatchMemory(PMLCompatibleMemory):
 
 
 class JointBatch(NamedTuple):
-    """The batch of all processes of a trainer other than ours."""
+    """The batch of all processes in the order of ranks; only the `own_rows` of this process carry a gradient."""
 
     embeddings: Tensor
-    """In the order of ranks; only the rows of this process carry a gradient."""
     labels: Tensor
     ids: Tensor | None
     mask: Tensor | None
     own_rows: slice
-    """The rows of this process."""
     world_size: int
 
     def scale_gradient(self, loss: Tensor) -> Tensor:
-        """Scale the gradient of a joint loss so that its mean over the processes is the true gradient.
-
-        Each process has the gradient of its own rows only.
-        """
+        """Scale the gradient of a joint loss so that its mean over the processes is the true gradient."""
         return loss if self.world_size == 1 else loss.detach() + self.world_size * (loss - loss.detach())
 
 
@@ -429,15 +416,11 @@ def _fused_loss(
     cosine: bool,
     world_size: int,
 ) -> Tensor:
-    """Mean over the queries with a loss above 0, over all processes.
-
-    Each process has its own queries: their sum × processes / joint count, so that the mean of the processes' gradients
-    is that of the joint loss.
-    """
+    """Mean over the queries with a loss above 0; the mean of the processes' gradients is that of the joint loss."""
     with torch.autocast(embeddings.device.type, enabled=False):
         queries = torch.nn.functional.normalize(embeddings.float(), dim=1)
         base = queue.base[: queue.count]
-        if queue.plain:
+        if not queue.tracked:
             references = References(base, norms=queue.norms() if cosine else None, cosine=cosine)
         else:
             references = References(base, *queue.affine_map(), cosine=cosine)

@@ -34,11 +34,8 @@ def fused_settings(loss: Any, miner: Any) -> FusedSettings | None:
     from pytorch_metric_learning.reducers import AvgNonZeroReducer
 
     def is_default(distance: Any, kind: Any) -> bool:
-        return (
-            type(distance) is kind
-            and _is_plain(distance)
-            and (distance.p, distance.power, distance.normalize_embeddings) == (2, 1, True)
-        )
+        plain = type(distance) is kind and _is_plain(distance)
+        return plain and (distance.p, distance.power, distance.normalize_embeddings) == (2, 1, True)
 
     if type(loss) is not SupConLoss or not _is_plain(loss) or not is_default(loss.distance, CosineSimilarity):
         return None
@@ -80,24 +77,24 @@ def mine_pairs(
     return get_all_pairs_indices(labels, row_labels)
 
 
+def _select(indices: IndicesTuple, keep_pos: Tensor, keep_neg: Tensor) -> IndicesTuple:
+    """Select triplets of which both pairs are kept, or pairs of each kind."""
+    if len(indices) == 3:
+        return tuple(part[keep_pos & keep_neg] for part in indices)
+    return indices[0][keep_pos], indices[1][keep_pos], indices[2][keep_neg], indices[3][keep_neg]
+
+
 def remove_own_rows(indices: IndicesTuple, slots: Tensor | None) -> IndicesTuple:
     """Drop positives that are the anchor's own row; a row of the same image cannot be a negative."""
     if slots is None:
         return indices
-    keep = slots[indices[0]] != indices[1]
-    if len(indices) == 3:
-        return tuple(part[keep] for part in indices)
-    return indices[0][keep], indices[1][keep], indices[2], indices[3]
+    return _select(indices, slots[indices[0]] != indices[1], torch.ones_like(indices[-1], dtype=torch.bool))
 
 
 def remove_same_images(indices: IndicesTuple, ids: Tensor, row_ids: Tensor) -> IndicesTuple:
     """Drop pairs of the same image, whatever their labels."""
-    keep_pos = ids[indices[0]] != row_ids[indices[1]]
-    if len(indices) == 3:
-        keep_pos &= ids[indices[0]] != row_ids[indices[2]]
-        return tuple(part[keep_pos] for part in indices)
-    keep_neg = ids[indices[2]] != row_ids[indices[3]]
-    return indices[0][keep_pos], indices[1][keep_pos], indices[2][keep_neg], indices[3][keep_neg]
+    anchors = indices[2] if len(indices) == 4 else indices[0]
+    return _select(indices, ids[indices[0]] != row_ids[indices[1]], ids[anchors] != row_ids[indices[-1]])
 
 
 def append_indices(indices: IndicesTuple, extra: IndicesTuple, labels: Tensor, slots: Tensor | None) -> IndicesTuple:
@@ -112,20 +109,11 @@ def append_indices(indices: IndicesTuple, extra: IndicesTuple, labels: Tensor, s
         extra = convert_to_pairs(extra, labels)
     elif len(extra) == 4 and len(indices) == 3:
         extra = convert_to_triplets(extra, labels)
-    if slots is not None:
-        extra = _to_slots(extra, slots)
+    if slots is not None:  # images that were not stored drop out
+        positives, negatives = slots[extra[1]], slots[extra[-1]]
+        extra = _select((extra[0], positives, *extra[2:-1], negatives), positives >= 0, negatives >= 0)
     combined: IndicesTuple = concatenate_indices_tuples(tuple(indices), tuple(extra))
     return combined
-
-
-def _to_slots(extra: IndicesTuple, slots: Tensor) -> IndicesTuple:
-    """Map batch positions to slots; images that were not stored drop out."""
-    if len(extra) == 3:
-        anchors, positives, negatives = extra[0], slots[extra[1]], slots[extra[2]]
-        keep = (positives >= 0) & (negatives >= 0)
-        return anchors[keep], positives[keep], negatives[keep]
-    first, positives, second, negatives = extra[0], slots[extra[1]], extra[2], slots[extra[3]]
-    return first[positives >= 0], positives[positives >= 0], second[negatives >= 0], negatives[negatives >= 0]
 
 
 class PMLCompatibleMemory(nn.Module):
@@ -188,7 +176,7 @@ class PMLCompatibleMemory(nn.Module):
     @property
     def embedding_memory(self) -> Tensor:
         """All rows as corrected now, zeros where none is stored."""
-        if self.queue.plain:
+        if not self.queue.tracked:
             return self.queue.base
         rows = self.queue.read(slice(None))
         rows[self.queue.count :] = 0

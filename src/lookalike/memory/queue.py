@@ -87,11 +87,6 @@ class EmbeddingQueue(nn.Module):
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    @property
-    def plain(self) -> bool:
-        """Whether `base` holds the rows as they are, without a map."""
-        return not self.tracked
-
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return (a, c) with dtype and device of the rows."""
         return self.scale.to(self.base), self.shift.to(self.base)
@@ -99,7 +94,7 @@ class EmbeddingQueue(nn.Module):
     def read(self, selection: slice | Tensor) -> Tensor:
         """Return rows as corrected now; without a map this is a view of the stored ones."""
         base = self.base[selection]
-        if self.plain:
+        if not self.tracked:
             return base
         a, c = self.affine_map()
         return torch.addcmul(c, base, a)
@@ -112,11 +107,8 @@ class EmbeddingQueue(nn.Module):
         return self._norms[: self.count]
 
     def _norms_valid(self) -> bool:
-        return (
-            self._norms_version is not None
-            and self._norms_version[0] is self.base
-            and self._norms_version[1] == self.base._version
-        )
+        known = self._norms_version
+        return known is not None and known[0] is self.base and known[1] == self.base._version
 
     def watched_rows(self) -> WatchedRows:
         """Return up to `watch` filled rows, spread over the memory."""
@@ -215,15 +207,9 @@ class EmbeddingQueue(nn.Module):
 
     @torch.no_grad()
     def write(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
-        """Enqueue rows at (pointer + i) mod size; of more rows than fit, the last ones stay.
+        """Enqueue rows (n, d) at (pointer + i) mod size; of more rows than fit, the last ones stay.
 
-        Args:
-            rows: ``(n, d)`` embeddings.
-            labels: ``(n,)``.
-            ids: ``(n,)`` image ids, or None.
-
-        Returns:
-            The slot of each row, −1 for rows that were not stored.
+        Returns the slot of each row, −1 for rows that were not stored.
         """
         number = len(rows)
         slots = (self.pointer + torch.arange(number, device=self.base.device)) % self.size

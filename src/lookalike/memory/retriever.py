@@ -19,12 +19,9 @@ from lookalike.core.progress import warn
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.store import create_store, remove_store
 
-EF_SEARCH = 256
-"""Initial search width of faiss's graph."""
-OVERSAMPLING = 8
-"""Factor of k for stores with a graph: it is tuned for images like those in it, and augmented views differ more."""
-SAMPLE, MIN_RECALL = 64, 0.98
-"""Queries that are also answered exactly, and the recall on them that ensures 0.97 over all."""
+EF_SEARCH = 256  # initial search width of faiss's graph
+OVERSAMPLING = 8  # factor of k for stores with a graph, tuned for images like those in it: augmented views differ more
+SAMPLE, MIN_RECALL = 64, 0.98  # queries that are also answered exactly, and the recall that ensures 0.97 over all
 KINDS = ("exact", "faiss", "hnsw", "store")
 
 
@@ -103,6 +100,7 @@ class HNSWRetriever(FaissRetriever):
         return index
 
     def widen(self) -> bool:
+        """Widen the search from now on; returns False if that would cost more than an exact search."""
         wider = 2 * self.index.hnsw.efSearch
         if wider > self.index.ntotal // 10:  # about what comparing every row costs
             return False
@@ -150,25 +148,13 @@ class StoreRetriever:
         self.folder.cleanup()
 
 
-class ApproximateRetriever(Retriever, Protocol):
-    """A retriever whose search can be widened."""
-
-    def widen(self) -> bool:
-        """Widen the search from now on; returns False if that would cost more than an exact search."""
-        ...
-
-
 class RecallCheckedRetriever:
-    """An approximate retriever whose recall is checked on some of the first queries.
+    """An approximate retriever of `rows` whose recall is checked on some of the first queries.
 
     The search is widened until the recall suffices; if that would cost too much, every row is compared from then on.
-
-    Args:
-        index: The approximate retriever.
-        rows: The rows of the database.
     """
 
-    def __init__(self, index: ApproximateRetriever, rows: Tensor) -> None:
+    def __init__(self, index: HNSWRetriever | StoreRetriever, rows: Tensor) -> None:
         self.index, self.rows = index, rows
         self.checked = self.exact = False
 

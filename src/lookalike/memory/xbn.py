@@ -19,14 +19,10 @@ from torch import Tensor, nn
 from lookalike.core.device import CPU
 from lookalike.core.settings import Settings
 
-AUTO_STEPS = 16
-"""Batches that `r="auto"` observes before it filters."""
-AUTO_WINDOW = 1000
-"""Batches over which it averages from then on; q is a small difference of large numbers."""
-SHRINK_WINDOW = 16
-"""Batches over which `shrink` averages distance and noise."""
-MIN_STD = 1e-6
-"""A dimension whose standard deviation is smaller is shifted but not scaled."""
+AUTO_STEPS = 16  # batches that `r="auto"` observes before it filters
+AUTO_WINDOW = 1000  # batches over which it averages from then on; q is a small difference of large numbers
+SHRINK_WINDOW = 16  # batches over which `shrink` averages distance and noise
+MIN_STD = 1e-6  # a dimension whose standard deviation is smaller is shifted but not scaled
 
 
 class DriftSettings(Settings):
@@ -110,15 +106,8 @@ def xbn_update(stored: Tensor, target: Moments) -> Tensor:
 def class_balance_factor(labels: Tensor, correlation: float) -> float:
     """Return E[s]/σ of a batch with several images per class: √(1 − (1 + (k−1)ρ)/B).
 
-    Class-balanced batches understate the spread. For classes of different sizes, k is the mean size of the class that
-    an image of the batch belongs to.
-
-    Args:
-        labels: Labels of the batch.
-        correlation: Correlation ρ of embeddings of one class.
-
-    Returns:
-        The factor, at most 1.
+    Class-balanced batches understate the spread. ρ is the correlation of embeddings of one class; for classes of
+    different sizes, k is the mean size of the class that an image of the batch belongs to.
     """
     size = len(labels)
     together = float(torch.unique(labels, return_counts=True)[1].double().square().sum()) / size
@@ -306,12 +295,7 @@ class ShrunkMoments(_Rule):
 
 
 class CustomRule(nn.Module):
-    """A drift rule of the user.
-
-    Args:
-        module: Called as ``module(moments of the stored rows or None, batch)``; returns (scale, shift) for all
-            stored embeddings.
-    """
+    """A drift rule of the user: `module(moments of the stored rows or None, batch)` returns (scale, shift)."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

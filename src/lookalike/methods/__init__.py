@@ -64,13 +64,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Method]:
-    """Return the method of that name.
-
-    Args:
-        name: One of `names()`.
-
-    Returns:
-        The class of the method.
+    """Return the class of the method of that name, one of `names()`.
 
     Raises:
         LookalikeError: If there is no such method (with the nearest name), or its package cannot be imported.

@@ -24,13 +24,6 @@ class PrototypeHead(nn.Module):
     """Projection head of CARP and DINO: three layers, and prototypes to compare their output with.
 
     The last layer has neither norm nor activation: the length of its output acts as an inverse temperature.
-
-    Args:
-        in_dim: Dimension of the pooled features.
-        hidden_dim: Width of the two hidden layers.
-        out_dim: Dimension of projections and prototypes.
-        prototypes: Number of prototypes.
-        generator: Random generator of the initial weights.
     """
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, prototypes: int, generator: torch.Generator) -> None:

@@ -20,9 +20,6 @@ class RandomStream(nn.Module):
 
     They depend on seed, step and name only; the seed is part of the state, so that a loaded method continues as the
     saved one.
-
-    Args:
-        seed: Seed of the run.
     """
 
     seed: Tensor

@@ -60,9 +60,8 @@ class CARPSettings(TeacherSettings):
 class CARP(CropMethod):
     """Self-supervised clustering of any folder of images; its prototypes are stored with the model.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.pretrain(data="photos", method="carp", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "carp"
@@ -164,17 +163,8 @@ class CARP(CropMethod):
             teacher_prototypes = prototypes if self.settings.teacher == "siamese" else prototypes.detach()
         else:
             teacher_prototypes = self.teacher_head.prototypes
-        output = fused_carp(
-            student,
-            teacher,
-            prototypes,
-            teacher_prototypes,
-            self.partition().to(student.device),
-            self.block_size,
-            options=self.options,
-            gather=False,
-            diagnostics=True,
-        )
+        inputs = student, teacher, prototypes, teacher_prototypes, self.partition().to(student.device), self.block_size
+        output = fused_carp(*inputs, options=self.options, gather=False, diagnostics=True)
         self._monitor_collapse(output, embeddings["features"])
         return output.loss
 
@@ -193,14 +183,9 @@ class CARP(CropMethod):
         consistency, balance = output.consistency.item(), output.balance.item()
         if self.settings.pair_reduction == "sum":
             consistency /= GLOBAL_VIEWS * (GLOBAL_VIEWS + self.settings.local_crops - 1)  # the monitor expects the mean
-        values = (
-            consistency,
-            balance,
-            diagnostics.information.item(),
-            diagnostics.max_balance.item(),
-            diagnostics.max_fraction.item(),
-        )
-        readings = self.monitor.update(context.step, *values, diagnostics.assignments)
+        information, max_balance, max_fraction = (value.item() for value in diagnostics[:3])
+        statistics = consistency, balance, information, max_balance, max_fraction
+        readings = self.monitor.update(context.step, *statistics, diagnostics.assignments)
         context.log("consistency", output.consistency)
         context.log("balance", output.balance)
         context.log("momentum", self.momentum if self.has_teacher_copy else 0.0)
@@ -232,15 +217,6 @@ def choose_blocks(images: int, batch: int, prototypes: int | None = None, block_
     N_B is the largest power of two up to twice the batch, within 16 … 512; K is a power of two near a quarter of the
     images, at most 65,536 and at least four blocks, for which the block shrinks first. The paper has N_B = 512 for a
     batch of 256 and K = 65,536 for 1.3 million images.
-
-    Args:
-        images: Number of training images.
-        batch: Images in a joint batch.
-        prototypes: K, if given.
-        block_size: N_B, if given.
-
-    Returns:
-        K, N_B and the reason.
 
     Example:
         >>> choose_blocks(images=10_000, batch=64)[:2]

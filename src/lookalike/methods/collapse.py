@@ -13,10 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-WINDOW = 50
-"""Steps over which a decrease is measured, and before which nothing is reported."""
-RECENT_IMAGES = 2048
-"""Images whose assignments are counted."""
+WINDOW = 50  # steps over which a decrease is measured, and before which nothing is reported
+RECENT_IMAGES = 2048  # images whose assignments are counted
 HEALTHY, STALLED, COLLAPSED, FALLING = range(4)
 
 
@@ -36,13 +34,8 @@ def expected_balance(batch: int, block_size: int) -> float:
     probability = 1 / block_size
     total = 0.0
     for count in range(1, batch + 1):
-        log_probability = (
-            math.lgamma(batch + 1)
-            - math.lgamma(count + 1)
-            - math.lgamma(batch - count + 1)
-            + count * math.log(probability)
-            + (batch - count) * math.log1p(-probability)
-        )
+        ways = math.lgamma(batch + 1) - math.lgamma(count + 1) - math.lgamma(batch - count + 1)
+        log_probability = ways + count * math.log(probability) + (batch - count) * math.log1p(-probability)
         total += math.exp(log_probability) * count / batch * math.log(count / batch)
     return math.log(block_size) + block_size * total
 
@@ -78,11 +71,7 @@ def effective_rank(features: Tensor) -> float:
 
 
 class CollapseMonitor(nn.Module):
-    """Monitors assignments during training; its history is in buffers, so that a resumed run warns identically.
-
-    Args:
-        size: Sizes of the run.
-    """
+    """Monitors assignments during training; its history is in buffers, so that a resumed run warns identically."""
 
     clusters: Tensor
     agreement: Tensor

@@ -38,9 +38,8 @@ class DINOSettings(TeacherSettings):
 class DINO(CropMethod):
     """DINO, a self-supervised baseline with CARP's teacher and head, balanced by centering instead of partitions.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.pretrain(data="photos", method="dino", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "dino"

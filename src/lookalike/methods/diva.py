@@ -49,9 +49,8 @@ class DiVASettings(MarginSettings):
 class DiVA(Margin):
     """DiVA: the embedding is the concatenation of four normalized heads, normalized again.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.train(data="photos", method="diva", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "diva"

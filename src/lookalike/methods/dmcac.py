@@ -103,23 +103,15 @@ class DMCACSettings(Settings):
 
     def split(self, table: Any, labels: np.ndarray, *, verbose: bool = False) -> DatabaseSplit:
         """Split the training images into queries and database."""
-        return split_database(
-            labels,
-            fraction=self.database_fraction,
-            seed=self.split_seed,
-            table=table,
-            column=self.split_column,
-            allow_unanswered=self.allow_unanswered,
-            verbose=verbose,
-        )
+        where = {"table": table, "column": self.split_column, "allow_unanswered": self.allow_unanswered}
+        return split_database(labels, fraction=self.database_fraction, seed=self.split_seed, verbose=verbose, **where)
 
 
 class DMCAC(Method):
     """Divergence minimization and cross-attention classification; for classes with many images.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.train(data="photos", method="dmcac", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "dmcac"
@@ -154,9 +146,7 @@ class DMCAC(Method):
         self.register_buffer("refreshed_at", torch.full((2,), -1))  # step and epoch of the last refresh
         shape = len(settings.map_steps), len(ClassMaps._fields), min(context.classes, MAX_CLASSES), context.classes
         self.register_buffer("maps", torch.full(shape, torch.nan))
-        self.register_buffer(
-            "refresh_cosine", torch.tensor(torch.nan)
-        )  # mean cosine of the vectors before and after the last refresh
+        self.register_buffer("refresh_cosine", torch.tensor(torch.nan))  # of vectors before and after the last refresh
         self._retriever: Retriever | None = None
         self._retriever_kind: str = settings.retriever
         self._differentiable_vectors: Tensor | None = None
@@ -198,11 +188,6 @@ class DMCAC(Method):
         return self.loss({**embeddings, "z": self.context.model.apply_norm(z.flatten(0, 1)).view_as(z)}, batch)
 
     # ---- the database ----------------------------------------------------------------------------
-
-    @property
-    def age(self) -> int:
-        """Steps since the database was embedded."""
-        return self.context.step - int(self.refreshed_at[0])
 
     def is_due(self) -> bool:
         """Whether the database must be embedded again."""
@@ -259,7 +244,7 @@ class DMCAC(Method):
         total = total + self._weighted_mean("divergence", weights.divergence, divergence)
         total = total + self._weighted_mean("attention", weights.attention, terms.attention)
         self.context.log("attention/own", terms.own_attention.mean())
-        self.context.log("database/age", self.age)
+        self.context.log("database/age", self.context.step - int(self.refreshed_at[0]))
         if bool(torch.isfinite(self.refresh_cosine)):
             self.context.log("database/cosine", self.refresh_cosine)
         return total
@@ -325,7 +310,20 @@ class DMCAC(Method):
     def after_step(self) -> None:
         steps = self.settings.map_steps
         if self.context.step in steps and int(self.refreshed_at[0]) >= 0:
-            self.maps[steps.index(self.context.step)] = class_maps_of(self)
+            self.maps[steps.index(self.context.step)] = self.class_maps()
+
+    @torch.no_grad()
+    def class_maps(self) -> Tensor:
+        """Return all class maps as they are now, with queries at their center crop."""
+        shape, labels = (self.maps.shape[-2], self.maps.shape[-1]), self.context.labels
+        ids = torch.from_numpy(self.split.queries).to(labels.device)
+        ids = ids[labels[ids] < shape[0]]
+        if not len(ids):
+            return torch.full_like(self.maps[0], torch.nan)
+        ids = ids[:: -(-len(ids) // MAX_QUERIES)]
+        k = None if self.settings.full != "no" else self.k
+        z = self.context.encode(ids.cpu().numpy())
+        return torch.stack(class_maps(z, labels[ids], self.current_database(), self.heads, k, shape))
 
     def memory_rows(self, count: int) -> MemoryRows | None:
         if int(self.refreshed_at[0]) < 0:
@@ -338,20 +336,6 @@ class DMCAC(Method):
     @classmethod
     def report_sections(cls, context: ReportContext) -> dict[str, Any]:
         return report_sections(context)
-
-
-@torch.no_grad()
-def class_maps_of(method: DMCAC) -> Tensor:
-    """Return all class maps of a method as it is now, with queries at their center crop."""
-    shape, labels = (method.maps.shape[-2], method.maps.shape[-1]), method.context.labels
-    ids = torch.from_numpy(method.split.queries).to(labels.device)
-    ids = ids[labels[ids] < shape[0]]
-    if not len(ids):
-        return torch.full_like(method.maps[0], torch.nan)
-    ids = ids[:: -(-len(ids) // MAX_QUERIES)]
-    z = method.context.encode(ids.cpu().numpy())
-    k = None if method.settings.full != "no" else method.k
-    return torch.stack(class_maps(z, labels[ids], method.current_database(), method.heads, k, shape))
 
 
 class DatabaseSplit(NamedTuple):
@@ -373,20 +357,8 @@ def split_database(
 ) -> DatabaseSplit:
     """Split training images into queries and database, by class or by a column of the table.
 
-    Of n ≥ 2 images of a class, fraction·n (rounded, at least one, at most n − 1) are in the database; a single image is
-    in the database only.
-
-    Args:
-        labels: Class of every row, −1 without.
-        fraction: Fraction of each class in the database.
-        seed: Seed of the split.
-        table: The training images, for `column` and for names in messages.
-        column: Column with `query` or `database` for every row, instead of the random split.
-        allow_unanswered: Allow query classes without an image in the database.
-        verbose: Warn about classes that are not in both parts.
-
-    Returns:
-        Rows of the queries and of the database.
+    Of n ≥ 2 images of a class (−1: none), fraction·n (rounded, at least one, at most n − 1) are in the database; a
+    single image is in the database only. `verbose` warns about classes that are not in both parts.
 
     Example:
         >>> split_database(np.array([0, 0, 1, 1]), fraction=0.5, seed=0).database.shape

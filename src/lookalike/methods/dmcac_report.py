@@ -16,7 +16,7 @@ from torch import Tensor
 from lookalike.core import report_blocks as s
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.data import thumbnail
+from lookalike.data import decode, thumbnail
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.evaluation.report_sections import ReportImages
 from lookalike.losses import dmcac as losses
@@ -30,19 +30,15 @@ ORDER = s.CURVES + 6
 
 
 class ClassMaps(NamedTuple):
-    """ClassMaps (shown classes, classes): rows are classes of queries, columns classes of the database.
+    """By class of the queries (rows, NaN without a query) and of the database (columns).
 
-    NaN for classes without a query.
+    The fraction among the retrieved images, the attention on them and on the whole database, and the mean cosine.
     """
 
     fraction: Tensor
-    """Fraction among the retrieved images."""
     attention: Tensor
-    """Attention on the retrieved images."""
     full_attention: Tensor
-    """Attention on the whole database."""
     cosine: Tensor
-    """Mean cosine to the images of a class; 0 without any."""
 
 
 @torch.no_grad()
@@ -54,18 +50,10 @@ def class_maps(
     k: int | None,
     shape: tuple[int, int],
 ) -> ClassMaps:
-    """Compute class maps as means over the queries of each class.
+    """Compute class maps as means over the queries z (n, F) of each class.
 
-    Args:
-        z: ``(n, F)`` unit embeddings of the queries.
-        labels: ``(n,)``, all below ``shape[0]``.
-        database: The database.
-        heads: The attention heads.
-        k: Number of retrieved images; None: all.
-        shape: Number of query classes and of all classes.
-
-    Returns:
-        The maps.
+    `labels` are below shape[0]; `k` is the number of retrieved images (None: all), `shape` the number of query classes
+    and of all classes.
     """
     shown, classes = shape
     queries, rows = heads.attention_queries(z), database.vectors
@@ -88,23 +76,15 @@ def class_maps(
     return ClassMaps(*(sums / torch.where(counts > 0, counts, torch.nan)[:, None]))
 
 
-class Diagonal(NamedTuple):
-    """Mean on the diagonal of a map, mean beside it, and the fraction of rows with their maximum on it."""
-
-    own: float
-    other: float
-    rows: float
-
-
-def diagonal(values: Tensor) -> Diagonal:
-    """Summarize a map over the classes with queries."""
+def diagonal(values: Tensor) -> tuple[float, float, float]:
+    """Return the means on and beside the diagonal of a map, and the fraction of rows with their maximum on it."""
     present = torch.nonzero(torch.isfinite(values).all(1))[:, 0]
     if not len(present):
-        return Diagonal(0.0, 0.0, 0.0)
+        return 0.0, 0.0, 0.0
     own = values[present, present]
     other = (values[present].sum(1) - own) / max(values.shape[1] - 1, 1)
     most = values[present].argmax(1) == present
-    return Diagonal(float(own.mean()), float(other.mean()), float(most.float().mean()))
+    return float(own.mean()), float(other.mean()), float(most.float().mean())
 
 
 # ---- the report --------------------------------------------------------------------------------------
@@ -174,10 +154,8 @@ def _maps(context: ReportContext) -> list[s.Block]:
     if rows:
         columns = ["map", "own class, mean", "other classes, mean", "rows with the maximum on the own class"]
         shown, classes = recorded.shape[-2:]
-        note = f"Queries of the first {shown:,} training classes, at their center crop"
-        note += (
-            "." if shown == classes else f"; the maps show as many of the {classes:,} classes, the numbers cover all."
-        )
+        more = "" if shown == classes else f"; the maps show as many of the {classes:,} classes, the numbers cover all"
+        note = f"Queries of the first {shown:,} training classes, at their center crop{more}."
         out.append(s.Grid(title="Summary of the maps", columns=columns, rows=rows, note=note))
     return out
 
@@ -192,7 +170,7 @@ def _queries(context: ReportContext) -> list[s.Block]:
     rows: list[s.HitRow] = []
     for row in _shown_queries(context, database):
         rng = numpy_rng(context.seed, "show", row)
-        pixels = _pixels(table, row)
+        pixels = decode(table.open_bytes(row), box=table.box(row))
         crops = [view(pixels, rng) for view in settings.make_views(context.view)]
         with torch.no_grad():
             z = context.model(torch.from_numpy(np.stack(crops)).to(context.model.device)).float().cpu()
@@ -211,10 +189,15 @@ def _queries(context: ReportContext) -> list[s.Block]:
             best = weights[n].argsort(descending=True, stable=True)[:HITS]
             attended = [(int(members[m]), float(z[n] @ vectors[0, m]), float(weights[n, m])) for m in best]
             retrieved = [(int(m), float(score), None) for m, score in zip(neighbors[n][:HITS], scores[n], strict=False)]
-            lists = [
-                _hits(images, database, row, context.labels, w, hits)
-                for w, hits in (("retrieved", retrieved), ("attention", attended))
-            ]
+            lists = []
+            for title, results in (("retrieved", retrieved), ("attention", attended)):
+                targets = [(int(database[m]), score, weight) for m, score, weight in results]
+                ok = [bool(context.labels[target] == context.labels[row]) for target, _, _ in targets]
+                hits = [
+                    s.Hit(image=images.image(target), ok=right, score=score, probability=weight)
+                    for (target, score, weight), right in zip(targets, ok, strict=True)
+                ]
+                lists.append(s.HitList(name=title, hits=hits))
             rows.append(s.HitRow(query=query, lists=lists))
     note = f"After the last step, with the database as it was then ({len(database):,} images). "
     if settings.full == "no":
@@ -224,23 +207,6 @@ def _queries(context: ReportContext) -> list[s.Block]:
         note += f"The {min(HITS, k)} nearest are shown. Attention is over the whole database, as in training"
     note += ", with its weight in percent."
     return [s.Hits(title="Retrievals per view", rows=rows, note=note)] if rows else []
-
-
-def _hits(
-    images: ReportImages, database: np.ndarray, row: int, labels: np.ndarray, name: str, results: Any
-) -> s.HitList:
-    hits = []
-    for member, score, weight in results:
-        target = int(database[member])
-        ok = bool(labels[target] == labels[row])
-        hits.append(s.Hit(image=images.image(target), ok=ok, score=score, probability=weight))
-    return s.HitList(name=name, hits=hits)
-
-
-def _pixels(table: Any, row: int) -> np.ndarray:
-    from lookalike.data import decode
-
-    return decode(table.open_bytes(row), box=table.box(row))
 
 
 def _shown_queries(context: ReportContext, database: np.ndarray) -> list[int]:

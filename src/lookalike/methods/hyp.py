@@ -34,7 +34,11 @@ class HypSettings(Settings):
 
 
 class Hyp(Method):
-    """Pairwise cross-entropy for end-to-end training; needs batches of P classes with K images each."""
+    """Pairwise cross-entropy for end-to-end training; needs batches of P classes with K images each.
+
+    Example:
+        >>> la.train(data="photos", method="hyp", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "hyp"
     Settings = HypSettings

@@ -28,9 +28,8 @@ class MarginSettings(Settings):
 class Margin(Method):
     """Margin loss with a learned boundary per class and distance-weighted negative sampling.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.train(data="photos", method="margin", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "margin"
@@ -67,7 +66,11 @@ class RMarginSettings(MarginSettings):
 
 
 class RMargin(Margin):
-    """Margin regularized against collapsing classes: variation within a class may matter for unseen classes."""
+    """Margin regularized against collapsing classes: variation within a class may matter for unseen classes.
+
+    Example:
+        >>> la.train(data="photos", method="r_margin", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "r_margin"
     Settings = RMarginSettings

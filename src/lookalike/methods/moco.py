@@ -46,9 +46,8 @@ class MoCoSettings(Settings):
 class MoCo(Method):
     """Momentum contrast: keys come from a momentum copy of the network; two views of an image are a positive pair.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.pretrain(data="photos", method="moco", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "moco"

@@ -1,14 +1,15 @@
 """Supervised methods that apply one loss of pytorch-metric-learning to one view of each image.
 
-The formulas are in :mod:`lookalike.losses.pml`.
+The formulas are in :mod:`lookalike.losses.pml`; the settings of a method are the arguments of its loss.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+import inspect
+import re
+from typing import Any, ClassVar, Literal, get_type_hints
 
-from pydantic import PositiveFloat
+import pydantic
 from torch import Tensor, nn
 
 from lookalike.core.errors import LookalikeError
@@ -26,41 +27,46 @@ from lookalike.losses.pml import (
 )
 from lookalike.methods.base import Batch, Context, Method
 
+FROM_CONTEXT = ("self", "num_classes", "embedding_dim", "generator")  # arguments that are not settings
+
+
+def settings_of(loss: type[nn.Module], **further: Any) -> Any:
+    """Return a settings class with the arguments of a loss: names, types, defaults, and texts of its `Args:`."""
+    texts = dict(re.findall(r"^ {8}(\w+): (.+(?:\n {12}.+)*)", loss.__doc__ or "", re.M))
+    types, parameters = get_type_hints(loss.__init__), inspect.signature(loss.__init__).parameters
+    fields: Any = {
+        name: (types[name], pydantic.Field(p.default, description=re.sub(r"\s+", " ", texts[name])))
+        for name, p in parameters.items()
+        if name not in FROM_CONTEXT
+    }
+    doc = f"Settings of {loss.__name__}."
+    return pydantic.create_model(f"{loss.__name__}Settings", __base__=Settings, __doc__=doc, **fields, **further)
+
 
 class LossMethod(Method):
-    """Base of methods that are one loss on one view.
+    """Base of methods that are one loss on one view; `loss_class` gives the settings."""
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
-    """
+    loss_class: ClassVar[type[nn.Module]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "Settings" not in vars(cls):
+            cls.Settings = settings_of(cls.loss_class)
 
     def __init__(self, settings: Any, context: Context) -> None:
         super().__init__(settings, context)
         self.criterion = self.make_loss()
 
-    @abstractmethod
     def make_loss(self) -> nn.Module:
-        """Create the loss, which is called with embeddings and labels."""
+        """Create the loss; one with a vector per class draws them from a random stream of its own."""
+        c, options = self.context, self.settings.model_dump()
+        if "num_classes" in inspect.signature(self.loss_class.__init__).parameters:
+            return self.loss_class(c.classes, c.dim, **options, generator=torch_rng(c.seed, "proxies"))
+        return self.loss_class(**options)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         value: Tensor = self.criterion(embeddings["z"], batch.labels)
         return value
-
-
-class MultiSimilaritySettings(Settings):
-    """Settings of Multi-Similarity."""
-
-    alpha: float = 2.0
-    """Scale of the positive pairs."""
-    beta: float = 50.0
-    """Scale of the negative pairs."""
-    base: float = 0.5
-    """Similarity threshold λ."""
-    epsilon: float | None = None
-    """Margin of the paper's miner; null: all pairs count."""
-    average: Literal["all", "active"] = "all"
-    """Average over all anchors, or over those with a mined pair of the kind."""
 
 
 class MultiSimilarity(LossMethod):
@@ -71,148 +77,90 @@ class MultiSimilarity(LossMethod):
     """
 
     name = "ms"
-    Settings = MultiSimilaritySettings
+    average = (
+        Literal["all", "active"],
+        pydantic.Field("all", description="Average over all anchors, or over those with a mined pair of the kind."),
+    )
+    Settings = settings_of(MultiSimilarityLoss, average=average)
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
-    settings: MultiSimilaritySettings
 
     def make_loss(self) -> nn.Module:
         s = self.settings
-        if s.average == "active":
-            if s.epsilon is None:
-                raise LookalikeError(
-                    "`method.average` is active, which needs the miner: set `method.epsilon`, for example to 0.1."
-                )
-            return ActiveMultiSimilarityLoss(s.alpha, s.beta, s.base, s.epsilon)
-        return MultiSimilarityLoss(s.alpha, s.beta, s.base, s.epsilon)
-
-
-class SupConSettings(Settings):
-    """Settings of SupCon."""
-
-    temperature: float = 0.1
-    """τ; lower values emphasize the hardest pairs."""
+        if s.average == "active" and s.epsilon is None:
+            raise LookalikeError(
+                "`method.average` is active, which needs the miner: set `method.epsilon`, for example to 0.1."
+            )
+        kind = ActiveMultiSimilarityLoss if s.average == "active" else MultiSimilarityLoss
+        return kind(s.alpha, s.beta, s.base, s.epsilon)
 
 
 class SupCon(LossMethod):
-    """Supervised contrastive loss; good when the backbone is trained, overfits early on fixed features."""
+    """Supervised contrastive loss; good when the backbone is trained, overfits early on fixed features.
+
+    Example:
+        >>> la.train(data="photos", method="supcon", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "supcon"
-    Settings = SupConSettings
+    loss_class = SupConLoss
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
-    settings: SupConSettings
-
-    def make_loss(self) -> nn.Module:
-        return SupConLoss(self.settings.temperature)
-
-
-class ContrastiveSettings(Settings):
-    """Settings of the contrastive loss."""
-
-    pos_margin: float = 1.0
-    """Positives are pulled up to this cosine."""
-    neg_margin: float = 0.5
-    """Negatives are pushed below this cosine."""
-    mine: bool = False
-    """Use only pairs that a pair-margin miner keeps."""
-    miner_pos_margin: float = 0.9
-    """The miner keeps positives below this cosine."""
-    miner_neg_margin: float = 0.5
-    """The miner keeps negatives above this cosine."""
 
 
 class Contrastive(LossMethod):
-    """Contrastive loss on cosine similarity, with or without a miner."""
+    """Contrastive loss on cosine similarity, with or without a miner.
+
+    Example:
+        >>> la.train(data="photos", method="contrastive", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "contrastive"
-    Settings = ContrastiveSettings
+    loss_class = ContrastiveLoss
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
-    settings: ContrastiveSettings
-
-    def make_loss(self) -> nn.Module:
-        return ContrastiveLoss(**self.settings.model_dump())
-
-
-class TripletSettings(Settings):
-    """Settings of the triplet loss."""
-
-    margin: float = 0.2
-    """How much nearer the own class must be, in Euclidean distance of unit vectors."""
-    miner: Literal["all", "semihard", "hard", "batch_hard"] = "semihard"
-    """Which triplets of the batch count."""
 
 
 class Triplet(LossMethod):
-    """Triplet margin loss with triplets mined in the batch."""
+    """Triplet margin loss with triplets mined in the batch.
+
+    Example:
+        >>> la.train(data="photos", method="triplet", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "triplet"
-    Settings = TripletSettings
+    loss_class = TripletLoss
     default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}}
-    settings: TripletSettings
-
-    def make_loss(self) -> nn.Module:
-        return TripletLoss(self.settings.margin, self.settings.miner)
 
 
-class ClassVectorMethod(LossMethod):
-    """Base of methods with one learned vector per class, which is dropped after training."""
+class ProxyAnchor(LossMethod):
+    """Proxy-Anchor loss: the batch is compared with one learned proxy per class, which is dropped after training.
 
-    loss_class: ClassVar[type[nn.Module]]
-
-    def make_loss(self) -> nn.Module:
-        c = self.context
-        generator = torch_rng(c.seed, "proxies")
-        return self.loss_class(c.classes, c.dim, **self.settings.model_dump(), generator=generator)
-
-
-class ProxyAnchorSettings(Settings):
-    """Settings of Proxy-Anchor."""
-
-    margin: float = 0.1
-    """Margin δ."""
-    alpha: float = 32.0
-    """Scale of the exponents."""
-    std: PositiveFloat | None = None
-    """Standard deviation of the initial proxies; null: √(2/classes). Longer proxies turn more slowly."""
-
-
-class ProxyAnchor(ClassVectorMethod):
-    """Proxy-Anchor loss: the batch is compared with one learned proxy per class."""
+    Example:
+        >>> la.train(data="photos", method="proxy_anchor", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "proxy_anchor"
-    Settings = ProxyAnchorSettings
     loss_class = ProxyAnchorLoss
     default_overrides: ClassVar = {"optimizer": {"lr": 1e-3}}
 
 
-class NormSoftmaxSettings(Settings):
-    """Settings of the normalized softmax."""
+class NormSoftmax(LossMethod):
+    """Normalized softmax: classification by cosine.
 
-    temperature: float = 0.05
-    """Temperature σ."""
-
-
-class NormSoftmax(ClassVectorMethod):
-    """Normalized softmax: classification by cosine."""
+    Example:
+        >>> la.train(data="photos", method="norm_softmax", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "norm_softmax"
-    Settings = NormSoftmaxSettings
     loss_class = NormSoftmaxLoss
     default_overrides: ClassVar = {"optimizer": {"lr": 1e-3}}
 
 
-class ArcFaceSettings(Settings):
-    """Settings of ArcFace."""
+class ArcFace(LossMethod):
+    """ArcFace: classification by angle with an additive margin.
 
-    scale: float = 16.0
-    """Factor of the cosines."""
-    margin: float = 0.5
-    """Margin added to the angle to the own class, in radians."""
-
-
-class ArcFace(ClassVectorMethod):
-    """ArcFace: classification by angle with an additive margin."""
+    Example:
+        >>> la.train(data="photos", method="arcface", steps=1, out="run", report=False)  # doctest: +SKIP
+    """
 
     name = "arcface"
-    Settings = ArcFaceSettings
     loss_class = ArcFaceLoss
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}

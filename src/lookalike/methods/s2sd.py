@@ -38,9 +38,8 @@ class S2SDSettings(RMarginSettings):
 class S2SD(RMargin):
     """S2SD with R-Margin as base loss on every embedding.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.train(data="photos", method="s2sd", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "s2sd"

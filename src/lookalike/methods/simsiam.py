@@ -33,9 +33,8 @@ class SimSiamSettings(CropSettings):
 class SimSiam(CropMethod):
     """SimSiam, the simplest self-supervised baseline.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.pretrain(data="photos", method="simsiam", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "simsiam"

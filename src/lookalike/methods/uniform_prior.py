@@ -43,9 +43,8 @@ class UniformPrior(Margin):
     The discriminator is not among the optimizer's parameters: it has its own Adam, whose state is in buffers so that a
     resumed run continues with it.
 
-    Args:
-        settings: Settings of the method.
-        context: What the training loop provides.
+    Example:
+        >>> la.train(data="photos", method="uniform_prior", steps=1, out="run", report=False)  # doctest: +SKIP
     """
 
     name = "uniform_prior"

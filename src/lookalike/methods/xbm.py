@@ -23,8 +23,7 @@ from lookalike.methods.base import Batch, Context, MemoryRows, Method
 
 WATCHED = 64  # rows whose original form is kept for measuring drift
 CHECK_EVERY, FIRST_CHECK = 10, 20  # steps between two decisions, and the first: learning rates are warm by then
-MAX_STALENESS = 0.5
-"""With `warmup_steps: auto` the memory starts once embeddings move by less than this over the mean age of its rows."""
+MAX_PATH = 2.0  # `warmup_steps: auto` ends once the steps within the mean age of a row move embeddings by less in all
 
 
 class XBMMemorySettings(MemorySettings):
@@ -146,7 +145,7 @@ class XBM(Method):
         """Start the memory once rows would age little; with a frozen backbone, correct rows only if they age."""
         moved, step = distance * self.mean_age, self.context.step
         age = f"a step moves embeddings by {distance:.2g}, {moved:.2g} over the mean age of {self.mean_age:.0f} steps"
-        if self._waiting and moved < MAX_STALENESS:
+        if self._waiting and moved < MAX_PATH:
             self.start_step.fill_(step + 1)
             self._say(f"The memory is used from step {step + 1:,} on: {age}.")
         if self.checks_correction:
