@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from lookalike.adaptation import target_classes
-from lookalike.adaptation.candidate import content_ids, held_out
+from lookalike.adaptation.candidate import held_out
 from lookalike.adaptation.methods import AdaptMethod
-from lookalike.adaptation.pool import Pool
+from lookalike.adaptation.pool import Pool, content_ids
 from lookalike.adaptation.pool_search import Retrieved, no_retrievals
 from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings, resolve

@@ -22,6 +22,7 @@ from lookalike.core.files import to_plain, write_json
 
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
+    "adapt": "benchmarks.speed.adapt",
     "carp": "benchmarks.speed.carp",
     "curve": "benchmarks.speed.curve",
     "dmcac": "benchmarks.speed.dmcac",

@@ -12,7 +12,7 @@ import torch
 
 from lookalike.adaptation import gate
 from lookalike.adaptation.candidate import Candidate, estimate, held_out, make_candidate, tell_estimate
-from lookalike.adaptation.pool import Listed, Pool, read_pool
+from lookalike.adaptation.pool import Listed, Pool, content_ids, read_pool
 from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
 from lookalike.adaptation.settings import DEFAULT_METHODS, AdaptRequest, resolve
@@ -107,16 +107,8 @@ def adapt(
     over |= {name: value for name, value in options.items() if value is not None}
     if steps is not None:
         over["epochs"] = None
-    kind = (
-        "labels"
-        if labeled
-        else "classifier"
-        if base.classifier is not None
-        else "prototypes"
-        if gallery
-        else "clusters"
-    )
-    why = ""
+    kinds = {"labels": labeled, "classifier": base.classifier is not None, "prototypes": gallery is not None}
+    kind, why = next((name for name, holds in kinds.items() if holds), "clusters"), ""
     if "method" not in over and config is None:
         over["method"], why = DEFAULT_METHODS[kind]
     if config is None and labeled and over["method"] == "t3ar":
@@ -215,9 +207,9 @@ def new_version(
             f"content ids, or patterns of folder/path such as `{such}`."
         )
     # What is kept aside to judge by must not be learned from by way of the pool.
-    judges = [target.take(held_out(target, request.settings.held_out_fraction, request.seed))]
-    judges += [] if request.judge is None else [audit(read_table(request.judge), near=False).table]
-    aside = {str(id_) for table in judges for id_ in table.column("content_id")}
+    aside = set(content_ids(target.take(held_out(target, request.settings.held_out_fraction, request.seed))))
+    if request.judge is not None:
+        aside |= set(content_ids(audit(read_table(request.judge), near=False).table))
     pool = pool.without(aside, "kept aside to judge by")
     if pool.left_out:
         say.say("Of the pool, left out: " + ", ".join(f"{count:,} {why}" for why, count in pool.left_out.items()) + ".")
@@ -238,12 +230,7 @@ def new_version(
         made.decision,
         receipts=made.receipts,
         target=target,
-        pool={
-            "folders": request.pool,
-            "ids": pool.ids,
-            "names": pool.names,
-            "left_out": pool.left_out,
-        },
+        pool={"folders": request.pool, "ids": pool.ids, "names": pool.names, "left_out": pool.left_out},
         about=about,
     )
     _report(versions, made, pool, number)
@@ -313,9 +300,13 @@ def promote(
                 Embedder.from_pretrained(folder, device=CPU)
                 for folder in (versions.run.model, versions.folder(number) / "model")
             )
-            table = gate.unseen(
-                audit(read_table(judge), near=False).table, Table.load(versions.folder(number) / "target.parquet")
+            target, request = (
+                Table.load(versions.folder(number) / "target.parquet"),
+                AdaptRequest.from_json(row["request"]),
             )
+            learned = ~held_out(target, request.settings.held_out_fraction, request.seed)
+            seen = {*content_ids(target.take(learned)), *versions.used(number)}
+            table = gate.unseen(audit(read_table(judge), near=False).table, seen)
             decision = gate.compare_by_labels(now, candidate, table, seed)
         row["decision"] = decision.to_json()
         if decision.promoted:

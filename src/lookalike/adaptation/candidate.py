@@ -18,7 +18,7 @@ import torch
 from lookalike.adaptation import gate, target_classes
 from lookalike.adaptation.gate import Decision
 from lookalike.adaptation.methods import AdaptMethod
-from lookalike.adaptation.pool import Pool, Receipts, read_pool, receipt_rows
+from lookalike.adaptation.pool import Pool, Receipts, content_ids, read_pool, receipt_rows
 from lookalike.adaptation.pool_search import Retrieved
 from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptRequest
@@ -74,11 +74,6 @@ class Preparation:
     @property
     def ids(self) -> list[str]:
         return content_ids(self.learn)
-
-
-def content_ids(table: Table) -> list[str]:
-    """Content ids of the images of a table."""
-    return [str(id_) for id_ in table.column("content_id")]
 
 
 def held_out(target: Table, fraction: float, seed: int) -> np.ndarray:

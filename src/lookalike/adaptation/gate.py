@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lookalike.adaptation.pool import content_ids
 from lookalike.adaptation.pool_vectors import embedded
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import codes_of, names_of, normalize, spherical
@@ -354,23 +355,22 @@ def decide(
     if request.judge is not None or request.labeled:
         table = aside if request.judge is None else audit(read_table(request.judge), near=False).table
         others = [audit(read_table(folder), near=False).table for folder in (request.source, request.gallery) if folder]
-        return compare_by_labels(now, candidate, unseen(table, learn, *others), request.seed)
+        seen = {id_ for other in (learn, *others) for id_ in content_ids(other)}
+        return compare_by_labels(now, candidate, unseen(table, seen), request.seed)
     before = now.encode(aside, runtime="torch")
     if now.classifier is not None and candidate.classifier is None:
         why = "the model in use names classes and the adapted one does not; give labeled images with --judge"
         return Decision(False, [why], "without labels")
-    ids = [str(id_) for id_ in aside.column("content_id")]
-    vectors = embedded(expert or find_expert(now, request.expert), ids, aside)
+    vectors = embedded(expert or find_expert(now, request.expert), content_ids(aside), aside)
     classifier = now.classifier is not None and candidate.classifier is not None
     if classifier:
         before, rows = probabilities(now, before), probabilities(candidate, rows)
     return without_labels(before, rows, vectors, classifier=classifier, alarm=alarm)
 
 
-def unseen(table: Table, *learned: Table) -> Table:
-    """Those that were not learned from: an image that was is no evidence."""
-    seen = {str(id_) for other in learned for id_ in other.column("content_id")}
-    return table.take(np.array([str(id_) not in seen for id_ in table.column("content_id")], bool))
+def unseen(table: Table, seen: set[str]) -> Table:
+    """The images of other content ids: one that was learned from is no evidence."""
+    return table.take(np.array([id_ not in seen for id_ in content_ids(table)], bool))
 
 
 def compare_by_labels(now: Embedder, candidate: Embedder, table: Table, seed: int) -> Decision:

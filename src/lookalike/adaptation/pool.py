@@ -20,6 +20,11 @@ from lookalike.data.table import BOX
 POOL = "adapt-pool"
 
 
+def content_ids(table: Table) -> list[str]:
+    """Content ids of the images of a table."""
+    return [str(id_) for id_ in table.column("content_id")]
+
+
 @dataclass(frozen=True)
 class Pool:
     """Distinct images of all pool folders, ordered by content id."""
