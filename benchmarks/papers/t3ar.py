@@ -32,12 +32,14 @@ POOLS = "pool+tinyimagenet100+cars"
 WITHOUT = {"contrast": {"pool_set": "none"}}
 BANKS: dict[str, dict[str, Any]] = {
     "batch": {},
+    "batch, every image votes": {"bank": {"size": 16384}},
     "larger batch": {"batch_size": 128},
     "momentum encoder": {"contrast": {"keys": "momentum"}, "key_momentum": 0.95},
     "XBN": {"contrast": {"keys": "xbn"}},
     "bank before the batch": {"contrast": {"keys": "bank"}, "bank": {"size": 16384}},
 }
-"""What the batch is contrasted with: four ways against a bank that goes stale, and that bank."""
+"""What the batch is contrasted with, four ways against a bank that goes stale, and that bank; the second differs from
+the first in the bank that votes for pseudo-labels: of all target images, never evicted."""
 
 
 def _shifts(context: ClaimContext) -> tuple[tuple[tuple[str, str], ...], str]:

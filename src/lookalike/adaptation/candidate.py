@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lookalike.adaptation import gate, target_classes
+from lookalike.adaptation import gate, pool_vectors, target_classes
 from lookalike.adaptation.gate import Decision
 from lookalike.adaptation.methods import AdaptMethod
 from lookalike.adaptation.pool import Pool, Receipts, content_ids, read_pool, receipt_rows
 from lookalike.adaptation.pool_search import Retrieved
-from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import Classes, codes_of, find_classes, with_classifier
 from lookalike.adaptation.task import (
@@ -109,7 +108,7 @@ def prepare(base: Embedder, target: Table, pool: Pool, request: AdaptRequest, *,
         anchor = recalibrated(base, crops(base, learn, mixed_parts(ids)), above=above)
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
     retriever = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=CPU)
-    retrieved = retrieve(retriever, ids, learn, pool, chosen, seed=seed, progress=show)
+    retrieved = pool_vectors.retrieve(retriever, ids, learn, pool, chosen, seed=seed, progress=show)
     classes = find_classes(start, learn, request)
     if request.labeled:
         start = with_classifier(start, classes)
@@ -182,7 +181,8 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
         else count * views.get(chosen.method, 1 + 1.5 * chosen.num_views) * one
     }
     if len(pool) and chosen.method == "t3ar" and chosen.contrast.pool_set != "none":
-        out["pool"] = len(pool) * one + min(len(pool), count * chosen.num_neighbors) * one
+        vectors = seconds(lambda: pool_vectors.embedded_anew(base, sample, pool_vectors.runtime_of(base))) / len(sample)
+        out["pool"] = len(pool) * vectors + min(len(pool), count * chosen.num_neighbors) * one
     if chosen.method not in ("bn", "source"):
         pixels = torch.from_numpy(np.stack([base.crop(sample.open_bytes(i)) for i in range(len(sample))]))
         model = copy.deepcopy(base)

@@ -55,7 +55,7 @@ def _store(retriever: Embedder, runtime: str) -> Path:
     return folders.cache("pools") / key
 
 
-def _runtime(retriever: Embedder) -> str:
+def runtime_of(retriever: Embedder) -> str:
     """The same whatever the number of images, so that an image's vector never depends on its company."""
     if retriever.device.type == CPU and openvino_runtime.installed():
         try:
@@ -90,7 +90,7 @@ def embedded_anew(retriever: Embedder, images: Table, runtime: str, *, progress:
 
 def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress: bool = False) -> np.ndarray:
     """Unit vectors of images by content id; computed for those that were never seen, each by itself."""
-    runtime = _runtime(retriever)
+    runtime = runtime_of(retriever)
     path = _store(retriever, runtime)
     with _turn(path):
         known, rows = _known(path)
@@ -138,7 +138,7 @@ def retrieve(
         return no_retrievals(len(ids), k)
     how = [chosen.copy_threshold, *([seed] if chosen.retrieval == "random" else [])]
     query = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
-    path = folders.cache("searches") / hash_bytes(_store(expert, _runtime(expert)).name, query)
+    path = folders.cache("searches") / hash_bytes(_store(expert, runtime_of(expert)).name, query)
     if not (path / "about.json").is_file():
         mine = embedded(expert, ids, images, progress=progress)
         theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
