@@ -12,6 +12,8 @@ but there a teacher that is quicker by a little (η from 0.95) has collapsed (4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
 from benchmarks.papers.carp_runs import (
@@ -19,14 +21,22 @@ from benchmarks.papers.carp_runs import (
     BLOCK,
     DEFAULT,
     PROTOTYPES,
+    SCRATCH_NETWORKS,
+    SCRATCH_SEEDS,
     SEEDS,
     SMALL_BLOCK,
     WITHOUT,
     Cell,
+    ScratchCell,
     outcome,
     run_cells,
+    run_scratch,
+    scratch_row,
     untrained,
 )  # fmt: skip
+from benchmarks.papers.domain_pretraining import moved, on_own_images
+from benchmarks.papers.gates import Gate
+from benchmarks.papers.gates import learned as above_start
 from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import difference, more, worst
 
@@ -225,18 +235,86 @@ def weight_of_balance(context: ClaimContext) -> ClaimOutcome:
     return outcome(verdict, f"{each}; {untrained(results, blocks[1.0])}", results, cells)
 
 
+def partitions_from_scratch(context: ClaimContext) -> ClaimOutcome:
+    """The longest runs that fit a cell: blocks redrawn, one block, and blocks that stay; on the network that a pilot of
+    one seed found to learn more in that time."""
+    pilot = run_scratch(context, [ScratchCell(network=name) for name in SCRATCH_NETWORKS], SCRATCH_SEEDS[:1])
+    learned = {name: pilot.mean(ScratchCell(network=name)) for name in SCRATCH_NETWORKS}
+    network = max(learned, key=lambda name: learned[name])
+    cells = {arm: ScratchCell(arm, network) for arm in ("default", "one-block", "constant")}
+    results = run_scratch(context, cells.values(), SCRATCH_SEEDS)
+    gaps = {arm: results.gap(cells[arm], cells["default"]) for arm in ("one-block", "constant")}
+    verdict = worst(*(more(gap, 3.1) for gap in gaps.values()))
+    each = ", ".join(f"redrawn − {arm} {gap}" for arm, gap in gaps.items())
+    clusters = ", ".join(f"{arm} {results.mean(cell, 'clusters'):.1f}" for arm, cell in cells.items())
+    note = f"{results.so_far}{each}; exp(I) {clusters}; {untrained(results, cells['default'])}; {network}"
+    figures = {"pilot": learned, "differences": {arm: gap.to_json() for arm, gap in gaps.items()}}
+    return ClaimOutcome(verdict, {**figures, "runs": [scratch_row(results, cell) for cell in cells.values()]}, note)
+
+
+def _healthy(row: Any) -> bool:
+    """Arms that are not meant to collapse."""
+    return bool(row.get("arm") != "one-block" and row.get("N_B") != row.get("K", 0))
+
+
+ABOVE: Gate = above_start("k-NN", "untrained", rows=_healthy, least=3.0)
 SET = (
     "Tiny-ImageNet (100 classes, 40 images each; 20 each are named) at 64 px, ResNet of 10 layers from scratch, "
     f"K {PROTOTYPES:,}, batch {BATCH}, 5 epochs, AdamW 1e-3, 3 seeds"
 )
 
 
-def _claim(key: str, statement: str, figure: str, small: str, run: Callable[[ClaimContext], ClaimOutcome]) -> Claim:
-    at_scale = f"`python -m benchmarks.papers carp --scale paper --only {key}`, with ImageNet as DATA/imagenet"
-    return Claim(key, PAPER, statement, figure, small, at_scale, run)
+LONG = (
+    "Tiny-ImageNet (100 classes, all training images) from scratch for 20 minutes of one thread, batch 128, K 4,096, "
+    "N_B 256; ResNet of 10 layers at 64 px or ResNet-18 at 32 px, whichever learns more"
+)
+DOMAIN = "500 steps from EfficientNet-Lite0 at 96 px on PACS sketch and cartoon, Cars and Grocery, 3 seeds"
+
+
+def _claim(
+    key: str,
+    statement: str,
+    figure: str,
+    small: str,
+    run: Callable[[ClaimContext], ClaimOutcome],
+    table: str = "table-5",
+    gate: Gate = ABOVE,
+    question: bool = False,
+) -> Claim:
+    at_scale = f"`python -m benchmarks.papers carp --scale paper --only {table}`, with ImageNet as DATA/imagenet"
+    return Claim(key, PAPER, statement, figure, small, at_scale, run, gate=gate, question=question)
 
 
 CLAIMS = [
+    _claim(
+        "0-carp-on-own-images",
+        "Is CARP on a user's images, from the default backbone, better than the start and recalibrated batch-norm?",
+        "–",
+        DOMAIN,
+        partial(on_own_images, "carp"),
+        "table-1",
+        moved,
+        question=True,
+    ),
+    _claim(
+        "0-moco-on-own-images",
+        "Is MoCo on a user's images, from the default backbone, better than the start and recalibrated batch-norm?",
+        "–",
+        DOMAIN,
+        partial(on_own_images, "moco"),
+        "table-1",
+        moved,
+        question=True,
+    ),
+    _claim(
+        "0-partitions-from-scratch",
+        "Do random partitions beat one block and constant ones, trained as long as a cell may take?",
+        "51.32 against 0.11 (one block, table 5) and 53.98 against 49.89 (constant, 50 epochs, table 7)",
+        f"{LONG}, 2 seeds",
+        partitions_from_scratch,
+        "table-7",
+        question=True,
+    ),
     _claim(
         "1-one-block",
         "One block (N_B = K) collapses, with and without the momentum encoder.",
@@ -264,6 +342,7 @@ CLAIMS = [
         "+3.1 to +4.1 (table 7)",
         f"{SET}; fixed at random, and in the prototypes' order",
         redrawn_beat_fixed,
+        "table-7",
     ),
     _claim(
         "5-prototypes",
@@ -271,6 +350,7 @@ CLAIMS = [
         "48.81 at 1,024 to 51.31 at 262,144 (table 3)",
         f"{SET}, but K 256 to 16,384",
         more_prototypes,
+        "table-3",
     ),
     _claim(
         "6-batches",
@@ -278,6 +358,7 @@ CLAIMS = [
         "46.56 at 128, 51.32 at 256, 56.63 at 1,024 (table 4)",
         f"{SET}, but batch 32 to 128 at equal epochs and at equal steps",
         larger_batches,
+        "table-4",
     ),
     _claim(
         "7-momentum-schedule",
@@ -285,6 +366,7 @@ CLAIMS = [
         "51.3 against 50.1–51.1 (table 6); 46.16 or 51.0 without",
         f"{SET}; η 0, 0.5, 0.9, 0.99, 0.999, and `previous`, `stopgrad`, `siamese`",
         momentum_schedule,
+        "table-6",
     ),
     _claim(
         "8-teacher-ahead",
@@ -299,6 +381,7 @@ CLAIMS = [
         "linear 71.7 against 67.7 (MoCo v2) and 70.0 (SimSiam) after 200 epochs (table 1); DINO is not in the text",
         f"{SET}; the others with their own settings from scratch",
         against_others,
+        "table-1",
     ),
     _claim(
         "10-weight",

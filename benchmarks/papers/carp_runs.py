@@ -75,16 +75,13 @@ def _baseline(method: str) -> dict[str, Any]:
 
 
 def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]) -> GridResults:
-    small = context.scale == "small"
-    data = str(context.folder("tinyimagenet100" if small else "imagenet"))
-    recipe, images = ("carp_small", 100 * IMAGES) if small else ("carp_imagenet", 1_281_167)
-    shared = {"data": data, "recipe": recipe, "part": small}
+    shared = {"data": str(context.folder("tinyimagenet100")), "recipe": "carp_small", "part": True}
     base = {"keep": "trained", "data": {"near_duplicates": False}}
     return run_grid(
         context,
         cells,
         seeds,
-        lambda cell, seed: {**shared, "settings": cell.settings(base, images), "seed": seed},
+        lambda cell, seed: {**shared, "settings": cell.settings(base, 100 * IMAGES), "seed": seed},
         trial,
         method=lambda cell: cell.method,
         measure="knn",
@@ -153,6 +150,70 @@ def row(results: GridResults, cell: Cell) -> dict[str, Any]:
 
 def outcome(verdict: Verdict, note: str, results: GridResults, cells: Sequence[Cell], **figures: Any) -> ClaimOutcome:
     return ClaimOutcome(verdict, {**figures, "runs": [row(results, cell) for cell in cells if results.has(cell)]}, note)
+
+
+# ---- from scratch for as long as a cell may take: can partitions be tested at all? -----------------------------------
+
+SCRATCH_SEEDS = (0, 1)
+SCRATCH_NETWORKS = {"resnet10_small": 64, "resnet18_cifar": 32}
+"""Networks of the pilot by their input size."""
+SCRATCH_STEPS = {"resnet10_small": 1200, "resnet18_cifar": 600}
+"""Steps within 20 minutes of one thread."""
+SCRATCH_PROTOTYPES, SCRATCH_BLOCK, SCRATCH_BATCH = 4096, 256, 128
+
+
+@dataclass(frozen=True)
+class ScratchCell:
+    """CARP from scratch on all of Tiny-ImageNet's training images: an arm of the partition, on one network."""
+
+    arm: str = "default"
+    network: str = "resnet10_small"
+
+    @property
+    def name(self) -> str:
+        return f"scratch-{self.network}-{self.arm}"
+
+    def settings(self) -> dict[str, Any]:
+        """What differs from the recipe `carp_small`."""
+        steps = SCRATCH_STEPS[self.network]
+        method = {"name": "carp", "prototypes": SCRATCH_PROTOTYPES, "block_size": SCRATCH_BLOCK}
+        method |= {"one-block": {"block_size": SCRATCH_PROTOTYPES}, "constant": {"partition": "constant"}}.get(
+            self.arm, {}
+        )
+        return {
+            "data": {"near_duplicates": False},
+            "model": {"name": self.network, "size": SCRATCH_NETWORKS[self.network]},
+            "method": method,
+            "sampler": {"batch_size": SCRATCH_BATCH},
+            "steps": steps,
+            "evaluate_every": steps // 4,
+            "keep": "trained",
+            "log": {"every_n_steps": steps // 20, "tensorboard": False},
+        }
+
+
+def run_scratch(context: ClaimContext, cells: Iterable[ScratchCell], seeds: Sequence[int]) -> GridResults:
+    """Every arm on every seed."""
+    shared = {"data": str(context.folder("tinyimagenet100")), "recipe": "carp_small", "part": False}
+    return run_grid(
+        context,
+        cells,
+        seeds,
+        lambda cell, seed: {**shared, "settings": cell.settings(), "seed": seed},
+        trial,
+        method=lambda cell: "carp",
+        measure="knn",
+        whole_seeds=True,
+        describe=lambda result: f"k-NN {result['knn']:.2f} (untrained {result['untrained']:.2f}), {result['curve']}",
+    )
+
+
+def scratch_row(results: GridResults, cell: ScratchCell) -> dict[str, Any]:
+    """A row of the table of runs."""
+    curves = [results.results[cell.name, seed]["curve"] for seed in results.seeds]
+    curve = [round(sum(values) / len(values), 2) for values in zip(*curves, strict=True)]
+    return {"arm": cell.arm, "network": cell.network, "k-NN": round(results.mean(cell), 2), "curve": curve,
+            "by seed": results.by_seed(cell), **results.means(cell, MEANS, 3)}  # fmt: skip
 
 
 def untrained(results: GridResults, cell: Cell) -> str:

@@ -148,9 +148,16 @@ def rows(results: GridResults, arms: Iterable[Arm]) -> list[dict[str, Any]]:
     """The table of runs: means over the seeds, and recall@1 of each."""
     return [
         {"data": arm.data, "arm": arm.label, **results.means(arm, FIGURES), "by seed": results.by_seed(arm)}
+        | ({"curve": mean_curve(results, arm)} if "curve" in results.results[arm.name, results.seeds[0]] else {})
         for arm in {arm.name: arm for arm in arms}.values()
-        if results.has(arm)
+        if results.has(arm) and results.seeds
     ]
+
+
+def mean_curve(results: GridResults, arm: Arm) -> list[float]:
+    """Mean over the seeds of the learning curve on held-out classes."""
+    curves = (results.results[arm.name, seed]["curve"] for seed in results.seeds)
+    return [round(statistics.fmean(values), 2) for values in zip(*curves, strict=True)]
 
 
 def outcome(verdict: Verdict, note: str, results: GridResults, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
@@ -184,21 +191,22 @@ def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -
     )
 
 
-def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, float]:
+def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     """One run: its worth on unseen classes, and what its attention does."""
     with training_run("train", data=data, settings=settings, seed=seed) as run:
         return {**readings(run.result, run.read_log()), **inspect(run)}
 
 
-def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A run's own figures; gradients are means over the second half of the steps."""
-    out = recalls(result)
+    out: dict[str, Any] = recalls(result)
     for name in ("divergence", "classes", "attention"):
         values = [row[f"gradient/{name}"] for row in log if f"gradient/{name}" in row]
         out[f"gradient {name}"] = round(statistics.fmean(values[len(values) // 2 :]), 6) if values else 0.0
     validation = [row for row in log if "validation/recall@1" in row]
     if validation:  # of the last step, whichever was the best
         out |= {f"validation {name}": 100 * validation[-1][f"validation/{name}"] for name in ("recall@1", "map@r")}
+        out["curve"] = [round(100 * row["validation/recall@1"], 2) for row in validation]
     return {**out, "seconds": result["seconds"]["train"]}
 
 

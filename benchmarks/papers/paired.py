@@ -20,9 +20,12 @@ class Difference:
     by_seed: list[float]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The fields; the interval of a single seed, which has none, is null."""
+        return {k: None if v in (float("-inf"), float("inf")) else v for k, v in asdict(self).items()}
 
     def __str__(self) -> str:
+        if len(self.by_seed) == 1:
+            return f"{self.mean:+.2f} (one seed)"
         return f"{self.mean:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
 
 

@@ -6,7 +6,7 @@ import contextlib
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,7 @@ RULES: dict[str, dict[str, Any]] = {
     "axbn-published": {"drift": "axbn", "r": 0.01, "q": 1.0},
     "ema": {"drift": "ema", "beta": 0.1},
     "ema0.9": {"drift": "ema", "beta": 0.9},
+    "shrink": {"drift": "shrink"},
 }
 
 
@@ -56,7 +57,8 @@ class Cell:
         rule: One of `RULES`.
         batch: Images of a batch.
         data: One of `REGIMES`.
-        wait: Use the memory only in the second half of the steps, filled then; else from the first step.
+        wait: Use the memory only in the second half of the steps, filled then; else from the first step. `auto`: from
+            when the measured drift is small enough, the product's default.
         norm: Norm layer behind the head.
         steps: Number of steps; that of the regime by default.
     """
@@ -64,14 +66,15 @@ class Cell:
     rule: str
     batch: int = 32
     data: str = "products"
-    wait: bool = True
+    wait: bool | Literal["auto"] = True
     norm: str = "none"
     steps: int | None = None
 
     @property
     def name(self) -> str:
         parts = [self.data, f"b{self.batch}", self.rule]
-        parts += [] if self.wait or self.rule == "none" else ["nowait"]
+        if self.rule != "none":
+            parts += {True: [], False: ["nowait"], "auto": ["auto"]}[self.wait]
         parts += [self.norm] * (self.norm != "none") + [f"{self.steps}steps"] * (self.steps is not None)
         return "-".join(parts)
 
@@ -79,8 +82,8 @@ class Cell:
         """What differs from the recipe, with everything that the claims are about written out."""
         regime, each = REGIMES[self.data], IMAGES_PER_CLASS[self.data]
         steps = self.steps or regime["steps"]
-        wait = steps // 2 if self.wait and self.rule != "none" else 0
-        memory = {"size": 1.0, "batch_loss": False, "warmup_steps": wait, "fill": wait > 0, **RULES[self.rule]}
+        wait: int | str = {True: steps // 2, False: 0, "auto": "auto"}[self.wait] if self.rule != "none" else 0
+        memory = {"size": 1.0, "batch_loss": False, "warmup_steps": wait, "fill": wait != 0, **RULES[self.rule]}
         own = {
             "head": {"norm": self.norm},
             "memory": memory,
@@ -101,7 +104,7 @@ def row(results: GridResults, cell: Cell) -> dict[str, Any]:
         "data": cell.data,
         "rule": cell.rule,
         "batch": cell.batch,
-        "memory from": "half of the steps" if cell.wait and cell.rule != "none" else "the start",
+        "memory from": {True: "half of the steps", False: "the start", "auto": "where drift is small"}[cell.wait],
         "recall@1": round(results.mean(cell), 2),
         "by seed": results.by_seed(cell),
         "curve": [round(statistics.fmean(values), 2) for values in zip(*curves, strict=True)],

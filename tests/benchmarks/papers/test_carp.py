@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests import helpers
 
-from benchmarks.papers import ClaimContext, carp, carp_runs
-from benchmarks.papers.carp_runs import Cell
+from benchmarks.papers import ClaimContext, carp, carp_runs, domain_pretraining
+from benchmarks.papers.carp_runs import Cell, ScratchCell
 from benchmarks.papers.grid import GridResults
 from lookalike.core.job_cache import Jobs
 from lookalike.training.recipe import load
@@ -15,8 +16,9 @@ from lookalike.training.settings import resolve
 KEYS = {claim.key: claim for claim in carp.CLAIMS}
 
 
-def test_there_are_eleven_claims_in_order():
-    assert [int(key.split("-")[0]) for key in KEYS] == list(range(1, 12))
+def test_questions_come_before_eleven_claims_in_order():
+    assert [int(key.split("-")[0]) for key in KEYS] == [0, 0, 0, *range(1, 12)]
+    assert [claim.question for claim in KEYS.values()] == [True] * 3 + [False] * 11
 
 
 def test_a_cell_varies_what_it_says():
@@ -71,7 +73,7 @@ def context(home, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [key for key in KEYS if not key.startswith("0")])
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     outcome = KEYS[key].judge(context)
     assert "untrained 6.00" in outcome.note and outcome.figures["runs"]
@@ -134,3 +136,70 @@ def test_a_real_trial(tmp_path, monkeypatch):
     holder = GridResults([0], measure="knn")
     holder.results[cell.name, 0] = found
     assert carp_runs.row(holder, cell)["K"] == 16
+
+
+# ---- the users' questions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ["default", "one-block", "constant"])
+def test_runs_from_scratch_vary_the_partition_only(arm):
+    plain, other = (resolve(load("carp_small"), ScratchCell(name).settings()) for name in ("default", arm))
+    own = other.method.own()
+    assert (own["prototypes"], other.sampler.batch_size, own["block_size"]) == (
+        4096, 128, 4096 if arm == "one-block" else 256,
+    )  # fmt: skip
+    assert own["partition"] == ("constant" if arm == "constant" else "random")
+    assert other.optimizer == plain.optimizer and other.steps == plain.steps
+
+
+@pytest.mark.parametrize(("trained", "verdict"), [(12.0, "reproduced"), (8.0, "not testable at this scale")])
+def test_partitions_are_judged_on_the_better_network_if_it_learned(trained, verdict, home, monkeypatch):
+    def run_scratch(context, cells, seeds):
+        results = GridResults(seeds, measure="knn")
+        for cell in cells:
+            for seed in seeds:
+                better = 1.0 if cell.network == "resnet18_cifar" else 0.0
+                knn = trained + better + 0.01 * seed - (4.0 if cell.arm != "default" else 0.0)
+                figures = {**dict.fromkeys(carp_runs.MEANS, 3.0), "knn": knn, "curve": [3.0, knn]}
+                results.results[cell.name, seed] = figures
+        return results
+
+    monkeypatch.setattr(carp, "run_scratch", run_scratch)
+    claim = KEYS["0-partitions-from-scratch"]
+    outcome = claim.judge(ClaimContext(Jobs(home / "jobs")))
+    assert outcome.note.endswith("resnet18_cifar") and len(outcome.figures["runs"]) == 3
+    gate = claim.gate(outcome.figures)
+    assert ("not testable at this scale" if gate else outcome.verdict) == verdict
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(3.0, "reproduced"), (-3.0, "contradicted"), (0.0, "no difference found")]
+)
+def test_pretraining_must_beat_the_start_and_recalibration(gain, verdict, home, monkeypatch):
+    def run_cells(context, cells):
+        results = GridResults(domain_pretraining.SEEDS, measure="trained")
+        for cell in cells:
+            for seed in domain_pretraining.SEEDS:
+                values = {"start": 40.0, "recalibrated": 40.5, "trained": 40.5 + gain + 0.1 * (seed - 1)}
+                more = {f"{name} map@r": 10.0 for name in values}
+                results.results[cell.name, seed] = {**values, **more, "images": 100, "curve": [50.0, 54.0, 55.0]}
+        return results
+
+    monkeypatch.setattr(domain_pretraining, "run_cells", run_cells)
+    for key in ("0-carp-on-own-images", "0-moco-on-own-images"):
+        outcome = KEYS[key].judge(ClaimContext(Jobs(home / "jobs")))
+        assert outcome.verdict == verdict and len(outcome.figures["runs"]) == 4
+        assert KEYS[key].gate(outcome.figures) == []
+
+
+def test_recalibrated_statistics_are_those_of_the_images(tmp_path):
+    from lookalike.data import read_table
+    from lookalike.models import Embedder
+    from lookalike.training.batchnorm import layers
+
+    model = Embedder.from_pretrained(helpers.ROOT / "tests" / "compat" / "model-1")
+    table = read_table(helpers.make_images(tmp_path / "images", classes=2, images=5, width=40, height=40))
+    adapted = domain_pretraining.recalibrate(model, table, batch=4)
+    before, after = (next(iter(layers(m.backbone))) for m in (model, adapted))
+    assert not torch.allclose(before.running_mean, after.running_mean) and int(after.num_batches_tracked) == 3
+    assert not adapted.training and torch.equal(before.weight, after.weight)

@@ -83,7 +83,7 @@ MOCO = {
     "log.knn_images": None,
 }
 
-# CARP, section 4: ResNet-50, LARS 0.6 → 0.06 for batches of 1,024 without warm-up, weight decay 1e-6, K 65,536,
+# CARP, B.1 and section 6: ResNet-50, LARS 0.6 → 0.06 for batches of 1,024 without warm-up, weight decay 1e-6, K 65,536,
 # N_B 512, hidden 2,048, embedding 256 (ablations 128); ablations: 50 epochs, batches of 256; η from 0.99 to 1.
 CARP = {
     "model.name": "resnet50",

@@ -22,7 +22,7 @@ KEYS = {claim.key: claim for claim in xbn.CLAIMS}
 
 def test_the_users_questions_come_first_and_every_claim_has_a_gate():
     numbers = [int(claim.key.split("-")[0]) for claim in xbn.CLAIMS]
-    assert numbers == [0, *range(13)]
+    assert numbers == [0, 0, 0, *range(13)]
     assert [claim.question for claim in xbn.CLAIMS] == [number == 0 for number in numbers]
 
 
@@ -35,7 +35,8 @@ def test_a_paired_difference_is_students_interval():
     assert (found.low, found.high) == pytest.approx((found.mean - reach, found.mean + reach), abs=2e-4)
     wider = difference([1.0, 2.0, 3.0], [2.0, 4.0, 3.5], level=0.99)
     assert wider.low < found.low and wider.high > found.high
-    assert difference([1.0], [9.0]).low == float("-inf")
+    single = difference([1.0], [9.0])
+    assert single.low == float("-inf") and single.to_json()["low"] is None and str(single) == "+8.00 (one seed)"
 
 
 @pytest.mark.parametrize(
@@ -78,16 +79,20 @@ def test_every_run_has_valid_settings_and_one_thing_varied(data, rule):
         assert (memory["warmup_steps"], memory["fill"]) == ((0, False) if rule == "none" else (chosen.steps // 2, True))
     early = resolve(load(xbn_runs.RECIPE), Cell(rule, data=data, wait=False).settings()).method.own()["memory"]
     assert early["warmup_steps"] == 0 and not early["fill"]
+    auto = resolve(load(xbn_runs.RECIPE), Cell(rule, data=data, wait="auto").settings()).method.own()["memory"]
+    assert (auto["warmup_steps"], auto["fill"]) == ((0, False) if rule == "none" else ("auto", True))
 
 
 def test_names_of_cells_tell_them_apart():
     assert Cell("xbn").name == "products-b32-xbn"
     assert Cell("xbm*", 64, "cars", wait=False).name == "cars-b64-xbm*-nowait"
     assert Cell("none", wait=False).name == Cell("none").name, "without a memory there is nothing to wait for"
+    assert Cell("xbn", wait="auto").name == "products-b32-xbn-auto"
     assert Cell("none", 256, steps=113).name == "products-b256-none-113steps"
 
 
 RECALL = {"none": 20.0, "xbm": 20.5, "xbm*": 21.5, "xbn": 23.0, "xbn*": 23.0, "axbn": 23.0, "ema": 23.0, "ema0.9": 22.0}
+RECALL["shrink"] = 23.5
 
 
 def made_up(cell, seed):
@@ -134,6 +139,8 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     assert KEYS[key].gate(outcome.figures) == []
     expected = {
         "0-xbn-over-none": "reproduced",
+        "0-default": "reproduced",
+        "0-shrinkage": "reproduced",
         "1-xbn-over-xbm": "reproduced",
         "2-xbm-below-none": "reproduced",
         "4-xbm-xbmstar-xbn": "reproduced",
