@@ -68,6 +68,7 @@ class ClaimContext:
         scale: `small` or `paper`.
         finished: Judge by the cells that are finished and start none.
         workers: Cells that run side by side, one thread each; as many as there are threads by default.
+        max_seeds: Only so many seeds of every cell; all by default.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class ClaimContext:
         scale: str = "small",
         finished: bool = False,
         workers: int | None = None,
+        max_seeds: int | None = None,
     ) -> None:
         self.jobs, self.data, self.scale, self.finished = jobs, data, scale, finished
         places = {"CACHE": jobs.folder.absolute(), **({"DATA": data} if data else {})}
         self.cells = Cells(jobs.folder / "cells", places) if cells is None else Cells(cells.folder, places)
-        self.workers = workers or threads()
+        self.workers, self.max_seeds = workers or threads(), max_seeds
         self.say = progress.say
 
     def folder(self, name: str) -> Path:
@@ -170,6 +172,7 @@ def reproduce(
     out: str | Path = "results",
     finished: bool = False,
     workers: int | None = None,
+    seeds: int | None = None,
 ) -> list[ClaimResult]:
     """Try a paper's claims and write the verdicts to `OUT/PAPER.json`, finished cells to `OUT/cells/PAPER/`.
 
@@ -181,6 +184,7 @@ def reproduce(
         out: Folder of the results.
         finished: Start no cell, and judge by those that are finished.
         workers: Cells that run side by side.
+        seeds: Only so many seeds of every cell, as for a pilot.
 
     Returns:
         The results of these claims.
@@ -192,7 +196,8 @@ def reproduce(
         choose(key, [c.key for c in claims], f"a claim of {paper}")
     cells = Cells(Path(out) / "cells" / paper / ("" if scale == "small" else scale))
     jobs = Jobs(folders.home() / "jobs" / paper / scale)
-    context = ClaimContext(jobs, cells, data=data_folder(data), scale=scale, finished=finished, workers=workers)
+    folder = data_folder(data)
+    context = ClaimContext(jobs, cells, data=folder, scale=scale, finished=finished, workers=workers, max_seeds=seeds)
     for number, claim in enumerate((c for c in claims if c.key in wanted), 1):
         progress.say(f"[{number}/{len(wanted)}] {claim.key}: {claim.statement}")
         around, start = machine.describe(), time.monotonic()

@@ -33,7 +33,7 @@ def papers(
     fraction: Sequence[float] = (),
     neighbors: Sequence[int] = (),
     retriever: str | None = None,
-    seeds: int = 1,
+    seeds: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Test the claims of a paper, small or at the paper's scale.
@@ -61,7 +61,7 @@ def papers(
         fraction: With --protocol: fractions of the target.
         neighbors: With --protocol: also t3ar with these numbers of neighbors.
         retriever: With --protocol: model that retrieves; the source model by default.
-        seeds: With --protocol: number of seeds.
+        seeds: Only so many seeds of every cell, as for a pilot; with --protocol the number of seeds (1).
         settings: With --protocol: settings of adapt.
     """
     from benchmarks.papers import PAPERS, reproduce, results_of
@@ -82,7 +82,7 @@ def papers(
             name=protocol,
             data=data,
             retriever=retriever,
-            seeds=seeds,
+            seeds=seeds or 1,
             scale=scale,
             settings=settings,
             out=out,
@@ -96,7 +96,14 @@ def papers(
         return _tables(paper, data, only, results, finished)
     if paper is not None:
         judged = reproduce(
-            paper=paper, data=data, scale=scale, only=only or None, out=results, finished=finished, workers=workers
+            paper=paper,
+            data=data,
+            scale=scale,
+            only=only or None,
+            out=results,
+            finished=finished,
+            workers=workers,
+            seeds=seeds,
         )
         if document:
             write_page(Path(document), Path(results))

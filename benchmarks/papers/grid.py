@@ -108,7 +108,8 @@ def run_grid(
     Returns:
         The results.
     """
-    cells = list({cell.name: cell for cell in cells}.values())
+    cells, requested = list({cell.name: cell for cell in cells}.values()), len(seeds)
+    seeds = seeds[: context.max_seeds]
     owners = {cell_key(cell, seed): (cell.name, seed) for seed in seeds for cell in cells}
     pairs = ((cell, seed) for seed in seeds for cell in cells)
     jobs = {
@@ -124,7 +125,7 @@ def run_grid(
         jobs = {key: given for key, given in jobs.items() if key not in missing and owners[key][1] in finished_seeds}
     elif missing and prepare is not None:
         prepare(missing)
-    results, left, start = GridResults(finished_seeds, len(seeds), measure), set(missing), time.monotonic()
+    results, left, start = GridResults(finished_seeds, requested, measure), set(missing), time.monotonic()
     for key, result in context.cells.run_many(jobs, trial, processes=context.workers):
         results.results[owners[key]] = result
         if key in left:

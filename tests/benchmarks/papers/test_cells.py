@@ -89,6 +89,11 @@ def test_finished_cells_are_judged_without_running_any(grid):
     assert len(grid.computed) == 2 and not results.has(arms[0])
 
 
+def test_a_pilot_runs_the_first_seeds_only(grid):
+    results = grid([Arm("xbn")], (4, 5, 6), max_seeds=1)
+    assert grid.computed == [("xbn", 4)] and results.so_far == "1 of 3 seeds so far; "
+
+
 def test_a_damaged_file_is_run_again(grid):
     grid([Arm("xbn")], (0,))
     (file,) = grid.folder.iterdir()
