@@ -91,7 +91,7 @@ def papers(
     if author_splits:
         return _author_splits(Path(author_splits), str(data), out)
     if smoke:
-        return _smoke([paper] if paper else ROWS, device, only)
+        return _smoke([paper] if paper else [*ROWS, "t3ar"], device, only)
     if paper in ROWS and scale == "paper":
         return _tables(paper, data, only, results, finished)
     if paper is not None:

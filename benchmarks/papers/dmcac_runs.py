@@ -239,13 +239,12 @@ def inspect(run: Any) -> dict[str, float]:
         places = (
             ClassMaps(*stored_maps[0]),
             ClassMaps(*stored_maps[-1]),
-            _unseen(z, table.take(rows).labels()[0], state),
+            _unseen(z, table.take(rows).labels()[0], state, run.config["method"].get("head_scale", 1.0)),
         )
         for place, maps in zip(PLACES, places, strict=True):
-            for name, found in zip(MAPS, maps, strict=True):
-                own = diagonal(found)
-                out |= {f"{place} {name}": own.own, f"{place} {name} other": own.other}
-        out["diagonal"] = diagonal(places[1].attention).rows
+            for name, values in zip(MAPS, maps, strict=True):
+                out[f"{place} {name}"], out[f"{place} {name} other"], _ = diagonal(values)
+        out["diagonal"] = diagonal(places[1].attention)[2]
     return {name: round(value, 5) for name, value in out.items()}
 
 
@@ -264,7 +263,7 @@ def images_embedded(parts: Any, database: int) -> float:
     return float(total)
 
 
-def _unseen(z: Any, labels: Any, state: Mapping[str, Any]) -> Any:
+def _unseen(z: Any, labels: Any, state: Mapping[str, Any], head_scale: float) -> Any:
     """The maps where part of the unseen images is searched by the rest."""
     import torch
 
@@ -274,7 +273,7 @@ def _unseen(z: Any, labels: Any, state: Mapping[str, Any]) -> Any:
 
     halves = split_database(labels, fraction=0.5, seed=0, verbose=False)
     codes = torch.from_numpy(labels)
-    heads = AttentionHeads(*state["heads.classifier"].shape)
+    heads = AttentionHeads(*state["heads.classifier"].shape, scale=head_scale)
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
     queries, searched = (torch.from_numpy(rows) for rows in halves)
     classes = int(codes.max()) + 1

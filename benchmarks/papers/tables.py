@@ -410,7 +410,7 @@ def smoke(paper: str, folder: Path, *, device: str = "auto", only: Iterable[str]
     """Run two steps of every distinct row at tiny width on generated images.
 
     Args:
-        paper: One of `ROWS`.
+        paper: One of `ROWS`, or `t3ar`, whose recipes are those of `adapt`.
         folder: Where the images are generated.
         device: Device to run on.
         only: Tables; all by default.
@@ -424,6 +424,8 @@ def smoke(paper: str, folder: Path, *, device: str = "auto", only: Iterable[str]
     from lookalike.data.synthetic import make_demo_images
 
     table = make_demo_images(folder, classes=16, images_per_class=6, size=48, styles=("studio",))
+    if paper == "t3ar":
+        return _smoke_t3ar(folder)
     answer, seen = [], set()
     for row in rows_of(paper, only):
         settings = merge(tiny_settings(row), {"device": device})
@@ -434,4 +436,32 @@ def smoke(paper: str, folder: Path, *, device: str = "auto", only: Iterable[str]
         _, log = run_training(row.command, threads=None, data=table, recipe=row.recipe, settings=settings, seed=0)
         loss = next(line["loss"] for line in reversed(log) if "loss" in line)
         answer.append({"table": row.table, "data": row.data, "arm": row.arm, "loss": round(loss, 4)})
+    return answer
+
+
+def _smoke_t3ar(folder: Path) -> list[dict[str, Any]]:
+    """Two steps of every recipe of T3AR's table 6; `adapt` chooses the device itself."""
+    import tempfile
+
+    from lookalike.adaptation import adapt
+    from lookalike.models import Embedder
+    from lookalike.training.recipe import names
+
+    answer, model = [], folder.with_name(f"{folder.name}-model")
+    Embedder.from_pretrained("test_efficientnet", weights="random", size=32).save_pretrained(model)
+    for name in [name for name in names("adapt") if name.startswith("paper_")]:
+        labeled = not name.startswith("paper_test")
+        with tempfile.TemporaryDirectory(prefix="lookalike-smoke-") as out:
+            run = adapt(
+                model=model,
+                target=folder,
+                pool=[] if "finetune" in name else [folder],
+                labeled=labeled,
+                clusters=None if labeled else 4,
+                config=name,
+                steps=2,
+                settings={"batch_size": 8, "bank": {"size": 64}},
+                out=Path(out) / "run",
+            )
+            answer.append({"table": "table-6", "data": "generated", "arm": name, "loss": run.read_log()[-1]["loss"]})
     return answer

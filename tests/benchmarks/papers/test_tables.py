@@ -300,6 +300,7 @@ def test_every_recipe_of_t3ar(name: str) -> None:
     assert settings["lr"] == lr and settings["weight_decay"] == weight_decay and settings.get("mixup", 0.0) == mixup
     assert settings["batch_size"] == batch and settings["epochs"] == epochs
     assert (settings["warmup_epochs"], settings["warmup_start_lr"], settings["min_lr"]) == (4, 1e-5, 1e-6)
+    assert settings["head_lr_factor"] == 1, "one learning rate for the whole network"
 
 
 def test_adam_adds_the_decay_to_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
