@@ -537,3 +537,13 @@ def test_filling_without_a_loss():
     assert torch.allclose(memory.rows[[3, 4, 5, 6, 7, 0, 1, 2]], rows[3:], atol=1e-6)
     assert memory.drift.count == 0
     assert memory.queue_idx == 3
+
+
+def test_embeddings_that_are_not_of_unit_length_are_reported_once(capsys):
+    rows, labels, _ = next(iter(stream(1, 5, 6)))
+    make(drift="xbn")(rows, labels)
+    assert "unit length" not in capsys.readouterr().err
+    memory = make(drift="xbn")
+    for _ in range(3):
+        memory(3 * rows, labels)
+    assert capsys.readouterr().err.count("not of unit length") == 1

@@ -32,6 +32,7 @@ MEMORY = {"size": 30, "drift": "axbn", "r": 4.0, "interval": 2, "warmup_steps": 
 CASES = {
     "axbn": {"memory": MEMORY},
     "auto": {"memory": {**MEMORY, "r": "auto", "interval_mode": "noise", "batch_loss": True}, "steps": 20},
+    "wait": {"memory": {"size": 30, "drift": "shrink"}, "steps": 44, "evaluate_every": 1},
     "end to end": {
         "memory": {**MEMORY, "drift": "xbn", "warmup_steps": 2, "fill": True},
         "views": {"mode": "end_to_end"},
@@ -64,6 +65,7 @@ def struck(case: str, step: int, folder: Path, model: Path, out: Path) -> None:
         ("axbn", 2),  # in the middle of filling
         ("axbn", 7),  # wrapped
         ("end to end", 4),
+        ("wait", 22),  # the memory starts after step 20, when drift was first measured
         pytest.param("auto", 19, marks=pytest.mark.slow),
         pytest.param("axbn", 3, marks=pytest.mark.slow),
         pytest.param("end to end", 3, marks=pytest.mark.slow),
@@ -79,6 +81,12 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
     assert ended.code == -signal.SIGKILL, ended.err
     assert checkpoint.read(out / "checkpoints" / "last.pt")["step"] == step - 1
     assert_same(train(resume=out, report=False), whole)
+
+
+def test_the_memory_starts_as_soon_as_drift_allows(folder, tiny, tmp_path, capsys):
+    run = train(data=folder, model=tiny, out=tmp_path, method="xbm", settings=settings_of("wait"), report=False)
+    assert next(row["step"] for row in run.read_log() if "memory/rows" in row) == 22  # every second step is logged
+    assert "The memory is used from step 21 on: a step moves embeddings by" in capsys.readouterr().err
 
 
 def memory_of(folder: str) -> list[str]:

@@ -346,6 +346,9 @@ class CrossBatchMemory(PMLCompatibleMemory):
     def _check_finite(self, rows: Tensor) -> None:
         """Check before anything changes: one such row would stay in the memory and spoil later steps."""
         if bool(torch.isfinite(rows).all()):
+            lengths = torch.linalg.vector_norm(rows.detach().float(), dim=1)
+            if self.queue.step == 0 and self.compat is None and bool(((lengths - 1).abs() > 0.05).any()):
+                warn("Embeddings are not of unit length: their lengths enter the moments; normalize them first.")
             return
         bad = int((~torch.isfinite(rows)).any(1).sum())
         raise LookalikeError(
