@@ -155,3 +155,30 @@ def test_each_rule_equals_its_loops(name, mined, with_ids):
         assert memory.row_labels.tolist() == [twin.labels[i] for i in twin.filled()]
         assert memory.queue_idx == twin.pointer
         assert loss.item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("per_class", [1, 4])
+@pytest.mark.parametrize("batch", [16, 64])
+def test_shrunk_moments_follow_drift_and_leave_rows_alone_without(per_class, batch):
+    """How far stored rows are from where the moving model would put them now."""
+
+    def error(rule, speed):
+        generator = torch_rng(0, "shrink")
+        centers = torch.randn(400, 32, generator=generator)
+        direction = torch.randn(32, generator=generator)
+        memory, moved, total = CrossBatchMemory(SupConLoss(0.1), 32, 1024, drift=rule, renorm="none"), {}, 0.0
+        for step in range(100):
+            labels = torch.randperm(400, generator=generator)[: batch // per_class].repeat_interleave(per_class)
+            still = centers[labels] + 0.5 * torch.randn(batch, 32, generator=generator)
+            memory(still + speed * step * direction, labels)
+            moved |= dict(zip(memory.curr_batch_idx.tolist(), still, strict=True))
+            if step >= 60:
+                now = torch.stack([moved[slot] for slot in range(memory.count)]) + speed * step * direction
+                total += (memory.rows - now).norm(dim=1).mean().item() / 40
+        return total
+
+    still = {rule: error(rule, 0.0) for rule in (None, "xbn", "shrink")}
+    fast = {rule: error(rule, 0.5) for rule in (None, "xbn", "shrink")}
+    assert still[None] < 1e-5 and still["shrink"] < 0.4 * still["xbn"]
+    assert fast["xbn"] < 0.5 * fast[None] and fast["shrink"] < 0.5 * fast[None]
+    assert fast["shrink"] < 1.1 * fast["xbn"]

@@ -36,21 +36,27 @@ class Memory:
         """Between the memory's moments and the batch's: averages over the last steps, newer ones with weight 1/16."""
         mean, std = column_moments(batch, self.correction)
         own_mean, own_std = column_moments([self.rows[i] for i in self.filled()], self.correction)
-        groups = [[row for row, label in zip(batch, labels, strict=True) if label == c] for c in sorted(set(labels))]
-        groups = groups if len(groups) > 1 else [[row] for row in batch]
-        centers = [column_moments(group)[0] for group in groups]
-        between = [s * s / len(centers) for s in column_moments(centers, 1)[1]]
-        noise = sum(between) / len(between) * (1 + len(batch) / len(self.filled()))
-        apart = sum((a - b) ** 2 for a, b in zip(mean, own_mean, strict=True)) / len(mean)
-        self.seen.append((apart, noise))
-        averages = list(self.seen[0])
-        for n, pair in enumerate(self.seen[1:], 2):
-            averages = [old + (new - old) / min(n, 16) for old, new in zip(averages, pair, strict=True)]
-        self.gain = max(0.0, 1 - averages[1] / averages[0])
-        return tuple(
-            [(1 - self.gain) * a + self.gain * b for a, b in zip(old, new, strict=True)]
-            for old, new in ((own_mean, mean), (own_std, std))
-        )
+        groups = labels if len(set(labels)) > 1 else range(len(batch))
+        without = [
+            column_moments([row for row, group in zip(batch, groups, strict=True) if group != left])
+            for left in sorted(set(groups))
+        ]
+        many, out = 1 + len(batch) / len(self.filled()), []
+        self.seen.append([])
+        for kind, (old, new) in enumerate(((own_mean, mean), (own_std, std))):
+            noise = 0.0  # jackknife over the classes, mean over the dimensions
+            for j in range(len(mean)):
+                values = [moments[kind][j] for moments in without]
+                center = sum(values) / len(values)
+                noise += sum((v - center) ** 2 for v in values) * (len(values) - 1) / len(values) / len(mean)
+            apart = sum((a - b) ** 2 for a, b in zip(new, old, strict=True)) / len(old)
+            self.seen[-1].append((apart, noise * many))
+            averages = list(self.seen[0][kind])
+            for n, step in enumerate(self.seen[1:], 2):
+                averages = [a + (b - a) / min(n, 16) for a, b in zip(averages, step[kind], strict=True)]
+            gain = max(0.0, 1 - averages[1] / averages[0])
+            out.append([(1 - gain) * a + gain * b for a, b in zip(old, new, strict=True)])
+        return out
 
     def target(self, batch):
         mean, std = column_moments(batch, self.correction)

@@ -10,7 +10,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from lookalike.core.errors import choose
 from lookalike.losses.margin import same_class
@@ -24,10 +24,6 @@ class PMLLoss(nn.Module):
     Args:
         loss: A loss of pytorch-metric-learning.
         miner: A miner of pytorch-metric-learning, or None to use all pairs.
-
-    Shape:
-        - embeddings: ``(n, d)``; labels: ``(n,)`` integers.
-        - output: scalar.
 
     Example:
         >>> from pytorch_metric_learning.losses import CircleLoss
@@ -82,8 +78,7 @@ class MultiSimilarityLoss(PMLLoss):
             uses all pairs.
 
     References:
-        Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019
-        (arXiv 1904.06627), eq. 15.
+        Wang et al., "Multi-Similarity Loss with General Pair Weighting", CVPR 2019 (arXiv 1904.06627), eq. 15.
 
     Example:
         >>> MultiSimilarityLoss(epsilon=0.1)(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).ndim
@@ -103,8 +98,7 @@ class ActiveMultiSimilarityLoss(nn.Module):
     Arguments as in :class:`MultiSimilarityLoss`, which averages over all anchors; embeddings of unit length.
 
     References:
-        Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts in Deep Metric Learning",
-        NeurIPS 2021 (training code).
+        Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts", NeurIPS 2021 (code).
 
     Example:
         >>> z = torch.nn.functional.normalize(torch.randn(4, 8), dim=1)
@@ -176,8 +170,7 @@ class TripletLoss(PMLLoss):
         miner: ``"all"`` triplets, ``"semihard"`` or ``"hard"`` ones (FaceNet), or ``"batch_hard"``: one per anchor.
 
     References:
-        Schroff et al., "FaceNet", CVPR 2015 (arXiv 1503.03832), section 3.1; Hermans et al., "In Defense of the
-        Triplet Loss", 2017 (arXiv 1703.07737), eq. 5 (batch hard).
+        Schroff et al., "FaceNet", CVPR 2015, section 3.1; Hermans et al., 2017 (arXiv 1703.07737), eq. 5 (batch hard).
 
     Example:
         >>> TripletLoss(margin=0.2, miner="batch_hard")(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).ndim
@@ -227,7 +220,7 @@ class ProxyAnchorLoss(PMLLoss):
         margin: float = 0.1,
         alpha: float = 32.0,
         std: float | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         from pytorch_metric_learning import losses
 
@@ -245,8 +238,7 @@ class NormSoftmaxLoss(PMLLoss):
         generator: Random generator of the initial class vectors.
 
     References:
-        Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019 (arXiv 1811.12649),
-        eq. 3.
+        Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019, eq. 3.
 
     Example:
         >>> NormSoftmaxLoss(num_classes=2, embedding_dim=8)(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).ndim
@@ -254,11 +246,7 @@ class NormSoftmaxLoss(PMLLoss):
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        embedding_dim: int,
-        temperature: float = 0.05,
-        generator: torch.Generator | None = None,
+        self, num_classes: int, embedding_dim: int, temperature: float = 0.05, generator: Generator | None = None
     ) -> None:
         from pytorch_metric_learning import losses
 
@@ -280,8 +268,7 @@ class ArcFaceLoss(PMLLoss):
         generator: Random generator of the initial class vectors.
 
     References:
-        Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019 (arXiv 1801.07698),
-        eq. 3.
+        Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, eq. 3.
 
     Example:
         >>> ArcFaceLoss(num_classes=2, embedding_dim=8)(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).ndim
@@ -294,7 +281,7 @@ class ArcFaceLoss(PMLLoss):
         embedding_dim: int,
         scale: float = 16.0,
         margin: float = 0.5,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         from pytorch_metric_learning import losses
 
@@ -304,7 +291,7 @@ class ArcFaceLoss(PMLLoss):
             self.loss.W.copy_((2 * uniform - 1) / math.sqrt(embedding_dim))
 
 
-def _init_normal(parameter: nn.Parameter, std: float, generator: torch.Generator | None) -> None:
+def _init_normal(parameter: nn.Parameter, std: float, generator: Generator | None) -> None:
     """Draw class vectors from their own random stream instead of the global one."""
     with torch.no_grad():
         parameter.copy_(std * torch.randn(parameter.shape, generator=generator, dtype=torch.float32))

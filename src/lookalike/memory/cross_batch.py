@@ -110,10 +110,8 @@ class CrossBatchMemory(PMLCompatibleMemory):
         **options: Any,
     ) -> None:
         super().__init__()
-        if memory_size < 1 or embedding_size < 1:
-            raise LookalikeError(
-                f"`memory_size` is {memory_size} and `embedding_size` {embedding_size}; both must be at least 1."
-            )
+        if min(memory_size, embedding_size) < 1:
+            raise LookalikeError("`memory_size` and `embedding_size` must be at least 1.")
         drift = options.pop("drift", None)
         custom = drift if isinstance(drift, nn.Module) else None
         if settings is None:
@@ -200,8 +198,8 @@ class CrossBatchMemory(PMLCompatibleMemory):
             if self.corrects:
                 self.queue.match_moments(target)
         elif stored is not None and self.corrects:
-            noise = sampling_noise(rows, labels) * (1 + len(rows) / self.count)
-            self.queue.match_moments(self.drift(self._batch_moments(rows, labels), stored, noise))
+            mean, std = (noise * (1 + len(rows) / self.count) for noise in sampling_noise(rows, labels))
+            self.queue.match_moments(self.drift(self._batch_moments(rows, labels), stored, (mean, std)))
         if self.settings.renorm == "store":
             self.queue.normalize()
 
@@ -346,8 +344,8 @@ class CrossBatchMemory(PMLCompatibleMemory):
     def _check_finite(self, rows: Tensor) -> None:
         """Check before anything changes: one such row would stay in the memory and spoil later steps."""
         if bool(torch.isfinite(rows).all()):
-            lengths = torch.linalg.vector_norm(rows.detach().float(), dim=1)
-            if self.queue.step == 0 and self.compat is None and bool(((lengths - 1).abs() > 0.05).any()):
+            first = self.queue.step == 0 and self.compat is None
+            if first and bool(((torch.linalg.vector_norm(rows.detach().float(), dim=1) - 1).abs() > 0.05).any()):
                 warn("Embeddings are not of unit length: their lengths enter the moments; normalize them first.")
             return
         bad = int((~torch.isfinite(rows)).any(1).sum())

@@ -32,14 +32,10 @@ class WatchedRows(NamedTuple):
 
 
 class EmbeddingQueue(nn.Module):
-    """Ring buffer of embeddings, labels and ids with a common affine map.
+    """Ring buffer of `size` embeddings, labels and ids with a common affine map.
 
-    Args:
-        size: Number of rows.
-        dim: Dimension of the embeddings.
-        tracked: Keep the sums and the map that drift correction needs; otherwise rows are stored as they are.
-        correction: 1 divides variances by n − 1, 0 by n.
-        watch: Number of rows whose original form is kept for measuring drift.
+    `tracked`: keep the sums and the map that drift correction needs; otherwise rows are stored as they are. `watch`:
+    number of rows whose original form is kept for measuring drift.
 
     Example:
         >>> queue = EmbeddingQueue(4, 2, tracked=True)

@@ -114,22 +114,27 @@ def class_balance_factor(labels: Tensor, correlation: float) -> float:
     return max(1.0 - (1.0 + (together - 1.0) * correlation) / size, MIN_STD) ** 0.5
 
 
-def sampling_noise(rows: Tensor, labels: Tensor) -> float:
-    """Return the variance of a batch's mean that drawing other classes would cause, mean over the dimensions.
+def sampling_noise(rows: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return the variances of a batch's mean and standard deviation that drawing other classes would cause.
 
-    The variance of the class means over their number: images of a class are alike, so a batch of P classes says little
-    more about the mean than P images do. With one class the images take the place of the classes.
+    Means over the dimensions of the jackknife over classes: images of a class are alike, so a batch of P classes says
+    little more about the moments than P images do. With one class the images take the place of the classes.
 
     Example:
-        >>> round(sampling_noise(torch.tensor([[0.0], [0.0], [2.0], [2.0]]), torch.tensor([0, 0, 1, 1])), 6)
-        1.0
+        >>> mean, std = sampling_noise(torch.tensor([[0.0], [0.0], [2.0], [2.0]]), torch.tensor([0, 0, 1, 1]))
+        >>> round(mean, 6), round(std, 6)
+        (1.0, 0.0)
     """
     rows = as_float64(rows)
-    classes, place = torch.unique(labels.to(rows.device), return_inverse=True)
-    if len(classes) > 1:
-        counts = torch.bincount(place).double()[:, None]
-        rows = torch.zeros(len(classes), rows.shape[1], dtype=rows.dtype).index_add_(0, place, rows) / counts
-    return float(rows.var(0).mean() / len(rows))
+    place = torch.unique(labels.to(rows.device), return_inverse=True)[1]
+    place = place if int(place.max()) else torch.arange(len(rows))
+    counts = torch.bincount(place).double()[:, None]
+    sums, squares = (rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, place, x) for x in (rows, rows.square()))
+    left = len(rows) - counts  # without one class at a time
+    mean = (sums.sum(0) - sums) / left
+    std = ((squares.sum(0) - squares) / left - mean.square()).clamp_min(0.0).sqrt()
+    noise = [float((x - x.mean(0)).square().sum(0).mean()) * (len(x) - 1) / len(x) for x in (mean, std)]
+    return noise[0], noise[1]
 
 
 class _Rule(nn.Module):
@@ -264,34 +269,42 @@ class MomentFilter(_Rule):
 class ShrunkMoments(_Rule):
     """The batch's moments, shrunk towards the memory's own: (1 − g)·memory + g·batch, g = max(0, 1 − noise/distance).
 
-    `distance` is the mean squared distance of the two means over the dimensions, `noise` the part of it that the choice
-    of the batch alone explains (:func:`sampling_noise`), both averaged over about 16 batches: a positive-part
-    James–Stein estimate. Where much has drifted it is XBN; where nothing has, rows stay as stored.
+    `distance` is the mean squared distance of batch and memory over the dimensions, `noise` the part of it that the
+    choice of the batch alone explains (:func:`sampling_noise`), both averaged over about 16 batches: a positive-part
+    James–Stein estimate, with a gain of its own for mean and standard deviation. Where much has drifted it is XBN;
+    where nothing has, rows stay as stored.
 
     Example:
         >>> rule = ShrunkMoments()
         >>> stored, batch = compute_moments(torch.zeros(2, 3)), compute_moments(torch.ones(2, 3))
-        >>> rule(batch, stored, noise=0.25).mean.tolist()
+        >>> rule(batch, stored, noise=(0.25, 0.0)).mean.tolist()
         [0.75, 0.75, 0.75]
     """
 
-    scalars = ("gain", "count", "gain_sum", "distance", "noise")
-    distance: float
-    noise: float
+    scalars = ("gain", "count", "gain_sum", "std_gain", "distance", "noise", "std_distance", "std_noise")
+    std_gain: float
 
     def __init__(self) -> None:
         super().__init__()
         self.reset()
 
-    def forward(self, batch: Moments, stored: Moments, noise: float) -> Moments:
-        """Return the target for the moments of a batch, those of the memory, and the sampling noise of their means."""
+    def forward(self, batch: Moments, stored: Moments, noise: tuple[float, float]) -> Moments:
+        """Return the target for the moments of a batch, those of the memory, and their sampling noise."""
         self.count += 1
-        weight = 1.0 / min(self.count, SHRINK_WINDOW)
-        self.distance += weight * (float((batch.mean - stored.mean).square().mean()) - self.distance)
-        self.noise += weight * (noise - self.noise)
-        self.gain = max(0.0, 1.0 - self.noise / self.distance) if self.distance > 0 else 0.0
+        pairs = zip(("", "std_"), stored, batch, noise, strict=True)
+        target = Moments(*(self._shrink(kind, old, new, variance) for kind, old, new, variance in pairs))
         self.gain_sum += self.gain
-        return Moments(*(torch.lerp(old, new, self.gain) for old, new in zip(stored, batch, strict=True)))
+        return target
+
+    def _shrink(self, kind: str, old: Tensor, new: Tensor, variance: float) -> Tensor:
+        weight = 1.0 / min(self.count, SHRINK_WINDOW)
+        for name, value in (("distance", float((new - old).square().mean())), ("noise", variance)):
+            before = getattr(self, kind + name)
+            setattr(self, kind + name, before + weight * (value - before))
+        distance, expected = getattr(self, f"{kind}distance"), getattr(self, f"{kind}noise")
+        gain = max(0.0, 1.0 - expected / distance) if distance > 0 else 0.0
+        setattr(self, f"{kind}gain", gain)
+        return torch.lerp(old, new, gain)
 
 
 class CustomRule(nn.Module):

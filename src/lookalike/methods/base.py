@@ -126,23 +126,20 @@ class LearningRates:
 
 @dataclass(frozen=True)
 class ReportContext:
-    """Data for the sections of the report that a method writes, after the last step."""
+    """Data for the sections of the report that a method writes, after the last step.
+
+    The method's settings and `state_dict()`, the model in evaluation mode, the training images with their classes, the
+    names of the classes, and the augmented view of the settings.
+    """
 
     run: Run
     settings: Any
-    """Settings of the method."""
     model: Embedder
-    """The model of the last step, in evaluation mode."""
     state: Mapping[str, Tensor]
-    """`state_dict()` of the method."""
     table: Table
-    """The training images."""
     labels: np.ndarray
-    """Class of every training image."""
     names: list[str]
-    """Names of the classes."""
     view: Any
-    """The augmented view of the settings."""
     seed: int
 
 
@@ -208,14 +205,9 @@ class Method(nn.Module, ABC):
         return [default]
 
     def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        """Return the parameter groups and their learning rates; the loop leaves out frozen parameters.
+        """Return the parameter groups with their learning rates; `head_modules` are trained like the model's head.
 
-        Args:
-            lrs: Learning rates.
-            head_modules: Heads of the method that are trained like the model's head.
-
-        Returns:
-            Groups with `name`, `params` and `lr`.
+        The loop leaves out frozen parameters.
         """
         model = self.context.model
         head = [*model.head.parameters(), *model.norm.parameters()]

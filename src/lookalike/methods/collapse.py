@@ -8,7 +8,7 @@ image. See docs/design/pretraining.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,7 @@ RECENT_IMAGES = 2048  # images whose assignments are counted
 HEALTHY, STALLED, COLLAPSED, FALLING = range(4)
 
 
-@dataclass(frozen=True)
-class RunSize:
+class RunSize(NamedTuple):
     """Sizes of a run that the advice depends on."""
 
     prototypes: int

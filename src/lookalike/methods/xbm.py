@@ -172,7 +172,7 @@ class XBM(Method):
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         z, early = embeddings["z"], self.context.step < int(self.start_step)
         if self.checks_correction and self.context.step % CHECK_EVERY == 0:
-            self._noise = (z.shape[1] * sampling_noise(z, batch.labels)) ** 0.5
+            self._noise = (z.shape[1] * sampling_noise(z, batch.labels)[0]) ** 0.5
         memory = self.batch_only if early and self.batch_only is not None else self.memory
         value: Tensor = memory(z, batch.labels, ids=batch.ids)
         if not early:
