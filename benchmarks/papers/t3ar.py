@@ -31,10 +31,10 @@ POOLS = "pool+tinyimagenet100+cars"
 """The pool of train time."""
 WITHOUT = {"contrast": {"pool_set": "none"}}
 BANKS: dict[str, dict[str, Any]] = {
-    "batch": {},
-    "batch, every image votes": {"bank": {"size": 16384}},
-    "larger batch": {"batch_size": 128},
-    "momentum encoder": {"contrast": {"keys": "momentum"}, "key_momentum": 0.95},
+    "batch": {"contrast": {"keys": "batch"}},
+    "batch, every image votes": {"contrast": {"keys": "batch"}, "bank": {"size": 16384}},
+    "larger batch": {"contrast": {"keys": "batch"}, "batch_size": 128},
+    "momentum encoder": {"contrast": {"keys": "momentum"}},
     "XBN": {"contrast": {"keys": "xbn"}},
     "bank before the batch": {"contrast": {"keys": "bank"}, "bank": {"size": 16384}},
 }

@@ -56,7 +56,12 @@ class Cell:
     """For a model without classes: a kind of `t3ar_measure.EmbedderKind`; else it is a classifier."""
 
     def arguments(self, seed: int, scale: dict[str, Any]) -> dict[str, Any]:
-        return {**vars(self), "seed": seed, "scale": scale}
+        """Everything a run depends on: the resolved settings, too, so that another default is another run."""
+        from benchmarks.papers.t3ar_measure import settings_for
+
+        over = {name: value for name, value in self.over.items() if name != "pretrain_steps"}
+        settings = settings_for(scale, over, self.fraction).model_dump(mode="json")
+        return {**vars(self), "seed": seed, "scale": scale, "settings": settings}
 
     @property
     def name(self) -> str:
@@ -200,7 +205,7 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
     return len(pool)
 
 
-def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[str, Any]:
+def trial(*, data: str, seed: int, scale: dict[str, Any], settings: dict[str, Any], **cell: Any) -> dict[str, Any]:
     """One run: accuracy (%) on all of the target, on its images that were not adapted to, and by class.
 
     On CUB (train time) `source` is the starting model: `imagenet`, or `pretrained` on the pool (`pretrain_steps` in
@@ -209,22 +214,21 @@ def trial(*, data: str, seed: int, scale: dict[str, Any], **cell: Any) -> dict[s
     import torch
 
     from benchmarks.papers import t3ar_measure
+    from lookalike.adaptation.settings import AdaptSettings
 
     torch.set_num_threads(1)
-    name, over = cell["set"], dict(cell["over"])
-    steps = int(over.pop("pretrain_steps", 0))
-    settings = t3ar_measure.settings_for(scale, over, cell["fraction"])
+    name, steps, chosen = cell["set"], int(cell["over"].get("pretrain_steps", 0)), AdaptSettings.parse(settings)
     pool = pool_of(data, cell["pool"], (name, cell["source"], cell["target"]) if cell["pool"] == "styles" else ())
     expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
     if name == "cub":
-        return _train_time(data, seed, scale, settings, pool, expert, cell["source"], steps)
+        return _train_time(data, seed, scale, chosen, pool, expert, cell["source"], steps)
     if cell["embedder"]:
-        return _embedder(data, seed, scale, settings, pool, expert, name, cell)
+        return _embedder(data, seed, scale, chosen, pool, expert, name, cell)
     base = t3ar_measure.source_model(domain(data, name, cell["source"]), seed, scale)
     table = domain(data, name, cell["target"])
     rows = t3ar_measure.stratified(table.labels()[0], cell["fraction"], 100 * seed + cell["subset"])
-    model, used = t3ar_measure.adapted(base, table, rows, settings, pool=pool, expert=expert, seed=seed)
-    return {**t3ar_measure.accuracy(model, settings.layer, table, rows), "used": used}
+    model, used = t3ar_measure.adapted(base, table, rows, chosen, pool=pool, expert=expert, seed=seed)
+    return {**t3ar_measure.accuracy(model, chosen.layer, table, rows), "used": used}
 
 
 def _train_time(

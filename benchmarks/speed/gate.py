@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.papers.cells import Cells
 from benchmarks.speed import Bar, BenchContext
+from lookalike.core.files import hash_bytes
 
 HARMFUL, HELPFUL, MIN_COUNT = 0.05, 0.70, 60
 SEEDS = (31, 32)
@@ -33,7 +34,11 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
 
 def simulated(context: BenchContext, *, classifier: bool, recipes: Sequence[str]) -> list[Row]:
     """The rows of all cells; those that are finished are not run again."""
-    from benchmarks.papers.simulated_adaptations import DOMAINS, HELP, simulate
+    from benchmarks.papers.simulated_adaptations import DOMAINS, HELP, settings_of, simulate
+
+    def settings(seed: int) -> str:
+        """A name of the settings of all recipes: with another default the cells are others."""
+        return hash_bytes(*(settings_of(name, seed).model_dump_json() for name in (*HELP, *recipes)))[:12]
 
     data = str(context.folder("pacs").parent)
     cells = Cells(FOLDER, {"DATA": Path(data)})
@@ -46,7 +51,7 @@ def simulated(context: BenchContext, *, classifier: bool, recipes: Sequence[str]
             "seed": seed,
             "classifier": classifier,
             "recipes": [*HELP, *recipes],
-            "revision": {"experiment": REVISION},
+            "revision": {"experiment": REVISION, "settings": settings(seed)},
         }
         for seed in SEEDS
         for source, target in shifts

@@ -155,7 +155,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(method: str, tmp_path: Path, mon
 
 
 def test_receipts_count_what_was_loaded_and_contrasted(tmp_path: Path) -> None:
-    on, off = task({"contrast": {"exclusion": "none"}}), task({"contrast": {"pool_current": False}})
+    on = task({"contrast": {"keys": "batch", "exclusion": "none"}})
+    off = task({"contrast": {"keys": "batch", "pool_current": False}})
     for name, made in (("on", on), ("off", off)):
         run(made, tmp_path / name)
     assert on.receipts.negatives.sum() > 0 == off.receipts.negatives.sum(), "the bank is not contrasted with"
@@ -226,11 +227,11 @@ def test_the_momentum_encoder_follows(tmp_path: Path) -> None:
     "over",
     [{"contrast": {"pool_set": p}} for p in ("own", "all", "others", "positive")]
     + [{"contrast": {"exclusion": e}} for e in ("none", "score", "rank")]
-    + [{"contrast": {"keys": k}} for k in ("bank", "momentum", "xbn")]
+    + [{"contrast": {"keys": k}} for k in ("batch", "bank", "xbn")]
     + [
         {"contrast": {"positive_key": "strong"}},
-        {"bank": {"size": 40, "view": "strong"}, "contrast": {"keys": "bank"}},
-        {"cls_view": "weak"},
+        {"bank": {"size": 40, "view": "strong"}},
+        {"cls_view": "weak", "contrast": {"keys": "batch"}},
         {"diversity_scope": "ema"},
         {"diversity_scope": "off"},
         {"labels": {"refine": "comatch"}},
@@ -311,6 +312,7 @@ def test_what_a_baseline_lacks_is_said(tmp_path: Path) -> None:
             "no batch-norm layer runs here": lambda: AdaptTask(
                 resolve(None, {"method": "tent"}), small(), "pooled", IDS, views
             ),
+            "only strong views are classified": lambda: task({"cls_view": "weak"}),
             "needs classes": lambda: AdaptTask(resolve(None, {"method": "shot"}), small(None), "pooled", IDS, views),
         }.items()
     ):

@@ -53,7 +53,7 @@ class ContrastSettings(Settings):
 
     temperature: float = Field(default=0.07, gt=0)
     """Temperature of the softmax."""
-    keys: Literal["batch", "bank", "momentum", "xbn"] = "batch"
+    keys: Literal["batch", "bank", "momentum", "xbn"] = "momentum"
     """What the batch is contrasted with beside retrieved images: its own keys (`batch`); the bank as it was before the
     batch (`bank`); its own keys and a bank of keys of a momentum encoder (`momentum`, see `key_momentum`), or a bank
     whose entries are matched to the moments of the batch (`xbn`)."""
@@ -149,8 +149,8 @@ class AdaptSettings(Settings):
     """Scope of the mean prediction in the diversity term."""
     stream: bool = False
     """Process the images once, in the order of their names, as they would arrive from a camera."""
-    key_momentum: float = Field(default=0.999, ge=0, le=1)
-    """`adacontrast`, and t3ar with `contrast.keys: momentum`: momentum of the key network; short runs need less."""
+    key_momentum: float = Field(default=0.95, ge=0, le=1)
+    """`adacontrast`, and t3ar with `contrast.keys: momentum`: momentum of the key network; long runs need more."""
     confusion_temperature: float = 2.5
     """`mcc`: temperature."""
     held_out_fraction: float = Field(default=0.3, gt=0, lt=1)

@@ -16,6 +16,7 @@ from lookalike.adaptation.methods import AdaptMethod
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.adaptation.task import AdaptTask
 from lookalike.core import distributed
+from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
 from lookalike.losses import adaptation
 from lookalike.methods.base import Batch, Context
@@ -58,9 +59,10 @@ class T3AR(AdaptMethod):
         self.kinds = ("weak", "strong", "second") if strong_key else ("weak", "strong")
         self.learned = ("weak", "strong") if settings.cls_view == "weak" else ("strong",)
         if settings.contrast.keys == "momentum":
+            if settings.cls_view == "weak":
+                raise LookalikeError("With `contrast.keys: momentum` only strong views are classified; set `cls_view`.")
             self.add_key_model()
             self.key_kinds = ("weak", "second")
-            self.learned = ("strong",)
         size = bank_size(settings, context.steps, context.batch)
         fraction = settings.num_neighbors / (1 + settings.num_neighbors) if task.pool is not None else 0.0
         if task.pool is None and settings.bank.size is None:
