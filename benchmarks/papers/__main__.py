@@ -57,7 +57,7 @@ def papers(
         author_splits: oodml: convert this pickle of the authors, for the images in --data.
         protocol: t3ar: measure adaptation on pacs, domainnet126 or visda in --data.
         pool: With --protocol: images to retrieve from.
-        method: With --protocol: source, bn, tent, shot, adacontrast, mcc, on_target, without, random or t3ar.
+        method: With --protocol: source, bn, tent, shot, adacontrast, mcc, without, random or t3ar.
         fraction: With --protocol: fractions of the target.
         neighbors: With --protocol: also t3ar with these numbers of neighbors.
         retriever: With --protocol: model that retrieves; the source model by default.
