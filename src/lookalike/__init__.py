@@ -36,6 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lookalike._version import __version__
+from lookalike.core.device import configure_openmp
 from lookalike.core.errors import LookalikeError
 from lookalike.core.imports import lazy_exports
 
@@ -84,4 +85,5 @@ __all__ = [
     "train",
 ]
 
+configure_openmp()
 __getattr__, __dir__ = lazy_exports(__name__)

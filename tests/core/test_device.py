@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,7 +53,72 @@ def test_threads_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(LookalikeError, match="LOOKALIKE_THREADS"):
             device.threads()
     monkeypatch.delenv("LOOKALIKE_THREADS")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5,2")
+    assert device.threads() == 5
+    monkeypatch.delenv("OMP_NUM_THREADS")
     assert device.threads() >= 1
+
+
+V1 = "12:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cpus"),
+    [
+        pytest.param("0::/\n", {"cpu.max": "200000 100000\n"}, 2, id="v2 container"),
+        pytest.param("0::/\n", {"cpu.max": "max 100000\n"}, 64, id="v2 without a limit"),
+        pytest.param("0::/a/b\n", {"a/cpu.max": "350000 100000", "a/b/cpu.max": "max 100000"}, 3, id="v2 parent"),
+        pytest.param("0::/a\n", {"a/cpu.max": "50000 100000"}, 1, id="v2 half a core"),
+        pytest.param(
+            V1, {"cpu,cpuacct/cpu.cfs_quota_us": "200000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 2, id="v1"
+        ),
+        pytest.param(
+            V1,
+            {"cpu/docker/ab/cpu.cfs_quota_us": "400000", "cpu/docker/ab/cpu.cfs_period_us": "100000"},
+            4,
+            id="v1 host",
+        ),
+        pytest.param(
+            V1, {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "cpu,cpuacct/cpu.cfs_period_us": "100000"}, 64, id="v1 no limit"
+        ),
+        pytest.param("1:name=systemd:/x\n0::/x\n", {"unified/x/cpu.max": "300000 100000"}, 3, id="hybrid"),
+        pytest.param("0::/\n", {}, 64, id="no controller"),
+    ],
+)
+def test_a_container_with_a_cpu_quota_does_not_start_a_thread_for_every_core_of_the_host(
+    groups: str, files: dict[str, str], cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in ("LOOKALIKE_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name)
+    quota = device.cpu_quota(tmp_path)
+    monkeypatch.setattr(device, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert device.threads() == cpus
+    device.configure_openmp()
+    assert os.environ.get("OMP_NUM_THREADS") == (None if cpus == 64 else str(cpus))
+
+
+def test_affinity_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOKALIKE_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(device, "cpu_quota", lambda: 8.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    assert device.threads() == 3
+
+
+@pytest.mark.parametrize("chosen", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
+def test_waiting_threads_spin_little_unless_the_user_says_so_also_in_subprocesses(chosen: dict[str, str]) -> None:
+    names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {k: v for k, v in os.environ.items() if k not in (*names, "OMP_WAIT_POLICY")} | chosen
+    show = f"import os; print([os.environ.get(n) for n in {names}])"
+    code = f"import lookalike, sys, subprocess; subprocess.run([sys.executable, '-c', {show!r}])"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    expected = [None, None] if "OMP_WAIT_POLICY" in chosen else [chosen.get("GOMP_SPINCOUNT", "1000"), "1"]
+    assert done.stdout.strip() == str(expected)
 
 
 def test_no_package_but_core_names_a_device() -> None:

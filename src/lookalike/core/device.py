@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 import os
 import platform
 from pathlib import Path
@@ -49,15 +52,71 @@ def resolve(name: str | torch.device = "auto") -> torch.device:
 
 
 def threads() -> int:
-    """Return how many threads a job may use: `LOOKALIKE_THREADS`, or the cores available to this process."""
+    """Return how many threads a job may use.
+
+    That is `LOOKALIKE_THREADS`, else `OMP_NUM_THREADS`, else the cores this process may run on, at most the CPU quota
+    of its container (`cpu_quota`).
+    """
     chosen = os.environ.get("LOOKALIKE_THREADS")
     if chosen:
         if not chosen.isdigit() or int(chosen) < 1:
             raise LookalikeError(f"LOOKALIKE_THREADS is `{chosen}`; it must be a whole number from 1 up.")
         return int(chosen)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    outer = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number for each nested level
+    if outer.isdigit() and int(outer) > 0:
+        return int(outer)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(cores, cpu_quota())))
+
+
+@functools.cache
+def cpu_quota(root: Path = Path("/")) -> float:
+    """Return the number of CPUs that the control groups of this process allow; infinity without a limit.
+
+    Args:
+        root: Root of the file system, of which `proc` and `sys` are read (cgroup version 1 and 2).
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return math.inf
+    limits = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in (
+            root / "sys/fs/cgroup" / name for name in ([controllers, "cpu"] if controllers else [".", "unified"])
+        ):
+            group = mount / path.lstrip("/")  # inside a container it may not be there; its parents hold the limit
+            limits += [_group_quota(place) for place in (group, *group.parents) if place.is_relative_to(mount)]
+    return min(limits)
+
+
+def _group_quota(group: Path) -> float:
+    """CPUs of one control group: quota over period."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):
+        return math.inf
+
+
+def configure_openmp() -> None:
+    """Set, before torch is loaded, how its OpenMP threads wait and how many there are, unless the user has.
+
+    By default a waiting thread spins for milliseconds and takes the core from other programs: two jobs on two cores
+    are then 3 to 25 times slower instead of 2. Subprocesses inherit the variables.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # GNU: iterations
+        os.environ.setdefault("KMP_BLOCKTIME", "1")  # Intel and LLVM: milliseconds
+    if cpu_quota() < (os.cpu_count() or 1) and "OMP_NUM_THREADS" not in os.environ:
+        with contextlib.suppress(LookalikeError):  # reported by the command that uses it
+            os.environ["OMP_NUM_THREADS"] = str(threads())
 
 
 def cpu_name() -> str:
