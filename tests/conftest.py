@@ -26,6 +26,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LOO
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_COLOR"] = "1"
+os.environ["LOOKALIKE_PROGRESS_SECONDS"] = "0"  # what is printed must not depend on the speed of the machine
 os.environ.pop("LOOKALIKE_DATA", None)
 # A job in the background of a shell ignores Ctrl-C, and so do its children; tests send it to theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)

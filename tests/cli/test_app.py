@@ -15,6 +15,7 @@ from tests.helpers import lookalike
 from lookalike._version import __version__
 from lookalike.cli import app
 from lookalike.cli.commands import PANELS
+from lookalike.cli.generate import STOPPED
 from lookalike.core.errors import Exit
 
 COMMANDS = [name for names in PANELS.values() for name in names]
@@ -106,7 +107,7 @@ sys.exit(app.run(["cache", "ls"]))
 """
 
 
-def interrupted(body: str, strikes: int) -> tuple[int, str]:
+def interrupted(body: str, strikes: int, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW.format(body=body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -114,15 +115,22 @@ def interrupted(body: str, strikes: int) -> tuple[int, str]:
     process.stdout.readline()
     time.sleep(0.3)  # it is on its way from the print to the work
     for _ in range(strikes):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         time.sleep(0.3)
     _, err = process.communicate(timeout=20)
     return process.returncode, err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
-def test_ctrl_c_stops_with_a_sentence() -> None:
-    assert interrupted("time.sleep(60)", 1) == (130, app.STOPPED + "\n")
+def test_ctrl_c_and_sigterm_stop_with_a_single_line() -> None:
+    start_time = time.monotonic()
+    assert interrupted("time.sleep(60)", 1) == (130, STOPPED + "\n")
+    assert interrupted("time.sleep(60)", 1, signal.SIGTERM) == (143, STOPPED + "\n")
+    assert interrupted("try: time.sleep(60)\n    except KeyboardInterrupt as e: raise type(e)('Stopped at 3.')", 1) == (
+        130,
+        "Stopped at 3.\n",
+    )
+    assert time.monotonic() - start_time < 10
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")

@@ -19,5 +19,13 @@ def test_choose_gives_the_name_back_or_a_sentence() -> None:
 
 
 def test_exit_codes_are_what_the_documents_promise() -> None:
-    assert {e.name: int(e) for e in Exit} == {"OK": 0, "BUG": 1, "USER": 2, "BUSY": 3, "FAILED": 4, "STOPPED": 130}
+    assert {e.name: int(e) for e in Exit} == {
+        "OK": 0,
+        "BUG": 1,
+        "USER": 2,
+        "BUSY": 3,
+        "FAILED": 4,
+        "STOPPED": 130,
+        "TERMINATED": 143,
+    }
     assert LookalikeError("x").exit_code == 2

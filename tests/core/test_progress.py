@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from lookalike.core import progress
+from lookalike.core.errors import LookalikeError
 
 
 class Terminal(io.StringIO):
@@ -30,13 +35,38 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return stream
 
 
-def test_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal: Terminal, clock: list[float]) -> None:
     with progress.Progress("Embedding", 200) as bar:
-        bar.last = -1.0
         bar.advance(50)
         assert "Embedding ━━━━━━────" in terminal.getvalue()
-        assert "50/200" in terminal.getvalue() and "left" in terminal.getvalue()
+        assert "50/200" in terminal.getvalue() and "left" not in terminal.getvalue()
+        clock[0] += 5
+        bar.advance(50)
+        assert "100/200  10/s  0:10 left" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_the_estimate_leaves_out_the_warm_up_and_what_was_done_before(clock: list[float]) -> None:
+    bar = progress.Progress("Training", 400)
+    bar.done = 300  # resumed
+    clock[0] += 40  # the first step compiles, loads, fills caches
+    bar.advance()
+    assert bar.text() == "Training 301/400"
+    for _ in range(9):
+        clock[0] += 0.5
+        bar.advance()
+    assert bar.text() == "Training 310/400  2.0/s  0:45 left"
+    for _ in range(30):  # another program has the machine
+        clock[0] += 20
+        bar.advance()
+    assert bar.text() == "Training 340/400  20 s each  20:00 left"
 
 
 def test_plain_signs_where_the_terminal_is_not_utf8(terminal: Terminal) -> None:
@@ -47,7 +77,7 @@ def test_plain_signs_where_the_terminal_is_not_utf8(terminal: Terminal) -> None:
     bar.text().encode("ascii")
 
 
-def test_silence_when_not_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_silence_for_a_short_stage_when_not_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress.track(range(5), "Counting")) == list(range(5))
     out = capsys.readouterr()
     assert (out.out, out.err) == ("", "")
@@ -59,10 +89,38 @@ def test_dumb_terminals_get_no_bar(terminal: Terminal, monkeypatch: pytest.Monke
     assert terminal.getvalue() == ""
 
 
-def test_verbose_gives_lines_not_bars(capsys: pytest.CaptureFixture[str]) -> None:
-    progress.set_level(2)
-    list(progress.track(range(5), "Counting"))
-    assert capsys.readouterr().err.startswith("Counting 5/5")
+LONG_JOB = """
+import time
+from lookalike.core.progress import Progress, track
+list(track(range(5), "Short"))
+with Progress("Waiting"):
+    time.sleep(0.5)
+with Progress("Embedding", 4) as bar:
+    for _ in range(4):
+        time.sleep(0.4)
+        bar.advance(note="loss 0.5")
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0.2", "0"])
+def test_off_a_terminal_a_long_stage_gives_lines_at_its_start_in_between_and_at_its_end(seconds: str) -> None:
+    environment = {**os.environ, "LOOKALIKE_PROGRESS_SECONDS": seconds}
+    done = subprocess.run([sys.executable, "-c", LONG_JOB], env=environment, capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    if seconds == "0":
+        assert lines == []
+        return
+    assert lines[0] == "Waiting 0" and lines.index("Embedding 0/4") > 0, "also where nothing advances"
+    assert not any(line.startswith("Short") for line in lines)
+    assert re.fullmatch(r"Embedding 4/4  \d\.\d/s  took 0:01", lines[-1])
+    between = [line for line in lines if re.fullmatch(r"Embedding [1-3]/4(  \d\.\d/s  0:0\d left)?  loss 0\.5", line)]
+    assert 4 <= len(between) <= 8 and any("left" in line for line in between)
+
+
+def test_a_wrong_interval_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOKALIKE_PROGRESS_SECONDS", "often")
+    with pytest.raises(LookalikeError, match="LOOKALIKE_PROGRESS_SECONDS is `often`"):
+        progress.Progress("Embedding")
 
 
 def test_levels_of_saying(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,11 +141,13 @@ def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_p
     assert bool(state["method"]) == (name in ("proxy_anchor", "norm_softmax")), "the proxies too"
 
 
-def test_ctrl_c_saves_says_so_and_loses_nothing(whole, folder, tiny, tmp_path):
-    Remembering.strike = (6, signal.SIGINT, 1)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.STOPPED), (signal.SIGTERM, Exit.TERMINATED)])
+def test_a_signal_saves_says_so_and_loses_nothing(number, code, whole, folder, tiny, tmp_path):
+    Remembering.strike = (6, number, 1)
     with pytest.raises(LookalikeError, match=r"Stopped at step 6 of 12; nothing is lost") as caught:
         train(data=folder, model=tiny, out=tmp_path / "run", method="remembering", settings=settings_of("cached"))
-    assert caught.value.exit_code == Exit.STOPPED
+    assert caught.value.exit_code == code
+    assert str(caught.value).endswith(f"lookalike train --resume {tmp_path / 'run'}")
     assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")["step"] == 6
     Remembering.strike = None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -10,12 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from lookalike.cli.commands import COMMANDS, GROUPS, PANELS
-from lookalike.cli.generate import Command, build, read_summary
+from lookalike.cli.generate import STOPPED, Command, build, read_summary
 from lookalike.cli.usage_errors import UsageError, message
 from lookalike.core.errors import Exit, LookalikeError
-from lookalike.core.interrupts import exit_on_second_interrupt
-
-STOPPED = "Stopped. Finished work is kept; run the same command to continue."
+from lookalike.core.interrupts import command_signals
 
 
 class Group(typer.core.TyperGroup):
@@ -130,11 +128,11 @@ def run_command(function: str, arguments: Mapping[str, str], name: str, words: S
 
 
 def _run(command: Any, words: Sequence[str], name: str) -> int:
-    with exit_on_second_interrupt():
+    with command_signals():
         try:
             code = command.main(list(words), prog_name=name, standalone_mode=False)
             sys.stdout.flush()
-            if code == Exit.STOPPED:  # how typer reports Ctrl-C
+            if code == Exit.STOPPED:  # how typer reports Ctrl-C while it reads the words
                 raise KeyboardInterrupt
         except UsageError as error:
             return _fail(message(error, name), Exit.USER)

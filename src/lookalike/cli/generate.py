@@ -20,10 +20,12 @@ import typer
 
 from lookalike.cli.completion import completer
 from lookalike.cli.output import Answer, present
+from lookalike.core.interrupts import Stopped, Terminated
 
 SOURCE = Path(__file__).resolve().parents[2]
 HIDDEN = ("progress",)
 """Parameters that only Python callers set; on the command line progress is always shown."""
+STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 SETTINGS = "settings"
 """Mappings of this name are given as `--set NAME=VALUE`."""
 
@@ -223,7 +225,10 @@ def build(name: str, command: Command) -> Any:
                 result = function(**given, **hidden)
             return result if isinstance(result, Answer) else command.show(result, options) if command.show else None
 
-        present(answer, as_json=as_json, quiet=quiet, verbose=verbose)
+        try:
+            present(answer, as_json=as_json, quiet=quiet, verbose=verbose)
+        except KeyboardInterrupt as error:  # typer would drop its message
+            raise Stopped(str(error) or STOPPED, terminated=isinstance(error, Terminated)) from None
 
     run.__doc__ = signature.description
     run.__signature__ = inspect.Signature(parsed)  # type: ignore[attr-defined]

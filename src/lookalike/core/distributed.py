@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import write_json
+from lookalike.core.interrupts import Terminated
 
 if TYPE_CHECKING:
     import torch
@@ -291,19 +292,20 @@ def _start(folder: str, number: int, count: int, environment: dict[str, str]) ->
 
 
 def _watch(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for all; a failed one ends the rest after a moment. Ctrl-C is passed on once, the second one ends us."""
+    """Wait for all; a failed one ends the rest after a moment. A signal is passed on once, the second one ends us."""
     failed_at: float | None = None
     forwarded = False
     while any(child.poll() is None for child in children):
         try:
             time.sleep(0.05)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if forwarded:
                 raise
             forwarded = True
+            number = signal.SIGTERM if isinstance(error, Terminated) or os.name == "nt" else signal.SIGINT
             for child in children:
                 with contextlib.suppress(ProcessLookupError):
-                    child.send_signal(signal.SIGINT) if os.name != "nt" else child.terminate()
+                    child.send_signal(number)
         if any(child.poll() for child in children):
             failed_at = failed_at or time.monotonic()
             if time.monotonic() - failed_at > 5:

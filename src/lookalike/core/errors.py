@@ -16,6 +16,7 @@ class Exit(IntEnum):
     BUSY = 3  # the machine is in use by other processes (benchmarks)
     FAILED = 4  # the command ran, but a check failed (doctor: a required part is missing)
     STOPPED = 130  # Ctrl-C
+    TERMINATED = 143  # SIGTERM
 
 
 class LookalikeError(Exception):

@@ -1,4 +1,4 @@
-"""Ctrl-C: held back inside libraries that would swallow it, taken as a request to stop, or enforced."""
+"""Ctrl-C and SIGTERM: held back inside libraries that would swallow them, taken as a request to stop, or enforced."""
 
 from __future__ import annotations
 
@@ -7,69 +7,104 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lookalike.core.errors import Exit, LookalikeError
 
 _GRACE_SECONDS = 5.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised in the main thread like Ctrl-C."""
 
 
 class Stopped(LookalikeError):
-    """Work that was stopped by Ctrl-C in an orderly way; the message says how to continue it."""
+    """Work that was stopped by a signal in an orderly way; the message says how to continue it.
 
-    exit_code = Exit.STOPPED
+    Args:
+        message: The message.
+        terminated: Whether the signal was SIGTERM; it decides the exit code.
+    """
+
+    def __init__(self, message: str, *, terminated: bool = False) -> None:
+        super().__init__(message)
+        self.exit_code = Exit.TERMINATED if terminated else Exit.STOPPED
+
+
+class StopRequest(threading.Event):
+    """Set by the first Ctrl-C or SIGTERM; `terminated` says which."""
+
+    terminated = False
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+@contextlib.contextmanager
+def _handlers(handle: Callable[[int, Any], None], numbers: tuple[int, ...] = _SIGNALS) -> Iterator[dict[int, Any]]:
+    """Install a handler for the block; yields the handlers before it."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()  # only it may handle signals
 
 
 @contextlib.contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Hold back Ctrl-C until the end of the block and raise it there, however the block ended.
+    """Hold back Ctrl-C and SIGTERM until the end of the block and raise them there, however the block ended.
 
     C++ code that calls back into Python takes a KeyboardInterrupt for any other failure and continues without
-    it. Does nothing outside the main thread, or where another handler of SIGINT is installed.
+    it. Does nothing outside the main thread, or where another handler is installed.
     """
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or not ours:
-        yield
-        return
-    interrupted = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    raising = (signal.default_int_handler, _terminate)
+    numbers = tuple(n for n in _SIGNALS if signal.getsignal(n) in raising) if _in_main_thread() else ()
+    arrived: list[int] = []
     try:
-        yield
+        with _handlers(lambda number, _: arrived.append(number), numbers):
+            yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if interrupted.is_set():
-            raise KeyboardInterrupt
+        if arrived:
+            raise Terminated if signal.SIGTERM in arrived else KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C sets, so that a training step can end; the second ends at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # only the main thread may handle signals
+def stop_on_interrupt() -> Iterator[StopRequest]:
+    """Yield an event that the first Ctrl-C or SIGTERM sets, so that a step can end; the second ends at once."""
+    request = StopRequest()
+    if not _in_main_thread():
+        yield request
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: Any) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
+        request.terminated = number == signal.SIGTERM
+        request.set()
+        for other, handler in before.items():
+            fallback = signal.default_int_handler if other == signal.SIGINT else _terminate
+            signal.signal(other, handler if callable(handler) else fallback)
 
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with _handlers(handle) as before:
+        yield request
 
 
 @contextlib.contextmanager
-def exit_on_second_interrupt() -> Iterator[None]:
-    """End the process at the second Ctrl-C, even if the main thread never returns to Python.
+def command_signals() -> Iterator[None]:
+    """Raise `Terminated` at SIGTERM, and end the process at the second signal even if the main thread never returns.
 
-    The first one raises KeyboardInterrupt as usual. The C signal handler writes a byte for each signal at
+    The first Ctrl-C raises KeyboardInterrupt as usual. The C signal handler writes a byte for each signal at
     once, so a thread that reads these bytes sees the second one while the main thread is in a long operation.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
     reader, writer = socket.socketpair()
@@ -80,16 +115,17 @@ def exit_on_second_interrupt() -> Iterator[None]:
     def watch() -> None:
         count = 0
         while data := reader.recv(16):
-            count += data.count(signal.SIGINT)
+            count += sum(data.count(number) for number in _SIGNALS)
             # A server that counts interrupts itself gets a moment to shut down.
             grace = 0 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else _GRACE_SECONDS
             if count >= 2 and not finished.wait(grace):
                 os.write(2, b"\nEnded at once.\n")
-                os._exit(Exit.STOPPED)
+                os._exit(Exit.TERMINATED if signal.SIGTERM in data else Exit.STOPPED)
 
-    threading.Thread(target=watch, name="ctrl-c", daemon=True).start()
+    threading.Thread(target=watch, name="signals", daemon=True).start()
     try:
-        yield
+        with _handlers(_terminate, (signal.SIGTERM,)):
+            yield
     finally:
         finished.set()
         signal.set_wakeup_fd(before)

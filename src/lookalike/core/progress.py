@@ -1,14 +1,18 @@
-"""Messages and progress on stderr: a bar on a terminal, nothing elsewhere (a line every ten seconds with -v)."""
+"""Messages and progress on stderr: a bar on a terminal, elsewhere plain lines, one every 15 seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from typing import TextIO, TypeVar
+
+from lookalike.core.errors import LookalikeError
 
 T = TypeVar("T")
 
@@ -77,7 +81,10 @@ def progress_listener(listener: Callable[[Progress], None]) -> Iterator[None]:
 
 
 class Progress:
-    """A progress bar.
+    """Progress of one stage of a job: a bar on a terminal, plain lines elsewhere.
+
+    Off a terminal a stage that lasts for more than a second prints a line when it starts, one every
+    `LOOKALIKE_PROGRESS_SECONDS` (15; 0 for none), and one when it ends.
 
     Args:
         what: What is being done ("Embedding").
@@ -95,58 +102,102 @@ class Progress:
     def __init__(self, what: str, total: int | None = None, *, shown: bool = True) -> None:
         self.what, self.total, self.done, self.note = what, total, 0, ""
         self.stream = sys.stderr
-        self.bar = shown and _LEVEL >= 1 and _terminal(self.stream)
-        self.lines = shown and _LEVEL >= 2 and not self.bar
-        self.start = time.monotonic()
-        self.last = self.start if self.lines else 0.0
+        shown = shown and _LEVEL >= 1
+        self.bar = shown and _terminal(self.stream)
+        self.seconds = _line_seconds() if shown and not self.bar else 0.0
+        self.start, self.last, self.first = time.monotonic(), 0.0, 0
+        self._counts: deque[tuple[float, int]] = deque()  # time and steps done, of the last minute
+        self._ended = threading.Event()
+        self._lines: threading.Thread | None = None
 
     def __enter__(self) -> Progress:
         self._tell()
+        if self.seconds:
+            self._lines = threading.Thread(target=self._write_lines, name="progress", daemon=True)
+            self._lines.start()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self.bar:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
-        elif self.lines:
-            self._write_line()
+        elif self._lines is not None:
+            self._ended.set()
+            self._lines.join()
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        now = time.monotonic()
+        if not self._counts:
+            self.first = self.done  # a resumed stage does not start at 0
         self.done += count
         self.note = note or self.note
+        if not self._counts or now - self._counts[-1][0] >= 1:
+            self._counts.append((now, self.done))
+            while len(self._counts) > 2 and self._counts[0][0] < now - 60:
+                self._counts.popleft()
         self._tell()
-        now = time.monotonic()
         if self.bar and now - self.last >= 0.1:
             self.last = now
             self.stream.write("\r\x1b[K" + self.text())
             self.stream.flush()
-        elif self.lines and now - self.last >= 10:
-            self.last = now
-            self._write_line()
 
     def _tell(self) -> None:
         if listener := _LISTENER.get():
             listener(self)
 
-    def _write_line(self) -> None:
-        print(self.text(), file=self.stream, flush=True)
+    def _write_lines(self) -> None:
+        """Write the lines, in a thread of its own: also if a single step takes minutes."""
+        if self._ended.wait(min(1.0, self.seconds)):
+            return
+        self._write_line(self.text())
+        while not self._ended.wait(self.seconds):
+            self._write_line(self.text())
+        passed = time.monotonic() - self.start
+        rate = f"  {_speed((self.done - self.first) / passed)}" if self.done > self.first else ""
+        self._write_line(f"{self._count()}{rate}  took {_span(passed)}")
+
+    def _write_line(self, text: str) -> None:
+        self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def _count(self) -> str:
+        return f"{self.what} {self.done:,}" + (f"/{self.total:,}" if self.total else "")
+
+    def rate(self) -> float | None:
+        """Steps a second over the last minute; None before the first step, which warms up, and a second after it."""
+        if not self._counts:
+            return None
+        passed, steps = time.monotonic() - self._counts[0][0], self.done - self._counts[0][1]
+        return steps / passed if steps and passed >= 1 else None
 
     def text(self) -> str:
-        passed = max(time.monotonic() - self.start, 1e-9)
-        rate = self.done / passed
-        speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+        rate = self.rate()
+        speed = f"  {_speed(rate)}" if rate else ""
+        left = f"  {_span((self.total - self.done) / rate)} left" if rate and self.total else ""
         tail = f"  {self.note}" if self.note else ""
-        if not self.total:
-            return f"{self.what} {self.done:,}  {speed}{tail}"
-        fraction = min(self.done / self.total, 1.0)
-        left = f"  {_span((self.total - self.done) / rate)} left" if self.done else ""
-        bar = ""
-        if self.bar:
-            width = 24
-            unicode = (self.stream.encoding or "").lower().replace("-", "") == "utf8"
-            full, rest = ("━", "─") if unicode else ("#", "-")
-            bar = full * int(fraction * width) + rest * (width - int(fraction * width)) + " "
-        return f"{self.what} {bar}{self.done:,}/{self.total:,}  {speed}{left}{tail}"
+        if not self.bar or not self.total:
+            return f"{self._count()}{speed}{left}{tail}"
+        width = 24
+        full = int(min(self.done / self.total, 1.0) * width)
+        unicode = (self.stream.encoding or "").lower().replace("-", "") == "utf8"
+        filled, rest = ("━", "─") if unicode else ("#", "-")
+        bar = filled * full + rest * (width - full)
+        return f"{self.what} {bar} {self.done:,}/{self.total:,}{speed}{left}{tail}"
+
+
+def _speed(rate: float) -> str:
+    if rate < 0.1:
+        return f"{1 / rate:,.0f} s each"
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+
+
+def _line_seconds() -> float:
+    """Seconds between two lines of a stage off a terminal."""
+    chosen = os.environ.get("LOOKALIKE_PROGRESS_SECONDS", "15")
+    try:
+        return max(float(chosen), 0.0)
+    except ValueError:
+        raise LookalikeError(f"LOOKALIKE_PROGRESS_SECONDS is `{chosen}`; it must be a number of seconds.") from None
 
 
 def track(items: Iterable[T], what: str, total: int | None = None, *, shown: bool = True) -> Iterator[T]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
+from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, stages
 from lookalike.models.fingerprint import Snapshot, tensor_bytes
@@ -319,7 +320,7 @@ class Embedder(nn.Module):
         runtime: str = "auto",
         precision: str = "f32",
         on_error: str = "raise",
-        progress: bool = False,
+        progress: bool | Progress = False,
     ) -> Any:
         """Compute the unit vectors of images.
 
@@ -331,7 +332,7 @@ class Embedder(nn.Module):
             precision: ``"f32"``, or ``"bf16"``: about twice as fast where the CPU supports it, but similarities change
                 by up to 0.005; do not mix such vectors with f32 ones.
             on_error: ``"raise"`` at the first unreadable image, or ``"skip"`` unreadable images.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar, or a bar of the caller's to advance.
 
         Returns:
             float32 vectors ``(N, dim)`` in the order of the images, or ``(dim,)`` for a single image. With
@@ -359,7 +360,7 @@ class Embedder(nn.Module):
         runtime: str = "auto",
         precision: str = "f32",
         on_error: str = "raise",
-        progress: bool = False,
+        progress: bool | Progress = False,
     ) -> Any:
         """Compute features below the head: pooled features (not normalized), or the output of a stage (float16).
 

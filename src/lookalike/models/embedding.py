@@ -168,10 +168,10 @@ def _blocks(
     with Progress("Embedding", len(table), shown=progress) as bar:
         for start in range(0, len(table), BLOCK):
             indices = np.arange(start, min(start + BLOCK, len(table)))
-            output = model.encode(table.take(indices), on_error=on_error, **options)
+            output = model.encode(table.take(indices), on_error=on_error, progress=bar, **options)
             rows, skipped = output if on_error == "skip" else (output, [])
             failures += [Failure(start + failure.index, failure.name, failure.reason) for failure in skipped]
-            bar.advance(len(indices))
+            bar.advance(len(skipped))
             yield np.delete(indices, [failure.index for failure in skipped]), rows
 
 

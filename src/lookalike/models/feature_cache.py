@@ -120,6 +120,7 @@ def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, vie
                     view=view,
                     seed=seeds.derive(key["seed"], "view", number, start),
                     runtime=key["runtime"],
+                    progress=bar,
                 )
                 if out is None:
                     shape = (len(views), count, *block.shape[1:])
@@ -127,7 +128,6 @@ def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, vie
                     out = np.lib.format.open_memmap(part / "features.npy", "w+", block.dtype, shape)
                     reserve_space(part / "features.npy", (part / "features.npy").stat().st_size)
                 out[number, start : start + len(block)] = block
-                bar.advance(len(block))
         assert out is not None
         out.flush()
         write_json(part / "info.json", stamp("cache", {"key": key, "name": table.name}))

@@ -15,7 +15,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, require_space, write_text
-from lookalike.core.progress import Progress, say
+from lookalike.core.progress import Progress
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
 from lookalike.store import row_bytes
@@ -317,9 +317,9 @@ class IndexUpdate:
         start = time.monotonic()
         try:
             contents = self._embed()
-        except KeyboardInterrupt:
-            say(f"Stopped. {writer.store.count():,} images are indexed; run the same command to continue.")
-            raise
+        except KeyboardInterrupt as error:
+            count = writer.store.count()
+            raise type(error)(f"Stopped. {count:,} images are indexed; run the same command to continue.") from None
         if result.new + result.changed:
             result.images_per_second = (result.new + result.changed) / max(time.monotonic() - start, 1e-9)
         writer.store.delete(self.changes.gone)

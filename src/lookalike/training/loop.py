@@ -207,7 +207,8 @@ class Loop:
                         self._save()
                         raise Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
-                            f"Continue with: lookalike {self.method.command} --resume {self.run_folder.path}"
+                            f"Continue with: lookalike {self.method.command} --resume {self.run_folder.path}",
+                            terminated=stopped.terminated,
                         )
         done.finished = True
         return done

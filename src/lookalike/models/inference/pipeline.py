@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +43,7 @@ def encode(
     runtime: str = "auto",
     precision: str = "f32",
     on_error: str = "raise",
-    progress: bool = False,
+    progress: bool | Progress = False,
     view: Any = None,
     seed: int = 0,
 ) -> Any:
@@ -58,7 +59,11 @@ def encode(
     parts: list[np.ndarray] = []
     output: np.ndarray | None = None  # allocated once where the number of images is known
     done = 0
-    with Progress("Embedding", source.count, shown=progress) as bar:
+    if isinstance(progress, Progress):
+        shown: contextlib.AbstractContextManager[Progress] = contextlib.nullcontext(progress)
+    else:
+        shown = Progress("Embedding", source.count, shown=progress)
+    with shown as bar:
         for rows in engine.run(loader.batches(source.items, batch_size)):
             if source.count is not None and output is None:
                 output = np.empty((source.count, *rows.shape[1:]), rows.dtype)
