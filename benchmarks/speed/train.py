@@ -42,7 +42,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         figures["two_jobs"] = slowdown = two_jobs(Path(home))
         bars += [
             Bar(f"Two jobs at once: {stage}, over one alone", slowdown[stage], TWO_JOBS, "lower")
-            for stage in ("prepare", "train", "measure")
+            for stage in ("check", "features", "train", "measure")
         ]
     return figures, bars
 

@@ -113,6 +113,7 @@ def test_the_demo_ends_with_the_search_and_what_to_do_next(cli, called: dict[str
     assert lines[0] == "$ lookalike search q.jpg --index i"
     assert lines[1] == "  three"
     assert lines[-1] == "Look     lookalike serve x"
+    assert "Time       check 9 s, features 2 min, train 41 s, measure 3 s, report 2 s" in lines
     assert len(lines) <= 12
 
 
@@ -173,7 +174,7 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
         "steps": 400,
         "best_step": 350,
         "images": {"train": 1680, "validation": 240, "test": 720},
-        "seconds": {"prepare": 9.0, "train": 41.2, "measure": 3.0},
+        "seconds": {"check": 9.0, "features": 150.0, "train": 41.2, "measure": 3.0, "report": 2.0},
         "selected": "trained",
         "verdict": "Training helped.",
         "measured": {n: {"recall@1": {"value": v}} for n, v in (("starting model", 0.642), ("trained", 0.721))},
@@ -184,6 +185,7 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(vars(lookalike), "train", lambda **options: run)
     lines = cli("train", "d").out.splitlines()
     assert "Recall@1   starting model 0.642  trained 0.721  +7.9 (6.1 to 9.6)" in lines
+    assert "Time       check 9 s, features 2 min, train 41 s, measure 3 s, report 2 s" in lines
     assert len(lines) <= 12
     assert lines[-1] == "Next       lookalike index FOLDER --model runs/a"
     assert cli("train", "d", "--json").json["selected"] == "trained"

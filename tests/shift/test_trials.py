@@ -15,6 +15,8 @@ from lookalike.methods.diva import DiVA
 from lookalike.shift import experiment, few_shot, trials
 from lookalike.shift.make_splits import split_features
 from lookalike.shift.split_set import Split, SplitSet
+from lookalike.training import loop
+from lookalike.training.loop import Loop
 from lookalike.training.source import CachedSource, Rows
 
 REFERENCE = {"name": "made up", "weights": "0", "preprocess": {}}
@@ -215,3 +217,27 @@ def test_runs_end_to_end(images, tiny, tmp_path):
     chosen = {"methods": ["ms"], "seeds": 1, "steps": 2, "count": 3, "only": [1, 2], "processes": 1, "report": False}
     done = shift.run(data=images, models=[str(tiny)], out=tmp_path / "run", settings=settings, **chosen)
     assert {row["steps"] for row in done.result["rows"] if row["method"] == "ms"} == {2}
+
+
+def test_a_killed_training_goes_on_from_its_checkpoint(images, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
+    chosen = {"methods": ["ms"], "seeds": 1, "steps": 6, "count": 3, "only": [1, 2], "processes": 1, "report": False}
+    options = {"data": images, "models": [str(tiny)], "settings": SMALL, **chosen}
+    whole = shift.run(**options, out=tmp_path / "whole")
+    taken, own = [], Loop.take_step
+
+    def strike(self, step):
+        taken.append(step)
+        if len(taken) == 5:
+            raise ZeroDivisionError
+        return own(self, step)
+
+    monkeypatch.setattr(Loop, "take_step", strike)
+    with pytest.raises(ZeroDivisionError):
+        shift.run(**options, out=tmp_path / "run")
+    assert list((tmp_path / "run" / "unfinished").iterdir())
+    done = shift.run(resume=tmp_path / "run", processes=1, report=False)
+    assert taken == [1, 2, 3, 4, 5, 5, 6, 1, 2, 3, 4, 5, 6]
+    scores = [[{**row, "seconds": None} for row in run.result["rows"]] for run in (whole, done)]
+    assert scores[0] == scores[1]
+    assert not list((tmp_path / "run" / "unfinished").iterdir())

@@ -20,7 +20,7 @@ from lookalike.core import distributed
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training import checkpoint, runner, train
+from lookalike.training import checkpoint, loop, runner, train
 from lookalike.training.loop import Loop
 
 MODES = {
@@ -123,7 +123,7 @@ def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_p
     settings = merge(settings_of(mode), {"steps": 8})
     options = {"data": folder, "model": tiny, "method": name, "settings": settings, "report": False}
     whole = train(**options, out=tmp_path / "whole")
-    own = Loop._step
+    own = Loop.take_step
 
     def strike(self, step):
         if step == 7:
@@ -131,7 +131,7 @@ def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_p
         return own(self, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", strike)
+        patch.setattr(Loop, "take_step", strike)
         with pytest.raises(Killed):
             train(**options, out=tmp_path / "run")
     assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")["step"] == 4
@@ -139,6 +139,31 @@ def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_p
     state = checkpoint.read(whole.checkpoints / "last.pt")
     assert state["model"] and state["optimizer"]["state"], "there is something to compare"
     assert bool(state["method"]) == (name in ("proxy_anchor", "norm_softmax")), "the proxies too"
+
+
+def kill_at(patch, number):
+    own = Loop.take_step
+
+    def strike(self, step):
+        if step == number:
+            raise Killed
+        return own(self, step)
+
+    patch.setattr(Loop, "take_step", strike)
+
+
+def test_checkpoints_are_written_by_time_and_resume_says_where_it_goes_on(folder, tiny, tmp_path, monkeypatch, capsys):
+    settings = merge(settings_of("cached"), {"evaluate_every": 12})
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
+    options = {"data": folder, "model": tiny, "method": "supcon", "settings": settings, "report": False}
+    whole = train(**options, out=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        kill_at(patch, 7)
+        with pytest.raises(Killed):
+            train(**options, out=tmp_path / "run")
+    capsys.readouterr()
+    assert_same(train(resume=tmp_path / "run", report=False), whole)
+    assert capsys.readouterr().err.splitlines()[0] == "Resuming at step 6 of 12."
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.STOPPED), (signal.SIGTERM, Exit.TERMINATED)])
@@ -187,7 +212,7 @@ def test_two_processes_train_what_one_does(pair, folder, tiny, tmp_path):
 
 def waiting(folder: str) -> dict:
     """What each of the processes does, but in step 6 it waits until Ctrl-C has reached it."""
-    own = Loop._step
+    own = Loop.take_step
 
     def step_of(self, step):
         if step == 6:
@@ -197,7 +222,7 @@ def waiting(folder: str) -> dict:
                 time.sleep(0.01)
         return own(self, step)
 
-    Loop._step = step_of
+    Loop.take_step = step_of
     return runner.fit_in_process(folder)
 
 

@@ -44,7 +44,7 @@ class Struck(Exception):
 @pytest.mark.parametrize("mode", ["cached", pytest.param("end_to_end", marks=pytest.mark.slow)])
 def test_a_broken_run_ends_with_the_same_bits(method, mode, folder, tiny, tmp_path, monkeypatch):
     whole = run(folder, tiny, tmp_path / "whole", method, mode)
-    own = Loop._step
+    own = Loop.take_step
 
     def strike(self, step):
         if step == 5:
@@ -52,7 +52,7 @@ def test_a_broken_run_ends_with_the_same_bits(method, mode, folder, tiny, tmp_pa
         return own(self, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", strike)
+        patch.setattr(Loop, "take_step", strike)
         with pytest.raises(Struck):
             run(folder, tiny, tmp_path / "broken", method, mode)
     broken = train(resume=tmp_path / "broken", report=False)

@@ -14,6 +14,7 @@ from tests.training.conftest import SMALL
 from tests.training.methods import Remembering
 
 from lookalike import methods
+from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import merge
 from lookalike.models import Embedder
@@ -110,6 +111,25 @@ def test_a_dry_run_does_nothing(folder, tiny, tmp_path):
     assert "96" not in plan.facts["training"]
     assert "supcon" in str(plan)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("mode", ["cached", "end_to_end"])
+def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_two(mode, tiny, tmp_path):
+    images = helpers.make_images(tmp_path / "many", classes=40, images=12, width=80, height=60)
+    settings = {**SMALL, "views": {"mode": mode}, "steps": 60, "evaluate_every": 60}
+    settings["sampler"] = {"classes_per_batch": 12, "images_per_class": 4}
+    ratios = []
+    for attempt in range(3):  # another program may take the processor in between
+        plan = train(data=images, model=tiny, settings=settings, dry_run=True, report=False)
+        with folders.temporary_cache():
+            done = train(data=images, model=tiny, settings=settings, report=False, out=tmp_path / f"run-{attempt}")
+        seconds = done.result["seconds"]
+        assert list(seconds) == [*plan.seconds, "report"] == ["check", "features", "train", "measure", "report"]
+        assert all(f"{name} " in plan.facts["time"] for name in plan.seconds)
+        ratios.append(sum(plan.seconds.values()) / (sum(seconds.values()) - seconds["report"]))
+        if 0.5 <= ratios[-1] <= 2:
+            return
+    pytest.fail(f"the estimate is off by {ratios}")
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(folder, tiny, tmp_path):

@@ -116,6 +116,7 @@ def _purge(function: Callable[..., Any], options: Options) -> Answer:
 def _train(done: Any, options: Options) -> Answer:
     """What was trained on what, how good it became, and which model the run ends with."""
     from lookalike.core.run import Run
+    from lookalike.training.estimate import describe_stages
 
     if not isinstance(done, Run):  # the plan of a dry run
         return Answer(done, str(done).splitlines(), always=True)
@@ -125,12 +126,12 @@ def _train(done: Any, options: Options) -> Answer:
     change = next((scores["recall@1"] for scores in changes.values()), None)
     if change:
         values.append(interval(change["difference"], change["low"], change["high"], points=True))
-    seconds = result["seconds"]["train"]
-    how = f"{result['method']}, {result['steps']:,} steps in {seconds:.0f} s, best at {result['best_step']:,}"
+    how = f"{result['method']}, {result['steps']:,} steps, best at {result['best_step']:,}"
     lines = rows(
         [
             ("Images", ", ".join(f"{count:,} {name}" for name, count in result["images"].items())),
             ("Model", f"{result['model']}, {how}"),
+            ("Time", describe_stages(result["seconds"])),
             ("Recall@1", "  ".join(values)),
             ("Verdict", result["verdict"]),
             ("Saved", f"{result['selected']}, in {link(path / 'model')}"),

@@ -6,7 +6,9 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -24,8 +26,24 @@ def home() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_data_dir("lookalike", False))
 
 
+_TEMPORARY: list[Path] = []
+
+
+@contextlib.contextmanager
+def temporary_cache() -> Iterator[None]:
+    """Use an empty cache for the block, and delete it."""
+    with tempfile.TemporaryDirectory(prefix="lookalike-cache-") as folder:
+        _TEMPORARY.append(Path(folder))
+        try:
+            yield
+        finally:
+            _TEMPORARY.pop()
+
+
 def cache_home() -> Path:
     """Return the folder of all caches: below `LOOKALIKE_HOME`, or the platform's user cache folder."""
+    if _TEMPORARY:
+        return _TEMPORARY[-1]
     chosen = os.environ.get("LOOKALIKE_HOME")
     if chosen:
         return Path(chosen).expanduser().absolute() / "cache"

@@ -112,6 +112,9 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._tell()
+        if self.bar:
+            self.stream.write(self.text())
+            self.stream.flush()
         if self.seconds:
             self._lines = threading.Thread(target=self._write_lines, name="progress", daemon=True)
             self._lines.start()
@@ -161,7 +164,9 @@ class Progress:
         self.stream.flush()
 
     def _count(self) -> str:
-        return f"{self.what} {self.done:,}" + (f"/{self.total:,}" if self.total else "")
+        if not self.total:
+            return f"{self.what} {self.done:,}" if self.done else self.what
+        return f"{self.what} {self.done:,}/{self.total:,}"
 
     def rate(self) -> float | None:
         """Steps a second over the last minute; None before the first step, which warms up, and a second after it."""

@@ -7,7 +7,8 @@ stored by name.
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 from lookalike.core import progress
 from lookalike.core.device import threads
+from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
@@ -34,6 +36,8 @@ from lookalike.training.setup import TrainingSetup
 from lookalike.training.setup import build_setup as build_whole_setup
 from lookalike.training.split import Division
 
+UNFINISHED = "unfinished"
+"""Folder of the runs that are being trained, beside the table."""
 FROZEN = "frozen"  # the starting model itself, beside the methods
 STRUCTURE_IMAGES = 3000  # images that structural measures are taken on: more do not move them, and cost seconds
 MEASURES = ("recall@1", "map@1000", "map@1000_authors", "map@r", "coarse_recall@1")
@@ -79,7 +83,14 @@ def trial(
             encode, done = shared.vectors, TrainingProgress()
         else:
             division = divide(shared, resolved, train, test, select, validation)
-            encode, done = _train(shared, resolved, division)
+            identity = json.dumps(
+                [
+                    fingerprint,
+                    *(side.tolist() for side in (division.train, division.validation, division.test)),
+                    resolved.model_dump(mode="json"),
+                ]
+            )
+            encode, done = _train(shared, resolved, division, Path(table).parent / UNFINISHED / hash_bytes(identity))
         trained = time.monotonic()
         vectors = encode(rows)
         out = retrieval_scores(shared, rows, vectors)
@@ -115,22 +126,25 @@ def divide(
     return Division(shared.rows_of(training), shared.rows_of(validation), shared.rows_of(test), "shift")
 
 
-def _train(shared: SharedFeatures, settings: TrainSettings, division: Division) -> tuple[Any, TrainingProgress]:
-    """The encoder of row numbers, and how the training went."""
-    with tempfile.TemporaryDirectory(prefix="lookalike-shift-") as folder:
-        run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
-        setup: TrainingSetup
-        if settings.views.mode == "cached" and settings.views.layer == "pooled":
-            setup = shared_features.build_setup(shared, settings, division, run)
-        else:
-            setup = build_whole_setup(settings, shared.table, division, run)
-        return fit(setup, run)
+def _train(
+    shared: SharedFeatures, settings: TrainSettings, division: Division, folder: Path
+) -> tuple[Any, TrainingProgress]:
+    """The encoder of row numbers, and how the training went; a killed one goes on from its checkpoint in `folder`."""
+    run = Run(folder) if Run.is_run(folder) else Run.create(settings.method.name, {}, path=folder)
+    setup: TrainingSetup
+    if settings.views.mode == "cached" and settings.views.layer == "pooled":
+        setup = shared_features.build_setup(shared, settings, division, run)
+    else:
+        setup = build_whole_setup(settings, shared.table, division, run)
+    encoder = fit(setup, run)
+    shutil.rmtree(folder)
+    return encoder
 
 
 def fit(setup: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:
-    """Run the training loop and return to the best step."""
+    """Run the training loop, from its last checkpoint if there is one, and return to the best step."""
     loop = Loop(setup.settings, setup, run)
-    done = loop.go()
+    done = loop.go(resume=True)
     checkpoint.load_trainable_state(setup.model, checkpoint.read(run.checkpoints / checkpoint.BEST)["model"])
 
     def encode(rows: np.ndarray) -> np.ndarray:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
+    from lookalike.training.estimate import Plan
     from lookalike.training.recipe import recipes
     from lookalike.training.settings import TrainSettings, resolve
-    from lookalike.training.train_command import Plan, pretrain, train
+    from lookalike.training.train_command import pretrain, train
 
 __all__ = ["Plan", "TrainSettings", "pretrain", "recipes", "resolve", "train"]
 

@@ -161,6 +161,7 @@ class Loop:
         self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, rates, settings))
         self.done = TrainingProgress()
         self.readings: dict[str, float] = {}
+        self.saved = time.monotonic()
 
     # ---- the steps -------------------------------------------------------------------------------
 
@@ -182,10 +183,10 @@ class Loop:
                 self._evaluate(0, logs)
                 self._save()
             with Progress(f"{self.method.command.capitalize()}ing", settings.steps, shown=distributed.is_main()) as bar:
-                bar.done, saved = done.step, time.monotonic()
+                bar.done = done.step
                 while done.step < settings.steps and not done.finished:
                     step = done.step + 1
-                    loss = self._step(step)
+                    loss = self.take_step(step)
                     done.step = step
                     last = step == settings.steps
                     if last or step % settings.log.every_n_steps == 0:
@@ -199,9 +200,8 @@ class Loop:
                             done.stopped_early = True
                         done.finished = last or done.stopped_early
                         self._save()
-                    elif time.monotonic() - saved >= CHECKPOINT_SECONDS:
+                    elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
                         self._save()
-                        saved = time.monotonic()
                     bar.advance(note=f"loss {loss:.3f}")
                     if distributed.any_rank(stopped.is_set()) and not done.finished:
                         self._save()
@@ -213,7 +213,8 @@ class Loop:
         done.finished = True
         return done
 
-    def _step(self, step: int) -> float:
+    def take_step(self, step: int) -> float:
+        """Take one optimizer step and return its loss."""
         context, settings = self.context, self.settings
         context.step, context.logs, self.readings = step, {}, {}
         context.epoch, place = divmod(step - 1, self.sampler.steps_per_epoch)
@@ -387,6 +388,7 @@ class Loop:
     # ---- state -----------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        self.saved = time.monotonic()
         if distributed.is_main():
             checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
 

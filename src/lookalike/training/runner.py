@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +17,6 @@ from lookalike.training.settings import TrainSettings, resolve
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
-    from lookalike.training.loop import TrainingProgress
-    from lookalike.training.setup import TrainingSetup
     from lookalike.training.split import Division
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
@@ -122,6 +122,25 @@ def load_table(run: Run) -> tuple[Table, Division]:
     return table, Division(none, none, none, about["rule"], about["notes"]).follow(table)
 
 
+def say_where(run: Run, settings: TrainSettings) -> None:
+    """Print where a resumed run continues, before anything else is read."""
+    from lookalike.training import checkpoint
+
+    if (run.checkpoints / checkpoint.LAST).exists():
+        step = checkpoint.read(run.checkpoints / checkpoint.LAST)["step"]
+        progress.say(f"Resuming at step {step:,} of {settings.steps:,}.")
+    else:
+        where = "after the check of the images" if (run.path / PREPARED).exists() else "from its start"
+        progress.say(f"Resuming {where}: no step was taken yet.")
+
+
+@contextlib.contextmanager
+def _stage(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    seconds[name] = time.monotonic() - start
+
+
 def run_training(run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Run:
     """Prepare, fit, measure, save and report; also continues a run that was stopped.
 
@@ -135,23 +154,30 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
     Returns:
         The finished run.
     """
+    from lookalike.training.loop import Loop, TrainingProgress
     from lookalike.training.report import last_guard_readings, write_sections
     from lookalike.training.selection import save_models, select_model
     from lookalike.training.setup import build_setup
 
-    started = time.monotonic()
-    if not (run.path / PREPARED).exists():
-        table, division = _prepare(run, settings, table, division)
-    parts = build_setup(settings, table, division, run)
-    cached = time.monotonic()
-    done = _fit(run, settings, parts)
-    fitted = time.monotonic()
-    outcome = select_model(parts, done, run)
-    seconds = {"prepare": cached - started, "train": fitted - cached, "measure": time.monotonic() - fitted}
-    shown = save_models(run, parts, outcome, done)
+    seconds: dict[str, float] = {}
+    with _stage(seconds, "check"):
+        if not (run.path / PREPARED).exists():
+            table, division = _prepare(run, settings, table, division)
+    with _stage(seconds, "features"):
+        parts = build_setup(settings, table, division, run)
+        loop = Loop(settings, parts, run) if settings.processes == 1 else None
+    with _stage(seconds, "train"):
+        if loop is not None:
+            done = loop.go(resume=True)
+        else:
+            done = TrainingProgress(**distributed.launch(fit_in_process, settings.processes, folder=str(run.path))[0])
+    with _stage(seconds, "measure"), progress.Progress("Measuring"):
+        outcome = select_model(parts, done, run)
     about = read_json(run.path / PREPARED, "run's data")
-    if report:
-        write_sections(run, parts, done, outcome, about["audit"], shown)
+    with _stage(seconds, "report"), progress.Progress("Saving the model and the report"):
+        shown = save_models(run, parts, outcome, done)
+        if report:
+            write_sections(run, parts, done, outcome, about["audit"], shown)
     run.write_result(
         finished=True,
         method=settings.method.name,
@@ -169,16 +195,6 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
     )
     progress.say(outcome.sentence)
     return run
-
-
-def _fit(run: Run, settings: TrainSettings, parts: TrainingSetup) -> TrainingProgress:
-    """Take the optimizer steps, in this process or in several."""
-    from lookalike.training.loop import Loop, TrainingProgress
-
-    if settings.processes == 1:
-        return Loop(settings, parts, run).go(resume=True)
-    answers = distributed.launch(fit_in_process, settings.processes, folder=str(run.path))
-    return TrainingProgress(**answers[0])
 
 
 def fit_in_process(folder: str) -> dict[str, Any]:

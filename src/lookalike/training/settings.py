@@ -129,6 +129,11 @@ class SamplerSettings(Settings):
     batch_size: PositiveInt = 128
     """`shuffle`: images in a joint batch."""
 
+    @property
+    def size(self) -> int:
+        """Images in a joint batch."""
+        return self.classes_per_batch * self.images_per_class if self.kind == "pk" else self.batch_size
+
 
 class OptimizerSettings(Settings):
     """Optimizer and learning rates."""

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from lookalike import methods
-from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import format_bytes
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import merge
 from lookalike.training import recipe as recipe_files
@@ -21,17 +16,11 @@ from lookalike.training import runner
 from lookalike.training.settings import TrainSettings, expand_shorthand, resolve
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lookalike.data.table import Table
-    from lookalike.training.split import Division
+    from lookalike.training.estimate import Plan
 
 DEFAULT_RECIPES = {"train": recipe_files.DEFAULT, "pretrain": "pretrain"}
 FROM_SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}}  # random weights have no statistics to keep
-
-# EfficientNet-Lite0 on one thread of a recent processor; other networks and machines differ by several times.
-_PIXELS_A_SECOND = 165 * 160 * 160
-_TRAINED_PIXELS_A_SECOND = 75 * 96 * 96
 
 
 def train(
@@ -69,7 +58,7 @@ def train(
         learning_rate: Learning rate of the backbone.
         settings: Any setting, as `optimizer.lr=1e-4`. In Python a nested mapping, as `{"optimizer": {"lr": 1e-4}}`.
         processes: Number of processes that train together.
-        dry_run: Only print the settings and what the run would cost.
+        dry_run: Only print the settings and what the run would cost, timed on a few images and steps.
         report: Write the images and maps of the report.
 
     Returns:
@@ -127,7 +116,7 @@ def pretrain(
         settings: Any setting, as `optimizer.lr=1e-4`. In Python a nested mapping, as `{"optimizer": {"lr": 1e-4}}`.
         processes: Number of processes that train together.
         from_scratch: Start from random weights, with settings that suit them.
-        dry_run: Only print the settings and what the run would cost.
+        dry_run: Only print the settings and what the run would cost, timed on a few images and steps.
         report: Write the images and maps of the report.
 
     Returns:
@@ -165,6 +154,7 @@ def start(
     if resume is not None:
         run = find_run(resume)
         settings = _resumed_settings(run, recipe, overrides)
+        runner.say_where(run, settings)
     else:
         settings = resolve(recipe_files.load(recipe or DEFAULT_RECIPES[command]), overrides)
         _check_command(settings.method.name, command)
@@ -172,86 +162,14 @@ def start(
             raise LookalikeError("There is nothing to train on: give a folder of images.")
         table, division = runner.split_images(data if data is not None else settings.data.source, settings)
         if dry_run:
-            return Plan(settings, estimate(settings, table, division))
+            from lookalike.training.estimate import plan_run
+
+            return plan_run(settings, table, division, report=report)
         run = Run.create(settings.method.name, settings.model_dump(mode="json"), path=out)
     with contextlib.nullcontext() if resume is not None else run.removed_if_failed(), run.locked():
         if resume is not None:
             table, division = runner.resumed_images(run, settings)
         return runner.run_training(run, settings, table, division, report=report)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run would do; the result of a dry run.
-
-    Args:
-        settings: The complete settings.
-        facts: Sizes of the splits and the estimated cost, by name.
-
-    Example:
-        >>> plan = la.train(data="photos", steps=4, dry_run=True)
-        >>> plan.settings.steps, plan.facts["method"]
-        (4, 'ms')
-    """
-
-    settings: TrainSettings
-    facts: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Facts and settings as plain values."""
-        return {"facts": self.facts, "settings": self.settings.model_dump(mode="json")}
-
-    def __str__(self) -> str:
-        width = max(map(len, self.facts)) + 3
-        lines = [f"{name:<{width}}{value}" for name, value in self.facts.items()]
-        return "\n".join([*lines, "", yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False).rstrip()])
-
-
-def estimate(settings: TrainSettings, table: Table, division: Division) -> dict[str, Any]:
-    """Estimate the cost of a run from counts alone; no image is decoded and no model loaded.
-
-    Returns:
-        Names and values to print. Counts are exact, times and sizes rough.
-    """
-    import numpy as np
-
-    codes = table.labels()[0]
-
-    def describe(rows: np.ndarray) -> str:
-        return f"{len(rows):,} images, {len(np.unique(codes[rows])):,} classes"
-
-    size = settings.model.size or 224
-    views = len(table) + settings.views.num_cached * len(division.train)
-    cache_seconds = views * size**2 / _PIXELS_A_SECOND / threads()
-    sampler = settings.sampler
-    batch = sampler.classes_per_batch * sampler.images_per_class if sampler.kind == "pk" else sampler.batch_size
-    method, own = methods.find(settings.method.name), settings.method.own()
-    views_per_image = method.views_per_image(own)
-    if settings.views.mode == "cached" and settings.views.layer == "pooled":
-        step_seconds = 0.015
-        disk = views * 1280 * 4
-    else:
-        passes = 1 + (settings.accumulation_steps > 1)
-        step_seconds = batch * views_per_image * size**2 * passes / _TRAINED_PIXELS_A_SECOND / threads()
-        disk = len(table) * round(size / 0.875) ** 2 * 4
-    in_views = f" in {views_per_image} views" if views_per_image > 1 else ""
-    total = _duration(cache_seconds + settings.steps * step_seconds)
-    return {
-        "training": describe(division.train),
-        "validation": describe(division.validation),
-        "test": describe(division.test),
-        "split by": division.rule,
-        "method": settings.method.name,
-        **method.describe_plan(own, len(division.train), min(batch, len(division.train))),
-        "model": settings.model.name,
-        "steps": f"{settings.steps:,} of {batch:,} images{in_views}",
-        "time": f"roughly {total} the first time ({_duration(cache_seconds)} to fill the cache)",
-        "disk": f"about {format_bytes(disk)} of cache",
-    }
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _overrides(

@@ -1,0 +1,238 @@
+"""What a run would cost, measured on a few of its images and steps."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lookalike import methods
+from lookalike.core import folders
+from lookalike.core.files import format_bytes
+from lookalike.core.progress import Progress, no_warnings, progress_listener
+from lookalike.core.run import Run
+from lookalike.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lookalike.data.table import Table
+    from lookalike.training.split import Division
+
+IMAGES = 320  # enough for the runtime that many images are embedded by
+ROWS = 1000  # vectors that metrics are timed on
+WARM_UP, STEPS = 2, 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do; the result of a dry run.
+
+    Args:
+        settings: The complete settings.
+        facts: Sizes of the splits and the estimated cost, by name.
+        seconds: Estimated seconds of every stage.
+
+    Example:
+        >>> plan = la.train(data="photos", model="test_efficientnet", steps=4, dry_run=True,
+        ...                 settings={"model": {"weights": "random", "size": 32}})
+        >>> plan.settings.steps, plan.facts["method"], list(plan.seconds)
+        (4, 'ms', ['check', 'features', 'train', 'measure', 'report'])
+    """
+
+    settings: TrainSettings
+    facts: dict[str, Any]
+    seconds: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Facts, seconds and settings as plain values."""
+        return {"facts": self.facts, "seconds": self.seconds, "settings": self.settings.model_dump(mode="json")}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.facts)) + 3
+        lines = [f"{name:<{width}}{value}" for name, value in self.facts.items()]
+        return "\n".join([*lines, "", yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False).rstrip()])
+
+
+def plan_run(settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Plan:
+    """Count what a run would do, and time a few of its images and steps.
+
+    Args:
+        settings: The complete settings.
+        table: All images.
+        division: Their split.
+        report: Whether the run would write a report.
+    """
+    import numpy as np
+
+    codes = table.labels()[0]
+
+    def describe(rows: np.ndarray) -> str:
+        return f"{len(rows):,} images, {len(np.unique(codes[rows])):,} classes"
+
+    views = len(table) + settings.views.num_cached * len(division.train)
+    pooled = settings.views.mode == "cached" and settings.views.layer == "pooled"
+    disk = views * 1280 * 4 if pooled else len(table) * round((settings.model.size or 224) / 0.875) ** 2 * 4
+    batch, method, own = settings.sampler.size, methods.find(settings.method.name), settings.method.own()
+    in_views = f" in {count} views" if (count := method.views_per_image(own)) > 1 else ""
+    seconds = {name: round(value, 2) for name, value in _seconds(settings, table, division, report).items()}
+    facts = {
+        "training": describe(division.train),
+        "validation": describe(division.validation),
+        "test": describe(division.test),
+        "split by": division.rule,
+        "method": settings.method.name,
+        **method.describe_plan(own, len(division.train), min(batch, len(division.train))),
+        "model": settings.model.name,
+        "steps": f"{settings.steps:,} of {batch:,} images{in_views}",
+        "time": f"about {duration(sum(seconds.values()))} the first time: {describe_stages(seconds)}",
+        "disk": f"about {format_bytes(disk)} of cache",
+    }
+    return Plan(settings, facts, seconds)
+
+
+def duration(seconds: float) -> str:
+    """A duration as people write it, as `42 s` or `7 min`."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def describe_stages(seconds: dict[str, float]) -> str:
+    """The stages of a run with their times, as `check 3 s, features 40 s, …`."""
+    return ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+
+
+class _Timeline:
+    """Seconds per unit of every progress bar; the first advance of a bar warms up and is left out."""
+
+    def __init__(self) -> None:
+        self.bars: dict[str, dict[int, list[tuple[float, int]]]] = {}
+
+    def __call__(self, bar: Progress) -> None:
+        if bar.done:
+            self.bars.setdefault(bar.what, {}).setdefault(id(bar), []).append((time.monotonic(), bar.done))
+
+    def each(self, what: str) -> float:
+        ends = [(points[0], points[-1]) for points in self.bars.get(what, {}).values()]
+        units = sum(last[1] - first[1] for first, last in ends)
+        return sum(last[0] - first[0] for first, last in ends) / units if units else 0.0
+
+
+def _seconds(settings: TrainSettings, table: Table, division: Division, report: bool) -> dict[str, float]:
+    """Run every stage on a few images, with a cache of its own, and scale it up."""
+    from lookalike.data import audit
+    from lookalike.training.loop import Loop
+    from lookalike.training.setup import build_setup
+
+    few, part = _sample(settings, table, division)
+    timeline = _Timeline()
+    with (
+        tempfile.TemporaryDirectory(prefix="lookalike-plan-") as folder,
+        folders.temporary_cache(),
+        progress_listener(timeline),
+        no_warnings(),
+    ):
+        audited = audit(part.mark(few), near=False, max_bad=1.0).table
+        run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
+        start = time.monotonic()
+        setup = build_setup(settings, audited, part.follow(audited), run)
+        loop = Loop(settings, setup, run)
+        prepared = time.monotonic() - start
+        try:
+            loop.train_mode()
+            steps = [_timed(loop.take_step, step) for step in range(1, min(settings.steps, WARM_UP + STEPS) + 1)]
+        finally:
+            loop.method.close()
+        vectors = loop.embed(setup.train[:1]).shape[1]
+    views = settings.views.num_cached
+    embed, decode = timeline.each("Features"), timeline.each("Decoding")
+    more = len(table) - len(few) + views * (len(division.train) - len(part.train))
+    step = statistics.median(steps[WARM_UP:] or steps or [0.0])
+    pooled = settings.views.mode == "cached" and settings.views.layer == "pooled"
+    evaluations = 1 + -(-settings.steps // settings.evaluate_every) if len(division.validation) else 0
+    each = 0.0 if pooled else embed  # an evaluation runs the model again
+    metrics = {rows: _metric_seconds(rows, vectors) for rows in {len(division.validation), len(division.test)}}
+    out = {
+        "check": timeline.each("Checking images") * len(table),
+        "features": prepared + embed * more + decode * (len(table) - len(few)),
+        "train": settings.steps * step
+        + evaluations * (each * len(division.validation) + metrics[len(division.validation)]),
+        "measure": each * len(division.test) + 3 * metrics[len(division.test)] + _test_seconds(len(division.test)),
+    }
+    return {**out, "report": _map_seconds(len(division.test), vectors)} if report else out
+
+
+def _sample(settings: TrainSettings, table: Table, division: Division) -> tuple[Table, Division]:
+    """Rows for a whole batch of training images, and a few of the others."""
+    import numpy as np
+
+    chosen, train = settings.sampler, division.train
+    if chosen.kind == "pk":
+        codes = table.labels()[0]
+        per_class = max(chosen.images_per_class, 2)
+        groups = [train[codes[train] == code] for code in np.unique(codes[train])]
+        groups = [rows[:per_class] for rows in sorted(groups, key=len, reverse=True)[: 2 * chosen.classes_per_batch]]
+        train = np.concatenate(groups) if groups else train
+    else:
+        train = train[: 2 * chosen.batch_size]
+    spare = np.setdiff1d(np.arange(len(table)), train)
+    rest = spare[:: max(len(spare) // max(IMAGES - len(train), 1), 1)][: max(IMAGES - len(train), 0)]
+    rows = np.union1d(train, rest)
+    parts = [np.flatnonzero(np.isin(rows, np.intersect1d(side, rows))) for side in (division.validation, division.test)]
+    return table.take(rows), replace(
+        division, train=np.flatnonzero(np.isin(rows, train)), validation=parts[0], test=parts[1]
+    )
+
+
+def _timed(function: Callable[..., object], *arguments: object) -> float:
+    start = time.monotonic()
+    function(*arguments)
+    return time.monotonic() - start
+
+
+def _random_rows(count: int, dim: int) -> np.ndarray:
+    import numpy as np
+
+    from lookalike.core.seeds import numpy_rng
+
+    return numpy_rng(0, "plan").standard_normal((count, dim)).astype(np.float32)
+
+
+def _metric_seconds(count: int, dim: int) -> float:
+    """Retrieval metrics of one model, timed on at most `ROWS` vectors; the products grow with the square."""
+    import numpy as np
+
+    from lookalike.evaluation.retrieval import retrieval_metrics
+
+    if count < 2:
+        return 0.0
+    few = min(count, ROWS)
+    return _timed(retrieval_metrics, _random_rows(few, dim), np.arange(few) // 2) * (count / few) ** 2
+
+
+def _test_seconds(count: int) -> float:
+    """Twelve intervals and eight paired tests of the three models."""
+    from lookalike.evaluation.bootstrap import bootstrap_interval, paired_test
+
+    if count < 2:
+        return 0.0
+    rows = _random_rows(count, 2)
+    groups = range(count)
+    return 12 * _timed(lambda: bootstrap_interval(rows[:, 0], groups=groups)) + 8 * _timed(
+        lambda: paired_test(rows[:, 0], rows[:, 1], groups=groups)
+    )
+
+
+def _map_seconds(count: int, dim: int) -> float:
+    """Two maps of the test images, timed on a few hundred points."""
+    from lookalike.evaluation.projection import project
+    from lookalike.evaluation.report_sections import MAP_POINTS
+
+    points = min(count, MAP_POINTS)
+    few = min(points, ROWS // 2)
+    return 2 * _timed(project, _random_rows(few, dim)) * points / few if few > 3 else 0.0
