@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -278,3 +279,49 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
         assert files.read_part(file, offset=5_000_000_000, length=3) == bytes(3)
         with pytest.raises(OSError, match="ends inside"):
             files.read_part(file, offset=6_000_000_000 - 2, length=3)
+
+
+LEAVES = """
+import os, signal, sys
+from lookalike.core import files
+with getattr(files, sys.argv[1])(sys.argv[2]) as part:
+    (part / "a.txt" if part.is_dir() else part).write_text("half")
+    print(part, flush=True)
+    if sys.argv[3] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs kill")
+@pytest.mark.parametrize("kind", ["atomic_file", "atomic_folder"])
+def test_what_a_kill_leaves_is_cleaned_up_and_what_another_process_writes_is_not(kind: str, tmp_path: Path) -> None:
+    def start(how: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", LEAVES, kind, str(tmp_path / "goal"), how]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    killed, writing = start("kill"), start("wait")
+    for process in (killed, writing):
+        assert process.stdout is not None
+        process.stdout.readline()
+    killed.wait()
+    for part in tmp_path.iterdir():
+        os.utime(part, (time.time() - 60, time.time() - 60))
+    with getattr(files, kind)(tmp_path / "goal") as part:
+        (part / "a.txt" if part.is_dir() else part).write_text("whole")
+    assert len([path for path in tmp_path.iterdir() if path.suffix == ".part"]) == 1, "that of the living process"
+    writing.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == ["goal"]
+    goal = tmp_path / "goal"
+    assert (goal / "a.txt" if goal.is_dir() else goal).read_text() == "half", "the last one to finish"
+
+
+def test_a_checksum_sees_every_bit(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    data = os.urandom(1000)
+    path.write_bytes(data)
+    whole = files.checksum(path)
+    assert whole == f"1000-{zlib.crc32(data):08x}"
+    for place in range(0, 1000, 37):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        assert files.checksum(path) != whole

@@ -82,6 +82,21 @@ def test_yaml_files(tmp_path: Path) -> None:
             read_yaml(path, "recipe")
     with pytest.raises(LookalikeError, match="There is no recipe at"):
         read_yaml(tmp_path / "none.yaml", "recipe")
+    shared = [1, 2]
+    write_yaml(path, {"a": shared, "b": shared})
+    assert read_yaml(path) == {"a": [1, 2], "b": [1, 2]}
     path.write_text("!!python/object/apply:os.system ['true']")
     with pytest.raises(LookalikeError, match="is not YAML"):
         read_yaml(path)
+
+
+@pytest.mark.parametrize("bomb", ["aliases", "depth", "length"])
+def test_a_bomb_is_one_short_line(bomb: str, tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    text = {"aliases": "\n".join([*levels, "steps: *a8"]), "depth": "steps: " + "[" * 20_000}.get(bomb, "")
+    path = tmp_path / "bomb.yaml"
+    path.write_text(text or "steps: [" + "1, " * 5_000 + "1]")
+    with pytest.raises(LookalikeError) as caught:
+        Outer.parse(read_yaml(path))
+    assert len(str(caught.value)) < 400

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lookalike import LookalikeError
-from lookalike.core import folders
+from lookalike.core import folders, progress
 from lookalike.data import CenterView, RandomView, Table, read_table
 from lookalike.models import Embedder, feature_cache, features_for
 from lookalike.models.inference import openvino_runtime, torch_runtime
@@ -86,6 +86,23 @@ def test_a_damaged_entry_is_made_again(model: Embedder, table: Table, home: Path
     np.testing.assert_array_equal(features_for(model, table), wanted)
     (entry / "info.json").write_text("{")
     np.testing.assert_array_equal(features_for(model, table), wanted)
+
+
+@pytest.mark.parametrize("how", ["empty", "one bit", "cut short"])
+def test_damaged_features_are_computed_again(how: str, model: Embedder, table: Table, home: Path) -> None:
+    wanted = np.array(features_for(model, table))
+    (file,) = home.rglob("features.npy")
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 0x20
+    file.write_bytes({"empty": b"", "one bit": bytes(data), "cut short": bytes(data[:-100])}[how])
+    np.testing.assert_array_equal(features_for(model, table), wanted)
+
+
+def test_the_bar_moves_with_every_batch(model: Embedder, table: Table, home: Path) -> None:
+    seen = []
+    with progress.progress_listener(lambda bar: seen.append((bar.what, bar.done))):
+        feature_cache.features_for(model, table.take(np.arange(len(table)).repeat(6)))
+    assert [done for what, done in seen if what == "Features"] == [0, 32, 64, 72]
 
 
 def test_a_failure_leaves_nothing(model: Embedder, table: Table, files: list[Path], home: Path) -> None:

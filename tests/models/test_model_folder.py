@@ -125,6 +125,10 @@ def broken(saved: Path, how: str) -> str:
     weights = saved / "model.safetensors"
     if how == "truncated":
         weights.write_bytes(weights.read_bytes()[:-1000])
+    elif how == "one bit":
+        data = bytearray(weights.read_bytes())
+        data[len(data) // 2] ^= 0x40
+        weights.write_bytes(data)
     elif how == "header cut":
         weights.write_bytes(weights.read_bytes()[:20])
     elif how == "no weights":
@@ -144,6 +148,7 @@ def broken(saved: Path, how: str) -> str:
         ("another head", "weights do not match"),
         ("a key gone", "weights do not match"),
         ("truncated", "incomplete or was changed"),
+        ("one bit", "incomplete or was changed"),
         ("header cut", "incomplete or was changed"),
         ("no weights", "is missing"),
         ("torn config", "not whole JSON"),

@@ -27,6 +27,24 @@ def test_a_truncated_one_is_one_sentence(tmp_path, share):
         checkpoint.read(path)
 
 
+def test_no_flipped_bit_is_read_as_something_else(tmp_path):
+    path = tmp_path / "x.pt"
+    document = {"step": 3, "model": {"a": torch.randn(500), "b": torch.randn(40, 30)}, "random": [1.5, "x"]}
+    checkpoint.write(path, document)
+    data, refused = path.read_bytes(), 0
+    for place in range(0, len(data), 61):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        try:
+            found = checkpoint.read(path)
+        except LookalikeError as error:
+            assert "is damaged" in str(error)
+            refused += 1
+        else:  # between the records
+            assert found["step"] == 3 and found["random"] == [1.5, "x"]
+            assert all(torch.equal(found["model"][name], value) for name, value in document["model"].items())
+    assert refused > 0.8 * len(data) / 61
+
+
 def test_code_is_never_run(tmp_path):
     class Trap:
         def __reduce__(self):

@@ -112,6 +112,33 @@ def test_a_killed_run_ends_with_the_same_bits(mode, where, whole, folder, tiny, 
     assert_same(broken, expected)
 
 
+def struck_early(number: int, folder: Path, model: Path, out: Path) -> None:
+    """A run that is killed when it is about to make a file's contents durable."""
+    own, calls = os.fsync, []
+
+    def strike(handle):
+        calls.append(handle)
+        if len(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        own(handle)
+
+    os.fsync = strike
+    train(data=folder, model=model, out=out, settings=settings_of("cached"), report=False)
+
+
+@pytest.mark.parametrize("number", [1, 3, 5, 7])
+def test_an_early_kill_leaves_a_folder_that_resumes_or_starts_again_and_no_part(number, folder, tiny, tmp_path):
+    out = tmp_path / "runs" / "run"
+    ended = helpers.apart(struck_early, number, folder, tiny, out)
+    assert ended.code == -signal.SIGKILL, ended.err
+    for path in tmp_path.rglob("*.part"):
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    options = {"settings": settings_of("cached"), "report": False}
+    done = train(resume=out, **options) if Run.is_run(out) else train(data=folder, model=tiny, out=out, **options)
+    assert done.result["finished"]
+    assert not list(tmp_path.rglob("*.part"))
+
+
 class Killed(BaseException):
     """Nothing catches it and nothing is saved: what a kill leaves behind is there, without starting a process."""
 

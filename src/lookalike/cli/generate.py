@@ -229,6 +229,8 @@ def build(name: str, command: Command) -> Any:
             present(answer, as_json=as_json, quiet=quiet, verbose=verbose)
         except KeyboardInterrupt as error:  # typer would drop its message
             raise Stopped(str(error) or STOPPED, terminated=isinstance(error, Terminated)) from None
+        except EOFError as error:  # typer would take it for Ctrl-D
+            raise RuntimeError("a file ended too early") from error
 
     run.__doc__ = signature.description
     run.__signature__ = inspect.Signature(parsed)  # type: ignore[attr-defined]

@@ -11,6 +11,8 @@ import re
 import shutil
 import stat
 import tempfile
+import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
@@ -89,6 +91,35 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def _lock(handle: int) -> bool:
+    """Lock an open file or folder unless another process has; the lock ends with its process, however that ends."""
+    if os.name == "nt":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _part_file(path: Path) -> tuple[int | None, Path]:
+    """Open the temporary file beside `path`: the one that a killed process left, unless somebody is writing to it."""
+    if os.name == "nt":  # an open file cannot be renamed there
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
+        os.close(handle)
+        return None, Path(name)
+    part = path.with_name(f".{path.name[:64]}.part")
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    if _lock(handle) and part.exists() and os.path.samestat(os.fstat(handle), part.stat()):
+        os.ftruncate(handle, 0)
+        return handle, part
+    os.close(handle)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
+    return handle, Path(name)
+
+
 @contextlib.contextmanager
 def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which replaces it if the block ends without an error.
@@ -100,9 +131,7 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     path = Path(path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
-        os.close(handle)
-        part = Path(name)
+        handle, part = _part_file(path)
         try:
             with _foreign_writers(path):
                 yield part
@@ -116,6 +145,8 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
             sync_folder(path.parent)
         finally:
             part.unlink(missing_ok=True)
+            if handle is not None:
+                os.close(handle)
 
 
 @contextlib.contextmanager
@@ -133,7 +164,11 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         recover_folder(path)
+        remove_stale_parts(path)
         part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
+        handle = os.open(part, os.O_RDONLY) if os.name != "nt" else None
+        if handle is not None:
+            _lock(handle)
         old = path.parent / f".{path.name}.old"
         try:
             with _foreign_writers(path):
@@ -157,6 +192,8 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+            if handle is not None:
+                os.close(handle)
 
 
 def leftover_parts(path: str | Path) -> list[Path]:
@@ -165,6 +202,18 @@ def leftover_parts(path: str | Path) -> list[Path]:
     mine = re.compile(re.escape(f".{path.name[:64]}.") + r"\w+\.part")
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     return [part for part in beside if mine.fullmatch(part.name) and part.is_dir()]
+
+
+def remove_stale_parts(path: str | Path) -> None:
+    """Delete the temporary folders of `path` whose process was killed."""
+    for part in leftover_parts(path):
+        with contextlib.suppress(OSError):
+            handle = os.open(part, os.O_RDONLY)
+            try:
+                if time.time() - part.stat().st_mtime > 1 and _lock(handle):  # a new one is not locked yet
+                    shutil.rmtree(part, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def recover_folder(path: str | Path) -> None:
@@ -360,6 +409,15 @@ def hash_file(path: str | Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def checksum(path: str | Path) -> str:
+    """Return size and CRC-32 of a file: they show every accidental change at several gigabytes a second."""
+    value = count = 0
+    with Path(path).open("rb", buffering=0) as file:
+        while block := file.read(1 << 22):
+            value, count = zlib.crc32(block, value), count + len(block)
+    return f"{count}-{value:08x}"
 
 
 def free_bytes(path: str | Path) -> int:

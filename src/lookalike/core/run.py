@@ -14,6 +14,7 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import (
+    atomic_folder,
     check_format,
     disk_errors,
     hash_bytes,
@@ -69,10 +70,9 @@ class Run:
                 path = base.with_name(f"{base.name}-{count}")
         path = Path(path).absolute()
         cls.check_available(path)
-        with disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-        write_yaml(path / "config.yaml", config)
-        write_json(path / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
+        with atomic_folder(path) as part:
+            write_yaml(part / "config.yaml", config)
+            write_json(part / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
         return cls(path)
 
     @classmethod

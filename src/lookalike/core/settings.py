@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -58,7 +59,24 @@ def _sentence(model: type[pydantic.BaseModel], error: pydantic.ValidationError, 
         hint = suggest(path[-1], known) or (f": there are {', '.join(known)}." if known else ".")
         return f"`{name}` is not one of the {where}{hint}"
     text = first["msg"].removeprefix("Value error, ")
-    return f"`{name}` in the {where} is {first.get('input')!r}: {text[0].lower() + text[1:]}."
+    return f"`{name}` in the {where} is {reprlib.repr(first.get('input'))}: {text[0].lower() + text[1:]}."
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain YAML: an alias of an alias of an alias would fill the memory when it is printed or compared."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            alias = self.peek_event()
+            raise yaml.composer.ComposerError(None, None, f"the alias *{alias.anchor} is not allowed", alias.start_mark)
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a value that is used twice twice, so that `_Loader` can read it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
@@ -74,8 +92,8 @@ def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
         if not sign or not name:
             raise LookalikeError(f"`--set {pair}` is not of the form NAME=VALUE.")
         try:
-            value = yaml.safe_load(text) if text else ""
-        except yaml.YAMLError:
+            value = yaml.load(text, _Loader) if text else ""
+        except (yaml.YAMLError, RecursionError):
             value = text
         if isinstance(value, str):  # YAML 1.1 reads 3e-4 as text
             try:
@@ -113,9 +131,11 @@ def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
     """Read a YAML file of names and values."""
     path = Path(path)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise LookalikeError(f"There is no {what} at `{path}`.") from None
+    except RecursionError:
+        raise LookalikeError(f"The {what} `{path}` is nested too deeply.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LookalikeError(f"The {what} `{path}` is not YAML: {str(error).splitlines()[0]}.") from None
     if document is None:
@@ -129,4 +149,4 @@ def write_yaml(path: str | Path, document: Mapping[str, Any]) -> None:
     """Write names and values to a YAML file atomically."""
     from lookalike.core.files import write_text
 
-    write_text(path, yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True))
+    write_text(path, yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True))

@@ -14,6 +14,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import (
     FORMAT_VERSIONS,
     atomic_folder,
+    checksum,
     hash_bytes,
     read_json,
     require_space,
@@ -102,6 +103,8 @@ def _open(path: Path, key: dict[str, Any]) -> np.ndarray | None:
         info = read_json(path / "info.json")
         if _key_parts(info["key"]) != _key_parts(key) or info["format"] != FORMAT_VERSIONS["cache"]:
             return None
+        if info["checksum"] != checksum(path / "features.npy"):
+            return None
         return np.load(path / "features.npy", mmap_mode="r")
     except (LookalikeError, KeyError, TypeError, ValueError, OSError):
         return None
@@ -130,4 +133,5 @@ def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, vie
                 out[number, start : start + len(block)] = block
         assert out is not None
         out.flush()
-        write_json(part / "info.json", stamp("cache", {"key": key, "name": table.name}))
+        about = {"key": key, "name": table.name, "checksum": checksum(part / "features.npy")}
+        write_json(part / "info.json", stamp("cache", about))

@@ -15,7 +15,16 @@ from torch import nn
 from lookalike._version import __version__
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, check_format, read_json, recover_folder, stamp, write_json, write_text
+from lookalike.core.files import (
+    atomic_folder,
+    check_format,
+    checksum,
+    read_json,
+    recover_folder,
+    stamp,
+    write_json,
+    write_text,
+)
 from lookalike.core.run import Run
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones
@@ -71,8 +80,8 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
     )
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_folder(path) as part:
-        write_json(part / CONFIG, config)
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
+        write_json(part / CONFIG, {**config, "checksum": checksum(part / WEIGHTS)})
         write_text(part / CARD, render_card(model, config))
 
 
@@ -81,7 +90,7 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
     if not (path / CONFIG).is_file():
         raise LookalikeError(f"`{path}` is not a model folder: there is no `{CONFIG}` in it.")
     config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
-    tensors = _read(path / WEIGHTS)
+    tensors = _read(path / WEIGHTS, config.get("checksum"))
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
         model = kind(
@@ -110,14 +119,17 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
     return model
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def _read(path: Path, expected: str | None) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise LookalikeError(f"The model `{path.parent}` is damaged: `{path.name}` is missing.")
     try:
+        if checksum(path) != expected:
+            raise SafetensorError("another checksum")
         return load_file(path)
     except SafetensorError as error:
         raise LookalikeError(
-            f"The model `{path.parent}` is damaged: `{path.name}` is incomplete or was changed."
+            f"The model `{path.parent}` is damaged: `{path.name}` is incomplete or was changed. "
+            "Put a whole copy in its place, or train the model again."
         ) from error
 
 

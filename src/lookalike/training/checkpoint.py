@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 START, LAST, BEST = "start.pt", "last.pt", "best.pt"
+_DAMAGES = (
+    *(OSError, RuntimeError, EOFError, ValueError, KeyError, NotImplementedError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
@@ -55,10 +61,13 @@ def read(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise LookalikeError(f"There is no checkpoint at `{path}`.")
     try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:  # torch.load does not compare the checksums
+                raise zipfile.BadZipFile
         document = torch.load(path, map_location=CPU, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+    except _DAMAGES as error:
         raise LookalikeError(
-            f"The checkpoint `{path}` is damaged: it is cut off or not one of ours. "
+            f"The checkpoint `{path}` is damaged: it is cut off, was changed, or is not one of ours. "
             "Start the run again, or put a whole copy in its place."
         ) from error
     return check_format("checkpoint", document, path)

@@ -13,17 +13,19 @@ import torch
 
 from lookalike.core import folders
 from lookalike.core.device import threads
-from lookalike.core.files import atomic_folder, stamp, write_json
+from lookalike.core.files import atomic_folder
 from lookalike.models.inference.runtime_base import (
     TOLERANCE,
     CompiledModels,
     ModelGraph,
     RuntimeUnavailable,
     cache_key,
+    check_files,
     eval_mode,
     open_converted,
     parity_error,
     to_output,
+    write_info,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +78,12 @@ class OnnxRuntime:
 
 def _open_cached(path: Path) -> Any:
     folders.touch(path)
-    return _sessions.get((path, threads()), lambda: open_session(path / "model.onnx"))
+
+    def open_now() -> Any:
+        check_files(path)
+        return open_session(path / "model.onnx")
+
+    return _sessions.get((path, threads()), open_now)
 
 
 def open_session(file: Path) -> Any:
@@ -105,7 +112,7 @@ def convert(model: Embedder, layer: str) -> Path:
             raise RuntimeUnavailable(
                 f"ONNX Runtime computes `{model.architecture}` differently from torch (by {difference:.1e})."
             )
-        write_json(part / "info.json", stamp("cache", {"model": model.name, "layer": layer, "difference": difference}))
+        write_info(part, model, layer, difference)
     folders.trim_cache()
     return path
 

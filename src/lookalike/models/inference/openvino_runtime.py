@@ -15,7 +15,7 @@ import torch
 
 from lookalike.core import folders
 from lookalike.core.device import threads
-from lookalike.core.files import atomic_folder, stamp, write_json
+from lookalike.core.files import atomic_folder
 from lookalike.core.imports import import_openvino
 from lookalike.core.interrupts import defer_interrupt
 from lookalike.models.inference.runtime_base import (
@@ -24,10 +24,12 @@ from lookalike.models.inference.runtime_base import (
     ModelGraph,
     RuntimeUnavailable,
     cache_key,
+    check_files,
     eval_mode,
     open_converted,
     parity_error,
     to_output,
+    write_info,
 )
 
 if TYPE_CHECKING:
@@ -146,6 +148,7 @@ def compile_model(path: Path, block: int | None, precision: str) -> CompiledMode
     ov, count = import_openvino(), threads()
 
     def compile_now() -> CompiledModel:
+        check_files(path)
         core = ov.Core()
         graph = core.read_model(path / "model.xml")
         if block is not None:
@@ -187,9 +190,7 @@ def convert(model: Embedder, layer: str) -> Path:
             )
         with atomic_folder(path, private=True) as part:
             ov.save_model(graph, part / "model.xml", compress_to_fp16=False)
-            write_json(
-                part / "info.json", stamp("cache", {"model": model.name, "layer": layer, "difference": difference})
-            )
+            write_info(part, model, layer, difference)
     folders.trim_cache()
     return path
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lookalike.core import seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes
+from lookalike.core.files import checksum, hash_bytes, read_json, stamp, write_json
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
@@ -185,6 +185,23 @@ class CompiledModels(Generic[T]):
     def clear(self) -> None:
         self.lock = threading.Lock()  # in a forked child another thread of the parent may have held it
         self._models.clear()
+
+
+def write_info(part: Path, model: Embedder, layer: str, difference: float) -> None:
+    """Write what a converted model was made from, with the checksums of its files."""
+    about = {"model": model.name, "layer": layer, "difference": difference}
+    sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
+    write_json(part / "info.json", stamp("cache", {**about, "checksums": sums}))
+
+
+def check_files(path: Path) -> None:
+    """Raise a RuntimeError if the files of a converted model are not those that were written."""
+    try:
+        sums = read_json(path / "info.json")["checksums"]
+        if any(checksum(path / name) != value for name, value in sums.items()):
+            raise RuntimeError(f"the converted model {path.name} was changed")
+    except (LookalikeError, KeyError, TypeError, OSError) as error:
+        raise RuntimeError(f"the converted model {path.name} is incomplete") from error
 
 
 def open_converted(convert: Callable[[], Path], open_model: Callable[[Path], T]) -> T:
