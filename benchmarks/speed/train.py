@@ -1,6 +1,7 @@
 """Training: a head on cached CUB features, and end to end on Cars: what is gained, how surely, in what time.
 
-And what a second job on the same cores costs.
+And what a second job on the same cores costs, and how fast training end to end is beside forward and backward alone and
+beside a plain PyTorch loop.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
+from benchmarks.speed.measuring import interleaved, ratio
 from lookalike.core.files import read_json
 
 SEEDS = (0, 1, 2)
 ABOVE = 0.001  # points; the least that lies above 0 where three decimals are given
 RATIO = 1.5
 TWO_JOBS = 2.2  # two jobs share the cores: 2 would be without loss
+SIZES, BATCH, MODEL = (96, 224), 64, "efficientnet_lite0"
+OVER_BARE, OVER_PLAIN, BF16_GAIN, CARP_GAIN = 1.15, 1.0, 1.6, 1.5
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
@@ -44,6 +49,9 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
             Bar(f"Two jobs at once: {stage}, over one alone", slowdown[stage], TWO_JOBS, "lower")
             for stage in ("check", "features", "train", "measure")
         ]
+        context.say("Throughput end to end")
+        figures["throughput"], more = throughput(Path(home), context.threads)
+        bars += more
     return figures, bars
 
 
@@ -96,6 +104,137 @@ def _jobs(data: Path, home: Path, names: list[str]) -> list[dict[str, float]]:
         if job.wait():
             raise RuntimeError(f"a training job ended with exit code {job.returncode}")
     return [read_json(home / name / "result.json", "result")["seconds"] for name in names]
+
+
+def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> tuple[dict[str, Any], list[Bar]]:
+    """Seconds a step of training end to end, in turns with forward + backward alone and with a plain loop."""
+    import torch
+
+    from lookalike.data.synthetic import make_demo_images
+
+    torch.set_num_threads(threads)
+    data = home / "throughput"
+    make_demo_images(data, classes=40, images_per_class=16)
+    figures: dict[str, Any] = {}
+    bars: list[Bar] = []
+    for size in SIZES:
+        jobs = {
+            "forward + backward": _bare_job(size, steps),
+            "plain loop": _plain_job(data, size, steps),
+            "ours": _loop_job(data, home / f"f32-{size}", size, steps),
+            "ours, bf16": _loop_job(data, home / f"bf16-{size}", size, steps, precision="bf16"),
+            "plain loop, two views": _plain_job(data, size, steps, views=2),
+            "carp": _loop_job(data, home / f"carp-{size}", size, steps, method="carp"),
+        }
+        times = interleaved(jobs, rounds)
+        figures[str(size)] = {name: round(min(values) / steps, 4) for name, values in times.items()}
+        over_bare = ratio(times["ours"], times["forward + backward"])
+        over_plain = ratio(times["ours"], times["plain loop"])
+        bars += [
+            Bar(f"{size} px: training over forward + backward alone", over_bare, OVER_BARE, "lower"),
+            Bar(f"{size} px: training over a plain PyTorch loop", over_plain, OVER_PLAIN, "lower"),
+            Bar(f"{size} px: plain loop over CARP", ratio(times["plain loop, two views"], times["carp"]), CARP_GAIN),
+        ]
+        if torch.cpu._is_avx512_bf16_supported():
+            gain = ratio(times["plain loop"], times["ours, bf16"])
+            bars.append(Bar(f"{size} px: plain float32 loop over training in bf16", gain, BF16_GAIN))
+    return figures, bars
+
+
+def _loop_job(
+    data: Path, out: Path, size: int, steps: int, *, method: str = "ms", precision: str = "f32"
+) -> Callable[[], None]:
+    """Our loop, without its evaluations."""
+    from lookalike.core.run import Run
+    from lookalike.training.loop import Loop
+    from lookalike.training.runner import split_images
+    from lookalike.training.settings import resolve
+    from lookalike.training.setup import build_setup
+
+    sampler = {"kind": "pk", "classes_per_batch": BATCH // 4} if method == "ms" else {"batch_size": BATCH}
+    own = {"model": {"size": size}, "views": {"mode": "end_to_end"}, "precision": precision, "sampler": sampler}
+    settings = resolve({"method": method}, own, {"steps": 10_000})
+    table, division = split_images(data, settings)
+    run = Run.create(method, {}, path=out)
+    loop = Loop(settings, build_setup(settings, table, division, run), run)
+    loop.train_mode()
+    taken = iter(range(1, 10_000))
+    return lambda: [loop.take_step(next(taken)) for _ in range(steps)] and None
+
+
+def _bare_job(size: int, steps: int) -> Callable[[], None]:
+    """Forward and backward of the same network on pixels that are there already: no data, no loss, no optimizer."""
+    import torch
+
+    from lookalike.core.seeds import torch_rng
+    from lookalike.models import Embedder
+
+    model = Embedder.from_pretrained(MODEL, size=size).train()
+    model.backbone.eval()  # frozen statistics, as in our loop
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pixels = torch.randint(0, 256, (BATCH, size, size, 3), dtype=torch.uint8, generator=torch_rng(0, "bench"))
+
+    def run() -> None:
+        for _ in range(steps):
+            model(pixels).sum().backward()
+
+    return run
+
+
+class _Files:
+    """Images of a folder with the usual augmentation, as a data set of a plain loop."""
+
+    def __init__(self, data: Path, size: int, views: int) -> None:
+        from torchvision import transforms
+
+        from lookalike.data import read_table
+
+        table = read_table(data)
+        self.files, self.labels = [data / path for path in table.column("path")], table.labels()[0]
+        crop = transforms.RandomResizedCrop(size, scale=(0.3, 1.0))
+        normalize = transforms.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        self.view = transforms.Compose([crop, transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize])
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: int) -> tuple[list[Any], int]:
+        from PIL import Image
+
+        with Image.open(self.files[row]) as image:
+            pixels = image.convert("RGB")
+        return [self.view(pixels) for _ in range(self.views)], int(self.labels[row])
+
+
+def _plain_job(data: Path, size: int, steps: int, *, views: int = 1) -> Callable[[], None]:
+    """A plain loop in float32: timm, DataLoader with two workers, AdamW, a loss of pytorch-metric-learning."""
+    import torch
+    from pytorch_metric_learning.losses import MultiSimilarityLoss
+
+    from lookalike.core.imports import import_timm, prepare_torchvision
+
+    prepare_torchvision()
+    model = import_timm().create_model("tf_efficientnet_lite0", num_classes=512).train()
+    criterion, optimizer = MultiSimilarityLoss(), torch.optim.AdamW(model.parameters(), lr=1e-4)
+    files: Any = _Files(data, size, views)
+    loader = torch.utils.data.DataLoader(files, BATCH, shuffle=True, drop_last=True, num_workers=2)
+
+    def batches() -> Iterator[tuple[list[Any], Any]]:
+        while True:
+            yield from loader
+
+    stream = batches()
+
+    def run() -> None:
+        for _ in range(steps):
+            images, labels = next(stream)
+            loss = criterion(model(torch.cat(images)), labels.repeat(views))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return run
 
 
 def _bare_step(threads: int, steps: int = 60) -> dict[str, float]:

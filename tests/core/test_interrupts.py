@@ -56,12 +56,11 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
 
 def test_sigterm_is_raised_like_ctrl_c_and_held_back_like_it() -> None:
     done = []
-    with command_signals():
-        with pytest.raises(Terminated), defer_interrupt():
-            signal.raise_signal(signal.SIGTERM)
-            done.append("the rest of the block")
-        with pytest.raises(Terminated):
-            signal.raise_signal(signal.SIGTERM)
+    with command_signals(), pytest.raises(Terminated), defer_interrupt():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("the rest of the block")
+    with command_signals(), pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
     assert done and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

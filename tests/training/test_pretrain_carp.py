@@ -143,7 +143,8 @@ def test_from_scratch_is_the_papers_setting(flat):  # noqa: F811
     assert (chosen.optimizer.kind, chosen.model.weights, chosen.model.batch_norm) == ("lars", "random", "train")
     assert chosen.optimizer.lr == pytest.approx(0.6 * chosen.sampler.batch_size / 1024)
     assert chosen.schedule.min_lr_ratio == pytest.approx(0.1) and chosen.schedule.freeze_backbone_steps == 0
-    moved = pretrain(data=flat, method="moco", model="test_efficientnet", dry_run=True)
+    untrained = {"model": {"size": 32, "weights": "random"}}
+    moved = pretrain(data=flat, method="moco", model="test_efficientnet", settings=untrained, dry_run=True)
     assert moved.settings.optimizer.kind == "sgd" and moved.settings.schedule.freeze_backbone_steps == 0
 
 

@@ -7,7 +7,7 @@ Lists may be NumPy arrays. NaN and infinity are refused: leave the row out, or u
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic import BeforeValidator, Field, model_validator
@@ -38,44 +38,34 @@ Floats = Annotated[list[float], BeforeValidator(_plain)]
 Ints = Annotated[list[int], BeforeValidator(_plain)]
 
 
-def _ordered(low: float | None, high: float | None) -> None:
-    if (low is None) != (high is None):
-        raise ValueError("an interval needs both `low` and `high`")
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"the interval {low} to {high} is upside down")
+class _Interval(_Part):
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _check_interval(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval needs both `low` and `high`")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"the interval {self.low} to {self.high} is upside down")
+        return self
 
 
-class _HasInterval(Protocol):
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-class Value(_Part):
+class Value(_Interval):
     """A number with its confidence interval.
 
     `signed` prints a plus sign, too, and `unit` follows the number ("points", "%").
     """
 
     value: float
-    low: float | None = None
-    high: float | None = None
     digits: int = Field(default=3, ge=0, le=8)
     signed: bool = False
     unit: str = ""
     level: float = Field(default=0.95, gt=0, lt=1)
     """How often such an interval should hold."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _ordered(self.low, self.high)
-        return self
-
     @classmethod
-    def of(cls, interval: _HasInterval, **options: Any) -> Value:
+    def of(cls, interval: Any, **options: Any) -> Value:
         """Return the value of anything with `value`, `low` and `high`, such as `evaluation.bootstrap.Interval`."""
         return cls(value=interval.value, low=interval.low, high=interval.high, **options)
 
@@ -163,19 +153,12 @@ class Grid(_Block):
         return self
 
 
-class Whisker(_Part):
+class Whisker(_Interval):
     """One row of `Whiskers`: a value and its interval."""
 
     name: str
     value: float
-    low: float | None = None
-    high: float | None = None
     note: str = ""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _ordered(self.low, self.high)
-        return self
 
 
 class Whiskers(_Block):
@@ -254,20 +237,13 @@ class Hits(_Block):
     rows: list[HitRow]
 
 
-class Arrow(_Part):
+class Arrow(_Interval):
     """A change of one class; `low` and `high`, where known, are the interval of `after`."""
 
     name: str
     before: float
     after: float
     count: int = Field(default=0, ge=0)
-    low: float | None = None
-    high: float | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _ordered(self.low, self.high)
-        return self
 
 
 class Arrows(_Block):
@@ -280,7 +256,7 @@ class Arrows(_Block):
     after: str = "trained"
 
 
-class Bin(_Part):
+class Bin(_Interval):
     """One bin of a reliability diagram."""
 
     p: float = Field(ge=0, le=1)
@@ -288,11 +264,6 @@ class Bin(_Part):
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1)
     count: int = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _ordered(self.low, self.high)
-        return self
 
 
 class Reliability(_Block):

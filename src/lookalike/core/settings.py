@@ -127,6 +127,19 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested dictionary with names like `a.b`.
+
+    Example:
+        >>> flatten({"a": {"b": 1}, "c": 2})
+        {'a.b': 1, 'c': 2}
+    """
+    out: dict[str, Any] = {}
+    for name, value in document.items():
+        out |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return out
+
+
 def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
     """Read a YAML file of names and values."""
     path = Path(path)

@@ -78,37 +78,28 @@ def load_backbone(name: str, *, weights: str | Path | None = None, size: int | N
         >>> load_backbone("resnet10_small", weights="random").preprocess.size
         64
     """
-    if open_clip.is_open_clip(name):
-        return _load_open_clip(name, weights, size)
     builtin = BUILTIN.get(name) or next((b for b in BUILTIN.values() if b.architecture == name), None)
-    model = create_backbone(builtin.architecture if builtin else name, size)
+    architecture = builtin.architecture if builtin else name
+    if is_clip := open_clip.is_open_clip(name):
+        short, pretrained = open_clip.split_name(name)
+        architecture = open_clip.PREFIX + short
+    model = open_clip.load_pretrained(name) if is_clip and weights is None else create_backbone(architecture, size)
     license = f"timm states for these weights: {model.pretrained_cfg.get('license') or 'nothing'}."
     if weights == "random":
         license, source = "Randomly initialized weights; there is nothing to license.", "random"
     elif weights is not None:
         load_weights(model, Path(weights), name)
         license, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
+    elif is_clip:
+        license = f"open_clip's weights {pretrained}; their authors state the license."
+        source = f"open_clip {short} {pretrained}"
     elif builtin:
         load_weights(model, _builtin_file(name, builtin), name)
         license, source = LITE_LICENSE, builtin.package
     else:
         load_weights(model, _timm_file(name, model.pretrained_cfg), name)
         source = f"timm {name}"
-    architecture = builtin.architecture if builtin else name
     return LoadedBackbone(model.eval(), architecture, preprocess_of(model, size), license, source)
-
-
-def _load_open_clip(name: str, weights: str | Path | None, size: int | None) -> LoadedBackbone:
-    short, pretrained = open_clip.split_name(name)
-    model = open_clip.load_pretrained(name) if weights is None else open_clip.create(name)
-    license = f"open_clip's weights {pretrained}; their authors state the license."
-    source = f"open_clip {short} {pretrained}"
-    if weights == "random":
-        license, source = "Randomly initialized weights; there is nothing to license.", "random"
-    elif weights is not None:
-        load_weights(model, Path(weights), name)
-        license, source = f"Weights from the user's own file {Path(weights).name}.", Path(weights).name
-    return LoadedBackbone(model.eval(), open_clip.PREFIX + short, preprocess_of(model, size), license, source)
 
 
 def create_backbone(architecture: str, size: int | None = None) -> Any:

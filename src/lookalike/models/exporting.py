@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lookalike._version import __version__
 from lookalike.core.device import CPU
@@ -18,7 +17,7 @@ from lookalike.core.progress import say
 from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference import onnx_runtime
-from lookalike.models.inference.runtime_base import ModelGraph
+from lookalike.models.inference.runtime_base import parity_error
 
 TOLERANCE = 1e-4
 
@@ -84,7 +83,12 @@ def export(
     with atomic_file(out) as part:
         say("Exporting to ONNX; this takes about ten seconds.")
         onnx_runtime.write_onnx(model, "embedding", part, _metadata(model))
-        difference = _compare(model, part)
+        session = onnx_runtime.open_session(part)
+
+        def run(pixels: np.ndarray) -> np.ndarray:
+            return np.asarray(session.run(None, {"pixels": pixels})[0])
+
+        difference = max(parity_error(model, "embedding", run, count) for count in (1, 2, 5))
         if not difference <= tolerance:
             raise LookalikeError(
                 f"The exported model differs from torch by {difference:.1e}, more than {tolerance:.0e}; "
@@ -116,19 +120,3 @@ def _metadata(model: Embedder) -> dict[str, str]:
         "output": "vectors: float32, batch × dim, unit length",
         "license": str(model.card.get("license", "")),
     }
-
-
-def _compare(model: Embedder, file: Path) -> float:
-    """The largest difference of an embedding between the file in ONNX Runtime and the model in torch."""
-    session = onnx_runtime.open_session(file)
-    graph = ModelGraph(model)
-    largest = 0.0
-    for count in (1, 2, 5):
-        pixels = graph.example(count)
-        with torch.inference_mode():
-            expected = graph(pixels.to(model.device)).cpu().numpy()
-        actual = session.run(None, {"pixels": pixels.numpy()})[0]
-        if actual.shape != expected.shape:
-            return float("inf")
-        largest = max(largest, float(np.abs(actual - expected).max()))
-    return largest

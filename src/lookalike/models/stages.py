@@ -65,28 +65,22 @@ def check_layer(backbone: nn.Module, layer: str) -> None:
     raise LookalikeError(f"`{layer}` is not a layer of this model; its layers are {', '.join(layers)}.")
 
 
-def _family_and_stage(backbone: nn.Module, layer: str) -> tuple[Family, int]:
+def _cut(backbone: nn.Module, layer: str, *, lower: bool) -> tuple[nn.Module, Family, set[str]]:
+    """A copy that shares its modules and keeps one side of the stages; the family; and the modules up to the stage."""
     check_layer(backbone, layer)
-    return FAMILIES[type(backbone).__name__], int(layer.removeprefix("stage"))
-
-
-def _shallow_copy(backbone: nn.Module) -> nn.Module:
-    """A copy with its own list of children; the children themselves are shared."""
-    shell = copy.copy(backbone)
-    shell._modules = dict(backbone._modules)
-    return shell
+    family, count = FAMILIES[type(backbone).__name__], int(layer.removeprefix("stage")) + 1
+    part = copy.copy(backbone)
+    part._modules = dict(backbone._modules)
+    if not isinstance(family.stages, str):
+        return part, family, {*family.stem, *family.stages[:count]}
+    stages = list(getattr(backbone, family.stages).children())
+    part._modules[family.stages] = nn.Sequential(*(stages[:count] if lower else stages[count:]))
+    return part, family, {*family.stem, family.stages} if lower else set(family.stem)
 
 
 def lower_part(backbone: nn.Module, layer: str) -> nn.Module:
     """The backbone up to and including a stage; call its ``forward_features`` on normalized images."""
-    family, number = _family_and_stage(backbone, layer)
-    part = _shallow_copy(backbone)
-    if isinstance(family.stages, str):
-        names = {*family.stem, family.stages}
-        stages = list(getattr(backbone, family.stages).children())
-        part._modules[family.stages] = nn.Sequential(*stages[: number + 1])
-    else:
-        names = {*family.stem, *family.stages[: number + 1]}
+    part, _, names = _cut(backbone, layer, lower=True)
     for name in part._modules:
         if name not in names:
             part._modules[name] = nn.Identity()
@@ -95,15 +89,8 @@ def lower_part(backbone: nn.Module, layer: str) -> nn.Module:
 
 def upper_part(backbone: nn.Module, layer: str) -> nn.Module:
     """The backbone after a stage; call it on the output of the stage."""
-    family, number = _family_and_stage(backbone, layer)
-    part = _shallow_copy(backbone)
-    removed = list(family.stem)
-    if isinstance(family.stages, str):
-        stages = list(getattr(backbone, family.stages).children())
-        part._modules[family.stages] = nn.Sequential(*stages[number + 1 :])
-    else:
-        removed += family.stages[: number + 1]
-    for name in removed:
+    part, family, names = _cut(backbone, layer, lower=False)
+    for name in names:
         part._modules[name] = nn.Identity()
     for name in family.stem_methods:
         part.__dict__[name] = _identity

@@ -76,7 +76,7 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
     if not any("drift/mean" in row for row in log):
         return None
     blocks: list[s.Block] = [
-        _lines(
+        log_lines(
             log,
             "distance moved by one step",
             {"drift/mean": "mean", "drift/max": "largest"},
@@ -91,8 +91,8 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
             "memory/floor": "floor: two views, one model",
         }
         note = "Stored rows against the same images embedded now; what lies on the floor is up to date."
-        blocks.append(_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note))
-    cosine = _lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
+        blocks.append(log_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note))
+    cosine = log_lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
     last = [row["drift/cosine"] for row in log if "drift/cosine" in row][-1]
     cosine.note = "Near 1 all embeddings lie on one point." + (
         f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
@@ -126,13 +126,29 @@ def _gain(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-def _lines(
-    log: Sequence[Mapping[str, Any]], label: str, names: Mapping[str, str], *, title: str, note: str = ""
+def log_lines(
+    log: Sequence[Mapping[str, Any]],
+    label: str,
+    names: Mapping[str, str],
+    *,
+    title: str = "",
+    note: str = "",
+    dashed: Sequence[str] = ("memory/floor",),
 ) -> s.Lines:
+    """A chart of values of the log over the steps; what was never logged is left out.
+
+    Args:
+        log: Rows of the log.
+        label: Label of the y axis.
+        names: Name in the chart of each logged value.
+        title: Title of the chart.
+        note: Note below it.
+        dashed: Values that are drawn as dashed lines.
+    """
     series = []
     for key, name in names.items():
         points = [(row["step"], row[key]) for row in log if key in row]
         if points:
             x, y = zip(*points, strict=True)
-            series.append(s.Series(name=name, x=list(x), y=list(y), dashed=key == "memory/floor"))
-    return s.Lines(title=title, x_label="step", y_label=label, series=series, note=note)
+            series.append(s.Series(name=name, x=list(x), y=list(y), dashed=key in dashed))
+    return s.Lines(x_label="step", y_label=label, series=series, title=title, note=note)

@@ -8,6 +8,7 @@ from typing import Any
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
+from lookalike.core.settings import flatten
 from lookalike.training.settings import TrainSettings
 
 
@@ -61,7 +62,7 @@ class Logs:
         try:
             mlflow.set_tracking_uri(address)
             mlflow.start_run(run_name=name)
-            mlflow.log_params(_flat(config))
+            mlflow.log_params(flatten(config))
         except mlflow.exceptions.MlflowException as error:
             why = str(error).strip().splitlines()[0].rstrip(".")
             raise LookalikeError(f"MLflow cannot report to `{address}`: {why}.") from error
@@ -98,10 +99,3 @@ def _import(module: str, extra: str) -> Any:
         raise LookalikeError(
             f"`logs.{module}` is set, but {module} is not installed: pip install 'lookalike[{extra}]', or leave it out."
         ) from error
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in config.items():
-        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return out

@@ -94,7 +94,6 @@ class TrainingProgress:
     best_step: int = 0
     best_score: float | None = None
     scores: list[list[float]] = field(default_factory=list)
-    """[step, score, MAP@R] of every evaluation."""
     finished: bool = False
     stopped_early: bool = False
 

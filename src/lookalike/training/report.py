@@ -23,13 +23,40 @@ from lookalike.evaluation.verdicts import metric_name, p_text
 from lookalike.methods.base import ReportContext
 from lookalike.methods.collapse import HEALTHY, STATES
 from lookalike.training import checkpoint
-from lookalike.training.drift import drift_section
+from lookalike.training.drift import drift_section, log_lines
 from lookalike.training.loop import TrainingProgress
 from lookalike.training.selection import FROZEN, START, TRAINED, KNNComparison, Outcome, PrototypeFacet, embed_features
 from lookalike.training.setup import TrainingSetup
 
 GUARD_ORDER = s.CURVES + 6
 GUARD_PREFIX = "guard/"
+GUARD_CHARTS = (
+    (
+        "What the prototypes say about an image",
+        "clusters",
+        {"clusters": "told apart by the prototypes"},
+        "exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the image, at "
+        "most the smaller of block and batch.",
+    ),
+    (
+        "The two terms against their extremes",
+        "fraction of log M",
+        {"consistency": "disagreement of views", "balance": "imbalance of prototypes"},
+        "",
+    ),
+    (
+        "Prototypes of the last images",
+        "prototypes",
+        {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"},
+        "",
+    ),
+    (
+        "Features",
+        "spread",
+        {"spread": "of the features"},
+        "About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
+    ),
+)
 PROTOTYPES_ORDER = s.CURVES + 7
 LARGEST, NEAREST = 12, 6
 
@@ -139,7 +166,6 @@ def table_section(outcome: Outcome) -> s.Section:
 def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.Section:
     """Loss and validation metric over the steps, with the starting model and step 0 as dashed lines."""
     log = run.read_log()
-    loss = [(row["step"], row["loss"]) for row in log if "loss" in row]
     key = f"validation/{parts.settings.metric if parts.settings.metric != 'r_precision' else 'map@r'}"
     score = [(row["step"], row[key]) for row in log if key in row]
     blocks: list[s.Block] = []
@@ -155,18 +181,10 @@ def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.
         note = f"{len(rows):,} images held out of training to choose the step."
         marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
         blocks.append(s.Lines(x_label="step", y_label=f"{name}, validation", series=series, marks=marks, note=note))
-    lines = []
-    for key, named in (("knn/accuracy@20", "k-NN accuracy"), ("knn/student_accuracy@20", "of the student")):
-        near = [(row["step"], row[key]) for row in log if key in row]
-        if near:
-            x, y = zip(*near, strict=True)
-            lines.append(s.Series(name=named, x=list(x), y=list(y)))
-    if lines:
-        note = f"{len(parts.test):,} held-out images, 20 neighbors among {len(parts.known):,} training images."
-        blocks.append(s.Lines(x_label="step", y_label="k-NN accuracy", series=lines, note=note))
-    if loss:
-        x, y = zip(*loss, strict=True)
-        blocks.append(s.Lines(x_label="step", y_label="loss", series=[s.Series(name="loss", x=list(x), y=list(y))]))
+    near = {"knn/accuracy@20": "k-NN accuracy", "knn/student_accuracy@20": "of the student"}
+    note = f"{len(parts.test):,} held-out images, 20 neighbors among {len(parts.known):,} training images."
+    charts = [log_lines(log, "k-NN accuracy", near, note=note), log_lines(log, "loss", {"loss": "loss"})]
+    blocks += [chart for chart in charts if chart.series]
     if not blocks:
         blocks.append(s.Text(text="No step was taken."))
     return s.Section(title="Curves", order=s.CURVES, blocks=blocks)
@@ -257,57 +275,13 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
     summary = f"At the end the run is {state}."
     if alarms:
         summary += f" The guard first spoke at step {alarms[0]:,}."
-    blocks: list[s.Block] = [
-        s.Text(text=summary),
-        _guard_lines(
-            log,
-            "clusters",
-            {"clusters": "told apart by the prototypes"},
-            title="What the prototypes say about an image",
-            note="exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the "
-            "image, at most the smaller of block and batch.",
-        ),
-        _guard_lines(
-            log,
-            "share of log M",
-            {"consistency": "disagreement of views", "balance": "imbalance of prototypes"},
-            title="The two terms against their extremes",
-        ),
-        _guard_lines(
-            log,
-            "prototypes",
-            {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"},
-            title="Prototypes of the last images",
-            dashed=("in_use_at_random",),
-        ),
-        _guard_lines(
-            log,
-            "spread",
-            {"spread": "of the features"},
-            title="Features",
-            note="About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
-        ),
-    ]
+    blocks: list[s.Block] = [s.Text(text=summary)]
+    for title, label, names, note in GUARD_CHARTS:
+        keys = {GUARD_PREFIX + name: text for name, text in names.items()}
+        blocks.append(log_lines(log, label, keys, title=title, note=note, dashed=[GUARD_PREFIX + "in_use_at_random"]))
     rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(readings.items())]
     blocks.append(s.Facts(title="Last readings", rows=rows, folded=True))
     return s.Section(title="Collapse guard", order=GUARD_ORDER, blocks=blocks)
-
-
-def _guard_lines(
-    log: Sequence[Mapping[str, Any]],
-    label: str,
-    names: Mapping[str, str],
-    *,
-    title: str,
-    note: str = "",
-    dashed: Sequence[str] = (),
-) -> s.Lines:
-    series = []
-    for key, name in names.items():
-        points = [(row["step"], row[GUARD_PREFIX + key]) for row in log if GUARD_PREFIX + key in row]
-        x, y = zip(*points, strict=True)
-        series.append(s.Series(name=name, x=list(x), y=list(y), dashed=key in dashed))
-    return s.Lines(title=title, x_label="step", y_label=label, series=series, note=note)
 
 
 def prototypes_section(run: Run, parts: TrainingSetup, facet: PrototypeFacet) -> s.Section:

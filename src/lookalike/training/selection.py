@@ -251,7 +251,6 @@ class KNNComparison:
 
     accuracy: dict[str, dict[int, float]]
     intervals: dict[str, Interval]
-    """Those of 20 neighbors, whole classes drawn."""
     difference: PairedDifference
     images: int
 
@@ -324,7 +323,6 @@ class PrototypeFacet:
     """
 
     rows: np.ndarray
-    """The rows of the table that were looked at: training images, a sample of very many."""
     prototypes: Prototypes
     assigned: Assignment
 

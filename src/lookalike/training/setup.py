@@ -49,9 +49,7 @@ class TrainingImages:
 
     table: Table
     labels: np.ndarray
-    """Class numbers without gaps, −1 where there is none."""
     drawn: np.ndarray | None
-    """The rows that a batch may hold; None: all."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lookalike import methods
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run, find_run
-from lookalike.core.settings import merge
+from lookalike.core.settings import flatten, merge
 from lookalike.training import recipe as recipe_files
 from lookalike.training import runner
 from lookalike.training.settings import TrainSettings, expand_shorthand, resolve
@@ -215,22 +215,12 @@ def _resumed_settings(run: Run, recipe: str | Path | None, overrides: Mapping[st
             f"lookalike report {run.path}"
         )
     requested = resolve(config, *([recipe_files.load(recipe)] if recipe is not None else []), overrides)
-    different = _differing_names(settings.model_dump(mode="json"), requested.model_dump(mode="json"))
-    different = [name for name in different if name not in ("data.source", "device")]
+    old, new = (flatten(s.model_dump(mode="json")) for s in (settings, requested))
+    names = sorted((old.keys() | new.keys()) - {"data.source", "device"})
+    different = [name for name in names if old.get(name) != new.get(name)]
     if different:
         raise LookalikeError(
             f"The run `{run.path}` was started with another `{different[0]}`, and a run cannot be resumed with other "
             "settings: leave the setting out, or start a new run with --out."
         )
     return settings
-
-
-def _differing_names(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
-    out = []
-    for name in a.keys() | b.keys():
-        left, right = a.get(name), b.get(name)
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            out += _differing_names(left, right, f"{prefix}{name}.")
-        elif left != right:
-            out.append(f"{prefix}{name}")
-    return sorted(out)

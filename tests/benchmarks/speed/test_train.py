@@ -39,6 +39,7 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
 
     monkeypatch.setattr(training, "train", fake)
     monkeypatch.setattr(train, "two_jobs", lambda home: {"check": 1.4, "features": 2.0, "train": 2.2, "measure": 1.9})
+    monkeypatch.setattr(train, "throughput", lambda home, threads: ({}, []))
     figures, bars = train.run(BenchContext(data=tmp_path))
     assert calls == [("cub", 0), ("cub", 1), ("cub", 2), ("cars", 0)]
     assert len(bars) == 3 * 3 + 1 + 4
@@ -72,3 +73,23 @@ def test_two_jobs_are_compared_with_one_alone_stage_by_stage(tmp_path, monkeypat
     monkeypatch.setattr(train.subprocess, "Popen", Job)
     assert train.two_jobs(tmp_path) == {"prepare": 1.5, "train": 2.5}
     assert len(started) == len({home for _, home in started}) == 3
+
+
+def test_throughput_sets_our_loop_beside_the_bare_cost_and_a_plain_loop(tmp_path, monkeypatch):
+    jobs = {"bare": 1.0, "plain": 2.0, "loop": 1.1}
+    monkeypatch.setattr(synthetic, "make_demo_images", lambda *_, **__: None)
+    for name, seconds in jobs.items():
+        monkeypatch.setattr(train, f"_{name}_job", lambda *_, seconds=seconds, **__: seconds)
+    monkeypatch.setattr(train, "interleaved", lambda jobs, rounds: {k: [v] * rounds for k, v in jobs.items()})
+    figures, bars = train.throughput(tmp_path, 1)
+    assert set(figures) == {"96", "224"} and all(bar.ok for bar in bars)
+    assert bars[0].value == pytest.approx(1.1) and bars[1].value == pytest.approx(0.55)
+
+
+def test_the_jobs_of_the_throughput_take_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "BATCH", 8)
+    synthetic.make_demo_images(tmp_path / "data", classes=8, images_per_class=8, size=48)
+    train._bare_job(64, 1)()
+    train._loop_job(tmp_path / "data", tmp_path / "run", 64, 1, precision="bf16")()
+    train._loop_job(tmp_path / "data", tmp_path / "carp", 64, 1, method="carp")()
+    train._plain_job(tmp_path / "data", 64, 1, views=2)()

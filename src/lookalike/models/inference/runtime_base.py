@@ -96,16 +96,16 @@ def to_output(outputs: np.ndarray, layer: str, precision: str = "f32") -> np.nda
     return outputs
 
 
-def parity_error(model: Embedder, layer: str, run: Callable[[np.ndarray], Any]) -> float:
+def parity_error(model: Embedder, layer: str, run: Callable[[np.ndarray], Any], count: int = 2) -> float:
     """Largest absolute difference between a converted model and torch on random pixels.
 
     For layers other than the embedding it is relative to the largest value; infinity if shapes disagree or values are
     not finite.
     """
     graph = ModelGraph(model, layer)
-    pixels = graph.example()
+    pixels = graph.example(count)
     with eval_mode(model), torch.inference_mode():
-        expected = graph(pixels).float().cpu().numpy()
+        expected = graph(pixels.to(model.device)).float().cpu().numpy()
     actual = np.asarray(run(pixels.numpy()), np.float32)
     if actual.shape != expected.shape or not np.isfinite(actual).all():
         return float("inf")
