@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run `lookalike` with the arguments of this process."""
     from lookalike.cli.app import run
+    from lookalike.core.errors import Exit
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code in (Exit.STOPPED, Exit.TERMINATED):  # everything is closed; no thread that still reads is waited for
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -228,6 +229,7 @@ def build(name: str, command: Command) -> Any:
         try:
             present(answer, as_json=as_json, quiet=quiet, verbose=verbose)
         except KeyboardInterrupt as error:  # typer would drop its message
+            traceback.clear_frames(error.__traceback__)  # ends the threads that read ahead, instead of waiting for them
             raise Stopped(str(error) or STOPPED, terminated=isinstance(error, Terminated)) from None
         except EOFError as error:  # typer would take it for Ctrl-D
             raise RuntimeError("a file ended too early") from error

@@ -77,7 +77,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
         root: Root of the file system, of which `proc` and `sys` are read (cgroup version 1 and 2).
     """
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return math.inf
     limits = [math.inf]
@@ -97,9 +97,11 @@ def _group_quota(group: Path) -> float:
     """CPUs of one control group: quota over period."""
     try:
         if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
+            quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
         else:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            quota, period = (
+                (group / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip() for name in ("quota", "period")
+            )
         return math.inf if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError):
         return math.inf
@@ -122,7 +124,7 @@ def configure_openmp() -> None:
 def cpu_name() -> str:
     """Return the name of the processor."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     except OSError:
