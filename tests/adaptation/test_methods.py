@@ -126,7 +126,7 @@ def test_whole_steps_equal_the_twin(keys: str, given: bool, tmp_path: Path) -> N
             ce.append(-np.log(naive.softmax(z[n])[labels[n]]))
         expected = {"contrast": np.mean(contrast), "labels": np.mean(ce)}
         expected |= {} if given else {"diversity": naive.diversity(z)}
-        loss = own._step(step)
+        loss = own.take_step(step)
         assert {name: own.context.logs.get(name) for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
         assert loss == pytest.approx(sum(expected.values()), rel=1e-4)
         target.push([naive.Slot(weak[n], i, logits=zw[n]) for n, i in enumerate(ids)])
@@ -144,8 +144,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(method: str, tmp_path: Path, mon
     run(whole, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-        usual = loop.Loop._step
-        patch.setattr(loop.Loop, "_step", lambda self, step: 1 / 0 if step == 4 else usual(self, step))
+        usual = loop.Loop.take_step
+        patch.setattr(loop.Loop, "take_step", lambda self, step: 1 / 0 if step == 4 else usual(self, step))
         with pytest.raises(ZeroDivisionError):
             run(task({"method": method, "steps": 6, "batch_size": 6}), tmp_path / "killed")
     second = task({"method": method, "steps": 6, "batch_size": 6})
@@ -339,7 +339,7 @@ def test_adacontrast_equals_the_twin(tmp_path: Path) -> None:
     own = started(task({"method": "adacontrast", "bank": {"size": 15}, "epochs": None}), tmp_path / "run")
     method: Any = own.method
     for step in (1, 2):
-        own._step(step)
+        own.take_step(step)
     assert method.filled == 12 and method.queue_ids[:12].tolist() == [
         int(row) for step in (1, 2) for row in own.sampler.batch(step)
     ]
@@ -372,7 +372,7 @@ def test_a_source_model_learns_from_weak_views_and_smoothed_labels(tmp_path: Pat
     with torch.no_grad():
         odds = method.outputs(method.rows_of(own.source.views(batch, slice(None), 1)[0]))[1].log_softmax(1)
     expected = -(0.9 * odds[range(6), truth[batch]] + 0.1 * odds.mean(1)).mean()
-    assert own._step(1) == pytest.approx(float(expected), abs=1e-6)
+    assert own.take_step(1) == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_mixup_learns_two_labels_at_once(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_mixup_learns_two_labels_at_once(tmp_path: Path) -> None:
         odds = method.outputs(method.rows_of(weight * images + (1 - weight) * images[order]))[1].log_softmax(1)
     mine, others = truth[batch], truth[batch][order]
     expected = -(weight * odds[range(6), mine] + (1 - weight) * odds[range(6), others]).mean()
-    assert 0 < weight < 1 and own._step(1) == pytest.approx(float(expected), abs=1e-6)
+    assert 0 < weight < 1 and own.take_step(1) == pytest.approx(float(expected), abs=1e-6)
 
 
 # ---- statistics, samplers, settings --------------------------------------------------------------------
