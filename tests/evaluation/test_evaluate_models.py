@@ -14,7 +14,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.report_blocks import Section
 from lookalike.core.run import Run
 from lookalike.data import read_table
-from lookalike.evaluation import compare, evaluate
+from lookalike.evaluation import compare, evaluate, evaluate_models
 from tests.helpers import make_images
 
 
@@ -78,6 +78,69 @@ def test_compare_says_which_is_better(folder):
     assert back.differences["map@r"].difference == pytest.approx(-found.differences["map@r"].difference)
     same = compare(data=folder, a=GOOD, b=GOOD)
     assert same.verdict.startswith("No difference was found") and same.differences["recall@1"].p == 1
+
+
+@pytest.fixture
+def trained(folder, tmp_path, monkeypatch):
+    """A run that trained on 3 classes of the folder, chose its step by 1, and knows 2 as its test side."""
+    table = read_table(folder)
+    run = Run.create("ms", {"model": {"name": "efficientnet_lite0"}}, path=tmp_path / "trained")
+    table.with_column("split", np.repeat(["train", "train", "train", "val", "test", "test"], 8)).save(
+        run.path / "table.parquet"
+    )
+    monkeypatch.setattr(evaluate_models, "_embedder", lambda model, *_: GOOD if model == run.path else model)
+    return run.path
+
+
+def test_images_that_trained_a_model_are_left_out(folder, trained, tmp_path):
+    found = compare(data=folder, a=BAD, b=trained, out=tmp_path / "out")
+    points = 100 * found.differences["recall@1"].difference
+    said = f"32 of these 48 images trained good; on the other 16: {points:+.1f} points of recall@1."
+    assert said in str(found).splitlines() and found.to_json()["note"] == said and said in found._repr_html_()
+    assert set(found.b.table.column("label")) == {"class-04", "class-05"}
+    document = Run(tmp_path / "out").result
+    assert document["note"] == said and document["training_overlap"]["trained"] == 32
+    assert Run(tmp_path / "out").read_sections()["verdict"]["blocks"][0]["line"] == said
+    alone = evaluate(data=folder, model=trained)
+    assert "on the other 16: recall@1 " in alone.note and len(alone.table) == 16
+    assert len(evaluate(data=folder, model=BAD, baseline=trained).table) == 16, "the baseline's count too"
+    every = compare(data=folder, a=BAD, b=trained, all=True)
+    assert len(every.b.table) == 48 and "32 of these 48 images trained good, so its figures" in str(every)
+    assert evaluate(data=folder, model=BAD).note == ""
+
+
+def test_the_split_of_the_run_is_known_for_a_folder(folder, trained, tmp_path):
+    test = evaluate(data=folder, model=trained, split="test")
+    assert len(test.table) == 16 and test.note == ""
+    assert len(evaluate(data=folder, model=trained, split="val", all=True).table) == 8
+    new = make_images(tmp_path / "shop", classes=8, images=8)  # two classes came later; the folder lies elsewhere
+    assert len(evaluate(data=new, model=trained).table) == 32
+    assert len(evaluate(data=new, model=trained, split="test").table) == 16
+    with pytest.raises(LookalikeError, match="trained on all 24 images"):
+        evaluate(data=folder, model=trained, split="train")
+    with pytest.raises(LookalikeError, match="`shop` has no splits"):
+        evaluate(data=folder, model=BAD, split="test")
+
+
+def test_images_of_the_table_s_train_split_still_classify(folder, trained):
+    table = read_table(folder)
+    split = np.where(np.arange(len(table)) % 8 < 4, "train", "test")
+    run = Run(trained)
+    table.with_column("split", split).save(run.path / "table.parquet")
+    found = evaluate(data=table.with_column("split", split), model=trained, knn=True)
+    assert (found.classification.train, found.classification.test) == (24, 24) and len(found.table) == 24
+
+
+def test_unknown_training_images_are_said(folder):
+    model = Colors("tuned", noise=0.5)
+    model.parent = "a" * 32
+    assert "It is not known which images trained tuned." in str(evaluate(data=folder, model=model))
+
+
+def test_too_few_images_that_did_not_train(folder, trained):
+    table = read_table(folder).take(np.arange(40))  # one class is left
+    with pytest.raises(LookalikeError, match=r"1 class.*32 images that trained a model are left out; --all includes"):
+        evaluate(data=table, model=trained)
 
 
 def test_sections_are_kept_in_a_run(folder, tmp_path):

@@ -146,10 +146,15 @@ def test_a_real_run_is_checked_on_its_own_test_side(tmp_path: Path, model: Path)
     assert found["queries"] == 144 - count and found["calibration"] and found["note"] == ""
     text = str(run.read_sections()["calibration"])
     assert "held out from the fit" in text and SEEN not in text and UNKNOWN not in text
-    done = evaluate(data=folder, model=run.path, out=tmp_path / "all")
+    done = evaluate(data=folder, model=run.path, all=True, out=tmp_path / "all")
     assert done.model.note == SEEN and done.to_json()["calibration_note"] == SEEN
     assert SEEN in str(Run(tmp_path / "all").read_sections()["calibration"])
-    assert evaluate(data=run.path / "table.parquet", split="test", model=run.path).model.note == ""
+    table = evaluate(data=run.path / "table.parquet", split="test", model=run.path)
+    own = evaluate(data=folder, model=run.path)  # the run's test images, without being asked
+    assert table.model.note == own.model.note == "" and len(own.table) == run.result["images"]["test"]
+    assert table.model.intervals == own.model.intervals
+    measured = run.result["measured"]["trained"]["recall@1"]["value"]
+    assert own.model.intervals["recall@1"].value == pytest.approx(measured, abs=0.03)
     shutil.copytree(run.model, tmp_path / "alone")
     assert evaluate(data=folder, model=tmp_path / "alone").model.note == UNKNOWN
     assert evaluate(data=folder, model=model).model.note == ""

@@ -17,9 +17,9 @@ from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
 from lookalike.evaluation.report_sections import EvaluatedModel
-from lookalike.evaluation.results import Comparison, Evaluation
+from lookalike.evaluation.results import Comparison, Evaluation, Overlap
 from lookalike.evaluation.retrieval import retrieval_metrics
-from lookalike.evaluation.training_overlap import overlap_note
+from lookalike.evaluation.training_overlap import TRAINED, image_keys, image_splits, overlap_note
 from lookalike.evaluation.verification import Verification, verify
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def evaluate(
     model: str | Path | Embedder = "efficientnet_lite0",
     weights: str | Path | None = None,
     split: str | None = None,
+    all: bool = False,  # noqa: A002 -- the option `--all`
     layout: str = "auto",
     mode: str = "auto",
     baseline: str | Path | Embedder | None = None,
@@ -58,15 +59,16 @@ def evaluate(
 ) -> Evaluation:
     """Measure how well a model finds images of the same class.
 
-    Computes recall@k, mAP@k, MAP@R and R-precision with 95 % intervals. The options `knn`, `probe`, `linear`,
-    `retriever`, `svm` and `fine_tune` also measure classification: images of the split `train` (without one, four
-    fifths of each class) name the others.
+    Computes recall@k, mAP@k, MAP@R and R-precision with 95 % intervals, on images that did not train the model. The
+    options `knn`, `probe`, `linear`, `retriever`, `svm` and `fine_tune` also measure classification: images of the
+    split `train` (without one, four fifths of each class) name the others.
 
     Args:
         data: Folder or table of labeled images.
         model: Model name, model folder or run.
         weights: Local file with weights for a timm model name.
-        split: Evaluate only this split.
+        split: Evaluate only this split, of the data or else of the model's run.
+        all: Also evaluate images that a model was trained on, which are left out by default.
         layout: Layout of the data.
         mode: Which images are queries. `query-gallery` takes the marked ones, `leave-one-out` every image; `auto` is
             `query-gallery` if the table marks queries.
@@ -102,14 +104,31 @@ def evaluate(
         Run.check_available(out)
     recall_at = sorted({1, *recall_at})  # the verdict is on recall@1
     single_label = knn or probe or linear or retriever or fine_tune
-    table, labels, names, evaluated = _images(data, layout, split, leave_out_copies, with_train=single_label or svm)
+    sources = [*([baseline] if baseline is not None else []), model]
+    splits = [image_splits(source) for source in sources]
+    if weights is not None:
+        splits[-1] = None  # a file with weights says nothing of its training
+    table, evaluated, trained = _images(
+        data, layout, split, splits, include_trained=all, with_train=single_label or svm
+    )
+    left_out = 0 if all else int(trained.any(0).sum())
+    hint = f" {left_out:,} images that trained a model are left out; --all includes them." if left_out else ""
+    table, labels, names = _labels(table, leave_out_copies, hint)
     if single_label and labels.ndim > 1:
         raise LookalikeError(
             f"The images of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
         )
-    models = [_embedder(model, device, weights)]
-    models += [_embedder(baseline, device)] if baseline is not None else []
-    sources = (models[0] if weights else model, baseline)  # a file with weights says nothing of its training
+    models = [_embedder(source, device, weights if n == len(sources) - 1 else None) for n, source in enumerate(sources)]
+    model_names = [str(one.name) for one in models]
+    if len(set(model_names)) < len(models):
+        model_names[-1] += f" ({models[-1].fingerprint()[:4]})"
+    overlap = Overlap(
+        int(evaluated.sum()),
+        int(trained.any(0).sum()),
+        [name for name, rows in zip(model_names, trained, strict=True) if rows.any()],
+        [name for name, known in zip(model_names, splits, strict=True) if known is None],
+        left_out=not all,
+    )
     encoded = [_encode(one, table, batch_size, runtime, progress) for one in models]
     readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
     for _, failures in encoded:
@@ -132,43 +151,40 @@ def evaluate(
     query, gallery, mode = _query_gallery(table, mode)
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
     ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
-    done: list[Evaluation] = []
-    # The baseline first.
-    for one, source, rows, classification in reversed(
-        list(zip(models, sources, vectors, classifications, strict=False))
-    ):
+    done: Evaluation | None = None
+    single = labels.ndim == 1
+    for name, known, rows, classification in zip(model_names, splits, vectors, classifications, strict=True):
         metrics = retrieval_metrics(
             rows, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
         )
         if not len(metrics.query_index):
             raise LookalikeError(
                 f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 "
-                "images."
+                f"images.{hint}"
             )
-        single = labels.ndim == 1
         fitted, reason, note = None, "", ""
         if calibration and single:
             fitted, reason = calibrate(rows, labels, query=query, gallery=gallery, ids=ids, seed=seed)
-            note = overlap_note(source, table.take(metrics.query_index))
-        done.append(
-            Evaluation(
-                table,
-                EvaluatedModel(_unique_name(one, done), rows, metrics, fitted, reason, note),
-                labels,
-                names,
-                mode,
-                as_index(gallery, len(table), "gallery"),
-                ids,
-                _verify(rows, labels, ids, seed) if verification and single else None,
-                clustering.nmi(rows, labels, seed=seed) if nmi and single else None,
-                classification,
-                encoded[0][1],
-                done[0] if done else None,
-            )
+            note = overlap_note(known, table.take(metrics.query_index))
+        done = Evaluation(
+            table,
+            EvaluatedModel(name, rows, metrics, fitted, reason, note),
+            labels,
+            names,
+            mode,
+            as_index(gallery, len(table), "gallery"),
+            ids,
+            _verify(rows, labels, ids, seed) if verification and single else None,
+            clustering.nmi(rows, labels, seed=seed) if nmi and single else None,
+            classification,
+            encoded[-1][1],
+            done,
+            overlap,
         )
+    assert done is not None
     if out is not None:
-        _write_run(done[-1], Path(out), seed)
-    return done[-1]
+        _write_run(done, Path(out), seed)
+    return done
 
 
 def compare(
@@ -177,6 +193,7 @@ def compare(
     a: str | Path | Embedder,
     b: str | Path | Embedder,
     split: str | None = None,
+    all: bool = False,  # noqa: A002 -- the option `--all`
     layout: str = "auto",
     mode: str = "auto",
     recall_at: Sequence[int] = (1, 10, 100, 1000),
@@ -197,7 +214,8 @@ def compare(
         data: Folder or table of labeled images.
         a: First model: name, model folder or run.
         b: Second model.
-        split: Evaluate only this split.
+        split: Evaluate only this split, of the data or else of the model's run.
+        all: Also evaluate images that a model was trained on, which are left out by default.
         layout: Layout of the data.
         mode: Which images are queries. `query-gallery` takes the marked ones, `leave-one-out` every image; `auto` is
             `query-gallery` if the table marks queries.
@@ -225,18 +243,50 @@ def compare(
 
 
 def _images(
-    data: str | Path | Table, layout: str, split: str | None, copies: bool, *, with_train: bool
-) -> tuple[Table, Ints | Bools, list[str], Bools]:
-    """The images, their labels and class names, and which are evaluated: all but added ones of the split `train`."""
-    from lookalike.data import audit, read_table
+    data: str | Path | Table,
+    layout: str,
+    split: str | None,
+    splits: list[dict[str, str] | None],
+    *,
+    include_trained: bool,
+    with_train: bool,
+) -> tuple[Table, Bools, Bools]:
+    """The images, which of them are evaluated, and which of the selected images trained which model.
 
-    whole = read_table(data, layout=layout)
-    table = read_table(whole, split=split)
-    evaluated = np.ones(len(table), bool)
-    if with_train and split is not None:
-        evaluated = np.isin(whole.column("row_id"), table.column("row_id"))
-        rows = evaluated | (whole.column("split") == "train")
-        table, evaluated = whole.take(rows), evaluated[rows]
+    Without `include_trained` no image that trained a model is evaluated. Those of the table's split `train` may be
+    added `with_train`, to classify by.
+    """
+    from lookalike.data import read_table
+
+    table = read_table(data, layout=layout)
+    keys = image_keys(table)
+    selected = np.ones(len(table), bool)
+    own_split = table.has("split")
+    if split is not None:
+        known = next((known for known in reversed(splits) if known), None)
+        if not own_split and known and any(key in known for key in keys):
+            marked = table.with_column("split", pyarrow.array(map(known.get, keys), pyarrow.string()))
+        else:
+            marked = table
+        selected = np.isin(table.column("row_id"), read_table(marked, split=split).column("row_id"))
+    trained = np.array([[known is not None and known.get(key) in TRAINED for key in keys] for known in splits])
+    trained &= selected
+    evaluated = selected if include_trained else selected & ~trained.any(0)
+    if selected.any() and not evaluated.any():
+        raise LookalikeError(
+            f"A model was trained on all {selected.sum():,} images, or chosen by them: give other images, or --all to "
+            "measure on these."
+        )
+    rows = evaluated
+    if with_train and own_split and not evaluated.all():
+        rows = evaluated | (table.column("split") == "train")
+    return table.take(rows), evaluated[rows], trained
+
+
+def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools, list[str]]:
+    """The labels and class names; with `copies` the table gets content ids."""
+    from lookalike.data import audit
+
     if copies and not table.has("content_id"):
         table = audit(table, near=False).table
     if not table.has("label"):
@@ -245,8 +295,8 @@ def _images(
     labels, names = table.label_matrix() if multilabel else table.labels()
     if len(names) < 2:
         what = "1 class, so that every hit would be right" if names else "no labels"
-        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.")
-    return table, labels, names, evaluated
+        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.{hint}")
+    return table, labels, names
 
 
 def _embedder(model: str | Path | Embedder, device: str, weights: str | Path | None = None) -> Embedder:
@@ -267,12 +317,6 @@ def _readable_rows(vectors: Any, failures: list[Any], readable: Bools) -> Any:
     own = np.ones(len(readable), bool)
     own[[failure.index for failure in failures]] = False
     return vectors[readable[own]]
-
-
-def _unique_name(model: Embedder, done: list[Evaluation]) -> str:
-    name = str(model.name)
-    taken = {other.model.name for other in done}
-    return name if name not in taken else f"{name} ({model.fingerprint()[:4]})"
 
 
 def _query_gallery(table: Table, mode: str) -> tuple[Ints | None, Ints | None, str]:

@@ -178,13 +178,14 @@ def compare_recall(a: EvaluatedModel, b: EvaluatedModel, change: PairedDifferenc
     return comparison_verdict(a.name, b.name, before, after, change, len(b.result.query_index))
 
 
-def comparison_section(a: EvaluatedModel, b: EvaluatedModel) -> s.Section:
+def comparison_section(a: EvaluatedModel, b: EvaluatedModel, *, line: str = "") -> s.Section:
     """Make the verdict on two models."""
     change = differences(a, b)["recall@1"]
     figures = [s.Figure(label=f"recall@1, {m.name}", value=s.Value.of(m.intervals["recall@1"])) for m in (a, b)]
     block = s.Verdict(
         sentence=compare_recall(a, b, change),
         figures=[*figures, s.Figure(label="difference", value=_value(change), note=p_text(change.p))],
+        line=line,
         tone="better" if change.better else "worse" if change.worse else "same",
     )
     return s.Section(title="Verdict", order=s.VERDICT, blocks=[block])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,35 @@ def _metrics(model: EvaluatedModel) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Images that trained one of the evaluated models, or chose its best step.
+
+    Attributes:
+        evaluated: Number of evaluated images.
+        trained: Number of images that trained a model.
+        models: Names of the models they trained.
+        unknown: Names of the models whose training images are not known.
+        left_out: Whether the images were left out of the evaluation.
+    """
+
+    evaluated: int
+    trained: int
+    models: list[str]
+    unknown: list[str]
+    left_out: bool
+
+    def message(self, figure: str) -> str:
+        """Say which images were left out, with the figure on the others; empty if no image trained a model."""
+        lines = [f"It is not known which images trained {name}." for name in self.unknown]
+        if self.trained:
+            images = self.evaluated + self.trained * self.left_out
+            text = f"{self.trained:,} of these {images:,} images trained {' or '.join(self.models)}"
+            end = f"; on the other {self.evaluated:,}: {figure}." if self.left_out else ", so its figures are too high."
+            lines.append(text + end)
+        return " ".join(lines)
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Result of :func:`~lookalike.evaluation.evaluate`; ``str()`` gives the table for a terminal.
 
@@ -44,6 +73,7 @@ class Evaluation:
         classification: Accuracies of k-NN, probes and fine-tuning.
         failures: Images that could not be read.
         baseline: The evaluation of the model it is compared with.
+        overlap: Images that trained one of the models.
 
     Example:
         >>> from lookalike.evaluation import evaluate
@@ -64,6 +94,7 @@ class Evaluation:
     classification: Classification | None = None
     failures: list[Any] = field(default_factory=list)
     baseline: Evaluation | None = None
+    overlap: Overlap | None = None
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -84,6 +115,16 @@ class Evaluation:
             return f"Recall@1 is {interval} on {len(self.model.result.query_index):,} queries."
         return sections.compare_recall(self.baseline.model, self.model, self.differences["recall@1"])
 
+    @property
+    def note(self) -> str:
+        """Which images were left out because they trained a model, in a sentence; empty if none were."""
+        if self.overlap is None:
+            return ""
+        if self.baseline is None:
+            return self.overlap.message(f"recall@1 {number(self.model.intervals['recall@1'].value)}")
+        points = number(100 * self.differences["recall@1"].difference, 1, signed=True)
+        return self.overlap.message(f"{points} points of recall@1")
+
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "data": self.table.name,
@@ -93,7 +134,10 @@ class Evaluation:
             "metrics": _metrics(self.model),
             "unreadable": [failure.to_json() for failure in self.failures],
             "verdict": self.verdict,
+            "note": self.note,
         }
+        if self.overlap is not None:
+            document["training_overlap"] = asdict(self.overlap)
         if self.verification is not None:
             document["verification"] = self.verification.to_json()
         if self.nmi is not None:
@@ -161,19 +205,19 @@ class Evaluation:
         lines = [
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *body]
         ]
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*lines, *filter(None, [self.note]), self.verdict])
 
     def _repr_html_(self) -> str:
         head, body = self.rows()
         rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in body)
         top = "".join(f"<th>{html.escape(c)}</th>" for c in head)
-        return f"<p>{html.escape(self.verdict)}</p><table><tr>{top}</tr>{rows}</table>"
+        return f"<p>{html.escape(f'{self.note} {self.verdict}'.strip())}</p><table><tr>{top}</tr>{rows}</table>"
 
     def sections(self, run: Run, *, seed: int = 0) -> dict[str, Section]:
         """Make the report sections by name; thumbnails are stored in the run."""
         models = [one.model for one in self.evaluations]
         verdict = sections.verdict_section if self.baseline is None else sections.comparison_section
-        out = {"verdict": verdict(*models), "table": sections.table_section(models)}
+        out = {"verdict": verdict(*models, line=self.note), "table": sections.table_section(models)}
         if self.labels.ndim == 2:  # several labels an image: no class to show a hit by
             return out
         images = ReportImages(self.table, run, self.labels.astype(np.int64), self.names, self.gallery, self.ids)
@@ -225,7 +269,7 @@ class Comparison:
         }
         changes = {k: v.to_json() for k, v in self.differences.items()}
         about = {"data": self.b.table.name, "mode": self.b.mode}
-        return {**about, **sides, "differences": changes, "verdict": self.verdict}
+        return {**about, **sides, "differences": changes, "verdict": self.verdict, "note": self.b.note}
 
     def __str__(self) -> str:
         return str(self.b)

@@ -1,4 +1,4 @@
-"""Which images a model was trained on, so that percentages checked on the same images carry a warning."""
+"""Which images a model was trained on: they are left out of its evaluation, and percentages on them carry a warning."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lookalike.data import Table
 
 FILE = "training_images.json"  # in a model folder that was copied out of its run
+TRAINED = ("train", "val")  # the splits that made the model: its weights, and which step was kept
 SEEN = "The percentages were checked on images the model was trained on, so they may be too high."
 UNKNOWN = "It is not known whether the model was trained on these images; if it was, the percentages may be too high."
 
@@ -23,21 +24,21 @@ def image_key(row_id: str, size: int | None) -> str:
     return hash_bytes(*row_id.rsplit("/", 2)[-2:], str(size))
 
 
-def image_keys(table: Table) -> frozenset[str]:
-    """Compute the keys of all images of a table."""
+def image_keys(table: Table) -> list[str]:
+    """Compute the key of each image of a table."""
     sizes = table.arrow["size"].to_pylist() if table.has("size") else [None] * len(table)
-    return frozenset(map(image_key, table.arrow["row_id"].to_pylist(), sizes))
+    return list(map(image_key, table.arrow["row_id"].to_pylist(), sizes))
 
 
-def training_images(model: Any) -> frozenset[str] | None:
-    """Find the keys of the images a model was trained on.
+def image_splits(model: Any) -> dict[str, str] | None:
+    """Find the split (`train`, `val` or `test`) of every image that a model's run knows, by key.
 
     Args:
         model: An embedder, or the name, folder or run of one.
 
     Returns:
-        The keys; none for public weights. None if it cannot be known: a trained model without its run, or weights
-        from a file of the user's.
+        The splits; empty for public weights. None if they cannot be known: a trained model without its run, or
+        weights from a file of the user's.
     """
     if not isinstance(model, (str, os.PathLike)):
         return _of_public(getattr(model, "parent", None), getattr(model, "card", {}))
@@ -46,37 +47,42 @@ def training_images(model: Any) -> frozenset[str] | None:
             continue
         if (path / FILE).is_file():
             keys = read_json(path / FILE, "list of training images")["images"]
-            return None if keys is None else frozenset(keys)
+            return None if keys is None else dict.fromkeys(keys, "train")
         for folder in (path, path.parent):
             if Run.is_run(folder):
                 return _of_run(Run(folder))
         if (path / "config.json").is_file():
             config = read_json(path / "config.json", "model's configuration")
             return _of_public(config.get("parent"), config.get("card", {}))
-    return None if Path(model).is_absolute() else frozenset()
+    return None if Path(model).is_absolute() else {}
 
 
-def overlap_note(model: Any, table: Table) -> str:
-    """Write the warning on percentages that were checked on some images; empty if there is nothing to warn of."""
-    seen = training_images(model)
-    if not seen:
-        return UNKNOWN if seen is None else ""
-    return "" if seen.isdisjoint(image_keys(table)) else SEEN
+def training_images(model: Any) -> frozenset[str] | None:
+    """Find the keys of the images a model was trained on; None if they cannot be known."""
+    splits = image_splits(model)
+    return None if splits is None else frozenset(key for key, split in splits.items() if split == "train")
 
 
-def _of_public(parent: str | None, card: dict[str, Any]) -> frozenset[str] | None:
+def overlap_note(splits: dict[str, str] | None, table: Table) -> str:
+    """Write the warning on percentages checked on these images by a model with these :func:`image_splits`, if any."""
+    if splits is None:
+        return UNKNOWN
+    return SEEN if any(splits.get(key) == "train" for key in image_keys(table)) else ""
+
+
+def _of_public(parent: str | None, card: dict[str, Any]) -> dict[str, str] | None:
     own = "own file" in card.get("license", "")
-    return None if parent or card.get("method") or own else frozenset()
+    return None if parent or card.get("method") or own else {}
 
 
-def _of_run(run: Run) -> frozenset[str] | None:
-    """The training images of the run, and those its starting model was trained on before."""
+def _of_run(run: Run) -> dict[str, str] | None:
+    """The split of the run; images that its starting model was trained on before stay training images."""
     from lookalike.data import Table
 
     path = run.path / "table.parquet"
     table = Table.load(path) if path.is_file() else None
     if table is None or not table.has("split"):
         return None
-    before = training_images(run.config["model"]["name"])
-    own = image_keys(table.take(table.column("split") == "train"))
-    return None if before is None else before | own
+    before = image_splits(run.config["model"]["name"])
+    own = dict(zip(image_keys(table), table.arrow["split"].to_pylist(), strict=True))
+    return None if before is None else before | own | {k: split for k, split in before.items() if split in TRAINED}

@@ -101,9 +101,8 @@ def write_sections(
     report_images = ReportImages(table, run, labels, names, gallery)
     frozen, after, selected = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.selected))
     calibration, why = calibrate(selected.vectors, labels, query=result.query_index, gallery=gallery)
-    note = training_overlap.overlap_note(
-        parts.settings.model.name, table.take(result.query_index)
-    )  # a run may go on from another
+    before = training_overlap.image_splits(parts.settings.model.name)  # a run may go on from another
+    note = training_overlap.overlap_note(before, table.take(result.query_index))
     selected = EvaluatedModel(selected.name, selected.vectors, selected.result, calibration, why, note)
     if outcome.selected == TRAINED:
         after = selected
