@@ -240,8 +240,8 @@ def sections(name: str, chosen: Protocol, rows: Sequence[Mapping[str, Any]]) -> 
     methods = list(dict.fromkeys(row["method"] for row in whole))
     means = {method: _mean(whole, chosen.measure, method=method) for method in methods}
     best = max(means, key=means.__getitem__)
-    sentence = f"{best} names most right: {means[best]:.1f} % ({chosen.measure.replace('_', ' ')}, {name})."
-    out = {"protocol-verdict": Section(title="Verdict", order=10, blocks=[Verdict(sentence=sentence)])}
+    message = f"{best} names most right: {means[best]:.1f} % ({chosen.measure.replace('_', ' ')}, {name})."
+    out = {"protocol-verdict": Section(title="Verdict", order=10, blocks=[Verdict(message=message)])}
     columns = ["method", *(f"{a} → {b}" for a, b in chosen.shifts), "mean"]
     table: list[list[Cell]] = [
         [m, *(_round(_mean(whole, chosen.measure, method=m, source=a, target=b)) for a, b in chosen.shifts), _round(v)]

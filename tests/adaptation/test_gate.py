@@ -104,7 +104,7 @@ def test_a_better_classifier_passes_and_worse_ones_do_not() -> None:
     truth, logits, expert = simulation()
     before, better = softmax(logits), softmax(logits + 1.0 * np.eye(4)[truth])
     found = gate.without_labels(before, better, expert, classifier=True)
-    assert found.promoted and "not shown to be large" in found.sentence and "expert" in found.evidence
+    assert found.promoted and "not shown to be large" in found.message and "expert" in found.evidence
     assert list(found.headline.values()) == [found.figures[key] for key in ("neighbors", "matching", "lost")]
     merged = better.copy()
     merged[:, 0] += merged[:, 1]
@@ -118,9 +118,9 @@ def test_a_better_classifier_passes_and_worse_ones_do_not() -> None:
         (before[rng.permutation(300)], "too little more"),
     ):
         found = gate.without_labels(before, worse, expert, classifier=True)
-        assert not found.promoted and found.sentence.startswith("Kept the old model: ") and why in found.sentence
-    assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=True).sentence
-    assert "alarm" in gate.without_labels(before, better, expert, classifier=True, alarm="alarm").sentence
+        assert not found.promoted and found.message.startswith("Kept the old model: ") and why in found.message
+    assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=True).message
+    assert "alarm" in gate.without_labels(before, better, expert, classifier=True, alarm="alarm").message
 
 
 def test_models_of_different_numbers_of_classes_are_each_measured_by_their_own() -> None:
@@ -151,8 +151,8 @@ def test_an_embedder_that_retrieves_more_of_the_experts_clusters_passes() -> Non
         (expert, "of the ten nearest images"),
     ):
         found = gate.without_labels(before, rows, expert, classifier=False)
-        assert not found.promoted and why in found.sentence, why
-    assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=False).sentence
+        assert not found.promoted and why in found.message, why
+    assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=False).message
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_labels_come_first() -> None:
     after = np.maximum(before, rng.random(200) < 0.4)
     assert gate.by_labels(before, after).promoted
     found = gate.by_labels(before, before, measure="MAP@R")
-    assert "not surely better (MAP@R +0.0 to +0.0 points)" in found.sentence
+    assert "not surely better (MAP@R +0.0 to +0.0 points)" in found.message
     assert list(found.headline) == ["MAP@R before", "MAP@R after", "difference"]
     few = gate.by_labels(before[:10], after[:10])
-    assert "too few" in few.sentence and few.headline == {}
+    assert "too few" in few.message and few.headline == {}
 
 
 def test_each_model_is_judged_by_its_own_list_of_classes(target: Path) -> None:

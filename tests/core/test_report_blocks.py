@@ -17,7 +17,7 @@ IMAGE = s.Image(file="0" * 32 + ".jpg", alt="a gull")
 def one_of_each() -> list[s.Block]:
     hit = s.Hit(image=IMAGE, ok=True, score=0.9, probability=0.8)
     return [
-        s.Verdict(sentence="Good.", figures=[s.Figure(label="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7))]),
+        s.Verdict(message="Good.", figures=[s.Figure(label="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7))]),
         s.Text(text="One.\n\nTwo."),
         s.Code(text="lookalike train x"),
         s.Facts(rows=[("seed", 0)]),

@@ -21,7 +21,7 @@ def verdict(difference: tuple[float, float, float], kept: bool = True) -> s.Verd
 
 def test_the_verdict_says_what_was_measured():
     better = verdict((0.041, 0.029, 0.052))
-    assert better.sentence == (
+    assert better.message == (
         "Training raised recall@1 from 0.571 to 0.612 (+4.1 points, 95 % interval 2.9 to 5.2) on 5,924 unseen images."
     )
     assert better.tone == "better" and better.figures[2].note == "p < 0.001"
@@ -29,10 +29,10 @@ def test_the_verdict_says_what_was_measured():
 
 
 def test_the_verdict_claims_no_gain_that_may_be_chance():
-    assert "raised" not in verdict((0.041, -0.01, 0.09)).sentence
-    assert verdict((0.041, 0.029, 0.052), kept=False).sentence == "Training did not help; the starting model is kept."
+    assert "raised" not in verdict((0.041, -0.01, 0.09)).message
+    assert verdict((0.041, 0.029, 0.052), kept=False).message == "Training did not help; the starting model is kept."
 
 
 def test_the_verdict_of_one_model():
     found = evaluation_verdict(metric="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7), images=1200)
-    assert found.sentence == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."
+    assert found.message == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."

@@ -97,7 +97,7 @@ def test_an_interval_says_its_level_and_a_mark_lies_inside_its_chart(tmp_path):
         x_label="distance", y_label="recall", series=[s.Series(name="a", x=[0.1, 0.4], y=[0.5, 0.6])],
         marks=[s.Mark(x=0.0, label="this folder")],
     )  # fmt: skip
-    drawn = read(render(small_run(tmp_path / "run", s.Verdict(sentence="So far.", figures=figures), chart)))
+    drawn = read(render(small_run(tmp_path / "run", s.Verdict(message="So far.", figures=figures), chart)))
     assert "90 % interval 0.500–0.700" in drawn.text and "95 % interval 0.500–0.700" in drawn.text
     [mark] = [e for e in drawn.all("line") if e.attributes.get("class") == "mark"]
     assert mark.attributes["x1"] == "0%"
@@ -243,12 +243,12 @@ def test_an_empty_run_is_a_report_too(tmp_path):
         s.Text(text=""),
         s.Whiskers(rows=[s.Whisker(name="a", value=-3)], reference=0),
         s.Arrows(rows=[s.Arrow(name="a", before=-3, after=40)]),
-        s.Verdict(sentence="Second", figures=[s.Figure(label="a", value=None)]),
+        s.Verdict(message="Second", figures=[s.Figure(label="a", value=None)]),
     ],
     ids=lambda block: block.kind,
 )
 def test_little_or_nothing_to_draw_is_drawn(tmp_path, block):
-    first = s.Verdict(sentence="First")
+    first = s.Verdict(message="First")
     drawn = read(
         render(small_run(tmp_path / "run", first, block, block.model_copy(update={"folded": True, "title": "F"})))
     )
@@ -341,7 +341,7 @@ def test_a_table_of_numbers_is_drawn_as_colors(tmp_path):
     assert shown[1, 0, 0] > shown[1, 0, 2] and shown[0, 0, 2] > shown[0, 0, 0]  # below 0 orange, above blue
     panels = [s.HeatPanel(title=name, values=values) for name in ("share", "attention", "lift")]
     block = s.Heat(title="By class", names=["gull", "<tern>"], panels=panels, x_label="database", y_label="query")
-    drawn = read(render(small_run(tmp_path / "run", s.Verdict(sentence="First"), block)))
+    drawn = read(render(small_run(tmp_path / "run", s.Verdict(message="First"), block)))
     images = [e for e in drawn.all("img") if "diagonal" in e.attributes.get("alt", "")]
     assert len(images) == 3 and "mean of the diagonal 0.625" in images[0].attributes["alt"]
     assert "<tern>" in drawn.text and "One row per query, one column per database" in drawn.text

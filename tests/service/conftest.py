@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = Run.create("supcon", {}, path=folder / name)
         (run.path / "report.html").write_text(f"<!doctype html><title>{name}</title><p>{verdict}</p>")
         run.write_section(
-            "verdict", {"title": "Verdict", "order": 10, "blocks": [{"kind": "verdict", "sentence": verdict}]}
+            "verdict", {"title": "Verdict", "order": 10, "blocks": [{"kind": "verdict", "message": verdict}]}
         )
     Run.create("supcon", {}, path=folder / "unfinished")
     (folder / "secret").mkdir()

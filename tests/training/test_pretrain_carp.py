@@ -48,7 +48,7 @@ def test_without_labels_both_are_kept_and_the_verdict_is_undecided(done, tiny):
     assert len({start.fingerprint(), trained.fingerprint(), student.fingerprint()}) == 3
     sections = done.read_sections()
     verdict = sections["verdict"]["blocks"][0]
-    assert verdict["sentence"].startswith("Undecided") and "The guard says: healthy" in verdict["sentence"]
+    assert verdict["message"].startswith("Undecided") and "The guard says: healthy" in verdict["message"]
     assert {figure["label"] for figure in verdict["figures"]} >= {"clusters", "in use", "spread"}
     assert result["guard"]["clusters"] >= 1 and "guard" in sections
     assert {"consistency", "balance", "guard/clusters", "guard/in_use"} <= set(done.read_log()[-1]) | set(

@@ -89,7 +89,7 @@ def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
     assert "training did not help" in done.result["verdict"]
     kept = Embedder.from_pretrained(tmp_path / "run")
     assert kept.fingerprint() == Embedder.from_pretrained(tiny).fingerprint()
-    assert "did not help" in done.read_sections()["verdict"]["blocks"][0]["sentence"]
+    assert "did not help" in done.read_sections()["verdict"]["blocks"][0]["message"]
 
 
 def test_early_stopping(folder, tiny, tmp_path):

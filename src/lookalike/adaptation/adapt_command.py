@@ -235,7 +235,7 @@ def new_version(
     )
     _report(versions, made, pool, number)
     pending.end()
-    say.say(made.decision.sentence)
+    say.say(made.decision.message)
     if not made.decision.promoted:
         say.say(f"The candidate is version {number}: lookalike promote {versions.run.path} --judge FOLDER")
     return number
@@ -253,7 +253,7 @@ def _report(versions: Versions, made: Candidate, pool: Pool, number: int) -> Non
         method=request["settings"]["method"],
         why=request["why"],
         promoted=made.decision.promoted,
-        verdict=made.decision.sentence,
+        verdict=made.decision.message,
         decision=made.decision.to_json(),
         classes=made.prepared.classes.how,
         counts=made.counts,
@@ -313,12 +313,12 @@ def promote(
             row["status"], row["before"] = "promoted", versions.current
             versions.use(number)
         versions.save()
-        versions.run.write_result(in_use=versions.current, promoted=decision.promoted, verdict=decision.sentence)
+        versions.run.write_result(in_use=versions.current, promoted=decision.promoted, verdict=decision.message)
     return {
         "model": versions.run.path,
         "version": number,
         "promoted": decision.promoted,
-        "verdict": decision.sentence,
+        "verdict": decision.message,
     }
 
 

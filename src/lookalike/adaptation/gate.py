@@ -86,7 +86,7 @@ class Decision:
         return {name: self.figures[key] for key, name in {**names, **LABELS}.items() if key in self.figures}
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         if self.promoted:
             small = " A gain is likely, but not shown to be large." if self.evidence.startswith("without") else ""
             return f"Promoted the adapted model ({self.evidence}).{small}"

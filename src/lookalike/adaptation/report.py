@@ -53,7 +53,7 @@ def report_sections(made: Candidate, pool: Pool, run: Run) -> dict[str, Section]
     decision = made.decision
     figures = [Figure(label=name, value=value) for name, value in decision.headline.items()]
     verdict = Verdict(
-        sentence=decision.sentence,
+        message=decision.message,
         figures=figures,
         tone="better" if decision.promoted else "same",
         line=made.prepared.classes.how,

@@ -108,7 +108,7 @@ class Verdict(_Block):
     """The conclusion in one sentence; `line` is the small print: data, date, seeds, load."""
 
     kind: Literal["verdict"] = "verdict"
-    sentence: str
+    message: str
     figures: list[Figure] = []
     line: str = ""
     tone: Literal["better", "same", "worse", "plain"] = "plain"

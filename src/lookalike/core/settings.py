@@ -33,7 +33,7 @@ class Settings(pydantic.BaseModel):
         try:
             return cls.model_validate(dict(values))
         except pydantic.ValidationError as error:
-            raise LookalikeError(_sentence(cls, error, where)) from None
+            raise LookalikeError(_message(cls, error, where)) from None
 
 
 def _model_at(model: type[pydantic.BaseModel], path: Iterable[Any]) -> type[pydantic.BaseModel] | None:
@@ -49,7 +49,7 @@ def _model_at(model: type[pydantic.BaseModel], path: Iterable[Any]) -> type[pyda
     return typing.cast("type[pydantic.BaseModel]", current)
 
 
-def _sentence(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> str:
+def _message(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> str:
     first = error.errors()[0]
     path = [p for p in first["loc"] if isinstance(p, str)]
     name = ".".join(path)

@@ -183,7 +183,7 @@ def comparison_section(a: EvaluatedModel, b: EvaluatedModel, *, line: str = "") 
     change = differences(a, b)["recall@1"]
     figures = [s.Figure(label=f"recall@1, {m.name}", value=s.Value.of(m.intervals["recall@1"])) for m in (a, b)]
     block = s.Verdict(
-        sentence=compare_recall(a, b, change),
+        message=compare_recall(a, b, change),
         figures=[*figures, s.Figure(label="difference", value=_value(change), note=p_text(change.p))],
         line=line,
         tone="better" if change.better else "worse" if change.worse else "same",

@@ -65,8 +65,8 @@ def evaluation_verdict(*, metric: str, value: Value, images: int, line: str = ""
     interval = ""
     if value.low is not None and value.high is not None:
         interval = f" (95 % interval {value.number(value.low)} to {value.number(value.high)})"
-    sentence = f"{metric[:1].upper()}{metric[1:]} is {value.number()}{interval} on {images:,} images."
-    return Verdict(sentence=sentence, figures=[Figure(label=metric, value=value)], line=line)
+    message = f"{metric[:1].upper()}{metric[1:]} is {value.number()}{interval} on {images:,} images."
+    return Verdict(message=message, figures=[Figure(label=metric, value=value)], line=line)
 
 
 def training_verdict(
@@ -76,11 +76,11 @@ def training_verdict(
     change_text = f"from {before.number()} to {after.number()} ({points_text(change)}) on {images:,} unseen images"
     tone: Literal["better", "same"] = "same"
     if not kept:
-        sentence = "Training did not help; the starting model is kept."
+        message = "Training did not help; the starting model is kept."
     elif change.better:
-        sentence, tone = f"Training raised {metric} {change_text}.", "better"
+        message, tone = f"Training raised {metric} {change_text}.", "better"
     else:
-        sentence = f"Training moved {metric} {change_text}, which may be due to chance."
+        message = f"Training moved {metric} {change_text}, which may be due to chance."
     low, value, high = (100 * v for v in (change.low, change.difference, change.high))
     points = Value(value=value, low=low, high=high, digits=1, signed=True, unit="points")
     figures = [
@@ -88,7 +88,7 @@ def training_verdict(
         Figure(label=f"{metric}, trained", value=after),
         Figure(label="difference", value=points, note=p_text(change.p)),
     ]
-    return Verdict(sentence=sentence, figures=figures, line=line, tone=tone)
+    return Verdict(message=message, figures=figures, line=line, tone=tone)
 
 
 def comparison_verdict(a: str, b: str, before: Interval, after: Interval, change: PairedDifference, count: int) -> str:

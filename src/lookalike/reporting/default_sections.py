@@ -41,14 +41,14 @@ def verdict_section(run: Run) -> Section:
     """Make the verdict of a run that wrote none: its result, or how far it came."""
     steps = [row["step"] for row in run.read_log() if isinstance(row.get("step"), int)]
     if isinstance(run.result.get("verdict"), str):
-        sentence = run.result["verdict"]
+        message = run.result["verdict"]
     elif run.result:
-        sentence = "This run has a result, but no comparison."
+        message = "This run has a result, but no comparison."
     elif steps:
-        sentence = f"This run has no result yet: its log ends at step {max(steps):,}."
+        message = f"This run has no result yet: its log ends at step {max(steps):,}."
     else:
-        sentence = "This run has no result yet."
-    return Section(title="Verdict", order=VERDICT, blocks=[Verdict(sentence=sentence)])
+        message = "This run has no result yet."
+    return Section(title="Verdict", order=VERDICT, blocks=[Verdict(message=message)])
 
 
 def _number(value: Any) -> bool:

@@ -240,7 +240,7 @@ def _split(sections: Sequence[Section]) -> tuple[Verdict, list[Section]]:
             blocks = [b for b in blocks if b is not verdict]
         if blocks:
             rest.append(section.model_copy(update={"blocks": blocks}))
-    return verdict or Verdict(sentence="This run has no verdict."), rest
+    return verdict or Verdict(message="This run has no verdict."), rest
 
 
 def _headline(verdict: Verdict, line: str) -> Html:
@@ -249,7 +249,7 @@ def _headline(verdict: Verdict, line: str) -> Html:
     return h(
         "section",
         chip,
-        h("h1", verdict.sentence),
+        h("h1", verdict.message),
         figures(verdict),
         h("p", verdict.line or line, class_="line"),
         h("p", verdict.note, class_="note") if verdict.note else None,

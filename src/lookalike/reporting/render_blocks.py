@@ -31,7 +31,7 @@ GRID_ROWS = 500
 def verdict(block: Verdict, context: RenderContext) -> Html:
     """Render a verdict further down the page; the first one is the headline of the page."""
     line = h("p", block.line, class_="line") if block.line else None
-    return join([h("p", block.sentence, class_="sentence"), figures(block), line])
+    return join([h("p", block.message, class_="message"), figures(block), line])
 
 
 def figures(verdict: Verdict) -> Html | None:

@@ -163,8 +163,8 @@ def _verdict(run: Run) -> str:
     """Text of the first verdict block among the run's sections."""
     for section in sorted(run.read_sections().values(), key=lambda section: section.get("order", 1000)):
         for block in section.get("blocks", []):
-            if block.get("kind") == "verdict" and block.get("sentence"):
-                return str(block["sentence"])
+            if block.get("kind") == "verdict" and block.get("message"):
+                return str(block["message"])
     return ""
 
 

@@ -207,11 +207,11 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
         blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="gain, points"))
     gains = [row["recall@1"]["gain"] for row in summary]
     significant = sum(gain["low"] > 0 for gain in gains)
-    sentence = (
+    message = (
         f"Few-shot adaptation helps significantly in {significant} of {len(gains)} cases (recall@1, same queries)."
     )
     return {
-        "verdict": s.Section(title="Few-shot", order=s.VERDICT, blocks=[s.Verdict(sentence=sentence)]),
+        "verdict": s.Section(title="Few-shot", order=s.VERDICT, blocks=[s.Verdict(message=message)]),
         "table": s.Section(title="Zero-shot and few-shot", order=s.TABLE, blocks=blocks),
     }
 

@@ -47,7 +47,7 @@ def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
     best, score = next(iter(ags.scores(trained, measure).items()))
     values = ags.values_of(trained, best, measure)
     first, last = float(values[0].mean()), float(values[-1].mean())
-    sentence = (
+    message = (
         f"Over {len(values)} splits of growing difficulty, {best} holds up best: recall@1 {first:.3f} on the easiest, "
         f"{last:.3f} on the hardest."
     )
@@ -59,7 +59,7 @@ def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
     return s.Section(
         title="Performance under shift",
         order=s.VERDICT,
-        blocks=[s.Verdict(sentence=sentence, figures=figures, line=str(facts.get("line", "")))],
+        blocks=[s.Verdict(message=message, figures=figures, line=str(facts.get("line", "")))],
     )
 
 
@@ -218,7 +218,7 @@ def placement_sections(placement: Placement, curve: ShiftCurve) -> dict[str, s.S
         shown = {"recall@1 to expect": placement.recall, **shown}
     options = {"digits": 2, "level": placement.level}
     figures = [s.Figure(label=label, value=s.Value.of(value, **options)) for label, value in shown.items()]
-    verdict = s.Verdict(sentence=placement.message, figures=figures, line=line)
+    verdict = s.Verdict(message=placement.message, figures=figures, line=line)
     out = {"verdict": s.Section(title="Where the folder lies", order=s.VERDICT, blocks=[verdict])}
     if placement.position.distance is not None:
         out["curve"] = s.Section(title="The model's curve", order=s.TABLE, blocks=[curve_block(placement, curve)])

@@ -109,7 +109,7 @@ def write_sections(
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
     verdict = sections.verdict_section(frozen, after, kept=outcome.selected == TRAINED, line=line)
     if outcome.neighbors is not None:
-        verdict = knn_section(outcome.neighbors, outcome.sentence, line)
+        verdict = knn_section(outcome.neighbors, outcome.message, line)
     written = {
         "verdict": verdict,
         "table": table_section(outcome),
@@ -156,7 +156,7 @@ def table_section(outcome: Outcome) -> s.Section:
         rows.append(s.Whisker(name=f"trained − {name}", value=100 * change.difference, **values))
     section.blocks.append(
         s.Whiskers(
-            title="Better than both?", rows=rows, label="points of recall@1", reference=0.0, note=outcome.sentence
+            title="Better than both?", rows=rows, label="points of recall@1", reference=0.0, note=outcome.message
         )
     )
     return section
@@ -229,14 +229,12 @@ def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Se
         if name in readings
     ]
     state = guard_state(run.read_log())
-    sentence = outcome.sentence + (f" The guard says: {state}." if state else "")
+    message = outcome.message + (f" The guard says: {state}." if state else "")
     line = f"{parts.table.name}, {len(parts.train):,} images, seed {parts.settings.seed}"
-    return s.Section(
-        title="Verdict", order=s.VERDICT, blocks=[s.Verdict(sentence=sentence, figures=figures, line=line)]
-    )
+    return s.Section(title="Verdict", order=s.VERDICT, blocks=[s.Verdict(message=message, figures=figures, line=line)])
 
 
-def knn_section(knn: KNNComparison, sentence: str, line: str) -> s.Section:
+def knn_section(knn: KNNComparison, message: str, line: str) -> s.Section:
     """The verdict on a model trained without labels, and the k-NN accuracy of every model."""
     change = knn.difference
     gain = {name: 100 * getattr(change, name) for name in ("low", "high")}
@@ -247,7 +245,7 @@ def knn_section(knn: KNNComparison, sentence: str, line: str) -> s.Section:
     counts = list(next(iter(knn.accuracy.values())))
     rows: list[list[s.Cell]] = [[name, *(round(by[k], 4) for k in counts)] for name, by in knn.accuracy.items()]
     blocks: list[s.Block] = [
-        s.Verdict(sentence=sentence, figures=figures, line=line, tone=tone),  # type: ignore[arg-type]
+        s.Verdict(message=message, figures=figures, line=line, tone=tone),  # type: ignore[arg-type]
         s.Grid(title="k-NN accuracy", columns=["model", *(f"{k} neighbors" for k in counts)], rows=rows),
     ]
     return s.Section(title="Verdict", order=s.VERDICT, blocks=blocks)

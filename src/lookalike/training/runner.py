@@ -193,7 +193,7 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
         **({"guard": readings} if (readings := last_guard_readings(run.read_log())) else {}),
         **outcome.to_json(),
     )
-    progress.say(outcome.sentence)
+    progress.say(outcome.message)
     return run
 
 

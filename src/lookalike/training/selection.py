@@ -52,7 +52,7 @@ class Outcome:
     """Trained against the two others by name, paired by query, whole classes drawn."""
     selected: str
     """The model the run ends with; `undecided`: the starting model, with the trained one saved next to it."""
-    sentence: str
+    message: str
     neighbors: KNNComparison | None = None
     """What decided about a model that was trained without labels."""
 
@@ -67,7 +67,7 @@ class Outcome:
         out: dict[str, Any] = {
             "selected": self.selected,
             "better": self.better,
-            "verdict": self.sentence,
+            "verdict": self.message,
             "side": self.side,
         }
         if self.measured:
@@ -121,7 +121,7 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
         return _select_pretrained(outcome, parts, best, how)
     if parts.settings.keep == "better" and (done.best_step == 0 or not outcome.better) and measured:
         outcome = replace(outcome, selected=FROZEN)
-    return replace(outcome, sentence=_sentence(outcome, done, parts.settings.steps))
+    return replace(outcome, message=_message(outcome, done, parts.settings.steps))
 
 
 def _select_pretrained(
@@ -136,14 +136,14 @@ def _select_pretrained(
             if selected == TRAINED
             else f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
         )
-        return replace(outcome, selected=selected, sentence=message)
+        return replace(outcome, selected=selected, message=message)
     vectors = {name: knn.vectors for name, knn in outcome.measured.items() if name != START}
     for name in iterate_extra_models(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
     labels = parts.labels[outcome.rows]
     knn = compare_knn(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
     selected = TRAINED if knn.difference.better or parts.settings.keep == "trained" else FROZEN
-    return replace(outcome, neighbors=knn, selected=selected, sentence=knn.sentence(selected == TRAINED))
+    return replace(outcome, neighbors=knn, selected=selected, message=knn.message(selected == TRAINED))
 
 
 def _differences(measured: dict[str, EvaluatedModel]) -> dict[str, dict[str, PairedDifference]]:
@@ -157,7 +157,7 @@ def _differences(measured: dict[str, EvaluatedModel]) -> dict[str, dict[str, Pai
     return {name: {key: against(name, key) for key in MEASURES} for name in (FROZEN, START)}
 
 
-def _sentence(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
+def _message(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
     if not outcome.measured:
         return "There are no labeled images to measure on; the trained model is kept unmeasured."
     end = "" if outcome.selected == TRAINED else " The starting model is kept."
@@ -258,7 +258,7 @@ class KNNComparison:
         by_name = {name: {str(k): v for k, v in by_k.items()} for name, by_k in self.accuracy.items()}
         return {**asdict(self), "accuracy": by_name}
 
-    def sentence(self, kept: bool) -> str:
+    def message(self, kept: bool) -> str:
         change = self.difference
         low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
         where = f"on {self.images:,} held-out images"
@@ -382,5 +382,5 @@ def _card(parts: TrainingSetup, outcome: Outcome) -> dict[str, Any]:
         "data": f"{parts.table.name}: {len(parts.train):,} images"
         + (f" of {parts.classes:,} classes" if parts.classes else ""),
         "results": results,
-        "limits": f"EvaluatedModel on {where}. {outcome.sentence}",
+        "limits": f"EvaluatedModel on {where}. {outcome.message}",
     }
