@@ -126,11 +126,7 @@ def _load_images(images: str | Path | None, seed: int) -> tuple[Path, Table, str
             folder, classes=CLASSES, images_per_class=IMAGES_PER_CLASS, seed=seed, size=SIZE, progress=True
         )
         styles = len(set(table.column("domain")))
-        return (
-            folder / "table.csv",
-            table,
-            f"{len(table):,} generated, {CLASSES} classes, {styles} styles",
-        )
+        return (folder / "table.csv", table, f"{len(table):,} generated, {CLASSES} classes, {styles} styles")
     from lookalike.data import read_table
 
     source = Path(images).expanduser()

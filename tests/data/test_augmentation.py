@@ -12,7 +12,7 @@ from tests.data.scenes import SCENE, away
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.data.augmentation import CenterView, CropView, MultiView, RandomView, _random_box, view_from_json
+from lookalike.data.augmentation import CenterView, CropView, RandomView, _random_box
 from lookalike.data.decoding import Preprocess, prepare
 
 PRE = Preprocess(32)
@@ -117,15 +117,6 @@ def test_colors_fade_less_with_a_smaller_share_of_the_jitter() -> None:
     assert color(0.0) < color(0.5) < color(1.0)
 
 
-def test_several_views() -> None:
-    views = MultiView((CenterView(PRE), STRONG, STRONG, RandomView(Preprocess(16), (0.05, 0.3))))
-    squares = draw(views, 5)
-    assert [square.shape[0] for square in squares] == [32, 32, 32, 16] and len(views) == 4
-    assert (squares[1] != squares[2]).any()  # one stream runs through all of them
-    for mine, again in zip(squares, draw(views, 5), strict=True):
-        np.testing.assert_array_equal(mine, again)
-
-
 def test_a_plain_crop_is_as_large_as_the_center_crop_and_lies_anywhere() -> None:
     view = CropView(PRE, flip=False)
     assert view != RandomView(PRE, flip=False)
@@ -135,15 +126,13 @@ def test_a_plain_crop_is_as_large_as_the_center_crop_and_lies_anywhere() -> None
     assert max(x for x, *_ in boxes) > 0.9 * (100 - side) and min(y for _, y, *_ in boxes) < 0.1 * (60 - side)
 
 
-@pytest.mark.parametrize("view", [CenterView(PRE), STRONG, CropView(PRE), MultiView((CenterView(PRE), STRONG))])
-def test_written_down_and_read_back(view: Any) -> None:
-    again = view_from_json(json.loads(json.dumps(view.to_json())))
-    assert again == view == pickle.loads(pickle.dumps(view))
-    assert hash(again) == hash(view)
+@pytest.mark.parametrize("view", [CenterView(PRE), STRONG, CropView(PRE)])
+def test_views_can_be_written_down_and_sent(view: Any) -> None:
+    again = pickle.loads(pickle.dumps(view))
+    assert again == view and hash(again) == hash(view)
+    assert json.loads(json.dumps(view.to_json()))["kind"] == view.kind
 
 
 def test_wrong_settings() -> None:
     with pytest.raises(LookalikeError, match="scale"):
         RandomView(PRE, scale=(0.5, 0.2))
-    with pytest.raises(LookalikeError, match="did you mean `center`"):
-        view_from_json({"kind": "centre"})

@@ -97,7 +97,7 @@ def test_images_that_trained_a_model_are_left_out(folder, trained, tmp_path):
     points = 100 * found.differences["recall@1"].difference
     said = f"32 of these 48 images trained good; on the other 16: {points:+.1f} points of recall@1."
     assert said in str(found).splitlines() and found.to_json()["note"] == said and said in found._repr_html_()
-    assert set(found.b.table.column("label")) == {"class-04", "class-05"}
+    assert set(found.table.column("label")) == {"class-04", "class-05"}
     document = Run(tmp_path / "out").result
     assert document["note"] == said and document["training_overlap"]["trained"] == 32
     assert Run(tmp_path / "out").read_sections()["verdict"]["blocks"][0]["line"] == said
@@ -105,7 +105,7 @@ def test_images_that_trained_a_model_are_left_out(folder, trained, tmp_path):
     assert "on the other 16: recall@1 " in alone.note and len(alone.table) == 16
     assert len(evaluate(data=folder, model=BAD, baseline=trained).table) == 16, "the baseline's count too"
     every = compare(data=folder, a=BAD, b=trained, all=True)
-    assert len(every.b.table) == 48 and "32 of these 48 images trained good, so its figures" in str(every)
+    assert len(every.table) == 48 and "32 of these 48 images trained good, so its figures" in str(every)
     assert evaluate(data=folder, model=BAD).note == ""
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.errors import LookalikeError
 from lookalike.data.decoding import Preprocess, prepare
 
 
@@ -145,40 +145,6 @@ class CropView(RandomView):
         return rng.uniform(0, width - side), rng.uniform(0, height - side), side, side
 
 
-@dataclass(frozen=True)
-class MultiView:
-    """Several views of one image as a list; they may differ in size and strength.
-
-    Args:
-        views: The views.
-    """
-
-    kind: ClassVar[str] = "multi"
-    views: tuple[CenterView | RandomView, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "views", tuple(self.views))
-
-    def __len__(self) -> int:
-        return len(self.views)
-
-    def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-        return [view(pixels, rng) for view in self.views]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "views": [view.to_json() for view in self.views]}
-
-
-def view_from_json(document: dict[str, Any]) -> Any:
-    """Return the view that `to_json` described."""
-    fields = dict(document)
-    kind = choose(str(fields.pop("kind", "")), ("center", "random", "crop", "multi"), "a view")
-    if kind == "multi":
-        return MultiView(tuple(view_from_json(view) for view in fields["views"]))
-    fields["pre"] = Preprocess.from_json(fields["pre"])
-    return {"center": CenterView, "random": RandomView, "crop": CropView}[kind](**fields)
-
-
 def _random_box(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> tuple[float, float, float, float]:
@@ -289,7 +255,6 @@ class Strength(NamedTuple):
     magnitude: float
     deviation: float
     most: float
-    """10 for timm's, 30 for torchvision's."""
 
 
 def parse_rand_augment(text: str) -> Strength:

@@ -57,21 +57,10 @@ Box: TypeAlias = Sequence[float]  # x1, y1, x2, y2 in pixels of the upright imag
 Side: TypeAlias = Callable[[float, float], float]  # `min` for the short side, `max` for the long one
 Source: TypeAlias = "bytes | str | Path | Image.Image | np.ndarray"
 
-_FILTERS = {
-    "bicubic": Image.Resampling.BICUBIC,
-    "bilinear": Image.Resampling.BILINEAR,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+_FILTERS = {name: Image.Resampling[name.upper()] for name in ("bicubic", "bilinear", "lanczos")}
 _HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
-_TRANSPOSE = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_TURNS = ["FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"]
+_TRANSPOSE = {turn: Image.Transpose[name] for turn, name in enumerate(_TURNS, 2)}  # by EXIF orientation
 
 
 # Pillow's remarks on odd files are of no use to whoever reads a million of them: a file is read, or refused by name.
@@ -331,16 +320,14 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image
         pixels = simplejpeg.decode_jpeg(data, "RGB", **size)
     except ValueError:
         return None
+    decoded = _Image(pixels, across, down, eighths / 8)
     if icc:
-        source = Image.fromarray(pixels)
-        if space == "Gray":
-            source = source.getchannel(0)
-        turned = to_srgb(source, icc)
-        pixels = turned if turned is not source else pixels
+        source = decoded.image.getchannel(0) if space == "Gray" else decoded.image
+        converted = to_srgb(source, icc)
+        decoded.pixels = pixels if converted is source else converted
     if turn in _TRANSPOSE:
-        image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
-        pixels = image.transpose(_TRANSPOSE[turn])
-    return _Image(pixels, across, down, eighths / 8)
+        decoded.pixels = decoded.image.transpose(_TRANSPOSE[turn])
+    return decoded
 
 
 def jpeg_blocks(data: bytes) -> tuple[bytes, bytes]:
@@ -422,10 +409,8 @@ def _heif(data: bytes) -> Any:
 
 def _is_text(head: bytes) -> bool:
     """Whether a file is text; plain PPM, the one image format made of letters, starts with P."""
-    return head[:1] != b"P" and not re.search(rb"[\x00-\x08\x0e-\x1a\x7f]", head) and _is_utf8(head)
-
-
-def _is_utf8(head: bytes) -> bool:
+    if head[:1] == b"P" or re.search(rb"[\x00-\x08\x0e-\x1a\x7f]", head):
+        return False
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the last letter may be cut
     except UnicodeDecodeError:

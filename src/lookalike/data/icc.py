@@ -81,12 +81,7 @@ def _transform(icc: bytes, mode: str) -> tuple[str, ImageCms.ImageCmsTransform |
         if kind is None or (kind != mode and (kind, mode) != ("RGB", "L")):
             return mode, None
         transform = ImageCms.buildTransform(
-            profile,
-            srgb,
-            kind,
-            "RGB",
-            ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            ImageCms.Flags.BLACKPOINTCOMPENSATION,
+            profile, srgb, kind, "RGB", ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Flags.BLACKPOINTCOMPENSATION
         )
     except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
         return mode, None  # browsers ignore a broken profile too

@@ -1,21 +1,8 @@
 """Read images in threads ahead of their consumer: in order, in bounded memory, with failures reported.
 
-Every part of the project that reads many images goes through this module: the pixel cache, the audit,
-the route from images to vectors, indexing and the duplicate search. Each passes a function that loads
-one item (read the file, decode it, compute what is needed from the pixels) and receives the results in
-the order of the items:
-
-    def load(row: int) -> np.ndarray:
-        return decode(table.open_bytes(row), box=table.box(row))
-
-    for row, result in zip(rows, read_images(load, rows), strict=True):
-        if isinstance(result, ReadFailure):
-            ...  # result.reason says why the image cannot be read
-        else:
-            ...  # the pixels
-
-`read_batches` is the same for consumers that work on batches, such as a model. It returns the very batch
-objects that it was given, so a batch may carry an output array which `load` writes into.
+The pixel cache, the audit, the route from images to vectors, indexing and the duplicate search pass a function that
+loads one item (read the file, decode it, compute what is needed) and receive the results in order. `read_batches` is
+the same for batches; it returns the very batch objects that it was given, so one may carry an array to write into.
 """
 
 from __future__ import annotations
@@ -41,16 +28,10 @@ _CHUNK = 8  # items per task: enough to make handing over cheap, few enough to k
 
 @dataclass(frozen=True)
 class ReadFailure:
-    """The result for an image that cannot be read.
+    """The result for an image that cannot be read."""
 
-    Args:
-        reason: Why, as a short phrase in lower case ("the file is damaged", "no such file or directory").
-        transient: Whether the same file may be readable later: it could not be opened, but nothing is
-            known to be wrong with its contents.
-    """
-
-    reason: str
-    transient: bool = False
+    reason: str  # a short phrase in lower case
+    transient: bool = False  # the file could not be opened, but may be readable later
 
     @classmethod
     def from_error(cls, error: UnreadableImage | OSError) -> ReadFailure:
@@ -76,10 +57,8 @@ def read_batches(
         batches: Sequences of items. Drawn only as they are needed.
         workers: Greatest number of threads; `None` for one per available core.
         prefetch: Batches being loaded or waiting at any time, which bounds the memory.
-        adaptive: Start with one thread and add another whenever the consumer had to wait for several
-            batches in a row. For consumers that need the processor themselves: threads that decode small
-            images mostly hand the interpreter to each other, and two need a third more processor time than
-            one for the same work.
+        adaptive: Start with one thread and add another whenever the consumer had to wait for several batches in a
+            row, for consumers that need the processor themselves.
 
     Yields:
         Each batch and the list of its results.
@@ -113,14 +92,7 @@ def read_images(
 ) -> Iterator[R | ReadFailure]:
     """Load items in threads and yield their results in order.
 
-    Args:
-        load: Loads one item; see `read_batches`.
-        items: What to load: rows of a table, paths, or anything else that `load` takes.
-        workers: Number of threads; `None` for one per available core.
-        prefetch: Groups of 32 items being loaded or waiting at any time.
-
-    Yields:
-        What `load` returned, or a `ReadFailure`.
+    The arguments are those of `read_batches`, in groups of 32 items; yields what `load` returned, or a `ReadFailure`.
 
     Example:
         >>> [result.reason for result in read_images(la.data.decode, ["missing.jpg"])]
@@ -148,10 +120,7 @@ class _DecodeThreads:
     def __init__(self, workers: int, adaptive: bool) -> None:
         self.spare = workers - 1 if adaptive else 0
         self.waits = self.submitted = 0
-        self.pools = [self._start(1 if adaptive else workers)]
-
-    def _start(self, count: int) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(count, thread_name_prefix="lookalike-decode")
+        self.pools = [ThreadPoolExecutor(1 if adaptive else workers, "lookalike-decode")]
 
     def submit(self, load_chunk: Callable[..., list[R]], *arguments: object) -> Future[list[R]]:
         self.submitted += 1
@@ -161,7 +130,7 @@ class _DecodeThreads:
         """Count batches in a row that the consumer waited for; the first ones of a stream always come late."""
         self.waits = self.waits + 1 if waited else 0
         if self.waits > PREFETCH and self.spare:
-            self.pools.append(self._start(1))
+            self.pools.append(ThreadPoolExecutor(1, "lookalike-decode"))
             self.spare -= 1
             self.waits = 0
 

@@ -77,18 +77,11 @@ def alike(thumbs: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray
 def near_pairs(
     hashes: np.ndarray, thumbs: np.ndarray, alike_from: float = ALIKE
 ) -> tuple[list[tuple[int, int, float]], int]:
-    """Find pairs of near duplicates.
-
-    Not every pair of a group is listed: images with the same hash are connected to one of them.
-
-    Args:
-        hashes: Perceptual hashes.
-        thumbs: Thumbnails.
-        alike_from: Least correlation of the thumbnails of a pair.
+    """Find near duplicates: pairs whose thumbnails have at least this correlation.
 
     Returns:
-        Pairs (i, j, correlation) that connect every group of near duplicates, and the number of images that
-        were not searched because too many others have a similar hash.
+        Pairs (i, j, correlation) that connect every group of near duplicates (not every pair of a group), and the
+        number of images that were not searched because too many others have a similar hash.
     """
     hashes = np.asarray(hashes, np.uint64)
     leaders, pairs, unsearched = _same_hash(hashes, thumbs, alike_from)
@@ -168,7 +161,8 @@ def _candidates(hashes: np.ndarray, crowded: np.ndarray) -> Iterator[tuple[np.nd
             left -= int(count.sum())
             for i, places in _expand(sources, first, count):
                 j = order[places]
-                yield from _close(i, j, bands, band)
+                close = _close(i, j, bands, band)
+                yield i[close], j[close]
 
 
 def _expand(sources: np.ndarray, first: np.ndarray, count: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -184,33 +178,27 @@ def _expand(sources: np.ndarray, first: np.ndarray, count: np.ndarray) -> Iterat
         start = stop
 
 
-def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The pairs within DISTANCE that no earlier band has yielded."""
+def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> np.ndarray:
+    """Which pairs are within DISTANCE and were not yielded by an earlier band."""
     total = np.zeros(len(i), np.uint8)
     for number, keys in enumerate(bands):
         ones = _ONES[keys[i] ^ keys[j]]
         total += ones
         if number < band:
             total[ones <= 1] = 255 - 64
-    close = total <= DISTANCE
-    if close.any():
-        yield i[close], j[close]
+    return np.asarray(total <= DISTANCE)
 
 
 def groups(count: int, pairs: list[tuple[int, int, float]] | list[tuple[int, int]]) -> list[list[int]]:
     """Return the connected groups of two or more among `count` rows."""
-    parent = list(range(count))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def top(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    for i, j, *_ in pairs:
-        a, b = sorted((top(i), top(j)))
-        parent[b] = a
+    if not pairs:
+        return []
+    i, j = np.array([pair[:2] for pair in pairs], np.int64).T
+    codes = connected_components(coo_array((np.ones(len(i)), (i, j)), (count, count)), directed=False)[1]
     out: dict[int, list[int]] = {}
-    for i in {row for pair in pairs for row in pair[:2]}:
-        out.setdefault(top(int(i)), []).append(int(i))
-    return sorted(sorted(group) for group in out.values())
+    for row in np.unique([i, j]).tolist():
+        out.setdefault(codes[row], []).append(row)
+    return sorted(out.values())

@@ -64,10 +64,6 @@ class PixelCache:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.offsets[-1])
-
     def get(self, i: int) -> np.ndarray:
         """Return the pixels ``(H, W, 3)`` of image i, a read-only view of the file."""
         height, width = self.sizes[i]

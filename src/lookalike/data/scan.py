@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import functools
 import importlib.util
+import itertools
 import os
 import unicodedata
 from array import array
@@ -73,26 +74,20 @@ def is_ignored(name: str) -> bool:
 
 def readable_name(name: str) -> str:
     """Return a name to show, store and compare: NFC, with bytes that are not UTF-8 as %XX."""
-    if name.isascii():
-        return name
-    return printable(unicodedata.normalize("NFC", name))
+    return name if name.isascii() else printable(unicodedata.normalize("NFC", name))
 
 
 def _distinct(names: list[str]) -> dict[str, str]:
     """Map the names of one folder that are not readable to distinct readable ones."""
-    out: dict[str, str] = {}
     if all(map(str.isascii, names)):
-        return out
+        return {}
+    out: dict[str, str] = {}
     taken = {name for name in names if readable_name(name) == name}
-    for name in sorted(names):
-        shown = base = readable_name(name)
-        if shown != name:
-            count = 1
-            while shown in taken:
-                count += 1
-                shown = f"{base}~{count}"
-            taken.add(shown)
-            out[name] = shown
+    for name in sorted(set(names) - taken):
+        base = readable_name(name)
+        tries = itertools.chain([base], (f"{base}~{count}" for count in itertools.count(2)))
+        out[name] = next(shown for shown in tries if shown not in taken)
+        taken.add(out[name])
     return out
 
 
@@ -108,23 +103,14 @@ class Folder:
     mtimes: list[int]
 
 
-class Walk:
-    """Walk through a folder once.
-
-    Args:
-        root: The folder.
-        follow_links: Whether to follow links that stay inside it.
-
-    Attributes:
-        skipped: Number of skipped files by kind.
-        unreadable: Folders and links whose contents are not known.
-    """
+class FolderWalk:
+    """Walks through a folder once, following links that stay inside it if `follow_links` is set."""
 
     def __init__(self, root: str | Path, *, follow_links: bool = True) -> None:
         self.root = os.path.realpath(root)
         self.follow_links = follow_links
-        self.skipped: Counter[str] = Counter()
-        self.unreadable: list[str] = []
+        self.skipped: Counter[str] = Counter()  # by kind
+        self.unreadable: list[str] = []  # folders and links whose contents are not known
         self._seen: set[tuple[int, int]] = set()  # folders gone into; cuts every kind of loop
         self._linked: set[tuple[int, int]] = set()  # files reached by a link
 
@@ -255,14 +241,8 @@ class Scan:
 
 
 def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False) -> Scan:
-    """Scan a folder for images.
-
-    Args:
-        root: The folder.
-        follow_links: Whether to follow links that stay inside it.
-        progress: Whether to show a progress bar.
-    """
-    walk = Walk(root, follow_links=follow_links)
+    """Scan a folder for images, through links that stay inside it if `follow_links` is set."""
+    walk = FolderWalk(root, follow_links=follow_links)
     folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")
     paths: list[str] = []
@@ -271,15 +251,13 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     count = 0
     with Progress("Scanning", shown=progress) as bar:
         for folder in walk:
+            names = folder.names
             if folder.readable or folder.shown != folder.raw:
-                for place, name in enumerate(folder.names, count):
+                for place, name in enumerate(names, count):
                     if name in folder.readable or folder.shown != folder.raw:
                         raw[place] = os.fsencode(_join(folder.raw, name))
-                names = [folder.readable.get(name, name) for name in folder.names]
-            else:
-                names = folder.names
-            prefix = f"{folder.shown}/" if folder.shown else ""
-            paths += [prefix + name for name in names] if prefix else names
+                names = [folder.readable.get(name, name) for name in names]
+            paths += [f"{folder.shown}/{name}" for name in names] if folder.shown else names
             sizes.extend(folder.sizes)
             mtimes.extend(folder.mtimes)
             codes.extend([len(folders)] * len(names))
@@ -296,7 +274,5 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     rows = order.to_numpy()
     if raw:
         columns["raw_path"] = pa.array([raw.get(i) for i in rows.tolist()], pa.binary())
-    columns["size"] = np.frombuffer(sizes, np.int64)[rows] if count else np.zeros(0, np.int64)
-    columns["mtime_ns"] = np.frombuffer(mtimes, np.int64)[rows] if count else np.zeros(0, np.int64)
-    folder_codes = np.frombuffer(codes, np.int32)[rows] if count else np.zeros(0, np.int32)
-    return Scan(columns, folder_codes, folders, dict(walk.skipped), walk.unreadable)
+    columns |= {"size": np.array(sizes, np.int64)[rows], "mtime_ns": np.array(mtimes, np.int64)[rows]}
+    return Scan(columns, np.array(codes)[rows], folders, dict(walk.skipped), walk.unreadable)

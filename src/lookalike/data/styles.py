@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,7 +36,6 @@ class StyleView:
     pre: Preprocess
     steps: Steps
     cropped: bool = False
-    """The pixels are that crop already."""
 
     def __post_init__(self) -> None:
         for style, strength in self.steps:
@@ -52,14 +52,6 @@ class StyleView:
     def to_json(self) -> dict[str, Any]:
         steps = [list(step) for step in self.steps]
         return {"kind": self.kind, "pre": self.pre.to_json(), "steps": steps, "cropped": self.cropped}
-
-
-def _gray(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    return Image.blend(image, image.convert("L").convert("RGB"), strength / 3)
-
-
-def _blur(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    return image.filter(ImageFilter.GaussianBlur((0, 1.2, 2.4, 4.0)[strength] * image.width / 224))
 
 
 def _noise(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
@@ -122,10 +114,6 @@ def _sketch(image: Image.Image, strength: int, rng: np.random.Generator) -> Imag
     return drawn if strength == 3 else ImageChops.blend(image, drawn, 0.35 + 0.3 * strength)
 
 
-def _negative(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    return Image.blend(image, ImageOps.invert(image), strength / 3)
-
-
 def _edges(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
     """Outlines alone, softer the stronger."""
     lines = ImageOps.invert(image.convert("L").filter(ImageFilter.FIND_EDGES)).convert("RGB")
@@ -137,31 +125,24 @@ def _pixel(image: Image.Image, strength: int, rng: np.random.Generator) -> Image
     return image.resize(coarse, Image.Resampling.BILINEAR).resize(image.size, Image.Resampling.NEAREST)
 
 
-def _dark(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    return ImageEnhance.Brightness(image).enhance((0, 0.6, 0.4, 0.25)[strength])
-
-
-def _pale(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    return Image.blend(image, Image.new("RGB", image.size, "white"), (0, 0.4, 0.6, 0.75)[strength])
-
-
-def _relief(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:
-    return Image.blend(image, image.filter(ImageFilter.EMBOSS), strength / 3)
-
-
-_CHANGES = {
-    "gray": _gray,
-    "blur": _blur,
+Change = Callable[[Image.Image, int, np.random.Generator], Image.Image]
+_CHANGES: dict[str, Change] = {
+    "gray": lambda image, strength, rng: Image.blend(image, image.convert("L").convert("RGB"), strength / 3),
+    "blur": lambda image, strength, rng: image.filter(
+        ImageFilter.GaussianBlur((0, 1.2, 2.4, 4.0)[strength] * image.width / 224)
+    ),
     "noise": _noise,
     "jpeg": _jpeg,
     "color": _color,
     "poster": _poster,
     "sketch": _sketch,
-    "negative": _negative,
+    "negative": lambda image, strength, rng: Image.blend(image, ImageOps.invert(image), strength / 3),
     "edges": _edges,
     "pixel": _pixel,
-    "dark": _dark,
-    "pale": _pale,
-    "relief": _relief,
+    "dark": lambda image, strength, rng: ImageEnhance.Brightness(image).enhance((0, 0.6, 0.4, 0.25)[strength]),
+    "pale": lambda image, strength, rng: Image.blend(
+        image, Image.new("RGB", image.size, "white"), (0, 0.4, 0.6, 0.75)[strength]
+    ),
+    "relief": lambda image, strength, rng: Image.blend(image, image.filter(ImageFilter.EMBOSS), strength / 3),
 }
 STYLES = tuple(_CHANGES)

@@ -31,17 +31,9 @@ if TYPE_CHECKING:
 
 _VERSION = 2  # raise with every change that gives other images
 _STAMP, _TABLE, _README = "synthetic.json", "table.csv", "README.txt"
-_ABOUT = """These images are generated.
-
-They were drawn by lookalike for its demo: {classes} made-up objects, {images} images of each,
-in the styles {styles}. No photograph was used.
-
-A class is defined by the shape of an object and its motif. Glaze, pose, light, surroundings and style
-differ from image to image, and other objects may stand beside it or hide a part of it.
-
-{table} gives the path, label, split and style (as domain) of each image. The classes of the splits
-train and test do not overlap, so that an evaluation measures retrieval of unseen classes.
-
+_ABOUT = """These images are generated: {classes} made-up objects, {images} images of each, in the styles {styles}.
+No photograph was used. A class is the shape of an object and its motif; everything else differs from image to image.
+{table} gives the path, label, split and style (as domain) of each image; no class is in both splits.
 The folder can be deleted at any time; the same settings make the same files again.
 """
 
@@ -88,15 +80,9 @@ def make_demo_images(
     for style in styles:
         choose(style, STYLES, "a style of the synthetic images")
     folder = Path(folder)
-    settings = {
-        "classes": classes,
-        "images_per_class": images_per_class,
-        "styles": list(styles),
-        "seed": seed,
-        "size": size,
-        "version": _VERSION,
-        "libraries": {"numpy": np.__version__, "pillow": PIL.__version__},
-    }
+    libraries = {"numpy": np.__version__, "pillow": PIL.__version__}
+    settings = {"classes": classes, "images_per_class": images_per_class, "styles": list(styles)}
+    settings |= {"seed": seed, "size": size, "version": _VERSION, "libraries": libraries}
     if not _is_complete(folder, settings):
         with atomic_folder(folder) as part, Progress("Drawing", classes * images_per_class, shown=progress) as bar:
             _fill(part, settings, bar)
@@ -206,17 +192,17 @@ def make_design(seed: int, number: int) -> Design:
     corners = np.array(_PROFILES[kind]) * np.exp(rng.normal(0, 0.13, 7)) * np.exp(rng.normal(0, 0.08))
     radius = PchipInterpolator(np.linspace(0, 1, 7), corners)(np.linspace(0, 1, STEPS)).astype(np.float32)
     return Design(
-        name=f"{motif}-{kind}-{number:02d}",
-        kind=kind,
-        radius=radius,
-        slope=np.gradient(radius, 1 / (STEPS - 1)).astype(np.float32),
-        motif=motif,
-        around=int(rng.integers(4, 13)),
-        along=float(rng.uniform(2.0, 5.0)),
-        fill=float(rng.uniform(0.35, 0.6)),
-        lean=float(rng.uniform(0.5, 2.0)),
-        band=(float(rng.uniform(0.06, 0.3)), float(rng.uniform(0.68, 0.92))),
-        gloss=float(rng.uniform(0.1, 1.0)),
+        f"{motif}-{kind}-{number:02d}",
+        kind,
+        radius,
+        np.gradient(radius, 1 / (STEPS - 1)).astype(np.float32),
+        motif,
+        int(rng.integers(4, 13)),
+        float(rng.uniform(2.0, 5.0)),
+        float(rng.uniform(0.35, 0.6)),
+        float(rng.uniform(0.5, 2.0)),
+        (float(rng.uniform(0.06, 0.3)), float(rng.uniform(0.68, 0.92))),
+        float(rng.uniform(0.1, 1.0)),
     )
 
 
@@ -364,7 +350,7 @@ def _render(canvas: np.ndarray, d: Design, pose: _Pose, style: _Style) -> None:
     patch += cover[..., None] * (lit - patch)
 
 
-def _table_top(x: np.ndarray, y: np.ndarray, horizon: float, wall: np.ndarray, top: np.ndarray) -> np.ndarray:
+def _table_top(y: np.ndarray, horizon: float, wall: np.ndarray, top: np.ndarray) -> np.ndarray:
     return np.asarray(wall + np.clip((y - horizon) * len(y) + 0.5, 0, 1)[..., None] * (top - wall))
 
 
@@ -378,7 +364,7 @@ def _studio(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
     grain = 0.05 * np.sin(y * 90 + 2 * np.sin(x * 5 + rng.uniform(0, 6)))
     tone = _hsv(rng.random(), rng.uniform(0, 0.5), rng.uniform(0.4, 0.95) * gain)
     top = tone * (0.86 + 0.25 * (y - horizon) + grain * (rng.random() < 0.6))[..., None]
-    return _Style(0.78 * gain * tint, 0.35 * gain / tint, _table_top(x, y, horizon, wall, top), horizon)
+    return _Style(0.78 * gain * tint, 0.35 * gain / tint, _table_top(y, horizon, wall, top), horizon)
 
 
 def _night(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
@@ -393,7 +379,7 @@ def _night(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
     glow = np.exp(-(((x - pose.x) / 0.45) ** 2) - ((y - pose.y) / 0.2) ** 2)
     horizon = pose.y - rng.uniform(0.02, 0.1)
     top = 0.06 * cold + 0.42 * glow[..., None] * lamp
-    return _Style(1.05 * lamp, 0.08 * cold, _table_top(x, y, horizon, wall, top), horizon)
+    return _Style(1.05 * lamp, 0.08 * cold, _table_top(y, horizon, wall, top), horizon)
 
 
 def _sketch(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:

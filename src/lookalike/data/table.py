@@ -44,16 +44,12 @@ _STAMP = b"lookalike"
 def natural_key(text: str) -> tuple[list[Any], str]:
     """Sort key that puts `class 2` before `class 10`."""
     parts: list[Any] = re.split(r"(\d+)", text)
-    for place, part in enumerate(parts):
-        if place % 2:
-            digits = part.lstrip("0")
-            parts[place] = (len(digits), digits)
-        else:
-            parts[place] = part.casefold()
+    parts[::2] = map(str.casefold, parts[::2])
+    parts[1::2] = [(len(digits), digits) for digits in (part.lstrip("0") for part in parts[1::2])]
     return parts, text
 
 
-def _array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+def as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     """Return the values of a column as Arrow, in the type that its name calls for."""
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
@@ -106,7 +102,7 @@ class Table:
             root: Folder that paths are relative to.
             notes: Further facts.
         """
-        arrays = {key: _array(key, values) for key, values in columns.items()}
+        arrays = {key: as_array(key, values) for key, values in columns.items()}
         if "row_id" not in arrays:
             arrays = {"row_id": _row_ids(name, arrays), **arrays}
         arrow = pa.table(arrays).combine_chunks()
@@ -148,7 +144,7 @@ class Table:
 
     def with_column(self, name: str, values: Any) -> Table:
         """Return the same rows with a column added or replaced."""
-        array = _array(name, values)
+        array = as_array(name, values)
         if len(array) != len(self):
             raise ValueError(f"{len(array)} values for {len(self)} rows")
         if name in self.arrow.column_names:
@@ -169,12 +165,7 @@ class Table:
         values = self._flat(column)
         if pa.types.is_list(values.type):
             raise LookalikeError(f"The images of `{self.name}` have several labels each; this needs one per image.")
-        encoded = values.cast(pa.string()).dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
-        rank = np.full(len(names) + 1, -1, np.int64)  # its last place answers for the code −1
-        rank[order] = np.arange(len(names))
-        return rank[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], [names[i] for i in order]
+        return _natural_codes(values.cast(pa.string()))
 
     def label_matrix(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
         """Return which row has which labels as a boolean matrix, and the names; rows may have several labels."""
@@ -182,13 +173,10 @@ class Table:
             codes, names = self.labels(column)
             return codes[:, None] == np.arange(len(names)), names
         values = self._flat(column)
-        rows = pc.list_parent_indices(values).to_numpy()
-        encoded = pc.list_flatten(values).dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
+        codes, names = _natural_codes(pc.list_flatten(values))
         matrix = np.zeros((len(self), len(names)), bool)
-        matrix[rows, encoded.indices.to_numpy()] = True
-        return matrix[:, order], [names[i] for i in order]
+        matrix[pc.list_parent_indices(values).to_numpy()[codes >= 0], codes[codes >= 0]] = True
+        return matrix, names
 
     def row(self, i: int) -> dict[str, Any]:
         """Return all columns of one row."""
@@ -249,6 +237,16 @@ class Table:
         raw_path = self._value("raw_path", i)
         relative = os.fsdecode(raw_path) if raw_path is not None else self._value("shard", i) or self._value("path", i)
         return Path(relative) if self.root is None else self.root / relative
+
+
+def _natural_codes(values: pa.Array) -> tuple[np.ndarray, list[str]]:
+    """The code of each text (−1 for none) and the distinct texts in natural order."""
+    encoded = values.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=lambda i: natural_key(names[i]))
+    rank = np.full(len(names) + 1, -1, np.int64)  # its last place answers for the code −1
+    rank[order] = np.arange(len(names))
+    return rank[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], [names[i] for i in order]
 
 
 def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from lookalike.evaluation.evaluate_models import compare, evaluate
     from lookalike.evaluation.neighbors import top_k
     from lookalike.evaluation.probes import linear_probe
-    from lookalike.evaluation.results import Comparison, Evaluation
+    from lookalike.evaluation.results import Evaluation
     from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics
     from lookalike.evaluation.verification import verify
 
 __all__ = [
     "Calibration",
-    "Comparison",
     "Evaluation",
     "Interval",
     "PairedDifference",

@@ -6,6 +6,7 @@ Queries of one class succeed and fail together, so classes are resampled where `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,7 +84,13 @@ def bootstrap_interval(
     """
     numbers = _as_values(values)
     sums, counts, weights = _units(numbers, groups)
-    means = _resampled_means(sums, counts, weights, draws, seed)
+    rng, total = numpy_rng(seed, "bootstrap"), int(weights.sum())
+
+    def resampled_means(size: int) -> Doubles:
+        sample = rng.multinomial(total, weights / total, size=size)
+        return np.asarray((sample @ sums) / (sample @ counts))
+
+    means = _in_chunks(resampled_means, draws, len(sums))
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(numbers.mean()), float(low), float(high))
 
@@ -92,11 +99,6 @@ def wilson_interval(successes: float, count: int, z: float = 1.959964) -> Interv
     """Compute a proportion with Wilson's score interval.
 
     Unlike the bootstrap it has a width even if all or none of the trials succeeded.
-
-    Args:
-        successes: Number of successes.
-        count: Number of trials.
-        z: Quantile of the normal distribution; the default gives 95 %.
     """
     if count < 1:
         raise LookalikeError("There are no queries to compute an interval for.")
@@ -134,7 +136,13 @@ def paired_test(
     change = bootstrap_interval(after - before, groups=groups, level=level, draws=draws, seed=seed)
     sums, _, weights = _units(after - before, groups)
     observed = abs(float((sums * weights).sum()))
-    flipped = np.abs(_flipped_sums(sums, weights, draws, seed))
+    rng = numpy_rng(seed, "sign flips")
+    sums, weights = sums[sums != 0], weights[sums != 0]
+
+    def flipped_sums(size: int) -> Doubles:
+        return np.asarray((2 * rng.binomial(weights, 0.5, size=(size, len(sums))) - weights) @ sums)
+
+    flipped = np.abs(_in_chunks(flipped_sums, draws, len(sums)))
     # Sums of the same numbers in another order differ in their last bits; those count as equal.
     extreme = int((flipped >= observed - 1e-9 * max(1.0, observed)).sum())
     return PairedDifference(change.value, change.low, change.high, (1 + extreme) / (1 + draws))
@@ -164,27 +172,7 @@ def _units(numbers: Doubles, groups: Any) -> tuple[Doubles, Doubles, Ints]:
     return kinds[:, 0], kinds[:, 1], weights.astype(np.int64)
 
 
-def _chunks(draws: int, kinds: int) -> list[int]:
+def _in_chunks(draw: Callable[[int], Doubles], draws: int, kinds: int) -> Doubles:
+    """Call ``draw`` with numbers of draws that sum to ``draws``, in bounded memory."""
     size = max(1, min(draws, 4_000_000 // max(1, kinds)))
-    return [min(size, draws - start) for start in range(0, draws, size)]
-
-
-def _resampled_means(sums: Doubles, counts: Doubles, weights: Ints, draws: int, seed: int) -> Doubles:
-    rng = numpy_rng(seed, "bootstrap")
-    total = int(weights.sum())
-    means = []
-    for size in _chunks(draws, len(sums)):
-        sample = rng.multinomial(total, weights / total, size=size)
-        means.append((sample @ sums) / (sample @ counts))
-    return np.concatenate(means)
-
-
-def _flipped_sums(sums: Doubles, weights: Ints, draws: int, seed: int) -> Doubles:
-    rng = numpy_rng(seed, "sign flips")
-    changed = sums != 0
-    sums, weights = sums[changed], weights[changed]
-    out = []
-    for size in _chunks(draws, len(sums)):
-        positive = rng.binomial(weights, 0.5, size=(size, len(sums)))
-        out.append((2 * positive - weights) @ sums)
-    return np.concatenate(out)
+    return np.concatenate([draw(min(size, draws - start)) for start in range(0, draws, size)])

@@ -98,19 +98,12 @@ class Calibration:
 
 @dataclass(frozen=True)
 class HitPairs:
-    """Pairs of a query and one of its hits.
+    """Pairs of a query and one of its hits."""
 
-    Attributes:
-        scores: Scores, ``(queries, hits)``, best first; −inf where there are fewer hits.
-        same: Whether the hit shows the same thing.
-        level: Level of each query's neighborhood.
-        groups: Class of each query: classes are resampled and held out as a whole.
-    """
-
-    scores: Doubles
-    same: Bools
-    level: Doubles
-    groups: Ints
+    scores: Doubles  # (queries, hits), best first; −inf where there are fewer hits
+    same: Bools  # whether the hit shows the same thing
+    level: Doubles  # of each query's neighborhood
+    groups: Ints  # class of each query: classes are resampled and held out as a whole
 
     def select(self, queries: Bools) -> HitPairs:
         """The pairs of some of the queries."""
@@ -275,18 +268,9 @@ def cross_validate(
 ) -> dict[str, Any]:
     """Measure the errors of the percentages on classes that were not used to fit them.
 
-    Args:
-        pairs: Pairs of queries and hits.
-        neighbors: Rank of the hit whose score is the level of the neighborhood.
-        folds: Number of parts the classes are divided into.
-        bins: Number of bins of the reliability diagram.
-        draws: Number of bootstrap samples of each fit.
-        seed: Seed of the folds and samples.
-
     Returns:
         ``ece`` (expected calibration error) with its interval, reliability ``bins``, and for ``hits`` and ``queries``
-        how often each verdict was wrong. Empty if a fold cannot be fitted, because the other classes have no right or
-        no wrong hits.
+        how often each verdict was wrong. Empty if the other classes of a fold have no right or no wrong hits.
     """
     p, low = np.full(pairs.scores.shape, np.nan), np.full(pairs.scores.shape, np.nan)
     classes = numpy_rng(seed, "folds").permutation(np.unique(pairs.groups))
@@ -384,13 +368,7 @@ class RandomPairScores:
 
 
 def random_pair_scores(embeddings: Any, *, pairs: int = 200_000, seed: int = 0) -> RandomPairScores | None:
-    """Measure the scores of random pairs of different rows; None for fewer than two rows.
-
-    Args:
-        embeddings: One vector a row.
-        pairs: Number of pairs.
-        seed: Seed of the pairs.
-    """
+    """Measure the scores of random pairs of different rows; None for fewer than two rows."""
     rows = as_rows(embeddings)
     if len(rows) < 2:
         return None

@@ -45,9 +45,6 @@ class KnnResult:
     accuracy: dict[int, float]
     predicted: dict[int, Ints]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"accuracy": {str(k): v for k, v in self.accuracy.items()}}
-
 
 def weighted_knn(
     train: Any,
@@ -118,19 +115,9 @@ class RetrieverKnn:
     accuracy: Interval
     tried: dict[int, float]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def retriever_knn(vectors: Any, labels: Ints, train: Bools, test: Bools, *, seed: int = 0) -> RetrieverKnn:
     """Measure how good a model is as a retriever: k-NN accuracy by majority vote.
-
-    Args:
-        vectors: One vector a row.
-        labels: Class of each row.
-        train: Mask of the rows that vote; a tenth of them chooses k.
-        test: Mask of the rows to classify.
-        seed: Seed of that tenth.
 
     References:
         The T3AR paper, supplement, table 5.
@@ -141,37 +128,29 @@ def retriever_knn(vectors: Any, labels: Ints, train: Bools, test: Bools, *, seed
     if not len(rest):
         raise LookalikeError("Scoring a retriever needs at least 2 train images.")
     counts = [k for k in RETRIEVER_COUNTS if k <= len(rest)]
-    tried = weighted_knn(
-        vectors[rest], labels[rest], vectors[aside], labels[aside], k=counts, temperature=MAJORITY_TEMPERATURE
-    ).accuracy
+
+    def majority(train: Any, test: Any, k: int | Sequence[int]) -> KnnResult:
+        sides = (vectors[train], labels[train], vectors[test], labels[test])
+        return weighted_knn(*sides, k=k, temperature=MAJORITY_TEMPERATURE)
+
+    tried = majority(rest, aside, counts).accuracy
     k = max(counts, key=lambda n: (tried[n], -n))
-    final = weighted_knn(
-        vectors[train], labels[train], vectors[test], labels[test], k=k, temperature=MAJORITY_TEMPERATURE
-    )
+    final = majority(train, test, k)
     return RetrieverKnn(k, bootstrap_interval(final.predicted[k] == labels[test], groups=labels[test]), tried)
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Accuracies on the test images.
+    """Accuracies on the test images."""
 
-    Attributes:
-        train: Number of train images; ``test`` of test images.
-        knn: Accuracy of 20 nearest neighbors; ``probe`` of the linear probe.
-        retriever: k-NN accuracy by majority vote.
-        knn_at: k-NN accuracy by number of neighbors.
-        svm: mAP of one-vs-rest SVMs; ``low_shot`` the same by number of positives of each class.
-        fine_tuned: Results of training on random crops.
-    """
-
-    train: int
+    train: int  # number of images
     test: int
-    knn: Interval | None
+    knn: Interval | None  # by 20 neighbors
     probe: Interval | None
     retriever: RetrieverKnn | None = None
-    knn_at: dict[int, float] = field(default_factory=dict)
-    svm: float | None = None
-    low_shot: dict[int, float] = field(default_factory=dict)
+    knn_at: dict[int, float] = field(default_factory=dict)  # by number of neighbors
+    svm: float | None = None  # mAP
+    low_shot: dict[int, float] = field(default_factory=dict)  # mAP by number of positives of each class
     fine_tuned: list[FineTuneResult] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -202,11 +181,7 @@ def _joined(values: Iterable[Any]) -> str:
 
 
 def classification_split(table: Table, labels: Ints, evaluated: Bools, *, seed: int) -> tuple[Bools, Bools]:
-    """Choose train and test rows: the split `train` and the evaluated rows, or without one a fifth of each class.
-
-    Returns:
-        Masks of the train and of the test rows.
-    """
+    """Masks of train and test rows: the split `train` and the evaluated rows, or without one a fifth of each class."""
     labeled = labels >= 0
     if table.has("split"):
         split = table.column("split")
@@ -241,20 +216,7 @@ def classify(
     members: Bools | None = None,
     seed: int = 0,
 ) -> Classification:
-    """Classify the test rows by the train rows, in the requested ways.
-
-    Args:
-        vectors: One vector a row.
-        labels: Class of each row.
-        train: Mask of the train rows.
-        test: Mask of the test rows.
-        knn: Measure weighted k-NN.
-        probe: Measure the linear probe.
-        retriever: Measure k-NN by majority vote.
-        svm: Measure one-vs-rest SVMs, also on few positives.
-        members: Boolean matrix (rows, classes) for SVMs on images with several labels.
-        seed: Seed of everything drawn.
-    """
+    """Classify the test rows by the train rows, in the requested ways."""
     sides = (vectors[train], labels[train], vectors[test], labels[test])
     knn_interval = probe_interval = svm_map = None
     knn_at: dict[int, float] = {}

@@ -17,7 +17,7 @@ from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
 from lookalike.evaluation.report_sections import EvaluatedModel
-from lookalike.evaluation.results import Comparison, Evaluation, Overlap
+from lookalike.evaluation.results import Evaluation, Overlap
 from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.evaluation.training_overlap import TRAINED, image_keys, image_splits, overlap_note
 from lookalike.evaluation.verification import Verification, verify
@@ -205,7 +205,7 @@ def compare(
     seed: int = 0,
     out: str | Path | None = None,
     progress: bool = False,
-) -> Comparison:
+) -> Evaluation:
     """Compare two models on the same images, paired by query.
 
     Gives the difference of every metric with its interval and p-value, and says which model is better if either is.
@@ -230,16 +230,14 @@ def compare(
         progress: Show progress.
 
     Returns:
-        Both evaluations and the paired differences b − a.
+        The evaluation of b, with that of a as its `baseline` and the paired differences b − a.
 
     Example:
         >>> la.compare(data="photos", a="resnet18", b="efficientnet_lite0").verdict  # doctest: +SKIP
         'No difference was found between resnet18 and efficientnet_lite0: recall@1 …'
     """
     options: dict[str, Any] = dict(locals())
-    evaluation = evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
-    assert evaluation.baseline is not None
-    return Comparison(evaluation.baseline, evaluation)
+    return evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
 
 
 def _images(

@@ -71,13 +71,6 @@ def top_k(queries: Any, gallery: Any, k: int, *, exclude: Any = None) -> tuple[F
 def top_k_scores(scores: Any, k: int) -> tuple[Any, Ints]:
     """Select the k largest entries of each row of a score matrix.
 
-    Args:
-        scores: Score matrix; it is not changed.
-        k: Number of entries; at most the number of columns is returned.
-
-    Returns:
-        Values and columns, largest first, ties by column.
-
     Example:
         >>> from lookalike.evaluation.neighbors import top_k_scores
         >>> top_k_scores(np.array([[0.1, 0.7, 0.7, 0.2]]), 2)

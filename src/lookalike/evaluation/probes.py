@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,23 +33,12 @@ BATCH_SIZE, MOMENTUM = 256, 0.9
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Result of :func:`linear_probe`.
-
-    Attributes:
-        accuracy: On the labeled test rows.
-        weight_decay: The chosen one.
-        tried: Weight decay → accuracy on the held-out part of the train rows.
-        correct: Whether each labeled test row was classified correctly.
-    """
+    """Result of :func:`linear_probe`."""
 
     accuracy: float
     weight_decay: float
-    tried: dict[float, float]
-    correct: Bools
-
-    def to_json(self) -> dict[str, Any]:
-        tried = {f"{k:g}": v for k, v in self.tried.items()}
-        return {"accuracy": self.accuracy, "weight_decay": self.weight_decay, "tried": tried}
+    tried: dict[float, float]  # weight decay → accuracy on the held-out part of the train rows
+    correct: Bools  # of each labeled test row
 
 
 def linear_probe(
@@ -142,25 +131,17 @@ class SvmResult:
         """Mean average precision."""
         return float(np.mean(list(self.precision.values())))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"map": self.map, "precision": {str(code): value for code, value in self.precision.items()}}
-
 
 def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: int = 0) -> SvmResult:
     """Fit one-vs-rest linear SVMs on unit features and measure their average precision, as is usual for VOC07.
 
-    Squared hinge loss, C = 0.5, positives weigh twice as much, as in the evaluation the CARP authors use.
-
-    Args:
-        train: Train vectors.
-        train_members: Boolean matrix (rows, classes): an image may belong to several.
-        test: Test vectors.
-        test_members: The same for the test rows.
-        seed: Seed of the solver.
+    Squared hinge loss, C = 0.5, positives weigh twice as much, as in the evaluation the CARP authors use. Members are
+    boolean matrices (rows, classes): an image may belong to several.
     """
     from sklearn.svm import LinearSVC
 
-    x, queries = (_unit(as_rows(rows, "rows")) for rows in (train, test))
+    x, queries = (as_rows(rows, "rows") for rows in (train, test))
+    x, queries = (rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5) for rows in (x, queries))
     members, truth = np.asarray(train_members, bool), np.asarray(test_members, bool)
     precision: dict[int, float] = {}
     for code in range(members.shape[1]):
@@ -177,19 +158,7 @@ def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, 
 def low_shot_svm(
     train: Any, train_members: Any, test: Any, test_members: Any, *, shots: Sequence[int] = SHOTS, seed: int = 0
 ) -> dict[int, float]:
-    """Compute the mAP of SVMs fitted on few positives of each class, the mean over five draws.
-
-    Args:
-        train: Train vectors.
-        train_members: Boolean matrix (rows, classes).
-        test: Test vectors.
-        test_members: The same for the test rows.
-        shots: Numbers of positives of each class.
-        seed: Seed of the draws.
-
-    Returns:
-        Number of positives → mAP.
-    """
+    """Compute the mAP of SVMs fitted on few positives of each class, the mean over five draws."""
     rows, members = as_rows(train, "rows"), np.asarray(train_members, bool)
     out: dict[int, float] = {}
     for count in shots:
@@ -214,25 +183,14 @@ def average_precision(scores: Any, relevant: Any) -> float:
     return float(highest[hits].mean())
 
 
-def _unit(rows: Floats) -> Floats:
-    return np.asarray(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5))
-
-
 @dataclass(frozen=True)
 class FineTuneSchedule:
-    """Schedule of :func:`fine_tune`.
-
-    Attributes:
-        epochs: Number of epochs.
-        backbone_lr: Learning rate of the backbone; 0 freezes it.
-        classifier_lr: Learning rate of the classifier.
-        milestones: Epochs at which both learning rates are multiplied by ``gamma``.
-    """
+    """Schedule of :func:`fine_tune`."""
 
     epochs: int
-    backbone_lr: float
+    backbone_lr: float  # 0 freezes it
     classifier_lr: float
-    milestones: tuple[int, int]
+    milestones: tuple[int, int]  # epochs at which both learning rates are multiplied by `gamma`
     gamma: float
 
 
@@ -242,23 +200,13 @@ LINEAR = FineTuneSchedule(100, 0.0, 0.3, (60, 80), 0.1)
 
 @dataclass(frozen=True)
 class FineTuneResult:
-    """Result of :func:`fine_tune`.
+    """Result of :func:`fine_tune`."""
 
-    Attributes:
-        linear: Whether the classifier alone was trained.
-        fraction: Fraction of the train images that was used.
-        labeled: Number of these images.
-        top1: Top-1 accuracy; ``top5`` the top-5 accuracy.
-    """
-
-    linear: bool
-    fraction: float
-    labeled: int
+    linear: bool  # the classifier alone was trained
+    fraction: float  # of the train images
+    labeled: int  # number of these images
     top1: float
     top5: float
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def sample_labels(labels: Ints, fraction: float, seed: int) -> Ints:
@@ -287,16 +235,6 @@ def fine_tune(
     """Train a classifier on a copy of the model and measure its accuracy.
 
     Batch-norm statistics stay frozen: those of so few images would be worse.
-
-    Args:
-        model: The model; it is not changed.
-        train: Train images.
-        train_labels: Their classes, −1 for none.
-        test: Test images.
-        test_labels: Their classes.
-        fraction: Fraction of the train images of every class to use.
-        schedule: Epochs and learning rates.
-        seed: Seed of the rows, the classifier, the order and the crops.
     """
     import torch
     from torch import nn

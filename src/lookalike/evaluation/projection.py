@@ -129,13 +129,6 @@ def tsne(
 
     Of many rows a sample is laid out first; the others start between their neighbors in it, then all move together.
 
-    Args:
-        rows: Unit vectors.
-        start: Initial coordinates.
-        seed: Seed of the neighbor search and of the sample.
-        warm: Start from ``start`` as it is, without early exaggeration.
-        progress: Is called with the finished fraction.
-
     References:
         Linderman et al., "Fast interpolation-based t-SNE for improved visualization of single-cell RNA-seq data".
     """
@@ -161,12 +154,14 @@ def tsne(
         return descend(affinities(graph), y, FULL, tick=lambda: advance(1))
     p = affinities(graph)
     if not warm:
-        y = descend(p, _small(y), EARLY, exaggeration=12, momentum=0.5, tick=lambda: advance(1))
+        y = _exaggerated(p, y, lambda: advance(1))
     return descend(p, y, LATE, tick=lambda: advance(1))
 
 
-def _small(y: Doubles) -> Doubles:
-    return y * (1e-4 / (float(y[:, 0].std()) or 1.0))
+def _exaggerated(p: Any, y: Doubles, tick: Callable[[], None]) -> Doubles:
+    """The first iterations, from a small start."""
+    small = y * (1e-4 / (float(y[:, 0].std()) or 1.0))
+    return descend(p, small, EARLY, exaggeration=12, momentum=0.5, tick=tick)
 
 
 def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: Callable[[], None]) -> Doubles:
@@ -174,8 +169,7 @@ def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: 
     rng = numpy_rng(seed, "map landmarks")
     chosen = np.sort(rng.choice(n, LANDMARKS, replace=False))
     p = affinities(neighbor_graph(rows[chosen], NEIGHBORS, seed))
-    y = descend(p, _small(start[chosen]), EARLY, exaggeration=12, momentum=0.5, tick=tick)
-    y = descend(p, y, LATE, tick=tick)
+    y = descend(p, _exaggerated(p, start[chosen], tick), LATE, tick=tick)
     places = np.full((n, 2), np.nan)
     places[chosen] = y * np.sqrt(n / LANDMARKS)  # more points need more room
     place_between(places, graph)
@@ -207,7 +201,10 @@ def neighbor_graph(rows: Floats, k: int, seed: int = 0) -> Ints:
     cells = max(1, n // CELL)
     if cells <= NEAR_CELLS:
         return _best(rows, rows, np.arange(n), k, np.arange(n))
-    centers = _cell_centers(rows, cells, seed)
+    rng = numpy_rng(seed, "map cells")
+    sample = rows[np.sort(rng.choice(n, min(n, 40 * cells), replace=False))]
+    initial = sample[np.sort(rng.choice(len(sample), cells, replace=False))]
+    centers = kmeans(sample, initial, iterations=6, spherical=True).centers
     home = kmeans(rows, centers, iterations=0, spherical=True).labels
     members = np.split(np.argsort(home, kind="stable"), np.cumsum(np.bincount(home, minlength=cells))[:-1])
     around = np.argsort(-(centers @ centers.T), axis=1, kind="stable")[:, :NEAR_CELLS]
@@ -221,13 +218,6 @@ def neighbor_graph(rows: Floats, k: int, seed: int = 0) -> Ints:
                 others = np.concatenate([members[c] for c in np.argsort(-(centers @ centers[cell]))[:more]])
             out[mine] = _best(rows[mine], rows[others], others, k, mine)
     return out
-
-
-def _cell_centers(rows: Floats, count: int, seed: int) -> Floats:
-    rng = numpy_rng(seed, "map cells")
-    sample = rows[np.sort(rng.choice(len(rows), min(len(rows), 40 * count), replace=False))]
-    initial = sample[np.sort(rng.choice(len(sample), count, replace=False))]
-    return kmeans(sample, initial, iterations=6, spherical=True).centers
 
 
 def _best(queries: Floats, rows: Floats, names: Ints, k: int, own: Ints) -> Ints:
@@ -290,15 +280,9 @@ def _cubic(places: Doubles, size: int) -> Any:
     """Lagrange weights of each point on the 4 × 4 grid nodes around it, a sparse matrix (n, size²)."""
     whole = np.clip(np.floor(places).astype(np.int64), 1, size - 3)
     t = places - whole
-    weights = np.stack(
-        [
-            -t * (t - 1) * (t - 2) / 6,
-            (t + 1) * (t - 1) * (t - 2) / 2,
-            -(t + 1) * t * (t - 2) / 2,
-            (t + 1) * t * (t - 1) / 6,
-        ],
-        axis=1,
-    )  # n, 4, 2
+    outer = [-t * (t - 1) * (t - 2) / 6, (t + 1) * t * (t - 1) / 6]
+    inner = [(t + 1) * (t - 1) * (t - 2) / 2, -(t + 1) * t * (t - 2) / 2]
+    weights = np.stack([outer[0], *inner, outer[1]], axis=1)  # n, 4, 2
     steps = np.arange(-1, 3)
     data = weights[:, :, None, 0] * weights[:, None, :, 1]
     nodes = (whole[:, None, None, 0] + steps[:, None]) * size + (whole[:, None, None, 1] + steps[None, :])

@@ -5,9 +5,11 @@ Pure functions from :class:`EvaluatedModel` to :class:`~lookalike.core.report_bl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,22 +45,14 @@ CLASSES = 60  # listed one by one
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """A model's vectors of the images and what was measured on them.
-
-    Attributes:
-        name: Name in tables.
-        vectors: One vector an image.
-        result: Retrieval metrics.
-        calibration: Calibration curve; without one ``no_calibration`` says why.
-        note: Warning on the percentages: the model was trained on the images.
-    """
+    """A model's vectors of the images and what was measured on them."""
 
     name: str
     vectors: Floats
     result: RetrievalResult
     calibration: Calibration | None = None
-    no_calibration: str = ""
-    note: str = ""
+    no_calibration: str = ""  # why there is none
+    note: str = ""  # warning on the percentages: the model was trained on the images
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
@@ -69,23 +63,14 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class ReportImages:
-    """The images of a report as thumbnails, with their classes and hits.
-
-    Attributes:
-        table: The images.
-        run: The run that stores the thumbnails.
-        labels: Class of each image, −1 for none.
-        names: Names of the classes.
-        gallery: Rows that are searched.
-        ids: Content id of each row; copies of a query are no hits.
-    """
+    """The images of a report as thumbnails, with their classes and hits."""
 
     table: Table
     run: Run
     labels: Ints
     names: list[str]
-    gallery: Ints
-    ids: Ints | None = None
+    gallery: Ints  # rows that are searched
+    ids: Ints | None = None  # content ids; copies of a query are no hits
     _thumbnails: dict[int, s.Image] = field(default_factory=dict, repr=False)
 
     def image(self, row: int) -> s.Image:
@@ -116,7 +101,7 @@ class ReportImages:
         probabilities: list[float | None] = [None] * len(rows)
         if model.calibration is not None and len(rows):
             probabilities = model.calibration.probability(scores)[0].tolist()
-        best = list(zip(rows, scores, probabilities, strict=True))[:HITS_SHOWN]
+        best = zip(rows[:HITS_SHOWN], scores, probabilities, strict=False)
         hits = [self.hit(int(row), query, float(score), probability) for row, score, probability in best]
         return s.HitList(name=name or model.name, hits=hits)
 
@@ -131,8 +116,8 @@ class ReportImages:
     def confused_with(self, model: EvaluatedModel, query: int) -> str:
         """The most frequent wrong class among the first hits of a query."""
         rows, _ = self.best_rows(model, query, HITS_SHOWN)
-        wrong = [self.class_name(int(r)) for r in rows if self.labels[r] != self.labels[query]]
-        return max(wrong, key=lambda name: (wrong.count(name), -wrong.index(name))) if wrong else ""
+        wrong = Counter(self.class_name(int(r)) for r in rows if self.labels[r] != self.labels[query])
+        return wrong.most_common(1)[0][0] if wrong else ""
 
 
 def differences(before: EvaluatedModel, after: EvaluatedModel) -> dict[str, PairedDifference]:
@@ -256,16 +241,13 @@ def extremes_section(
 
 def _at_most_two_of_each(order: Ints, labels: Ints, count: int) -> Ints:
     """The first of an order with at most two of a class: twelve images of one bad class show no more than two."""
-    seen: dict[int, int] = {}
+    seen: Counter[int] = Counter()
     chosen: list[int] = []
     for position in order.tolist():
-        label = int(labels[position])
-        seen[label] = seen.get(label, 0) + 1
-        if seen[label] <= 2:
+        seen[int(labels[position])] += 1
+        if seen[int(labels[position])] <= 2:
             chosen.append(position)
-        if len(chosen) == count:
-            break
-    return np.array(chosen, dtype=np.int64)
+    return np.array(chosen[:count], dtype=np.int64)
 
 
 def calibration_section(model: EvaluatedModel) -> s.Section:
@@ -360,8 +342,10 @@ def retriever_section(images: ReportImages, models: list[EvaluatedModel], retrie
     first = int(queries[0])
     others = images.gallery[images.gallery != first]
     counts, edges = np.histogram(model.vectors[others] @ model.vectors[first], bins=20)
-    ends = zip(counts, edges[:-1], edges[1:], strict=True)
-    bars = [s.Bar(name=f"{low:.2f} to {high:.2f}", value=int(count)) for count, low, high in ends]
+    bars = [
+        s.Bar(name=f"{low:.2f} to {high:.2f}", value=int(count))
+        for count, (low, high) in zip(counts, pairwise(edges), strict=True)
+    ]
     facts: list[tuple[str, s.Cell]] = [
         ("k-NN accuracy, by majority", s.Value.of(retriever.accuracy)),
         ("k, chosen on a tenth of the train images", retriever.k),

@@ -30,20 +30,12 @@ def _metrics(model: EvaluatedModel) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Images that trained one of the evaluated models, or chose its best step.
-
-    Attributes:
-        evaluated: Number of evaluated images.
-        trained: Number of images that trained a model.
-        models: Names of the models they trained.
-        unknown: Names of the models whose training images are not known.
-        left_out: Whether the images were left out of the evaluation.
-    """
+    """Images that trained one of the evaluated models, or chose its best step."""
 
     evaluated: int
     trained: int
-    models: list[str]
-    unknown: list[str]
+    models: list[str]  # that were trained on them
+    unknown: list[str]  # models whose training images are not known
     left_out: bool
 
     def message(self, figure: str) -> str:
@@ -234,49 +226,3 @@ class Evaluation:
             out["changed"] = sections.changed_section(images, models[0], models[1], seed=seed)
             out["classes"] = sections.class_changes_section(models[0], models[1], self.names)
         return out
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Result of :func:`~lookalike.evaluation.compare`: two models on the same queries.
-
-    Attributes:
-        a: Evaluation of the first model.
-        b: Evaluation of the second model, with the first as its baseline.
-
-    Example:
-        >>> from lookalike.evaluation import compare
-        >>> compare(data="photos", a="resnet18", b="efficientnet_lite0").verdict  # doctest: +SKIP
-        'No difference was found between resnet18 and efficientnet_lite0: recall@1 …'
-    """
-
-    a: Evaluation
-    b: Evaluation
-
-    @property
-    def differences(self) -> dict[str, PairedDifference]:
-        """Every metric of b minus that of a, paired by query."""
-        return self.b.differences
-
-    @property
-    def verdict(self) -> str:
-        """The result in a sentence."""
-        return self.b.verdict
-
-    def to_json(self) -> dict[str, Any]:
-        sides = {
-            name: {"model": e.model.name, "metrics": _metrics(e.model)} for name, e in (("a", self.a), ("b", self.b))
-        }
-        changes = {k: v.to_json() for k, v in self.differences.items()}
-        about = {"data": self.b.table.name, "mode": self.b.mode}
-        return {**about, **sides, "differences": changes, "verdict": self.verdict, "note": self.b.note}
-
-    def __str__(self) -> str:
-        return str(self.b)
-
-    def _repr_html_(self) -> str:
-        return self.b._repr_html_()
-
-    def sections(self, run: Run, *, seed: int = 0) -> dict[str, Section]:
-        """Make the report sections by name."""
-        return self.b.sections(run, seed=seed)

@@ -33,12 +33,7 @@ def image_keys(table: Table) -> list[str]:
 def image_splits(model: Any) -> dict[str, str] | None:
     """Find the split (`train`, `val` or `test`) of every image that a model's run knows, by key.
 
-    Args:
-        model: An embedder, or the name, folder or run of one.
-
-    Returns:
-        The splits; empty for public weights. None if they cannot be known: a trained model without its run, or
-        weights from a file of the user's.
+    Empty for public weights. None if it cannot be known: a trained model without its run, or a user's own weights.
     """
     if not isinstance(model, (str, os.PathLike)):
         return _of_public(getattr(model, "parent", None), getattr(model, "card", {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,11 +40,6 @@ class Verification:
     positive: int
     negative: int
     complete: bool
-
-    def accept_at(self, false_accept: float) -> float:
-        """Fraction of same pairs accepted at the lowest threshold whose false accept rate is at most this."""
-        allowed = np.flatnonzero(self.false_accept <= false_accept)
-        return float(1 - self.false_reject[allowed].min()) if len(allowed) else 0.0
 
     def to_json(self) -> dict[str, Any]:
         names = ("equal_error", "equal_threshold", "best_threshold", "accuracy", "positive", "negative", "complete")
@@ -112,17 +107,13 @@ def _equal_error(thresholds: Doubles, far: Doubles, frr: Doubles) -> tuple[float
     return float(value), float(thresholds[cross - 1] + fraction * (thresholds[cross] - thresholds[cross - 1]))
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Pairs of rows, and whether they are of the same class; ``complete`` if these are all pairs there are."""
 
     left: Ints
     right: Ints
     same: Bools
     complete: bool
-
-    def __len__(self) -> int:
-        return len(self.left)
 
 
 def sample_pairs(labels: Ints, *, limit: int = 2_000_000, ids: Ints | None = None, seed: int = 0) -> Pairs:

@@ -31,26 +31,20 @@ _GENERAL = {
     "webdataset": "tar shards",
 }
 _ALIASES = {
-    "cub2002011": "cub",
-    "cub200": "cub",
-    "cars196": "cars",
-    "stanfordcars": "cars",
-    "stanfordonlineproducts": "sop",
-    "inshop": "in-shop",
-    "deepfashion": "in-shop",
-    "domainnet126": "domainnet",
-    "visdac": "visda",
-    "visda2017": "visda",
-    "ilsvrc": "imagenet",
-    "tinyimagenet": "tiny-imagenet",
-    "tinyimagenet200": "tiny-imagenet",
-    "voc2007": "voc07",
-    "voc": "voc07",
-    "fgvcaircraft": "aircraft",
-    "mit67": "mit-67",
-    "mitindoor67": "mit-67",
-    "stanforddogs": "dogs",
-    "grocerystore": "grocery",
+    **dict.fromkeys(("cub2002011", "cub200"), "cub"),
+    **dict.fromkeys(("cars196", "stanfordcars"), "cars"),
+    **dict.fromkeys(("inshop", "deepfashion"), "in-shop"),
+    **dict.fromkeys(("visdac", "visda2017"), "visda"),
+    **dict.fromkeys(("tinyimagenet", "tinyimagenet200"), "tiny-imagenet"),
+    **dict.fromkeys(("voc2007", "voc"), "voc07"),
+    **dict.fromkeys(("mit67", "mitindoor67"), "mit-67"),
+    **{"stanfordonlineproducts": "sop", "domainnet126": "domainnet", "ilsvrc": "imagenet", "fgvcaircraft": "aircraft"},
+    **{"stanforddogs": "dogs", "grocerystore": "grocery"},
+}
+_FILES = {  # endings of files that are read without a layout
+    "table": (".csv", ".tsv", ".parquet", ".pq"),
+    "list": (".txt", ".lst", ".list"),
+    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"),
 }
 
 
@@ -148,20 +142,12 @@ def _read_folder(
 def _read_one_file(
     path: Path, layout: str, shown: str, follow_links: bool, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
-    endings = path.name.lower()
     if layout == "auto":
-        if endings.endswith((".csv", ".tsv", ".parquet", ".pq")):
-            layout = "table"
-        elif endings.endswith((".txt", ".lst", ".list")):
-            layout = "list"
-        elif endings.endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")):
-            layout = "webdataset"
-        elif kind_of(path.name) == "image":
-            raise LookalikeError(f"`{shown}` is a single image; give the folder it lies in, or a table.")
-        else:
-            raise LookalikeError(
-                f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards."
-            )
+        layout = next((name for name, ends in _FILES.items() if path.name.lower().endswith(ends)), "")
+    if not layout and kind_of(path.name) == "image":
+        raise LookalikeError(f"`{shown}` is a single image; give the folder it lies in, or a table.")
+    if not layout:
+        raise LookalikeError(f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards.")
     if layout == "table":
         return path.parent, read_file(path), {"layout": "table"}
     if layout == "list":

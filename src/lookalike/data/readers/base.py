@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.scan import changed_ns, is_missing, readable_name, scan
-from lookalike.data.table import BOX, Table
+from lookalike.data.table import BOX, Table, as_array
 
 Columns = dict[str, Any]
 
@@ -48,20 +48,12 @@ SPLITS = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A data set layout: the files it is recognized by, and the function that reads it.
-
-    Args:
-        name: Value of `layout=`.
-        title: Name of the data set.
-        marks: Alternative sets of files; all files of one set must exist.
-        inside: Subfolders of the folder where the data set often is.
-        read: Reads the columns.
-    """
+    """A data set layout: the files it is recognized by, and the function that reads it; see :func:`layout`."""
 
     name: str
     title: str
-    marks: tuple[tuple[str, ...], ...]  # each a set of files that are all there; any one set will do
-    inside: tuple[str, ...]  # where it often lies below the folder that a user names
+    marks: Sequence[Sequence[str]]
+    inside: Sequence[str]
     read: Callable[[Path], Columns]
 
     def base(self, root: Path) -> Path | None:
@@ -102,12 +94,13 @@ def layout(
     Args:
         name: Value of `layout=`.
         title: Name of the data set.
-        marks: Alternative sets of files that it is recognized by; a name with `[` is a glob pattern.
+        marks: Alternative sets of files that it is recognized by: all files of one set must exist. A name with `[` is
+            a glob pattern.
         inside: Subfolders where the data set often is.
     """
 
     def register(read: Callable[[Path], Columns]) -> Callable[[Path], Columns]:
-        LAYOUTS[name] = Layout(name, title, tuple(tuple(m) for m in marks), tuple(inside), read)
+        LAYOUTS[name] = Layout(name, title, marks, inside, read)
         return read
 
     return register
@@ -118,11 +111,7 @@ def _exists(root: Path, mark: str) -> bool:
 
 
 class Finder:
-    """Finds listed files below a root; names are compared in NFC.
-
-    Args:
-        root: The folder.
-    """
+    """Finds listed files below a root; names are compared in NFC."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -169,23 +158,11 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
         root = Path(os.path.commonpath([os.path.dirname(p) for p in whole]))
         paths = [Path(os.path.relpath(p, root)).as_posix() for p in whole]
     finder = Finder(root)
-    shown: list[str] = []
-    raw_paths: list[bytes | None] = []
-    sizes, mtimes = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
-    here = np.ones(len(paths), bool)
-    for i, path in enumerate(paths):
-        hit = finder(path)
-        name = readable_name(path)
-        shown.append(name)
-        if hit is None:
-            here[i] = False
-            raw_paths.append(None)
-            continue
-        raw_paths.append(os.fsencode(hit[0]) if hit[0] != name else None)
-        sizes[i], mtimes[i] = hit[1].st_size, changed_ns(hit[1])
+    shown = list(map(readable_name, paths))
+    files = list(map(finder, paths))
+    lost = [i for i, file in enumerate(files) if file is None]
     notes: dict[str, Any] = {"unreadable": finder.unreadable} if finder.unreadable else {}
-    lost = np.flatnonzero(~here)
-    if len(lost):
+    if lost:
         first = ", ".join(f"`{shown[i]}`" for i in lost[:3])
         if len(lost) > MAX_MISSING * len(paths):
             raise LookalikeError(
@@ -197,20 +174,15 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
             f"{len(lost):,} of {len(paths):,} images listed in `{source}` are not there and were left out: {first}"
             f"{', …' if len(lost) > 3 else ''}."
         ]
-    out: Columns = {**columns, "path": shown}
-    if any(name is not None for name in raw_paths):
+    rows = [i for i, file in enumerate(files) if file is not None]
+    out: Columns = {name: as_array(name, values).take(rows) for name, values in {**columns, "path": shown}.items()}
+    present = [file for file in files if file is not None]
+    raw_paths = [None if name == shown[i] else os.fsencode(name) for i, (name, _) in zip(rows, present, strict=True)]
+    if any(raw_paths):
         out["raw_path"] = pa.array(raw_paths, pa.binary())
-    out |= {"size": sizes, "mtime_ns": mtimes}
-    if len(lost):
-        rows = np.flatnonzero(here)
-        out = {name: _pick(values, rows) for name, values in out.items()}
+    out["size"] = np.array([status.st_size for _, status in present], np.int64)
+    out["mtime_ns"] = np.array([changed_ns(status) for _, status in present], np.int64)
     return root, out, notes
-
-
-def _pick(values: Any, rows: np.ndarray) -> Any:
-    if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return values.take(pa.array(rows))
-    return values[rows] if isinstance(values, np.ndarray) else [values[i] for i in rows]
 
 
 def unique_rows(table: Table) -> Table:
@@ -230,25 +202,26 @@ def unique_rows(table: Table) -> Table:
 
 def scan_folders(root: Path, *under: str) -> Columns:
     """Return the images of some folders below a root, for layouts without lists."""
-    parts = [scan(root / place) for place in under]
-    if missed := [f"{place}/{name}" for place, part in zip(under, parts, strict=True) for name in part.unreadable]:
-        raise LookalikeError(f"`{root / missed[0]}` cannot be read; a known data set is taken whole or not at all.")
-    columns: Columns = {}
-    for name in ("path", "raw_path", "size", "mtime_ns"):
-        arrays = []
-        for place, part in zip(under, parts, strict=True):
-            values = part.columns.get(name)
-            if name == "path":
-                values = pc.binary_join_element_wise(pa.scalar(place), values, "/")
-            elif name == "raw_path":
-                prefix = f"{place}/".encode()
-                listed = values.to_pylist() if values is not None else [None] * len(part.columns["path"])
-                values = pa.array([None if v is None else prefix + v for v in listed], pa.binary())
-            arrays.append(values if isinstance(values, pa.Array) else pa.array(values))
-        columns[name] = pa.concat_arrays(arrays)
-    if columns["raw_path"].null_count == len(columns["raw_path"]):
-        del columns["raw_path"]
-    return columns
+    tables = []
+    for place in under:
+        part = scan(root / place)
+        if part.unreadable:
+            missed = root / place / part.unreadable[0]
+            raise LookalikeError(f"`{missed}` cannot be read; a known data set is taken whole or not at all.")
+        prefixes = {"path": pa.scalar(place), "raw_path": pa.scalar(place.encode())}
+        separators = {"path": pa.scalar("/"), "raw_path": pa.scalar(b"/")}
+        for name in prefixes.keys() & part.columns.keys():
+            part.columns[name] = pc.binary_join_element_wise(prefixes[name], part.columns[name], separators[name])
+        tables.append(pa.table(part.columns))
+    arrow = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    return dict(zip(arrow.column_names, arrow.columns, strict=True))
+
+
+def from_rows(names: str, rows: Iterable[Sequence[Any]]) -> Columns:
+    """Return columns from rows; the names are separated by spaces."""
+    keys = names.split()
+    columns = [list(values) for values in zip(*rows, strict=True)]
+    return dict(zip(keys, columns or [[] for _ in keys], strict=True))
 
 
 def lines(path: Path, *, skip: int = 0) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.readers.base import Columns, csv_rows, layout, lines, load_mat, pairs, scan_folders
+from lookalike.data.readers.base import Columns, csv_rows, from_rows, layout, lines, load_mat, pairs, scan_folders
 
 _SYNSET = "n" + "[0-9]" * 8
 
@@ -108,40 +109,35 @@ def read_voc07(root: Path) -> Columns:
     `label` has the classes of all clearly visible objects, `difficult` those that only difficult objects have.
     The official metric leaves an image out of the classes that are difficult in it.
     """
-    out: Columns = {"path": [], "label": [], "difficult": [], "split": []}
     lists = root / "ImageSets" / "Main"
     halves = (lists / "train.txt").exists() and (lists / "val.txt").exists()
-    for name, split in (
-        (("train", "train"), ("val", "val"), ("test", "test")) if halves else (("trainval", "train"), ("test", "test"))
-    ):
-        file = lists / f"{name}.txt"
-        for line in lines(file) if file.exists() else ():
-            image = line.split()[0]
-            objects = read_voc_objects(root / "Annotations" / f"{image}.xml")
-            plain = {name for name, difficult in objects if not difficult}
-            out["path"].append(f"JPEGImages/{image}.jpg")
-            out["label"].append(sorted(plain))
-            out["difficult"].append(sorted({name for name, _ in objects} - plain))
-            out["split"].append(split)
-    return out
+    splits = {"train": "train", "val": "val", "test": "test"} if halves else {"trainval": "train", "test": "test"}
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for name, split in splits.items():
+            file = lists / f"{name}.txt"
+            for line in lines(file) if file.exists() else ():
+                image = line.split()[0]
+                objects = read_voc_objects(root / "Annotations" / f"{image}.xml")
+                plain = {name for name, difficult in objects if not difficult}
+                yield f"JPEGImages/{image}.jpg", sorted(plain), sorted({name for name, _ in objects} - plain), split
+
+    return from_rows("path label difficult split", rows())
 
 
 def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
     """Return name and difficulty of every object; a document type is refused, so no entity can be defined."""
-    objects: list[list[str]] = []
+    objects: list[dict[str, str]] = []
     open_tags: list[str] = []
 
     def start(tag: str, _: object) -> None:
         open_tags.append(tag)
         if open_tags[1:] == ["object"]:
-            objects.append(["", ""])
+            objects.append({"name": "", "difficult": ""})
 
     def text(data: str) -> None:
-        inner = open_tags[1:]
-        if inner == ["object", "name"]:
-            objects[-1][0] += data
-        elif inner == ["object", "difficult"]:
-            objects[-1][1] += data
+        if open_tags[1:2] == ["object"] and len(open_tags) == 3 and open_tags[2] in objects[-1]:
+            objects[-1][open_tags[2]] += data
 
     def refuse(*_: object) -> None:
         raise LookalikeError(f"`{path}` declares a document type; annotations with one are not read.")
@@ -156,18 +152,12 @@ def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
         raise LookalikeError(f"The annotation `{path}` is missing.") from None
     except expat.ExpatError as error:
         raise LookalikeError(f"The annotation `{path}` is damaged: {error}.") from None
-    return [(name.strip(), difficult.strip() == "1") for name, difficult in objects]
+    return [(one["name"].strip(), one["difficult"].strip() == "1") for one in objects]
 
 
 @layout("mit-67", "MIT-67 indoor scenes", marks=[("TrainImages.txt", "TestImages.txt")])
 def read_mit67(root: Path) -> Columns:
     """Read MIT-67: two lists over one folder per class."""
     folder = next((f"{name}/" for name in ("Images", "images") if (root / name).is_dir()), "")
-    out: Columns = {"path": [], "label": [], "split": []}
-    for split, file in (("train", "TrainImages.txt"), ("test", "TestImages.txt")):
-        for line in lines(root / file):
-            path = line.strip()
-            out["path"].append(folder + path)
-            out["label"].append(path.partition("/")[0])
-            out["split"].append(split)
-    return out
+    listed = ((line.strip(), s) for s in ("train", "test") for line in lines(root / f"{s.title()}Images.txt"))
+    return from_rows("path label split", ((folder + path, path.partition("/")[0], split) for path, split in listed))

@@ -12,7 +12,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError
-from lookalike.data.readers.base import SPLITS, Columns, lines
+from lookalike.data.readers.base import SPLITS, Columns, from_rows, lines
 from lookalike.data.scan import kind_of
 from lookalike.data.table import BOX, TYPES, read_parquet
 
@@ -50,7 +50,9 @@ def read_file(path: Path) -> Columns:
         ]
     for name in ("is_query", "is_gallery"):
         if name in columns:
-            columns[name] = _flags(columns[name])
+            values = columns[name]
+            if not pa.types.is_boolean(values.type):
+                columns[name] = pc.is_in(pc.utf8_lower(values.cast(pa.string())), value_set=_TRUE)
     for name in BOX:
         if name in columns:
             columns[name] = _whole(columns[name], name, path)
@@ -97,12 +99,6 @@ def _read_csv(path: Path) -> pa.Table:
         raise LookalikeError(f"`{path}` is not a table: {str(error).splitlines()[0].rstrip('.')}.") from None
 
 
-def _flags(values: Any) -> Any:
-    if pa.types.is_boolean(values.type):
-        return values
-    return pc.is_in(pc.utf8_lower(values.cast(pa.string())), value_set=_TRUE)
-
-
 def _whole(values: Any, name: str, path: Path) -> Any:
     try:
         numbers = values.cast(pa.float64())
@@ -114,26 +110,17 @@ def _whole(values: Any, name: str, path: Path) -> Any:
 
 def read_list(path: Path) -> Columns:
     """Read `path label` lines, separated by spaces, a tab or a comma; the label may be missing."""
-    paths: list[str] = []
-    labels: list[str | None] = []
-    try:
-        for line in lines(path):
-            name, label = _parts(line.strip())
-            paths.append(name)
-            labels.append(label)
-    except UnicodeDecodeError:
-        raise LookalikeError(f"`{path}` is not a list of images in UTF-8 text.") from None
-    if not paths:
+    columns = from_rows("path label", (_path_and_label(line.strip()) for line in lines(path)))
+    if not columns["path"]:
         raise LookalikeError(f"`{path}` is an empty list.")
-    if not any(kind_of(name) in ("image", "HEIC") for name in paths[:100]):
-        raise LookalikeError(f"`{path}` is not a list of images: its first line reads `{paths[0][:60]}`.")
-    columns: Columns = {"path": paths}
-    if any(label is not None for label in labels):
-        columns["label"] = labels
+    if not any(kind_of(name) in ("image", "HEIC") for name in columns["path"][:100]):
+        raise LookalikeError(f"`{path}` is not a list of images: its first line reads `{columns['path'][0][:60]}`.")
+    if not any(columns["label"]):
+        del columns["label"]
     return columns
 
 
-def _parts(line: str) -> tuple[str, str | None]:
+def _path_and_label(line: str) -> tuple[str, str | None]:
     if kind_of(line) in ("image", "HEIC"):
         return line, None
     for sign in ("\t", ",", " "):

@@ -7,7 +7,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import track, warn
@@ -81,7 +81,8 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
                 if kind_of(base) == "image":
                     images.append((key, member.name, member.offset_data, member.size))
                 elif ending.lower() in _SIDECARS:
-                    text = _read_at(side, member.offset_data, member.size)
+                    side.seek(member.offset_data)
+                    text = side.read(member.size)
                     sidecars.setdefault(key, {}).update(_facts(ending.lower(), text, f"{shard}: {member.name}"))
             if tar.offset + tarfile.BLOCKSIZE > status.st_size:
                 warn(f"`{shard}` ends without the mark of its end: images may be missing.")
@@ -90,11 +91,6 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
     for key, member_name, offset, length in images:
         path = f"{shared['shard']}/{readable_name(member_name.removeprefix('./'))}"
         yield {"path": path, **shared, "offset": offset, "length": length, **sidecars.get(key, {})}
-
-
-def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:
-    file.seek(offset)
-    return file.read(length)
 
 
 def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:

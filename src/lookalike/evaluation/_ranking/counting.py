@@ -20,14 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation._ranking.screening import (
-    FORBIDDEN,
-    Screen,
-    choose_screen,
-    in_threads,
-    parts,
-    single_products,
-)
+from lookalike.evaluation._ranking.screening import FORBIDDEN, Screen, choose_screen, in_threads, parts, single_products
 from lookalike.evaluation.arrays import Bools, Doubles, Floats, Ints, equal_pairs, pair_scores
 
 ROWS, COLUMNS = 512, 1024  # of a tile: its product fits the second-level cache
@@ -42,35 +35,22 @@ ONE = np.int32(1)  # of the histogram's own type, which makes `add.at` fast
 
 @dataclass(frozen=True)
 class CountedRanks:
-    """Ranks of the relevant items of all queries, ascending and concatenated.
+    """Ranks of the relevant items of all queries, ascending and concatenated."""
 
-    Attributes:
-        owner: The query each rank belongs to.
-        ranks: 1-based ranks within the depth.
-        relevant: Number of relevant items of each query.
-        ahead: Number of items that would stand before the query itself.
-        unproved: Queries that must be ranked in another way.
-    """
-
-    owner: Ints
-    ranks: Ints
-    relevant: Ints
-    ahead: Ints
-    unproved: Bools
+    owner: Ints  # query of each rank
+    ranks: Ints  # 1-based, within the depth
+    relevant: Ints  # number of relevant items of each query
+    ahead: Ints  # number of items that would stand before the query itself
+    unproved: Bools  # queries that must be ranked in another way
 
 
 def count_ranks(
     left: Floats, right: Floats, labels: tuple[Ints, Ints], positions: Ints, ids: tuple[Ints, Ints] | None, depth: int
 ) -> CountedRanks:
-    """Count the ranks of the relevant right rows for each left row.
+    """Count the ranks of the relevant right rows for each left row; the same array twice means leave-one-out.
 
-    Args:
-        left: Query vectors.
-        right: Gallery vectors; the same array as ``left`` means leave-one-out.
-        labels: Classes of the left and of the right rows.
-        positions: Position of each left row on the right (−1: it is not there), where it is left out.
-        ids: Content ids of both; pairs of equal content are left out.
-        depth: Largest rank that is needed.
+    ``positions`` are those of the left rows on the right (−1: not there), where they are left out; so are pairs with
+    equal ``ids``.
     """
     symmetric = left is right
     # In random order any set of columns is a fair sample of all.
@@ -86,7 +66,8 @@ def count_ranks(
         pairs = [equal_pairs(a, b[order]) for a, b in keys]
     inside = np.flatnonzero(column >= 0)
     pairs.append((inside, column[inside]))
-    query, item = _remove_pairs(pairs[0], pairs[1:], len(right))
+    flat = [i * len(right) + j for i, j in pairs]
+    query, item = (side[~np.isin(flat[0], np.concatenate(flat[1:]))] for side in pairs[0])
     slots = Slots.of(len(left), query, order[item], _scores(left, right, query, item))
     own = np.full(len(left), np.inf)
     own[inside] = _scores(left, right, inside, column[inside])
@@ -108,12 +89,6 @@ def count_ranks(
     return CountedRanks(
         owner[back], ranks[back], slots.relevant[moved], tally.before_own[moved], tally.searching[moved]
     )
-
-
-def _remove_pairs(pairs: tuple[Ints, Ints], left_out: list[tuple[Ints, Ints]], columns: int) -> tuple[Ints, Ints]:
-    i, j = pairs
-    remaining = ~np.isin(i * columns + j, np.concatenate([a * columns + b for a, b in left_out]))
-    return i[remaining], j[remaining]
 
 
 def _scores(left: Floats, right: Floats, i: Ints, j: Ints) -> Doubles:
@@ -183,14 +158,6 @@ class Tally:
     Relevant items that are unlikely to rank within the depth are given up, the worst first; the first `active` slots
     of a query remain. Whether that was right is proved by counting: `sure` items are better than the best one given
     up. A query with no slot left and nothing to prove costs nothing.
-
-    Args:
-        screen: Gives screened scores and their error.
-        slots: The relevant items.
-        own: Score of each query with itself, +inf if it is not in the gallery.
-        own_position: Its position in the gallery.
-        depth: Largest rank that is needed.
-        limit: Relevant items below this score are given up at the start.
     """
 
     def __init__(
@@ -275,12 +242,8 @@ class Tally:
     ) -> None:
         """Compare items with the relevant ones of their query, and with the query itself, until there is no doubt.
 
-        Args:
-            scores: Scores within the screen's `single` error.
-            query: Query of each item.
-            position: Gallery position of each item.
-            near: Whether the item is compared with slots, or only with the query.
-            exact: Computes some of the scores in double precision.
+        ``scores`` are within the screen's `single` error, ``exact`` computes some of them in double precision.
+        Items that are not ``near`` are compared with the query only.
         """
         doubt, own, slots = self.doubt[query], self.own_single[query], self.by_slot[:, query]
         low, high = scores - doubt, scores + doubt
@@ -298,11 +261,6 @@ class Tally:
         with self.lock:
             np.add.at(self.ahead.reshape(-1), (query * self.ahead.shape[1] + before)[near], 1)
             np.add.at(self.before_own, query[before_own], 1)
-
-    def add_sure(self, part: slice, better: Ints) -> None:
-        """Count items that are certainly better than what a query gave up."""
-        with self.lock:
-            self.sure[part] += better
 
     def give_up(self, seen: Doubles) -> None:
         """Give up slots that are unlikely to matter, now that each query has seen this fraction of all items."""
@@ -396,7 +354,9 @@ class _TileWalk:
             self.collect(keys, above, i, j, transposed=transposed)
             if self.tally.searching[queries].any():
                 np.greater(keys, self.tally.guards[queries].reshape(shape), out=above)
-                self.tally.add_sure(queries, _true_in_columns(above) if transposed else _true_in_rows(above))
+                better = _true_in_columns(above) if transposed else _true_in_rows(above)
+                with self.tally.lock:  # items that are certainly better than what a query gave up
+                    self.tally.sure[queries] += better
 
     def collect(self, keys: Any, above: Bools, i: slice, j: slice, *, transposed: bool) -> None:
         """Count the items above the floors; the queries are the rows of the tile or, transposed, its columns."""

@@ -30,27 +30,16 @@ LARGE = 16_384  # gallery rows from which computing candidates again is cheaper 
 
 @dataclass(frozen=True)
 class RankingTask:
-    """Queries, gallery and what counts as relevant.
-
-    Attributes:
-        rows: Vectors of all images.
-        labels: Class of each row (−1: none), or a boolean matrix (rows, labels) if an image has several.
-        query: Rows that are queries.
-        gallery: Rows that are searched.
-        ids: Content id of each row (−1: none); pairs of equal content are left out.
-        coarse: Coarse class of each row.
-        top: Rank up to which average precision is computed.
-        depth: Ranks beyond max(depth, number of relevant items) are not needed.
-    """
+    """Queries, gallery and what counts as relevant."""
 
     rows: Floats
-    labels: Ints | Bools
+    labels: Ints | Bools  # class of each row (−1: none), or a matrix (rows, labels) if an image has several
     query: Ints
     gallery: Ints
-    ids: Ints | None = None
+    ids: Ints | None = None  # content ids (−1: none); pairs of equal content are left out
     coarse: Ints | None = None
-    top: int = 1000
-    depth: int = 1000
+    top: int = 1000  # rank up to which average precision is computed
+    depth: int = 1000  # ranks beyond max(depth, number of relevant items) are not needed
 
     @property
     def multilabel(self) -> bool:
@@ -72,14 +61,8 @@ class RankingTask:
 class RankStatistics:
     """Sums over the ranks of each query's relevant items, from which metrics are computed; ranks are not stored.
 
-    Attributes:
-        relevant: Number of relevant items of each query.
-        first: Rank of the first relevant item.
-        first_coarse: Rank of the first item of the same coarse class.
-        precision: Sum of the precisions at relevant ranks up to ``top``.
-        precision_r: The same up to rank R, the number of relevant items.
-        hits_r: Number of relevant items up to rank R.
-        authors: As ``precision``, over the list as the code of the ooDML paper makes it (specs/oodml.md, section 4).
+    ``precision`` sums the precisions at relevant ranks up to ``top``, ``precision_r`` up to rank R, the number of
+    relevant items; ``authors`` is as ``precision``, over the list as the code of the ooDML paper makes it.
     """
 
     def __init__(self, relevant: Ints, top: int) -> None:
@@ -219,17 +202,21 @@ def _same(codes: Ints | Bools, own: Ints | Bools) -> Bools:
 def relevant_counts(task: RankingTask) -> Ints:
     """Count the relevant items of each query."""
     if task.multilabel or task.ids is not None:
-        return np.array([_relevant_count(task, int(row)) for row in task.query], dtype=np.int64)
+        items, labels, ids = (
+            task.gallery,
+            task.labels[task.gallery],
+            None if task.ids is None else task.ids[task.gallery],
+        )
+        counts = []
+        for row in task.query:
+            relevant = _same(labels, task.labels[row]) & (items != row)
+            if ids is not None and task.ids is not None:
+                relevant &= ~_same(ids, task.ids[row])
+            counts.append(relevant.sum())
+        return np.array(counts, dtype=np.int64)
     labels = task.labels[task.gallery]
     sizes = np.append(np.bincount(labels[labels >= 0], minlength=int(task.labels.max(initial=-1)) + 1), 0)
     return np.asarray(sizes[task.labels[task.query]] - ((task.positions >= 0) & (task.labels[task.query] >= 0)))
-
-
-def _relevant_count(task: RankingTask, row: int) -> int:
-    relevant = _same(task.labels[task.gallery], task.labels[row]) & (task.gallery != row)
-    if task.ids is not None:
-        relevant &= ~_same(task.ids[task.gallery], task.ids[row])
-    return int(relevant.sum())
 
 
 def first_items(
@@ -240,14 +227,9 @@ def first_items(
     *,
     left_out: Callable[[slice], tuple[Ints, Ints]] | None = None,
 ) -> None:
-    """Call ``store(query, columns, scores)`` with the first right rows of each left row, ties by column.
+    """Call ``store(query, columns, scores)`` in threads with the first right rows of each left row, ties by column.
 
-    Args:
-        left: Query vectors.
-        right: Gallery vectors.
-        depth: Number of items of each query.
-        store: Is called from several threads.
-        left_out: Gives for a slice of queries the (row of the slice, column) pairs that are no items at all.
+    ``left_out`` gives for a slice of queries the (row of the slice, column) pairs that are no items at all.
     """
     if not len(left) or not len(right):
         for query in range(len(left)):

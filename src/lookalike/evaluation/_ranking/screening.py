@@ -8,7 +8,7 @@ the same with a far smaller slack.
 from __future__ import annotations
 
 import functools
-import time
+import timeit
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 from lookalike.core.device import threads
 from lookalike.evaluation.arrays import Doubles, Floats, Ints
 
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 FORBIDDEN = -np.inf
 T = TypeVar("T")
 
@@ -83,8 +84,7 @@ class Screen:
     def _errors(self, rows: Floats, cast: torch.Tensor) -> tuple[Doubles, Doubles]:
         """Length of each row, and of its rounding error by the cast."""
         lengths, lost = np.empty(len(rows)), np.zeros(len(rows))
-        for start in range(0, len(rows), 4096):
-            part = slice(start, start + 4096)
+        for part in parts(len(rows), 4096):
             block = rows[part].astype(np.float64)
             lengths[part] = np.sqrt(np.einsum("ij,ij->i", block, block))
             if self.dtype != torch.float32:
@@ -174,16 +174,11 @@ def bfloat16_is_faster() -> bool:
     out = half.product(everything, everything, half.block(512, 512)).double().numpy()
     if not (np.abs(out - exact) <= half.slack[:, None] + half.rounding * np.abs(out)).all():
         return False
-    return _seconds(half) < 0.75 * _seconds(full)
-
-
-def _seconds(screen: Screen) -> float:
-    best, out, part = np.inf, screen.block(512, 512), slice(0, 512)
-    for _ in range(5):
-        start = time.perf_counter()
-        screen.product(part, part, out)
-        best = min(best, time.perf_counter() - start)
-    return best
+    times = [
+        min(timeit.repeat(functools.partial(s.product, everything, everything, s.block(512, 512)), number=1, repeat=5))
+        for s in (half, full)
+    ]
+    return times[0] < 0.75 * times[1]
 
 
 def choose_screen(left: Floats, right: Floats) -> Screen:
@@ -191,17 +186,8 @@ def choose_screen(left: Floats, right: Floats) -> Screen:
     return HalfScreen(left, right) if bfloat16_is_faster() else Screen(left, right)
 
 
-@functools.cache
-def _silence_sparse_warning() -> None:
-    """Torch warns once that its sparse matrices are in beta."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.empty(0, dtype=torch.int64), torch.empty(0), size=(1, 1))
-
-
 def single_products(left: Floats, right: Floats, row: Ints, column: Ints) -> Floats:
     """Compute float32 products of single pairs, sorted by row; each within :func:`float_error`."""
-    _silence_sparse_warning()
     start = np.searchsorted(row, np.arange(len(left) + 1))
     pairs = torch.sparse_csr_tensor(
         torch.from_numpy(start),
