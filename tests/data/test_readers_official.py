@@ -142,7 +142,7 @@ def check_in_shop(table: Table) -> None:
     assert table.column("is_query").tolist() == [False, True, False]
     assert table.column("is_gallery").tolist() == [False, False, True]
     assert column(table, "coarse") == ["WOMEN/Dresses"] * 3
-    assert [table.box(i) for i in range(3)] == [(5, 10, 200, 250), (5, 10, 200, 251), (5, 10, 200, 252)]
+    assert table.box(0) is None, "whole images, unless its boxes are asked for"
     assert column(retrieval_split(table), "split") == ["train", "test", "test"]
 
 
@@ -517,7 +517,8 @@ def test_an_official_layout(tmp_path: Path, name: str, make: Any, check: Any) ->
 
 def test_every_layout_has_its_case() -> None:
     general = {"auto", "folder", "domains", "table", "list", "webdataset"}
-    assert set(OFFICIAL) == set(layouts()) - general
+    variants = {"in-shop-boxes", "deepfashion2-category"}  # of layouts with a case, read when asked for
+    assert set(OFFICIAL) == set(layouts()) - general - variants
 
 
 @pytest.mark.parametrize(
@@ -570,17 +571,25 @@ def test_validation_images_without_their_list(tmp_path: Path) -> None:
         read_table(tmp_path)
 
 
-def test_in_shop_without_boxes_has_whole_images(tmp_path: Path) -> None:
+def test_in_shop_boxes_are_read_when_asked_for(tmp_path: Path) -> None:
     in_shop(tmp_path)
+    table = read_table(tmp_path, layout="in-shop-boxes")
+    assert [table.box(i) for i in range(3)] == [(5, 10, 200, 250), (5, 10, 200, 251), (5, 10, 200, 252)]
     shutil.rmtree(tmp_path / "Anno")
-    assert read_table(tmp_path).box(0) is None
+    with pytest.raises(LookalikeError, match=r"list_bbox_inshop\.txt` is missing"):
+        read_table(tmp_path, layout="in-shop-boxes")
+
+
+def test_deepfashion2_by_category(tmp_path: Path) -> None:
+    table = read_table(deepfashion2(tmp_path), layout="deepfashion2-category")
+    assert column(table, "label") == ["1-1-1", None, "9-1-2", "9-1-2"]
 
 
 def test_in_shop_with_a_box_missing_keeps_the_others(tmp_path: Path) -> None:
     in_shop(tmp_path)
     file = tmp_path / "Anno/list_bbox_inshop.txt"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    table = read_table(tmp_path)
+    table = read_table(tmp_path, layout="in-shop-boxes")
     assert [table.box(i) for i in range(3)] == [(5, 10, 200, 250), (5, 10, 200, 251), None]
 
 

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import unicodedata
@@ -54,7 +55,22 @@ def test_folders_named_like_images_are_entered_and_pipes_passed_over(tmp_path: P
     os.mkfifo(tmp_path / "pipe.jpg")
     result = scanning.scan(tmp_path)
     assert result.columns["path"].to_pylist() == ["odd.jpg/a.jpg"]
-    assert result.skipped == {"other": 1}
+    assert result.skipped == {scanning.SPECIAL: 1}
+
+
+def test_pipes_sockets_and_devices_behind_links_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "a.jpg")
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket.png")
+        Path("b.jpg").symlink_to("pipe")
+        Path("c.jpg").symlink_to("socket.png")
+        result = scanning.scan(tmp_path)
+    assert result.columns["path"].to_pylist() == ["a.jpg"]
+    assert result.skipped == {"other": 1, scanning.SPECIAL: 3}
+    Path("list.csv").write_text("path\na.jpg\na.jpg\nb.jpg\n" + 40 * "a.jpg\n")
+    assert read_table("list.csv").notes["missing"]["first"] == ["b.jpg"]
 
 
 def test_links_lead_to_every_image_once(tmp_path: Path) -> None:

@@ -33,6 +33,20 @@ def test_row_ids_of_crops_carry_the_box() -> None:
     assert table.without("x_1").box(1) is None
 
 
+def test_two_spellings_of_a_letter_are_one_class() -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    assert sample(label=[composed, decomposed, None]).labels()[1] == [composed]
+    several = sample(label=[[decomposed], [composed, "b"], []])
+    assert several.label_matrix()[1] == ["b", composed]
+    assert sample(coarse=[composed, decomposed, decomposed]).labels("coarse")[1] == [composed]
+
+
+def test_nan_is_no_label() -> None:
+    codes, names = sample(label=[2.0, float("nan"), 10.0]).labels()
+    assert codes.tolist() == [0, -1, 1] and names == ["2", "10"]
+    assert sample(label=np.array([1.5, np.nan, np.nan])).labels()[1] == ["1.5"]
+
+
 def test_labels_are_codes_into_naturally_sorted_names() -> None:
     codes, names = sample().labels()
     assert names == ["c2", "c10"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lookalike.core.errors import LookalikeError
+from lookalike.evaluation import arrays
 from lookalike.evaluation._ranking import counting, ranks, screening
 from lookalike.evaluation.retrieval import retrieval_metrics
 from tests.naive import evaluation as naive
@@ -215,3 +216,31 @@ def test_agrees_with_pytorch_metric_learning():
     assert ours["map@1000"] == pytest.approx(theirs["mean_average_precision"], abs=1e-6)
     assert ours["map@r"] == pytest.approx(theirs["mean_average_precision_at_r"], abs=1e-6)
     assert ours["r_precision"] == pytest.approx(theirs["r_precision"], abs=1e-6)
+
+
+def test_product_numbers_are_labels_as_they_are(way):
+    rng = np.random.default_rng(3)
+    rows, small = unit_rows(rng, 60, 8), rng.integers(0, 12, 60)
+    numbers = 4_006_381_333_931 + 10_000_000 * small  # 13 digits, as on bar codes
+    result, expected = retrieval_metrics(rows, numbers, recall_at=KS), retrieval_metrics(rows, small, recall_at=KS)
+    for name, values in expected.per_query.items():
+        np.testing.assert_array_equal(result.per_query[name], values)
+    assert set(result.labels) <= set(numbers)
+    ids = retrieval_metrics(rows, numbers, ids=4_006_381_333_931 + np.arange(60) // 2, recall_at=KS)
+    np.testing.assert_array_equal(ids.relevant, retrieval_metrics(rows, small, ids=np.arange(60) // 2).relevant)
+
+
+def test_nan_among_texts_is_no_label():
+    rows = unit_rows(np.random.default_rng(0), 6, 4)
+    result = retrieval_metrics(rows, ["a", "a", "b", float("nan"), float("nan"), "b"])
+    assert result.query_index.tolist() == [0, 1, 2, 5]
+
+
+def test_lengths_other_than_one_are_said_once(capsys):
+    arrays._warn_of_lengths.cache_clear()
+    rows = unit_rows(np.random.default_rng(0), 8, 4)
+    retrieval_metrics(rows, [0, 0, 1, 1] * 2)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        retrieval_metrics(3 * rows, [0, 0, 1, 1] * 2)
+    assert capsys.readouterr().err.count("not of length 1") == 1

@@ -117,3 +117,21 @@ def test_no_labels_all_train():
     table = Table.from_columns({"path": ["a.jpg", "b.jpg"]}, name="test")
     found = divide(table, DataSettings())
     assert (len(found.train), len(found.test), found.rule) == (2, 0, "none")
+
+
+def test_images_without_a_label_are_no_class():
+    labels = [f"c{c}" for c in range(8) for _ in range(5)] + [None] * 20
+    columns = {
+        "path": [f"{i}.jpg" for i in range(60)],
+        "label": labels,
+        "split": ["train"] * 40 + ["train", "test"] * 10,
+    }
+    columns["split"][:10] = ["test"] * 10
+    table = Table.from_columns(columns, name="test")
+    free = np.flatnonzero(table.labels()[0] < 0)
+    for seed in range(20):
+        found = divide(table, DataSettings(split_seed=seed))
+        assert found.rule == "table"
+        assert not np.isin(found.train, free).any() and not np.isin(found.validation, free).any()
+        assert not found.notes, "no class is on both sides"
+    assert np.isin(free, found.with_unlabeled(table).train).all(), "methods without labels train on them"

@@ -15,6 +15,7 @@ import functools
 import importlib.util
 import itertools
 import os
+import stat
 import unicodedata
 from array import array
 from collections import Counter
@@ -45,6 +46,7 @@ _JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recy
 _JUNK |= {"system volume information"}
 
 _BATCH = 65_536
+SPECIAL = "pipe, socket or device"  # behind the name of an image: reading it might never end
 
 # What an error says of a file that is not there. All others may pass (rights, a drive that is away): no deletion.
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -156,7 +158,7 @@ class FolderWalk:
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(name)
                     elif (kind := kind_of(name)) != "image" or not entry.is_file(follow_symlinks=False):
-                        self.skipped[kind if kind != "image" else "other"] += 1
+                        self.skipped[kind if kind != "image" else SPECIAL] += 1
                     else:
                         try:
                             status = entry.stat(follow_symlinks=False)
@@ -205,8 +207,8 @@ class FolderWalk:
         except OSError as error:
             self._missed(_join(shown, readable_name(name)), "vanished", error)
             return None
-        if (kind := kind_of(name)) != "image":
-            self.skipped[kind] += 1
+        if (kind := kind_of(name)) != "image" or not stat.S_ISREG(status.st_mode):
+            self.skipped[kind if kind != "image" else SPECIAL] += 1
             return None
         listed = (home.st_dev, home.st_ino) in self._seen and not is_ignored(own) and kind_of(own) == "image"
         if listed or (status.st_dev, status.st_ino) in self._linked:

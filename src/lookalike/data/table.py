@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -56,7 +57,18 @@ def as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     dtype = TYPES.get(name)
     if name == "label":
         dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
-    return values if dtype is None or values.type == dtype else values.cast(dtype)
+    if dtype == pa.string() and pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)  # NaN is no label
+    values = values if dtype is None or values.type == dtype else values.cast(dtype)
+    return normalized(values) if name in ("label", "coarse", "domain") else values
+
+
+def normalized(values: Any) -> Any:
+    """Texts (or lists of them) of an Arrow array in NFC: the two spellings of an accented letter are one class."""
+    if not pa.types.is_list(values.type):
+        return pc.utf8_normalize(values, form="NFC")
+    rows = values.to_pylist()
+    return pa.array([r and [text and unicodedata.normalize("NFC", text) for text in r] for r in rows], values.type)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import warn
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -36,12 +38,26 @@ def as_rows(vectors: Any, what: str = "embeddings") -> Floats:
     return rows
 
 
+def as_unit_rows(vectors: Any, what: str = "embeddings") -> Floats:
+    """Convert vectors as :func:`as_rows`; warns once in a process if their lengths are not 1."""
+    rows = as_rows(vectors, what)
+    lengths = np.einsum("ij,ij->i", rows, rows)
+    if len(rows) and float(np.abs(lengths - 1).max()) > 0.01:
+        _warn_of_lengths(what)
+    return rows
+
+
+@functools.cache
+def _warn_of_lengths(what: str) -> None:
+    warn(f"The {what} are not of length 1: dot products compare them, which is the cosine only for unit vectors.")
+
+
 def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
     """Convert labels of any type to integer codes; None, NaN and negative numbers become −1 (no label).
 
     Integer labels keep their values; others are numbered in sorted order.
     """
-    values = np.asarray(labels)
+    values = _as_array(labels)
     if values.shape != (count,):
         raise LookalikeError(f"There are {count:,} rows but {what} of shape {values.shape}: one is needed for each.")
     if values.dtype.kind in "iub":
@@ -56,12 +72,19 @@ def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
 
 def as_common_codes(train_labels: Any, test_labels: Any, counts: tuple[int, int]) -> tuple[Ints, Ints]:
     """Convert two sets of labels to codes that are the same for the same class in both."""
-    train, test = np.asarray(train_labels), np.asarray(test_labels)
-    for values, count, what in ((train, counts[0], "train labels"), (test, counts[1], "test labels")):
+    both = [_as_array(train_labels), _as_array(test_labels)]
+    for values, count, what in zip(both, counts, ("train labels", "test labels"), strict=True):
         if values.shape != (count,):
             raise LookalikeError(f"There are {count:,} rows but {what} of shape {values.shape}.")
-    codes = as_codes(np.concatenate([train, test]), sum(counts))
+    codes = as_codes(np.concatenate(both), sum(counts))
     return codes[: counts[0]], codes[counts[0] :]
+
+
+def _as_array(labels: Any) -> npt.NDArray[Any]:
+    values = np.asarray(labels)
+    if isinstance(labels, (list, tuple)) and values.dtype.kind in "US":
+        return np.asarray(labels, dtype=object)  # NumPy writes NaN among texts as "nan"
+    return values
 
 
 def as_index(rows: Any, count: int, what: str) -> Ints:

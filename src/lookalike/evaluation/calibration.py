@@ -14,7 +14,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows, pair_scores
+from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_unit_rows, pair_scores
 from lookalike.evaluation.bootstrap import bootstrap_interval, wilson_interval
 from lookalike.evaluation.neighbors import top_k
 from lookalike.evaluation.verdicts import HIT_VERDICTS, QUERY_VERDICTS, hit_verdict, query_verdict
@@ -121,14 +121,14 @@ def hit_pairs(
     neighbors: int = 50,
 ) -> HitPairs:
     """Find each labeled query's best hits in the gallery, and whether they show the same thing."""
-    rows = as_rows(embeddings)
+    rows = as_unit_rows(embeddings)
     codes = as_codes(labels, len(rows))
     queries, items = as_index(query, len(rows), "query"), as_index(gallery, len(rows), "gallery")
     queries, items = queries[codes[queries] >= 0], items[codes[items] >= 0]
     content = None if ids is None else as_codes(ids, len(rows), "ids")
     position = np.full(len(rows), -1, np.int64)
     position[items] = np.arange(len(items))
-    extra = 0 if content is None else int(np.bincount(content[content >= 0]).max(initial=0))
+    extra = 0 if content is None else int(np.unique(content[content >= 0], return_counts=True)[1].max(initial=0))
     scores, index = top_k(rows[queries], rows[items], max(hits, neighbors) + extra, exclude=position[queries])
     hit_rows = items[index] if len(items) else index
     valid = index >= 0
@@ -369,7 +369,7 @@ class RandomPairScores:
 
 def random_pair_scores(embeddings: Any, *, pairs: int = 200_000, seed: int = 0) -> RandomPairScores | None:
     """Measure the scores of random pairs of different rows; None for fewer than two rows."""
-    rows = as_rows(embeddings)
+    rows = as_unit_rows(embeddings)
     if len(rows) < 2:
         return None
     rng = numpy_rng(seed, "background")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_rows
+from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_unit_rows
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def retrieval_metrics(
 
     if not recall_at or min(recall_at) < 1 or top < 1:
         raise LookalikeError(f"`recall_at` {tuple(recall_at)} and `top` {top} must be whole numbers from 1 up.")
-    rows = as_rows(embeddings)
+    rows = as_unit_rows(embeddings)
     codes: Ints | Bools = np.asarray(labels)
     if not (codes.ndim == 2 and codes.dtype == bool and len(codes) == len(rows)):
         codes = as_codes(labels, len(rows))

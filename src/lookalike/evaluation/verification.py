@@ -9,7 +9,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_rows, pair_scores
+from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_unit_rows, pair_scores
 
 CURVE_POINTS = 501  # of the stored curve; the rates come from every pair
 
@@ -61,7 +61,7 @@ def verify(embeddings: Any, labels: Any, *, ids: Any = None, max_pairs: int = 2_
         >>> verify(np.repeat(np.eye(3), 4, axis=0), np.repeat([0, 1, 2], 4)).equal_error
         0.0
     """
-    rows = as_rows(embeddings)
+    rows = as_unit_rows(embeddings)
     codes = as_codes(labels, len(rows))
     content = None if ids is None else as_codes(ids, len(rows), "ids")
     pairs = sample_pairs(codes, limit=max_pairs, ids=content, seed=seed)

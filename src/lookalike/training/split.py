@@ -84,14 +84,15 @@ def divide(table: Table, data: DataSettings) -> Division:
     spare: np.ndarray | None = None
     if rule in ("table", "halves"):
         train, spare, test = _given(table, rule)
+        train = train[codes[train] >= 0]
     elif rule == "classes":
         train, test = _by_class(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     else:
         train, test = _by_image(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     notes = []
-    seen = set(codes[train]) & set(codes[test])
-    if seen:
-        notes.append(f"{len(seen)} of {len(set(codes[test]))} test classes are also trained on, with other images.")
+    tested = set(codes[test]) - {-1}
+    if seen := set(codes[train]) & tested:
+        notes.append(f"{len(seen)} of {len(tested)} test classes are also trained on, with other images.")
     if data.validation_fraction == 0:
         validation, train_rows = train[:0], train
     elif spare is not None and _pairs(codes[spare]) >= 2:

@@ -20,7 +20,7 @@ import posixpath
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from lookalike.data.scan import changed_ns, is_missing, readable_name, scan
 from lookalike.data.table import BOX, Table, as_array
 
 Columns = dict[str, Any]
+Reader = TypeVar("Reader", bound=Callable[..., Columns])
 
 # Beyond this fraction of missing listed files, the list and the images do not belong together.
 MAX_MISSING = 0.05
@@ -88,7 +89,7 @@ LAYOUTS: dict[str, Layout] = {}
 
 def layout(
     name: str, title: str, *, marks: Sequence[Sequence[str]], inside: Sequence[str] = ()
-) -> Callable[[Callable[[Path], Columns]], Callable[[Path], Columns]]:
+) -> Callable[[Reader], Reader]:
     """Register a reader.
 
     Args:
@@ -99,7 +100,7 @@ def layout(
         inside: Subfolders where the data set often is.
     """
 
-    def register(read: Callable[[Path], Columns]) -> Callable[[Path], Columns]:
+    def register(read: Reader) -> Reader:
         LAYOUTS[name] = Layout(name, title, marks, inside, read)
         return read
 
@@ -135,7 +136,8 @@ class Finder:
             if name is None:
                 return None
             actual = f"{actual}/{name}" if actual else name
-        return actual, os.stat(os.path.join(self.root, actual))
+        status = os.stat(os.path.join(self.root, actual))
+        return (actual, status) if stat.S_ISREG(status.st_mode) else None
 
     def _names(self, folder: str) -> dict[str, str]:
         if folder not in self._folders:

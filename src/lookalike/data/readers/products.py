@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,19 @@ def read_sop(root: Path) -> Columns:
     return from_rows("path label coarse class_id split", rows())
 
 
-@layout(
-    "in-shop",
-    "In-Shop Clothes Retrieval (DeepFashion)",
-    marks=[("Eval/list_eval_partition.txt",), ("list_eval_partition.txt",)],
-    inside=["In-shop Clothes Retrieval Benchmark"],
-)
-def read_in_shop(root: Path) -> Columns:
-    """Read In-Shop with the queries and the gallery of its test items, and boxes if their list is there."""
+_IN_SHOP: dict[str, Any] = {
+    "marks": [("Eval/list_eval_partition.txt",), ("list_eval_partition.txt",)],
+    "inside": ["In-shop Clothes Retrieval Benchmark"],
+}
+_DEEPFASHION2: dict[str, Any] = {
+    "marks": [("train/annos", "train/image"), ("validation/annos", "validation/image")],
+    "inside": ["DeepFashion2"],
+}
+
+
+@layout("in-shop", "In-Shop Clothes Retrieval (DeepFashion)", **_IN_SHOP)
+def read_in_shop(root: Path, boxes: bool = False) -> Columns:
+    """Read In-Shop with the queries and the gallery of its test items: whole images, or the boxes of the clothes."""
     partition = next(p for p in (root / "Eval", root) if (p / "list_eval_partition.txt").exists())
     folder = "Img/" if (root / "Img" / "img").is_dir() else ""
 
@@ -45,25 +51,20 @@ def read_in_shop(root: Path) -> Columns:
             yield folder + image, item, kind, split, status == "query", status == "gallery"
 
     out = from_rows("path label coarse split is_query is_gallery", rows())
-    boxes = next((p for p in (root / "Anno", root) if (p / "list_bbox_inshop.txt").exists()), None)
-    if boxes is not None:
-        listed = (line.split() for line in lines(boxes / "list_bbox_inshop.txt", skip=2))
+    if boxes:
+        file = next((p for p in (root / "Anno", root) if (p / "list_bbox_inshop.txt").exists()), root)
+        listed = (line.split() for line in lines(file / "list_bbox_inshop.txt", skip=2))
         corners = {folder + image: [int(n) for n in box] for image, _, _, *box in listed}
         out |= box_columns(map(corners.get, out["path"]))
     return out
 
 
-@layout(
-    "deepfashion2",
-    "DeepFashion2",
-    marks=[("train/annos", "train/image"), ("validation/annos", "validation/image")],
-    inside=["DeepFashion2"],
-)
-def read_deepfashion2(root: Path) -> Columns:
+@layout("deepfashion2", "DeepFashion2", **_DEEPFASHION2)
+def read_deepfashion2(root: Path, by_category: bool = False) -> Columns:
     """Read DeepFashion2, one row per garment.
 
-    Garments of one pair with the same style above 0 are the same product. Photos of users are the queries,
-    photos of shops the gallery.
+    Garments of one pair with the same style above 0 (`by_category`: and the same category) are the same product.
+    Photos of users are the queries, photos of shops the gallery.
     """
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -74,15 +75,22 @@ def read_deepfashion2(root: Path) -> Columns:
                 for key in sorted((k for k in about if k.startswith("item")), key=natural_key):
                     item = about[key]
                     style, path = int(item["style"]), f"{folder}/image/{file.stem}.jpg"
-                    label = f"{pair}-{style}" if style > 0 else None
+                    category = int(item["category_id"])
+                    product = (pair, category, style) if by_category else (pair, style)
+                    label = "-".join(map(str, product)) if style > 0 else None
                     query, gallery = (split == "val" and (source == "user") == user for user in (True, False))
-                    facts = (pair, style, int(item["category_id"]), item["bounding_box"])
+                    facts = (pair, style, category, item["bounding_box"])
                     yield path, label, item["category_name"], split, source, query and style > 0, gallery, *facts
 
     names = "path label coarse split domain is_query is_gallery pair_id style category_id"
     out = from_rows(f"{names} box", rows())
     return out | box_columns(out.pop("box"))
 
+
+layout("in-shop-boxes", "In-Shop, cut out by its boxes", **_IN_SHOP)(partial(read_in_shop, boxes=True))
+layout("deepfashion2-category", "DeepFashion2, a class a pair, category and style", **_DEEPFASHION2)(
+    partial(read_deepfashion2, by_category=True)
+)
 
 _GROCERY_FINE = ("Class Name (str)", "Class ID (int)")
 _GROCERY_COARSE = ("Coarse Class Name (str)", "Coarse Class ID (int)")

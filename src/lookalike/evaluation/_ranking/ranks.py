@@ -214,9 +214,9 @@ def relevant_counts(task: RankingTask) -> Ints:
                 relevant &= ~_same(ids, task.ids[row])
             counts.append(relevant.sum())
         return np.array(counts, dtype=np.int64)
-    labels = task.labels[task.gallery]
-    sizes = np.append(np.bincount(labels[labels >= 0], minlength=int(task.labels.max(initial=-1)) + 1), 0)
-    return np.asarray(sizes[task.labels[task.query]] - ((task.positions >= 0) & (task.labels[task.query] >= 0)))
+    ordered, own = np.sort(task.labels[task.gallery]), task.labels[task.query]
+    sizes = np.searchsorted(ordered, own, "right") - np.searchsorted(ordered, own, "left")
+    return np.where(own >= 0, sizes - (task.positions >= 0), 0)
 
 
 def first_items(
