@@ -112,7 +112,7 @@ def test_images_that_trained_a_model_are_left_out(folder, trained, tmp_path):
 def test_the_split_of_the_run_is_known_for_a_folder(folder, trained, tmp_path):
     test = evaluate(data=folder, model=trained, split="test")
     assert len(test.table) == 16 and test.note == ""
-    assert len(evaluate(data=folder, model=trained, split="val", all=True).table) == 8
+    assert len(evaluate(data=folder, model=trained, split="train", all=True).table) == 24
     new = make_images(tmp_path / "shop", classes=8, images=8)  # two classes came later; the folder lies elsewhere
     assert len(evaluate(data=new, model=trained).table) == 32
     assert len(evaluate(data=new, model=trained, split="test").table) == 16

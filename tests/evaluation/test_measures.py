@@ -35,7 +35,7 @@ def test_pair_scores_do_not_depend_on_their_company():
 def test_all_pairs_and_a_sample_of_them():
     labels = np.array([0, 0, 0, 1, 1, -1, 2])
     pairs = sample_pairs(labels)
-    assert len(pairs) == 15 and pairs.complete and pairs.same.sum() == 4
+    assert len(pairs.left) == 15 and pairs.complete and pairs.same.sum() == 4
     assert not (labels[np.concatenate([pairs.left, pairs.right])] < 0).any()
     big = np.repeat(np.arange(50), 20)
     some = sample_pairs(big, limit=3000)
