@@ -12,6 +12,7 @@ from lookalike.evaluation.calibration import (
     _monotone,
     calibrate,
     hit_pairs,
+    label_agreement,
     random_pair_scores,
 )
 from lookalike.evaluation.verdicts import hit_verdict, percent_text, query_verdict
@@ -211,3 +212,22 @@ def test_background_of_random_pairs():
     left, right = rng.integers(720, size=5000), rng.integers(720, size=5000)
     scores = np.einsum("ij,ij->i", rows[left], rows[right])[left != right]
     assert abs((scores < np.interp(0.9, np.linspace(0, 1, 1001), found.quantiles)).mean() - 0.9) < 0.02
+
+
+def test_albums_are_no_classes_however_many_there_are():
+    rows, labels = make_images()
+    assert not label_agreement(rows, labels).weak
+    rng = np.random.default_rng(0)
+    for albums in (2, 12, 100):
+        found = label_agreement(rows, rng.integers(albums, size=len(rows)))
+        assert found.weak and found.precision == pytest.approx(found.expected, abs=0.02)
+    assert label_agreement(rows, np.where(rng.random(len(rows)) < 0.9, 0, labels + 1)).weak, (
+        "one album holds nearly all"
+    )
+    fine = rng.standard_normal((400, 24)) + 0.35 * rng.standard_normal((100, 24)).repeat(4, axis=0)
+    fine = (fine / np.linalg.norm(fine, axis=1, keepdims=True)).astype(np.float32)
+    hard = label_agreement(fine, np.arange(100).repeat(4))
+    assert hard.precision < 0.1 and not hard.weak, "hard classes are classes"
+    assert not label_agreement(rows[:3], [None] * 3).weak
+    copies = np.repeat(np.eye(24, dtype=np.float32)[:12], 2, axis=0)
+    assert label_agreement(copies, np.repeat(np.arange(6), 4), ids=np.repeat(np.arange(12), 2)).weak

@@ -41,20 +41,20 @@ _KINDS = {
 KINDS = {ending: kind for kind, endings in _KINDS.items() for ending in endings.split()}
 KINDS |= dict.fromkeys(_IMAGES.split(), "image")
 
-# What systems and servers leave lying about, beside everything that begins with a dot.
-_JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recycle.bin", "__macosx", "lost+found"}
-_JUNK |= {"system volume information"}
+# Files and folders of operating systems and servers, beside everything that begins with a dot.
+_SYSTEM_FILES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle", "$recycle.bin", "__macosx"}
+_SYSTEM_FILES |= {"lost+found", "system volume information"}
 
 _BATCH = 65_536
 SPECIAL = "pipe, socket or device"  # behind the name of an image: reading it might never end
 
-# What an error says of a file that is not there. All others may pass (rights, a drive that is away): no deletion.
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+# Errors of a file that does not exist. All others may be temporary (rights, a missing drive): nothing is deleted.
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 def is_missing(error: OSError) -> bool:
     """Return whether an error means that a file does not exist; others may be temporary (rights, a missing drive)."""
-    return error.errno in _ABSENT
+    return error.errno in _NOT_THERE
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def kind_of(name: str) -> str:
 
 def is_ignored(name: str) -> bool:
     """Return whether a file or folder is hidden or system junk."""
-    return name[0] == "." or name.lower() in _JUNK
+    return name[0] == "." or name.lower() in _SYSTEM_FILES
 
 
 def readable_name(name: str) -> str:
@@ -79,7 +79,7 @@ def readable_name(name: str) -> str:
     return name if name.isascii() else printable(unicodedata.normalize("NFC", name))
 
 
-def _distinct(names: list[str]) -> dict[str, str]:
+def _readable_names(names: list[str]) -> dict[str, str]:
     """Map the names of one folder that are not readable to distinct readable ones."""
     if all(map(str.isascii, names)):
         return {}
@@ -88,7 +88,7 @@ def _distinct(names: list[str]) -> dict[str, str]:
     for name in sorted(set(names) - taken):
         base = readable_name(name)
         tries = itertools.chain([base], (f"{base}~{count}" for count in itertools.count(2)))
-        out[name] = next(shown for shown in tries if shown not in taken)
+        out[name] = next(one for one in tries if one not in taken)
         taken.add(out[name])
     return out
 
@@ -97,8 +97,8 @@ def _distinct(names: list[str]) -> dict[str, str]:
 class Folder:
     """The images of one folder, as parallel lists."""
 
-    shown: str  # relative, POSIX, readable
-    raw: str  # relative, as the disk has it
+    path: str  # relative, POSIX, readable
+    raw_path: str  # relative, as the disk has it
     names: list[str]
     readable: dict[str, str]  # names that differ from those on disk
     sizes: list[int]
@@ -122,22 +122,22 @@ class FolderWalk:
         files: list[tuple[str, str, str]] = []
         while stack or links:
             while stack:
-                shown, raw = stack.pop()
-                if (folder := self._read(shown, raw, stack, links)) and folder.names:
+                path, raw_path = stack.pop()
+                if (folder := self._list_folder(path, raw_path, stack, links)) and folder.names:
                     yield folder
             # Links come after everything that is there by itself, so that an image keeps its own path;
             # linked folders come before linked files for the same reason.
             for link in sorted(links, reverse=True):  # the stack turns them round again
-                self._follow(*link, stack, files)
+                self._follow_link(*link, stack, files)
             links.clear()
-        for shown, raw, name in sorted(files):
-            if folder := self._linked_file(shown, raw, name):
+        for path, raw_path, name in sorted(files):
+            if folder := self._linked_file(path, raw_path, name):
                 yield folder
 
-    def _read(
-        self, shown: str, raw: str, stack: list[tuple[str, str]], links: list[tuple[str, str, str]]
+    def _list_folder(
+        self, path: str, raw_path: str, stack: list[tuple[str, str]], links: list[tuple[str, str, str]]
     ) -> Folder | None:
-        full = os.path.join(self.root, raw)
+        full = os.path.join(self.root, raw_path)
         names: list[str] = []
         sizes: list[int] = []
         mtimes: list[int] = []
@@ -154,7 +154,7 @@ class FolderWalk:
                     if is_ignored(name):
                         self.skipped["hidden"] += 1
                     elif entry.is_symlink():
-                        links.append((shown, raw, name))
+                        links.append((path, raw_path, name))
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(name)
                     elif (kind := kind_of(name)) != "image" or not entry.is_file(follow_symlinks=False):
@@ -163,59 +163,62 @@ class FolderWalk:
                         try:
                             status = entry.stat(follow_symlinks=False)
                         except OSError as error:
-                            self._missed(shown, "vanished", error)  # gone since the folder was read, as a rule
+                            self._count_missing(path, "vanished", error)  # gone since the folder was read, as a rule
                             continue
                         names.append(name)
                         sizes.append(status.st_size)
                         mtimes.append(changed_ns(status))
         except OSError as error:
-            if not raw:
+            if not raw_path:
                 raise
-            self._missed(shown, "unreadable folder", error)
-        readable = _distinct(names + folders)
-        stack += [(_join(shown, readable.get(name, name)), _join(raw, name)) for name in folders]
-        return Folder(shown, raw, names, readable, sizes, mtimes)
+            self._count_missing(path, "unreadable folder", error)
+        readable = _readable_names(names + folders)
+        stack += [(_join(path, readable.get(name, name)), _join(raw_path, name)) for name in folders]
+        return Folder(path, raw_path, names, readable, sizes, mtimes)
 
-    def _missed(self, shown: str, kind: str, error: OSError) -> None:
+    def _count_missing(self, path: str, kind: str, error: OSError) -> None:
         self.skipped[kind] += 1
-        if not is_missing(error) and self.unreadable[-1:] != [shown]:
-            self.unreadable.append(shown)
+        if not is_missing(error) and self.unreadable[-1:] != [path]:
+            self.unreadable.append(path)
 
-    def _follow(
-        self, shown: str, raw: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
+    def _follow_link(
+        self, path: str, raw_path: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
     ) -> None:
         if not self.follow_links:
             self.skipped["link"] += 1
             return
         try:
-            target = os.path.realpath(os.path.join(self.root, raw, name), strict=True)
+            target = os.path.realpath(os.path.join(self.root, raw_path, name), strict=True)
         except OSError as error:
-            self._missed(_join(shown, readable_name(name)), "broken link", error)
+            self._count_missing(_join(path, readable_name(name)), "broken link", error)
             return
         if target != self.root and not target.startswith(self.root.rstrip(os.sep) + os.sep):
             self.skipped["link out of the folder"] += 1
         elif os.path.isdir(target):
-            stack.append((_join(shown, readable_name(name)), _join(raw, name)))
+            stack.append((_join(path, readable_name(name)), _join(raw_path, name)))
         else:
-            files.append((shown, raw, name))
+            files.append((path, raw_path, name))
 
-    def _linked_file(self, shown: str, raw: str, name: str) -> Folder | None:
-        target = os.path.realpath(os.path.join(self.root, raw, name))
-        parent, own = os.path.split(target)
+    def _linked_file(self, path: str, raw_path: str, name: str) -> Folder | None:
+        target = os.path.realpath(os.path.join(self.root, raw_path, name))
+        parent, target_name = os.path.split(target)
         try:
-            status, home = os.stat(target), os.stat(parent)
+            status, folder = os.stat(target), os.stat(parent)
         except OSError as error:
-            self._missed(_join(shown, readable_name(name)), "vanished", error)
+            self._count_missing(_join(path, readable_name(name)), "vanished", error)
             return None
         if (kind := kind_of(name)) != "image" or not stat.S_ISREG(status.st_mode):
             self.skipped[kind if kind != "image" else SPECIAL] += 1
             return None
-        listed = (home.st_dev, home.st_ino) in self._seen and not is_ignored(own) and kind_of(own) == "image"
-        if listed or (status.st_dev, status.st_ino) in self._linked:
+        seen = (folder.st_dev, folder.st_ino) in self._seen
+        if (seen and not is_ignored(target_name) and kind_of(target_name) == "image") or (
+            status.st_dev,
+            status.st_ino,
+        ) in self._linked:
             self.skipped["link to what is there"] += 1
             return None
         self._linked.add((status.st_dev, status.st_ino))
-        return Folder(shown, raw, [name], _distinct([name]), [status.st_size], [changed_ns(status)])
+        return Folder(path, raw_path, [name], _readable_names([name]), [status.st_size], [changed_ns(status)])
 
 
 def changed_ns(status: os.stat_result) -> int:
@@ -248,22 +251,22 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")
     paths: list[str] = []
-    raw: dict[int, bytes] = {}
+    raw_paths: dict[int, bytes] = {}
     chunks: list[pa.Array] = []
     count = 0
     with Progress("Scanning", shown=progress) as bar:
         for folder in walk:
             names = folder.names
-            if folder.readable or folder.shown != folder.raw:
+            if folder.readable or folder.path != folder.raw_path:
                 for place, name in enumerate(names, count):
-                    if name in folder.readable or folder.shown != folder.raw:
-                        raw[place] = os.fsencode(_join(folder.raw, name))
+                    if name in folder.readable or folder.path != folder.raw_path:
+                        raw_paths[place] = os.fsencode(_join(folder.raw_path, name))
                 names = [folder.readable.get(name, name) for name in names]
-            paths += [f"{folder.shown}/{name}" for name in names] if folder.shown else names
+            paths += [f"{folder.path}/{name}" for name in names] if folder.path else names
             sizes.extend(folder.sizes)
             mtimes.extend(folder.mtimes)
             codes.extend([len(folders)] * len(names))
-            folders.append(folder.shown)
+            folders.append(folder.path)
             count += len(names)
             bar.advance(len(names))
             if len(paths) >= _BATCH:
@@ -274,7 +277,7 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
     order = pc.sort_indices(path)
     columns: dict[str, Any] = {"path": path.take(order)}
     rows = order.to_numpy()
-    if raw:
-        columns["raw_path"] = pa.array([raw.get(i) for i in rows.tolist()], pa.binary())
+    if raw_paths:
+        columns["raw_path"] = pa.array([raw_paths.get(i) for i in rows.tolist()], pa.binary())
     columns |= {"size": np.array(sizes, np.int64)[rows], "mtime_ns": np.array(mtimes, np.int64)[rows]}
     return Scan(columns, np.array(codes)[rows], folders, dict(walk.skipped), walk.unreadable)

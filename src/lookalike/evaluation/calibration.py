@@ -188,6 +188,54 @@ def calibrate(
     return replace(_fit(pairs, neighbors, draws, seed), checked=checked), ""
 
 
+@dataclass(frozen=True)
+class LabelAgreement:
+    """How often the first hits have the label of the query, and how often random images would.
+
+    Attributes:
+        precision: Fraction of first hits with the label of the query.
+        expected: The same fraction for random images.
+    """
+
+    precision: float
+    expected: float
+
+    @property
+    def weak(self) -> bool:
+        """Whether images with one label hardly look more alike than others, as those of albums or years."""
+        return self.precision < min(2 * self.expected, 0.9 * self.expected + 0.1)
+
+
+def label_agreement(embeddings: Any, labels: Any, *, ids: Any = None, hits: int = 10, seed: int = 0) -> LabelAgreement:
+    """Measure whether images with the same label look alike; up to 2,000 of them are queries.
+
+    Percentages and class names are of no use where they do not: folders named by year or by import say nothing
+    about what their images show.
+
+    Args:
+        embeddings: One unit vector a row.
+        labels: One label a row; rows without one are left out.
+        ids: Content id of each row; hits with the content of the query are left out.
+        hits: Number of hits of a query that are compared.
+        seed: Seed of the drawn queries.
+
+    Example:
+        >>> from lookalike.evaluation.calibration import label_agreement
+        >>> label_agreement(np.repeat(np.eye(2), 20, axis=0), np.repeat(["cat", "dog"], 20)).weak
+        False
+        >>> label_agreement(np.repeat(np.eye(2), 20, axis=0), ["2019", "2020"] * 20).weak
+        True
+    """
+    codes = as_codes(labels, len(embeddings))
+    labeled = np.flatnonzero(codes >= 0)
+    if len(labeled) > 2000:
+        labeled = np.sort(numpy_rng(seed, "label agreement").choice(labeled, 2000, replace=False))
+    pairs = hit_pairs(embeddings, codes, query=labeled, ids=ids, hits=hits, neighbors=hits)
+    sizes = np.unique(codes[codes >= 0], return_counts=True)[1]
+    expected = float((sizes * (sizes - 1)).sum() / max(1, sizes.sum() * (sizes.sum() - 1)))
+    return LabelAgreement(float(pairs.same.sum() / max(1, np.isfinite(pairs.scores).sum())), expected)
+
+
 def _features(scores: Doubles, level: Doubles) -> Doubles:
     return np.stack([np.ones_like(scores), scores, scores - level], axis=-1)
 
