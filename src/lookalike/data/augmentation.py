@@ -13,23 +13,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.decoding import Preprocess, prepare
-
-
-class View(Protocol):
-    """A view: RGB uint8 pixels ``(H, W, 3)`` in, uint8 ``(size, size, 3)`` out."""
-
-    pre: Preprocess
-
-    def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray: ...
-
-    def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)

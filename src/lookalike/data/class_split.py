@@ -33,15 +33,11 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
     """
     source = _shown(table)
     codes, names = table.labels()
-    if not names:
-        raise LookalikeError(
-            f"`{source}` has no labels; training needs at least {minimum_classes} classes: "
-            "give a folder with one subfolder a class."
-        )
     if len(names) < minimum_classes:
-        noun = "class" if len(names) == 1 else "classes"
+        what = f"holds {len(names)} class{'es' * (len(names) > 1)}" if names else "has no labels"
+        unit = "" if names else " classes"
         raise LookalikeError(
-            f"`{source}` holds {len(names)} {noun}; training needs at least {minimum_classes}: "
+            f"`{source}` {what}; training needs at least {minimum_classes}{unit}: "
             "give a folder with one subfolder a class."
         )
     counts = np.bincount(codes[codes >= 0], minlength=len(names))

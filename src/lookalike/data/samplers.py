@@ -115,12 +115,7 @@ class ShuffleSampler:
 
 
 class SubsetSampler:
-    """The batches of another sampler, over some of the images only.
-
-    Args:
-        rows: The images that the other sampler's indices refer to.
-        sampler: The other sampler.
-    """
+    """The batches of another sampler, whose indices refer to some of the images only."""
 
     def __init__(self, rows: np.ndarray, sampler: Sampler) -> None:
         self.rows, self.sampler = rows, sampler

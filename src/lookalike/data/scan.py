@@ -210,14 +210,11 @@ class FolderWalk:
         if (kind := kind_of(name)) != "image" or not stat.S_ISREG(status.st_mode):
             self.skipped[kind if kind != "image" else SPECIAL] += 1
             return None
-        seen = (folder.st_dev, folder.st_ino) in self._seen
-        if (seen and not is_ignored(target_name) and kind_of(target_name) == "image") or (
-            status.st_dev,
-            status.st_ino,
-        ) in self._linked:
+        key, entered = (status.st_dev, status.st_ino), (folder.st_dev, folder.st_ino) in self._seen
+        if key in self._linked or (entered and not is_ignored(target_name) and kind_of(target_name) == "image"):
             self.skipped["link to what is there"] += 1
             return None
-        self._linked.add((status.st_dev, status.st_ino))
+        self._linked.add(key)
         return Folder(path, raw_path, [name], _readable_names([name]), [status.st_size], [changed_ns(status)])
 
 

@@ -280,12 +280,8 @@ def read_parquet(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise LookalikeError(f"There is no table at `{path}`.") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise LookalikeError(f"`{path}` is not a complete Parquet file: {_first(error)}.") from None
-
-
-def _first(error: Exception) -> str:
-    """Return the first sentence of an error of Arrow."""
-    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        raise LookalikeError(f"`{path}` is not a complete Parquet file: {reason}.") from None
 
 
 def is_saved_table(path: Path) -> bool:

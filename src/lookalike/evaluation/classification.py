@@ -158,10 +158,8 @@ class Classification:
 
     def lines(self) -> dict[str, str]:
         """Name → value of each figure, for tables."""
-        out = {}
-        for name, accuracy in (("k-NN accuracy", self.knn), ("Linear probe accuracy", self.probe)):
-            if accuracy is not None:
-                out[name] = interval_text(accuracy)
+        named = {"k-NN accuracy": self.knn, "Linear probe accuracy": self.probe}
+        out = {name: interval_text(accuracy) for name, accuracy in named.items() if accuracy is not None}
         if self.retriever is not None:
             text = f"{interval_text(self.retriever.accuracy)}, k = {self.retriever.k}"
             out["As a retriever: k-NN by majority"] = text

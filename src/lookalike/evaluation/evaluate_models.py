@@ -129,18 +129,20 @@ def evaluate(
         [name for name, known in zip(model_names, splits, strict=True) if known is None],
         left_out=not all,
     )
-    encoded = [_encode(one, table, batch_size, runtime, progress) for one in models]
-    readable = np.ones(len(table), bool)  # by every model, so that both answer the same queries
-    for _, failures in encoded:
-        readable[[failure.index for failure in failures]] = False
-    vectors = [_readable_rows(rows, failures, readable) for rows, failures in encoded]
+    how: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "progress": progress}
+    encoded = [one.encode(table, on_error="skip", **how) for one in models]
+    read = np.ones((len(models), len(table)), bool)
+    for mask, (_, failures) in zip(read, encoded, strict=True):
+        mask[[failure.index for failure in failures]] = False
+    readable: Bools = np.asarray(read.all(0))  # by every model, so that both answer the same queries
+    vectors = [rows[readable[mask]] for mask, (rows, _) in zip(read, encoded, strict=True)]
     table, labels, evaluated = table.take(readable), labels[readable], evaluated[readable]
     classifications: list[Classification | None] = [None] * len(models)
     if single_label or svm:
         members = labels.astype(bool) if labels.ndim > 1 else None
         codes = labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
         train, test = classification_split(table, codes, evaluated, seed=seed)
-        how: dict[str, Any] = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
+        how = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
         tuning: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed}
         for n, one in enumerate(models):
             result = classify(vectors[n], codes, train, test, seed=seed, **how)
@@ -303,18 +305,6 @@ def _embedder(model: str | Path | Embedder, device: str, weights: str | Path | N
     from lookalike.models import Embedder
 
     return Embedder.from_pretrained(model, device=device, weights=weights)
-
-
-def _encode(model: Embedder, table: Table, batch_size: int, runtime: str, progress: bool) -> tuple[Any, list[Any]]:
-    vectors, failures = model.encode(table, batch_size=batch_size, runtime=runtime, on_error="skip", progress=progress)
-    return vectors, failures
-
-
-def _readable_rows(vectors: Any, failures: list[Any], readable: Bools) -> Any:
-    """The vectors of images that every model could read."""
-    own = np.ones(len(readable), bool)
-    own[[failure.index for failure in failures]] = False
-    return vectors[readable[own]]
 
 
 def _query_gallery(table: Table, mode: str) -> tuple[Ints | None, Ints | None, str]:

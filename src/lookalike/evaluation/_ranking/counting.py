@@ -354,7 +354,7 @@ class _TileWalk:
             self.collect(keys, above, i, j, transposed=transposed)
             if self.tally.searching[queries].any():
                 np.greater(keys, self.tally.guards[queries].reshape(shape), out=above)
-                better = _true_in_columns(above) if transposed else _true_in_rows(above)
+                better = np.add.reduce(above.view(np.uint8), axis=int(not transposed), dtype=np.uint16)
                 with self.tally.lock:  # items that are certainly better than what a query gave up
                     self.tally.sure[queries] += better
 
@@ -374,15 +374,3 @@ class _TileWalk:
             self.tally.compare(
                 scores, query, position, near, lambda few: pair_scores(self.left, left[few], right[few], self.right)
             )
-
-
-def _true_in_rows(mask: Bools) -> Ints:
-    """Number of true values in each row, eight at a time where the width allows it."""
-    if mask.shape[1] % 8 or mask.shape[1] >= 8 * 256:
-        return np.asarray(np.count_nonzero(mask, axis=1))
-    return mask.view(np.uint64).sum(axis=1).view(np.uint8).reshape(len(mask), 8).sum(axis=1, dtype=np.int64)
-
-
-def _true_in_columns(mask: Bools) -> Ints:
-    sums = [np.add.reduce(mask[part].view(np.uint8), axis=0, dtype=np.uint8) for part in parts(len(mask), 255)]
-    return np.asarray(np.sum(sums, axis=0, dtype=np.int64))
