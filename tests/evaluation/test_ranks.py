@@ -120,13 +120,6 @@ def test_single_products():
     np.testing.assert_allclose(found, (left[row] * right[column]).sum(axis=1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(3, 16), (700, 1024), (5, 7), (2, 4096)])
-def test_counting_what_is_true(shape):
-    mask = np.random.default_rng(0).random(shape) < 0.9
-    np.testing.assert_array_equal(counting._true_in_rows(mask), mask.sum(axis=1))
-    np.testing.assert_array_equal(counting._true_in_columns(mask), mask.sum(axis=0))
-
-
 def test_tiles_cover_every_pair_once():
     for symmetric in (False, True):
         met = np.zeros((1300, 1300), int)
