@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from lookalike import demo as demo_module
 from lookalike.core.run import Run
 from lookalike.demo import demo
 from tests.data.places import shard
@@ -66,3 +68,26 @@ def test_images_in_shards(birds: Path, tmp_path: Path) -> None:
     shard(tmp_path / "shards" / "a.tar", *members)
     found = demo(images=tmp_path / "shards", model=MODEL)
     assert found.run is not None and len(found.hits.hits)
+
+
+def test_the_command_can_be_typed_as_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / ".venv" / "bin" / "lookalike"
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    monkeypatch.setenv("PATH", "")
+    assert demo_module._command() == ".venv/bin/lookalike"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert demo_module._command() == "lookalike"
+
+
+def test_the_result_stands_once_and_in_words(tmp_path: Path) -> None:
+    run = Run.create("ms", {}, path=tmp_path / "run")
+    measured = {name: {"recall@1": {"value": value}} for name, value in (("starting model", 0.719), ("trained", 0.781))}
+    facts = {"model": "m", "method": "ms", "seconds": {"train": 9}, "best_step": 4, "verdict": "Training raised it."}
+    run.write_result(**facts, measured=measured, selected="trained")
+    expected = "the first hit was right for 78 of 100 unseen images, 72 before training"
+    assert demo_module._summarize(run)[1:] == [("Result", expected)]
+    run.write_result(selected="starting model")
+    assert demo_module._summarize(run)[1:] == [("Result", "Training raised it.")]

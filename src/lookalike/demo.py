@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import shutil
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +114,7 @@ def demo(
         report = write_report(run=run)
         lines.append(("Report", str(_relative(report))))
     lines.append(("Time", f"{time.monotonic() - start:.0f} s"))
-    lines.append(("Browse", f"lookalike serve {shlex.quote(str(_relative(path if run else index_path)))}"))
+    lines.append(("Browse", f"{_command()} serve {shlex.quote(str(_relative(path if run else index_path)))}"))
     return DemoResult(len(table), run.path if run else None, index_path, report, hits, lines)
 
 
@@ -185,16 +187,14 @@ def _train(source: Path, settings: dict[str, Any], path: Path, device: str, size
 
 
 def _summarize(run: Run) -> list[tuple[str, str]]:
-    """Model, recall and verdict of a run."""
+    """Model and result of a run; the verdict itself was printed at the end of training."""
     result = run.result
     training = f"trained with {result['method']} in {result['seconds']['train']:.0f} s (step {result['best_step']})"
-    lines = [("Model", f"{result['model']}, {training}")]
-    measured = result.get("measured", {})
-    if measured:
-        values = [f"{name} {row['recall@1']['value']:.3f}" for name, row in measured.items()]
-        lines.append(("Recall@1", "  ".join(values) + f"  on {result['queries']:,} unseen images"))
-    lines.append(("Verdict", result["verdict"]))
-    return lines
+    rates = [round(100 * row["recall@1"]["value"]) for row in result.get("measured", {}).values()]
+    text = result["verdict"]
+    if rates and result["selected"] == "trained":
+        text = f"the first hit was right for {rates[-1]} of 100 unseen images, {rates[0]} before training"
+    return [("Model", f"{result['model']}, {training}"), ("Result", text)]
 
 
 def _example_query(table: Table) -> Path | bytes:
@@ -208,6 +208,12 @@ def _example_query(table: Table) -> Path | bytes:
         several = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=1)[codes] > 1)
         rows = np.intersect1d(rows, several) if len(several) else rows
     return table.file(int(rows[0])) or table.open_bytes(int(rows[0]))  # images in a tar shard have no file
+
+
+def _command() -> str:
+    """The command as it can be typed here: by its path where the folder of the environment is not searched."""
+    script = Path(sys.executable).with_name("lookalike")
+    return "lookalike" if shutil.which("lookalike") or not script.exists() else shlex.quote(str(_relative(script)))
 
 
 def _relative(path: Path) -> Path:

@@ -35,7 +35,7 @@ def looks_like_shards(root: Path) -> bool:
 def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]:
     """Return the root and the columns of one tar file or a folder of them."""
     root = source if source.is_dir() else source.parent
-    shards = sorted(source.rglob("*.tar")) if source.is_dir() else [source]
+    shards = sorted(filter(Path.is_file, source.rglob("*.tar"))) if source.is_dir() else [source]  # no pipes
     if not shards:
         raise LookalikeError(f"`{source}` holds no tar shards.")
     rows: list[dict[str, Any]] = []
