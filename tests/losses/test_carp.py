@@ -103,7 +103,7 @@ def test_the_terms_are_those_of_a_loop_over_numbers(size, views, pairs, over):
     assert found.loss.item() == pytest.approx(consistency + 0.7 * balance, rel=1e-9)
 
 
-@pytest.mark.parametrize("options", [CARPOptions(), CARPOptions("sum", "student", 0.5)])
+@pytest.mark.parametrize("options", [CARPOptions(), CARPOptions(pair_reduction="sum", mean_over="student", weight=0.5)])
 def test_the_reference_form_is_that_of_a_loop_over_numbers(options):
     student, teacher, order = logits(3, 5, 12), logits(2, 5, 12, "teacher"), torch.arange(12).flip(0)
     inputs = student.tolist(), teacher.tolist(), order.tolist(), 4
@@ -114,7 +114,7 @@ def test_the_reference_form_is_that_of_a_loop_over_numbers(options):
 
 @pytest.mark.parametrize("size", [2, 4, 12])
 @pytest.mark.parametrize("views", [(2, 2), (8, 2)])
-@pytest.mark.parametrize("rule", [CARPOptions(), CARPOptions("sum", "student", 0.5)])
+@pytest.mark.parametrize("rule", [CARPOptions(), CARPOptions(pair_reduction="sum", mean_over="student", weight=0.5)])
 def test_the_closed_form_gradient_is_autograds_on_both_sides(size, views, rule):
     student, teacher = (logits(v, 3, 12, name).requires_grad_() for v, name in zip(views, "st", strict=True))
     order = torch.randperm(12, generator=torch_rng(2, "order"))

@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from lookalike.core import distributed, seeds
 from lookalike.core.errors import LookalikeError
+from lookalike.core.settings import Settings
 
-Partition = Literal["random", "fixed", "constant"]
-PairReduction = Literal["mean", "sum"]
-MeanOver = Literal["both", "student"]
 CHUNK = 2048  # columns processed at a time, in whole blocks
 MIN_DOT = 1e-20  # below this, ⟨s, t⟩ has lost its digits and is computed from the logits in log space
 
 
-@dataclass(frozen=True)
-class CARPOptions:
-    """How the two terms are reduced and weighted; see :class:`CARPLoss`."""
+class CARPOptions(Settings):
+    """How the two terms are reduced and weighted, and how blocks are drawn."""
 
-    pair_reduction: PairReduction = "mean"
-    mean_over: MeanOver = "both"
-    weight: float = 1.0
+    pair_reduction: Literal["mean", "sum"] = "mean"
+    """Mean over the view pairs (authors' code), or sum (equation 3), which halves the weight of the balance."""
+    mean_over: Literal["both", "student"] = "both"
+    """Balance the assignments of student and teacher together, or of the student only."""
+    weight: NonNegativeFloat = 1.0
+    """Weight λ of the balance; with one block (N_B = K) it is λ_e of equation 2."""
+    partition: Literal["random", "fixed", "constant"] = "random"
+    """Blocks drawn at every step, drawn once, or in the order of the prototypes."""
 
 
 class Diagnostics(NamedTuple):
@@ -76,7 +78,7 @@ def carp_reference(
     return getattr(consistency, options.pair_reduction)() + options.weight * balance
 
 
-def draw_partition(kind: Partition, prototypes: int, seed: int, step: int) -> Tensor:
+def draw_partition(kind: str, prototypes: int, seed: int, step: int) -> Tensor:
     """Draw the order of the prototypes whose runs of N_B are the blocks.
 
     It depends on seed and step only, so there is nothing to save for a resume. `kind` is ``"random"`` (new at every
@@ -96,13 +98,10 @@ class CARPLoss(nn.Module):
 
     Args:
         block_size: Prototypes in a block (N_B); must divide K.
-        pair_reduction: Mean (authors' code) or sum (eq. 3) over the view pairs.
-        mean_over: Balance the assignments of student and teacher together, or of the student only.
-        weight: Weight of the balance term; with one block it is λ_e of eq. 2.
-        partition: How blocks are drawn when no permutation is passed; see :func:`draw_partition`.
         seed: Seed of the partitions.
         gather: With several processes, take p̄ over all of them; gradients are then right for a trainer that averages
             gradients. Otherwise the rows passed are the whole batch.
+        options: Fields of :class:`CARPOptions`.
 
     Shape:
         - student: ``(V, N, K)`` logits; teacher: ``(W, N, K)`` logits; view w of both is the same crop for w < W.
@@ -122,20 +121,10 @@ class CARPLoss(nn.Module):
 
     step: Tensor
 
-    def __init__(
-        self,
-        block_size: int,
-        *,
-        pair_reduction: PairReduction = "mean",
-        mean_over: MeanOver = "both",
-        weight: float = 1.0,
-        partition: Partition = "random",
-        seed: int = 0,
-        gather: bool = True,
-    ) -> None:
+    def __init__(self, block_size: int, *, seed: int = 0, gather: bool = True, **options: Any) -> None:
         super().__init__()
-        self.block_size, self.partition, self.seed, self.gather = block_size, partition, seed, gather
-        self.options = CARPOptions(pair_reduction, mean_over, weight)
+        self.block_size, self.seed, self.gather = block_size, seed, gather
+        self.options = CARPOptions.parse(options, "settings of CARP")
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))  # calls in training mode
 
     def forward(self, student: Tensor, teacher: Tensor, permutation: Tensor | None = None) -> CARPOutput:
@@ -143,7 +132,7 @@ class CARPLoss(nn.Module):
         _check_views(student, teacher)
         prototypes = student.shape[-1]
         if permutation is None:
-            drawn = draw_partition(self.partition, prototypes, self.seed, int(self.step))
+            drawn = draw_partition(self.options.partition, prototypes, self.seed, int(self.step))
             permutation = distributed.group_broadcast(drawn.to(student.device)) if self.gather else drawn
             if self.training:
                 self.step += 1

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from lookalike.core import distributed
@@ -32,7 +32,7 @@ RANK_EVERY = 10
 MIN_BLOCK, MAX_BLOCK, MAX_PROTOTYPES = 16, 512, 65_536
 
 
-class CARPSettings(TeacherSettings):
+class CARPSettings(TeacherSettings, CARPOptions):
     """Settings of CARP."""
 
     prototypes: PositiveInt | None = None
@@ -41,14 +41,6 @@ class CARPSettings(TeacherSettings):
     """Prototypes in a block, N_B; must divide K. null: twice the batch, at most 512."""
     projection_dim: PositiveInt = 256
     """Dimension of projections and prototypes."""
-    pair_reduction: Literal["mean", "sum"] = "mean"
-    """Mean over the view pairs (authors' code), or sum (equation 3), which halves the weight of the balance."""
-    mean_over: Literal["both", "student"] = "both"
-    """Balance the assignments of student and teacher together, or of the student only."""
-    weight: NonNegativeFloat = 1.0
-    """Weight λ of the balance; with one block (N_B = K) it is λ_e of equation 2."""
-    partition: Literal["random", "fixed", "constant"] = "random"
-    """Blocks drawn at every step, drawn once, or in the order of the prototypes."""
     teacher: Literal["ema", "previous", "stopgrad", "siamese"] = "ema"
     """Teacher: a momentum copy, the network one step ago, or the network itself (without or with gradient)."""
     momentum_schedule: Literal["cosine", "constant"] = "cosine"
@@ -88,7 +80,6 @@ class CARP(CropMethod):
         sizes = (context.model.feature_dim, settings.hidden_dim, settings.projection_dim, self.num_prototypes)
         self.prototype_head = PrototypeHead(*sizes, context.generator("assigner"))
         self.register_buffer("seed", torch.tensor(context.seed))
-        self.options = CARPOptions(settings.pair_reduction, settings.mean_over, settings.weight)
         self.monitor = CollapseMonitor(
             RunSize(self.num_prototypes, self.block_size, context.batch, context.steps, settings.teacher)
         )
@@ -164,7 +155,7 @@ class CARP(CropMethod):
         else:
             teacher_prototypes = self.teacher_head.prototypes
         inputs = student, teacher, prototypes, teacher_prototypes, self.partition().to(student.device), self.block_size
-        output = fused_carp(*inputs, options=self.options, gather=False, diagnostics=True)
+        output = fused_carp(*inputs, options=self.settings, gather=False, diagnostics=True)
         self._monitor_collapse(output, embeddings["features"])
         return output.loss
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
 from lookalike.memory.xbn import DriftSettings
+from lookalike.methods._heads import linear
 from lookalike.methods._utils import update_teacher
 from lookalike.methods.base import Batch, Context, LearningRates, Method
 
@@ -64,11 +65,7 @@ class MoCo(Method):
 
     def __init__(self, settings: MoCoSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.projection = nn.Linear(context.model.feature_dim, settings.projection_dim)
-        bound, generator = context.model.feature_dim**-0.5, context.generator("projection")
-        with torch.no_grad():
-            for parameter in self.projection.parameters():
-                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+        self.projection = linear(context.model.feature_dim, settings.projection_dim, context.generator("projection"))
         self.key_model = copy.deepcopy(context.model).requires_grad_(False)
         self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
         from pytorch_metric_learning.losses import SupConLoss
