@@ -145,7 +145,7 @@ def test_an_embedder_that_retrieves_more_of_the_experts_clusters_passes() -> Non
     found = gate.without_labels(before, better, expert, classifier=False)
     assert found.promoted and list(found.headline) == [gate.LABELS["cluster_map"], gate.LABELS["overlap"]]
     for rows, why in (
-        (before, "MAP@R +0.0 points"),
+        (before, "MAP@R +0.000; more than +0.005"),
         (worse, "too little more within the expert's clusters (MAP@R -"),
         (target_classes.normalize(noise).astype(np.float32), "of the ten nearest images"),
         (expert, "of the ten nearest images"),

@@ -7,7 +7,8 @@ by what its predictions tell about the expert's neighborhoods. In doubt the prev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -62,6 +63,21 @@ LABELS = {
     "neighbors": "information shared with the expert's neighborhoods, change",
     "matching": "classes matched to themselves",
     "lost": "classes lost",
+}
+# Of each signal: how it compares with its threshold where it holds, and what is said where it does not.
+TESTS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "images": (operator.ge, "{0:.0f} held-out images are too few ({1} are needed)"),
+    "cluster_map": (
+        operator.gt,
+        "it retrieves too little more within the expert's clusters (MAP@R {0:+.3f}; more than {1:+g} is needed)",
+    ),
+    "overlap": (operator.ge, "of the ten nearest images {0:.0%} stay (least {1:.0%})"),
+    "neighbors": (
+        operator.gt,
+        "its predictions tell too little more about the expert's neighborhoods ({0:+.3f}; more than {1:+g} is needed)",
+    ),
+    "matching": (operator.ge, "{0:.0%} of the classes keep their meaning (least {1:.0%})"),
+    "lost": (operator.le, "it lost {0:.0%} of the classes"),
 }
 
 
@@ -206,35 +222,11 @@ def reasons_to_keep(
         limits: The thresholds.
         alarm: What is wrong with the stream.
     """
-    limits = limits or Thresholds()
-    tests = {
-        "images": (
-            figures["images"] >= limits.images,
-            f"{figures['images']:.0f} held-out images are too few ({limits.images} are needed)",
-        )
-    }
-    if "cluster_map" in figures:
-        tests["cluster_map"] = (
-            figures["cluster_map"] > limits.cluster_map,
-            f"it retrieves too little more within the expert's clusters (MAP@R {100 * figures['cluster_map']:+.1f} "
-            f"points; more than {100 * limits.cluster_map:+g} is needed)",
-        )
-        tests["overlap"] = (
-            figures["overlap"] >= limits.overlap,
-            f"of the ten nearest images {figures['overlap']:.0%} stay (least {limits.overlap:.0%})",
-        )
-    else:
-        tests["neighbors"] = (
-            figures["neighbors"] > limits.neighbors,
-            f"its predictions tell too little more about the expert's neighborhoods ({figures['neighbors']:+.3f}; "
-            f"more than {limits.neighbors:+g} is needed)",
-        )
-        tests["matching"] = (
-            figures["matching"] >= limits.matching,
-            f"{figures['matching']:.0%} of the classes keep their meaning (least {limits.matching:.0%})",
-        )
-        tests["lost"] = (figures["lost"] <= limits.lost, f"it lost {figures['lost']:.0%} of the classes")
-    return ([alarm] if alarm else []) + [why for holds, why in tests.values() if not holds]
+    limits, reasons = limits or Thresholds(), [alarm] if alarm else []
+    for name, (holds, why) in TESTS.items():
+        if name in figures and not holds(figures[name], getattr(limits, name)):
+            reasons.append(why.format(figures[name], getattr(limits, name)))
+    return reasons
 
 
 def without_labels(
