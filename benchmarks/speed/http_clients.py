@@ -68,7 +68,7 @@ def crowd(port: int, clients: int, count: int, files: list[Path]) -> dict[str, A
                 code, body = answer(connection)
                 times.append(time.monotonic() - start)
                 codes.append(code)
-                if code == 200 and b'"hits": [{' not in body:
+                if code == 200 and b'"hits":[{' not in body:
                     empty.append(number)
 
     threads = [threading.Thread(target=client) for _ in range(clients)]

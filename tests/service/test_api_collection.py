@@ -82,6 +82,8 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
     rows = [file["id"] for file in group["files"]]
     everything = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": rows}])
     assert everything.status_code == 422 and "At least one" in error_message(everything)
+    twice = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": [row]} for row in rows])
+    assert twice.status_code == 422 and "must stay" in error_message(twice), "a group that is named twice"
     strange = post(client, "/duplicates/move", groups=[{"id": group["id"], "move": ["photos/class-00/0.jpg"]}])
     assert strange.status_code == 422
     assert post(client, "/duplicates/move", groups=[{"id": "nothing", "move": ["x"]}]).status_code == 404

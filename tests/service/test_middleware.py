@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import socket
 import struct
 import threading
@@ -16,7 +17,7 @@ import pytest
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
-from lookalike.service.middleware import POLICY, host_of
+from lookalike.service.middleware import POLICY, Throttle, host_of
 from tests import helpers
 from tests.service.conftest import error_message
 
@@ -235,3 +236,84 @@ def test_serve_tells_user_errors_before_it_starts(made: Any, tmp_path: Path, hom
             serve(index=made[1], port=taken.getsockname()[1])
     with pytest.raises(LookalikeError, match="no folder"):
         serve(index=made[1], port=0, runs=tmp_path / "nothing")
+
+
+def test_redirects_do_not_repeat_the_host(client: Any) -> None:
+    answer = client.get(f"{API}/info/", follow_redirects=False)
+    assert answer.status_code == 404 and "location" not in answer.headers
+
+
+def test_hosts_off_loopback_are_addresses_and_given_names(service: Any) -> None:
+    from fastapi.testclient import TestClient
+
+    from lookalike.service import create_app
+    from lookalike.service.middleware import ANY_ADDRESS
+
+    client = TestClient(create_app(service, hosts=frozenset({ANY_ADDRESS, "shop.example"})))
+    hosts = {"shop.example": 200, "SHOP.example:80": 200, "10.0.0.7:8080": 200, "[fe80::1]": 200}
+    hosts |= {"evil.example": 421, "10.0.0.7.evil.example": 421, "": 421, "a@b": 421}
+    for host, code in hosts.items():
+        assert client.get(f"{API}/session", headers={"Host": host}).status_code == code, host
+
+
+@pytest.mark.parametrize("filters", [["label:" + "x" * 3_000], ["label:x"] * 60])
+def test_filters_are_bounded(client: Any, filters: list[str]) -> None:
+    answer = client.get(f"{API}/items", params={"f": filters})
+    assert answer.status_code == 422 and len(error_message(answer)) < 300
+
+
+def test_odd_texts_and_deep_documents_are_answered(client: Any) -> None:
+    ours = {"X-Lookalike": "1", "Content-Type": "application/json"}
+    bodies = [b'{"key": "\\ud800"}', b'{"\\ud800": 1}', b'{"model": "\\ud800"}', b'{"name": "\\udfff"}']
+    bodies += [b'{"group": "\\ud800"}', b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"null", b"1e999"]
+    for address in ("session", "keys", "switch", "duplicates/dismiss", "duplicates/move"):
+        for body in bodies:
+            answer = client.post(f"{API}/{address}", content=body, headers=ours)
+            assert 400 <= answer.status_code < 500 and error_message(answer), (address, body[:40])
+    for name in ("like", "q", "text", "f", "box", "more"):
+        assert 400 <= client.get(f"{API}/search?{name}=%ED%A0%80").status_code < 500
+
+
+def test_a_disk_that_cannot_be_written_to_is_no_bug_and_shows_no_path(
+    client: Any, service: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lookalike.core.errors import DiskError
+    from lookalike.service import image_files
+
+    def full(*_args: Any, **_options: Any) -> None:
+        raise DiskError(f"The disk that holds `{home}` is full; nothing half-written was left.")
+
+    monkeypatch.setattr(image_files, "write_bytes", full)
+    monkeypatch.setattr("lookalike.service.uploads.write_bytes", full)
+    monkeypatch.setattr(service.duplicates, "dismiss", full)
+    first = client.get(f"{API}/items?sample=1").json()["items"][0]
+    assert client.get(f"/thumb/{first['thumb']}/96.jpg").headers["content-type"] == "image/jpeg"
+    assert send(client, encoded()).json()["query"]["id"] and send(client, encoded()).json()["query"]["id"] is None
+    answer = client.post(f"{API}/duplicates/dismiss", json={"group": "g"}, headers={"X-Lookalike": "1"})
+    assert answer.status_code == 507 and str(home) not in error_message(answer)
+
+
+def test_without_file_handles_the_client_may_try_again(
+    client: Any, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_args: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(service.live.thumbnails, "cached", none_left)
+    first = client.get(f"{API}/items?sample=1").json()["items"][0]
+    answer = client.get(f"/thumb/{first['thumb']}/96.jpg")
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+
+
+def test_repeated_log_lines_are_throttled() -> None:
+    throttle = Throttle()
+
+    def logged(created: float, level: int = logging.WARNING) -> logging.LogRecord | None:
+        record = logging.LogRecord("lookalike", level, "", 0, "no file handles", None, None)
+        record.created = created
+        return record if throttle.filter(record) else None
+
+    assert sum(logged(0.001 * n) is not None for n in range(10_000)) == 5
+    after = logged(40.0)
+    assert after is not None and after.dropped == 9_995  # type: ignore[attr-defined]
+    assert all(logged(40.0, logging.INFO) for _ in range(20))

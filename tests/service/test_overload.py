@@ -226,6 +226,68 @@ def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatc
     helpers.until(lambda: service.search_pool.reserved == 0)
 
 
+def test_silent_uploads_take_no_place(served: Any) -> None:
+    server, service = served
+    head = f"POST {API}/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    held = [silent(server.port, f"{head}Content-Length: 1000\r\n\r\n--x\r\n") for _ in range(70)]
+    helpers.until(lambda: len(server.server.server_state.connections) == 70)
+    assert service.search_pool.reserved == 0 and Uploads(server.port, 3).join() == {200: 3}
+    for connection in held:
+        connection.close()
+
+
+def test_connections_follow_the_limit_of_file_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    for handles, connections in ((128, 32), (1_024, 480), (1_000_000, 500), (20, 8), (-1, 500)):
+        monkeypatch.setattr(resource, "getrlimit", lambda what, handles=handles: (handles, handles))
+        assert app.max_connections() == connections
+
+
+def test_forwarded_addresses_are_not_believed(place: Path, home: Path) -> None:
+    from lookalike.service.state import Service
+
+    service = Service(Index.open(place), [], limits=limits.Limits(rate=0.001, burst=3))
+    server = RunningServer(lambda: service)
+    headers = [{"X-Forwarded-For": f"10.0.0.{number}"} for number in range(5)]
+    codes = [ask(server.port, "GET", f"{API}/session", None, header)[0] for header in headers]
+    server.stop()
+    assert codes == [200, 200, 200, 429, 429]
+
+
+def test_two_lengths_of_a_body_are_refused(served: Any) -> None:
+    server, _service = served
+    text = SILENT.replace("Content-Length: 10", "Content-Length: 5\r\nTransfer-Encoding: chunked") + "0\r\n\r\n"
+    with silent(server.port, text) as connection:
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"either Transfer-Encoding or Content-Length" in answer
+
+
+def test_long_scans_end_at_the_deadline_and_hold_up_nothing(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, service = served
+    real, released = service.index.store.scan, threading.Event()
+
+    def slow(**options: Any) -> Iterator[Any]:
+        for batch in real(**options):
+            released.wait(30)
+            yield batch
+
+    monkeypatch.setattr(service.index.store, "scan", slow)
+    codes: list[int] = []
+    address = f"{API}/items?f=label:class-01"
+    threads = [threading.Thread(target=lambda: codes.append(told(server.port, "GET", address)[0])) for _ in range(45)]
+    for thread in threads:
+        thread.start()
+    helpers.until(lambda: len(codes) == 45 - service.scan_pool.capacity)
+    like = service.index.table.column("row_id")[0]
+    assert told(server.port, "GET", f"{API}/search?like={like}&k=3")[0] == 200
+    monkeypatch.setattr(limits, "DEADLINE", type(limits.DEADLINE)("deadline", default=0.0))
+    released.set()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert codes == [503] * 45
+
+
 def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "BODY_SECONDS", 0.2)
 
@@ -259,11 +321,13 @@ def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.
                 connection.settimeout(10)
                 assert connection.recv(100) == b"", "the end of the connection"
     monkeypatch.setattr(app, "HEADER_SECONDS", 30.0)
-    monkeypatch.setattr(app, "MAX_CONNECTIONS", 5)
-    held = [silent(server.port, "") for _ in range(5)]
-    helpers.until(lambda: len(server.server.server_state.connections) == 5)
-    with silent(server.port, "") as one_more:
-        assert one_more.recv(10) == b""
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 8)
+    waiting = ["", "GET /hea", SILENT, "", "", "", "", ""]
+    held = [silent(server.port, text) for text in waiting]
+    helpers.until(lambda: len(server.server.server_state.connections) == 8)
+    assert [told(server.port, "GET", "/health")[0] for _ in range(3)] == [200] * 3, "the silent ones make room"
+    held[0].settimeout(5)
+    assert held[0].recv(10) == b"", "the longest silent first"
     for connection in held:
         connection.close()
     helpers.until(lambda: not server.server.server_state.connections)

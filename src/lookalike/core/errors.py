@@ -36,6 +36,10 @@ class LookalikeError(Exception):
     exit_code: Exit = Exit.USER
 
 
+class DiskError(LookalikeError):
+    """A disk that is full or cannot be written to."""
+
+
 class Unavailable(LookalikeError):
     """Something on another machine does not respond now; the same request may work later."""
 

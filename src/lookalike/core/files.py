@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
-from lookalike.core.errors import LookalikeError
+from lookalike.core.errors import DiskError, LookalikeError
 
 # The number each kind of file is written with. Raise it with every change that an older version would misread.
 FORMAT_VERSIONS: dict[str, int] = {
@@ -48,12 +48,12 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(path) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise LookalikeError(f"`{path}` cannot be written to ({error.strerror}).") from error
+            raise DiskError(f"`{path}` cannot be written to ({error.strerror}).") from error
         raise
 
 
-def _full(path: Path) -> LookalikeError:
-    return LookalikeError(f"The disk that holds `{path}` is full; nothing half-written was left.")
+def _full(path: Path) -> DiskError:
+    return DiskError(f"The disk that holds `{path}` is full; nothing half-written was left.")
 
 
 @contextlib.contextmanager

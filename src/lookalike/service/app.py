@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import gzip
 import signal
+import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -36,7 +39,7 @@ SEARCH = ("components/grid", "components/score", "views/search")
 MAP = ("views/map", "map/points", "map/paint_cpu", "map/canvas", "map/tiles")
 FACTS = ("info", "map", "map/now.bin")  # the data of the map's first paint
 IMMUTABLE = "private, max-age=31536000, immutable"
-HEADER_SECONDS = 30.0  # for the header of a request, from the first byte or the start of the connection
+HEADER_SECONDS = 10.0  # for the header of a request, from the first byte or the start of the connection
 MAX_CONNECTIONS = 500  # a process has about a thousand files and sockets
 SHUTDOWN_SECONDS = 5  # for requests that are being answered; Docker waits for ten
 
@@ -64,6 +67,7 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
 
     # FastAPI's own documentation pages load scripts from other sites; /openapi.json stays.
     app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.router.redirect_slashes = False  # redirects would repeat the Host header
     app.state.service = service
     metrics = Metrics(service)
     install_error_handlers(app)
@@ -151,19 +155,39 @@ def _compressed(path: str, _changed: int) -> bytes:
     return gzip.compress(Path(path).read_bytes(), mtime=0)
 
 
+def max_connections() -> int:
+    """Connections that the limit of file handles allows; the index and uploads need some of them too."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    import resource
+
+    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(8, min(MAX_CONNECTIONS, (handles - 64) // 2)) if handles >= 0 else MAX_CONNECTIONS
+
+
 class Connection(H11Protocol):
     """uvicorn's HTTP connection with limits on their number and on silent clients."""
 
     _timeout: asyncio.TimerHandle | None = None
+    last_data = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.close()
-        else:
-            self._start_timeout()
+        self.last_data = self.loop.time()
+        self._start_timeout()
+        if len(self.connections) > max_connections():
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Close a connection that waits for its client: of the client with most of them, the longest silent."""
+        connections = [c for c in self.connections if isinstance(c, Connection)]
+        waiting = [c for c in connections if c.conn.their_state in (h11.IDLE, h11.SEND_BODY)]
+        clients = Counter(c.client[0] if c.client else "" for c in connections)
+        victim = max(waiting, key=lambda c: (clients[c.client[0] if c.client else ""], -c.last_data), default=self)
+        victim.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        self.last_data = self.loop.time()
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._start_timeout()
@@ -193,11 +217,12 @@ class Server(uvicorn.Server):
     Args:
         app: The ASGI application.
         shutdown_seconds: Seconds for requests that are being answered when the server ends.
+        proxy: Address of a reverse proxy whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
     """
 
     exit_signal: int | None = None
 
-    def __init__(self, app: Any, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> None:
+    def __init__(self, app: Any, *, shutdown_seconds: int = SHUTDOWN_SECONDS, proxy: str | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -205,6 +230,8 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=proxy is not None,  # uvicorn would believe every program on this machine
+                forwarded_allow_ips=proxy,
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=shutdown_seconds,
             )

@@ -100,10 +100,13 @@ class DuplicateReview:
             duplicates = self.duplicates
             groups = {group.id: group for group in duplicates.groups}
             chosen: dict[str, ImageFacts] = {}
-            for group_id, rows in picked:
+            merged: dict[str, set[str]] = {}
+            for group_id, rows in picked:  # a group may be named twice
+                merged.setdefault(group_id, set()).update(rows)
+            for group_id, names in merged.items():
                 if group_id not in groups:
                     raise Problem(404, f"There is no group `{group_id}` any more.")
-                files, names = groups[group_id].files, set(rows)
+                files = groups[group_id].files
                 moving = {image.id: image for image in files if image.id in names}
                 if len(moving) != len(names):
                     raise Problem(422, "An image that is to be moved does not belong to its group.")
@@ -114,8 +117,7 @@ class DuplicateReview:
             batch = file_moves.move(duplicates.root, requests)
             stayed = {line["path"] for line in batch.left}
             gone = [row for row, request in zip(chosen, requests, strict=True) if request.path not in stayed]
-            solved = {group_id for group_id, _ in picked}
-            duplicates.groups = [group for group in duplicates.groups if group.id not in solved]
+            duplicates.groups = [group for group in duplicates.groups if group.id not in merged]
             self._remove_rows(set(gone))
             return batch, gone
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,9 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import printable
 
+log = logging.getLogger("lookalike.service")
 MESSAGES = {404: "There is nothing at this address.", 405: "This address does not accept this method."}
 
 
@@ -52,11 +55,21 @@ def install_error_handlers(app: FastAPI) -> None:
             return error_response(error.status, str(error), retry_after=error.retry_after)
         if isinstance(error, Unavailable):
             return error_response(503, str(error), retry_after=5)
+        if isinstance(error, DiskError):  # its message names a path
+            log.warning("a disk cannot be written to", extra={"reason": str(error)})
+            return error_response(507, "The server cannot write to its disk; its log says more.")
         return error_response(400, str(error))
+
+    @app.exception_handler(OSError)
+    async def handle_system_error(request: Request, error: OSError) -> JSONResponse:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            log.warning("there are no file handles left", extra={"reason": str(error.strerror)})
+            return error_response(503, "Busy. Try again in 5 s.", retry_after=5)
+        raise error
 
     @app.exception_handler(HTTPException)
     async def handle_http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return error_response(error.status_code, MESSAGES.get(error.status_code, str(error.detail)))
+        return error_response(error.status_code, MESSAGES.get(error.status_code, f"{str(error.detail).rstrip('.')}."))
 
     @app.exception_handler(RequestValidationError)
     async def handle_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:

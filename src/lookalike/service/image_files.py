@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ from lookalike.store import Condition, Record
 if TYPE_CHECKING:
     from lookalike.service.open_index import OpenIndex
 
+log = logging.getLogger("lookalike.service")
 SIDES = (96, 256, 512, 1024)
 CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
 CACHE_BYTES = 1_000_000_000
@@ -39,7 +41,7 @@ class Thumbnails:
 
     def __init__(self, index: Index, *, limit: int = CACHE_BYTES) -> None:
         self.index, self.limit = index, limit
-        self.cache = folders.cache("thumbs")
+        self.cache = folders.cache_home() / "thumbs"
         self.folder = self.cache / path_key(index.path)  # one for each index, so that `purge` finds all of them
         self._lock = threading.Lock()
         self._bytes: int | None = None
@@ -77,9 +79,13 @@ class Thumbnails:
             raise
         except LookalikeError as error:
             raise Problem(404, str(error)) from error
-        write_bytes(path, jpeg, private=True)
-        folders.touch(self.folder)
-        self._bound_cache(len(jpeg))
+        try:
+            folders.cache("thumbs")
+            write_bytes(path, jpeg, private=True)
+            folders.touch(self.folder)
+            self._bound_cache(len(jpeg))
+        except (LookalikeError, OSError) as error:  # a full or read-only disk: it is made again next time
+            log.warning("a thumbnail could not be stored", extra={"reason": str(error)})
         return jpeg
 
     def _bound_cache(self, added: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import ctypes
 import math
 import threading
 import time
@@ -11,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lookalike.core.errors import LookalikeError
@@ -27,6 +30,9 @@ LARGE_FILE_BYTES = 20_000_000  # a larger file is not even read while others are
 MAX_FILE_BYTES = 200_000_000  # a larger file is not shown
 BUDGET_WAIT_SECONDS = 5.0
 MAX_CLIENTS = 10_000  # remembered by the rate limiter; the least recently seen is dropped first
+REQUEST_SECONDS = 60.0  # for scans of a request, once its body has arrived
+TRIM_PIXELS = 10_000_000  # after a larger image, freed memory is given back to the system
+DEADLINE: contextvars.ContextVar[float] = contextvars.ContextVar("deadline", default=math.inf)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -126,6 +132,9 @@ class PixelBudget:
             with self._changed:
                 self.available += needed
                 self._changed.notify_all()
+            if needed > TRIM_PIXELS:
+                with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc keeps it, and has this
+                    ctypes.CDLL(None).malloc_trim(0)
 
 
 PIXEL_BUDGET = PixelBudget()
@@ -146,6 +155,12 @@ def open_image(index: Index, record: Record) -> Iterator[bytes]:
         return
     with PIXEL_BUDGET.take(math.prod(image_size(data))):
         yield data
+
+
+def check_deadline() -> None:
+    """Raise `Problem` 503 if the request of this thread has taken too long; called between the steps of scans."""
+    if time.monotonic() > DEADLINE.get():
+        raise Problem(503, "This search takes too long. Use fewer filters, or try again later.", retry_after=30)
 
 
 class WorkerPool:
@@ -169,7 +184,8 @@ class WorkerPool:
             raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
         self.reserved += 1
         try:
-            return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+            context = contextvars.copy_context()  # with the request's deadline
+            return await asyncio.wrap_future(self._pool.submit(context.run, partial(function, *args, **kwargs)))
         finally:
             self.reserved -= 1
 

@@ -73,7 +73,7 @@ class MapData:
     def mask(self, filters: list[str]) -> bytes:
         """One bit per point, least significant first: whether it matches the filters."""
         bits = np.zeros(len(self.map), bool)
-        for batch in self.live.index.store.scan(where=self.live.where(filters)):
+        for batch in self.live.scan(self.live.where(filters)):
             bits[[self.map.where[record.id] for record in batch if record.id in self.map.where]] = True
         return np.packbits(bits, bitorder="little").tobytes()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import logging
 import secrets
@@ -32,6 +33,8 @@ UPLOAD_PATH = "/api/v1/search"
 MOVE_PATH = "/api/v1/duplicates/move"
 RANK = {"none": 0, "read": 1, "write": 2}
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+ANY_ADDRESS = "*"  # among the host names: any IP address, which no foreign domain name can be made to look like
+MAX_REPEATS, REPEAT_SECONDS = 5, 30.0  # of one message in the log
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # seconds
 
@@ -62,7 +65,7 @@ class RequestGuard:
     """Checks every request before the API sees it: host, rate, origin, rights, and size of the body.
 
     A page of another site can make a browser send requests here, and a foreign domain name can be made to resolve to
-    this machine. Therefore the `Host` must be ours on loopback, and whatever changes something must carry the header
+    this machine. Therefore the `Host` must be ours, and whatever changes something must carry the header
     `X-Lookalike`, which a foreign page cannot set. `scope["exit_stack"]` holds what a request uses until it is
     answered.
 
@@ -116,11 +119,25 @@ class RequestGuard:
         limits = self.service.limits
         return limits.upload + 100_000 if path in (UPLOAD_PATH, MOVE_PATH) else limits.document
 
+    def _is_ours(self, host: str) -> bool:
+        if host in (self.hosts or ()):
+            return True
+        try:
+            return ANY_ADDRESS in (self.hosts or ()) and bool(ipaddress.ip_address(host))
+        except ValueError:
+            return False
+
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and host_of(host) not in self.hosts:
-            return error_response(421, "This server answers only to its own name on this machine.")
+        if self.hosts is not None and not self._is_ours(host_of(host)):
+            return error_response(
+                421, "This server answers only to its own name; `lookalike serve --host-name` adds one."
+            )
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # a proxy may read it differently
+            refusal = error_response(400, "A request has either Transfer-Encoding or Content-Length.")
+            refusal.headers["Connection"] = "close"
+            return refusal
         scope["rights"], scope["key"] = authenticate(self.service.keys, headers)
         # Several people may share a key: each address has a rate of its own.
         client = f"{scope['key']} {(scope.get('client') or ('',))[0]}"
@@ -144,6 +161,28 @@ class RequestGuard:
         if not (length.isascii() and length.isdigit()):
             return error_response(400, "The header Content-Length is not a number.")
         return error_response(413, too_large(int(length), limit)) if int(length) > limit else None
+
+
+class Throttle(logging.Filter):
+    """Drops warnings and errors that repeat too often; the next one that passes says how many were `dropped`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        key = (record.name, str(record.msg)[:100])
+        start, count = self._counts.get(key, (record.created, 0))
+        if record.created - start > REPEAT_SECONDS:
+            if count > MAX_REPEATS:
+                record.dropped = count - MAX_REPEATS
+            start, count = record.created, 0
+        if len(self._counts) > 1_000:
+            self._counts.clear()
+        self._counts[key] = (start, count + 1)
+        return count < MAX_REPEATS
 
 
 def host_of(authority: str) -> str:
@@ -187,7 +226,8 @@ def install_logging(level: int = logging.WARNING) -> None:
     """Write our log and the server's to stderr, one line of JSON per record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    for name in ("lookalike", "uvicorn", "uvicorn.error"):
+    handler.addFilter(Throttle())
+    for name in ("lookalike", "uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)

@@ -7,8 +7,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
@@ -19,6 +19,7 @@ from lookalike.searching.locate import path_key
 from lookalike.service.encoder import Encoder
 from lookalike.service.http_errors import Problem
 from lookalike.service.image_files import Thumbnails
+from lookalike.service.limits import check_deadline
 from lookalike.service.map_data import MAX_CORNERS, MapData, PreviousMap
 from lookalike.service.uploads import SavedQueries
 from lookalike.store import Condition, Record
@@ -48,7 +49,7 @@ class OpenIndex:
         folder = folders.home() / "queries" / path_key(index.path)
         model = index.generation.model.fingerprint
         self.queries = SavedQueries(folder, days=keep_days, model=model, encoder=self.encoder)
-        self.users = 0
+        self.users, self.closing = 0, False
         self.shown_map = shown_map
         self._map: MapData | None = None
         self._map_version: tuple[int, ...] | None = None
@@ -70,6 +71,14 @@ class OpenIndex:
     def records(self, names: list[str]) -> list[Record]:
         """The records of rows, without vectors; missing ones are left out."""
         return [record for record in self.index.store.get(names) if record is not None]
+
+    def scan(self, where: Sequence[Condition], **options: Any) -> Iterator[list[Record]]:
+        """Batches of the records that meet conditions, until the request's deadline or the end of the server."""
+        for batch in self.index.store.scan(where=where, **options):
+            check_deadline()
+            if self.closing:
+                raise Problem(503, "The server is stopping.")
+            yield batch
 
     def where(self, filters: list[str]) -> list[Condition]:
         """Parse filters of the API.
@@ -141,6 +150,7 @@ class OpenIndex:
 
     def close(self) -> None:
         """Close the encoder and the index."""
+        self.closing = True
         self.queries.write_pending()
         self.encoder.close()
         self.index.close()

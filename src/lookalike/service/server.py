@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lookalike.core import folders
@@ -33,6 +34,8 @@ def serve(
     max_upload: int = 20_000_000,
     keep_metadata: bool = False,
     originals: bool = False,
+    host_names: Sequence[str] = (),
+    proxy: str | None = None,
     keys: bool | None = None,
     rate: float | None = None,
     watch: bool = False,
@@ -53,6 +56,8 @@ def serve(
         max_upload: Largest upload in bytes.
         keep_metadata: Send originals with EXIF and other metadata.
         originals: Send originals also to keys that can only read.
+        host_names: Further names by which clients reach this server, as behind a proxy (repeatable).
+        proxy: Address of a reverse proxy whose X-Forwarded-For is believed; by default nobody's is.
         keys: Require a key; by default if other machines can connect.
         rate: Requests per second of one client; by default 50 for other machines, unlimited for this one.
         watch: Update the index when its image folder changes.
@@ -67,7 +72,7 @@ def serve(
     from lookalike.service.app import Server, create_app
     from lookalike.service.auth import KeyStore
     from lookalike.service.limits import Limits
-    from lookalike.service.middleware import LOOPBACK, install_logging
+    from lookalike.service.middleware import ANY_ADDRESS, LOOPBACK, install_logging
     from lookalike.service.state import Service
 
     if index is not None and run is not None:
@@ -96,7 +101,10 @@ def serve(
         keep_metadata=keep_metadata,
         watch=EVERY if watch else 0.0,
     )
-    app = create_app(service, hosts=LOOPBACK | {host.lower()} if local else None)
+    names = {host.lower(), *map(str.lower, host_names)}
+    if not local:
+        names |= {ANY_ADDRESS, socket.gethostname().lower(), socket.getfqdn().lower()}
+    app = create_app(service, hosts=LOOPBACK | names)
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (stop with Ctrl-C)")
     say(f"Index     {opened.name}: {opened.store.count():,} images")
@@ -107,7 +115,7 @@ def serve(
         warn(f"everybody who can reach {host} can search and change this index; no key is required.")
     # The threads that feed the model must not wait long for those that read requests and write answers.
     sys.setswitchinterval(0.0005)
-    server = Server(app)
+    server = Server(app, proxy=proxy)
     try:
         with announce(opened.path, host, listener.getsockname()[1], service.keys.local_key):
             server.run(sockets=[listener])

@@ -67,6 +67,7 @@ class Service:
         # Uploads hold a thread until the model has answered: as many as fill its batches while others are decoded.
         self.search_pool = WorkerPool(threads=32, capacity=64)
         self.image_pool = WorkerPool(threads=4, capacity=64)  # thumbnails, tiles, originals
+        self.scan_pool = WorkerPool(threads=4, capacity=32)  # filters over the whole index
         self.health_pool = WorkerPool(threads=1, capacity=16)
 
     @property
@@ -104,9 +105,10 @@ class Service:
             self.keys.close()
         except LookalikeError as error:  # a full or read-only disk
             log.warning("the last use of keys was not stored", extra={"reason": str(error)})
+        self.live.closing = True  # ends scans
         self.follower.stop()
         self.jobs.close()
-        for pool in (self.search_pool, self.image_pool, self.health_pool):
+        for pool in (self.search_pool, self.scan_pool, self.image_pool, self.health_pool):
             pool.close()
         self.live.close()
 

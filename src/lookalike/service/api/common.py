@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any
 
 import orjson
@@ -10,6 +11,7 @@ import pydantic
 from fastapi import Depends, Query, Request, Response
 
 from lookalike.core.files import hash_bytes, printable, to_json, to_plain
+from lookalike.service import limits
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service
@@ -21,7 +23,7 @@ def nothing() -> list[Any]:
 
 
 Filters = Annotated[
-    list[str],
+    list[Annotated[str, pydantic.Field(max_length=2_000)]],
     Query(default_factory=nothing, max_length=50, description="COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"),
 ]
 Count = Annotated[int, Query(ge=1, le=600, description="How many hits")]
@@ -42,7 +44,8 @@ async def service_of(request: Request) -> Service:
 
 
 async def live_of(request: Request) -> OpenIndex:
-    """The index that answers this request to its end; taken once the body has arrived."""
+    """The index that answers this request to its end; taken once the body has arrived, when its deadline begins."""
+    limits.DEADLINE.set(time.monotonic() + limits.REQUEST_SECONDS)
     service: Service = request.app.state.service
     live: OpenIndex = request.scope["exit_stack"].enter_context(service.switcher.lease())
     return live

@@ -63,7 +63,7 @@ def find(service: ServiceDep) -> dict[str, Any]:
 
 
 @router.get("/duplicates/groups")
-def groups(
+async def groups(
     service: ServiceDep,
     live: IndexDep,
     f: Filters,
@@ -73,12 +73,16 @@ def groups(
     prefer: Annotated[str, Query(max_length=1_000)] = "",
 ) -> dict[str, Any]:
     """Groups of a kind, the largest gain first, each with the file suggested to be kept and the reason."""
-    where = live.where(f)
-    among = {record.id for part in live.index.store.scan(where=where) for record in part} if where else None
-    total, page = service.duplicates.page(kind, offset, limit, prefer, among)
-    names = [image.id for group in page for image in group.files]
-    records = {record.id: record for record in live.records(names)}
-    return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
+
+    def run() -> dict[str, Any]:
+        where = live.where(f)
+        among = {record.id for part in live.scan(where) for record in part} if where else None
+        total, page = service.duplicates.page(kind, offset, limit, prefer, among)
+        names = [image.id for group in page for image in group.files]
+        records = {record.id: record for record in live.records(names)}
+        return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
+
+    return await service.scan_pool.run(run)
 
 
 def _group(group: Group, records: dict[str, Record]) -> dict[str, Any]:

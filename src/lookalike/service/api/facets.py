@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query
 from lookalike.service.api.common import Filters, IndexDep, ServiceDep
 from lookalike.service.api.search import Examples, ReferenceDep
 from lookalike.service.http_errors import Problem
+from lookalike.service.limits import check_deadline
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service, card
 from lookalike.store import Condition
@@ -55,7 +56,7 @@ async def all_facets(
             "folders_total": total,
         }
 
-    return await reference.run(service, run)
+    return await reference.run(service, run, scans=True)
 
 
 @router.get("/facets/{column}")
@@ -76,13 +77,15 @@ async def facets(
         near = _nearest(service, live, reference.resolve(live), _without(column, where))
         return _facet(live, column, where, limit, near, find)
 
-    return await reference.run(service, run)
+    return await reference.run(service, run, scans=True)
 
 
 @router.get("/folders")
-def folders(live: IndexDep, f: Filters, limit: Limit = 200, under: Under = "", find: Find = "") -> dict[str, Any]:
+async def folders(
+    service: ServiceDep, live: IndexDep, f: Filters, limit: Limit = 200, under: Under = "", find: Find = ""
+) -> dict[str, Any]:
     """Folders one level below `under` with their numbers of images; with `find` only those that contain it."""
-    rows, total = _folders(live, under, live.where(f), limit, find)
+    rows, total = await service.scan_pool.run(lambda: _folders(live, under, live.where(f), limit, find))
     return {"folders": rows, "total": total}
 
 
@@ -91,7 +94,7 @@ def typical(live: IndexDep, column: str, value: str) -> dict[str, Any]:
     """The four images closest to the mean of those with a value."""
     live.index.check_columns([column])
     records = []
-    for batch in live.index.store.scan(where=[Condition(column, (value,))], vectors=True, batch=SAMPLE):
+    for batch in live.scan([Condition(column, (value,))], vectors=True, batch=SAMPLE):
         records = [record for record in batch if record.vector is not None]
         break
     if not records:
@@ -116,6 +119,7 @@ def _facet(
     live: OpenIndex, column: str, where: Sequence[Condition], limit: int, nearest: Payloads | None, find: str = ""
 ) -> dict[str, Any]:
     """Values with counts: those of most nearest images first, then the most frequent, then selected ones."""
+    check_deadline()
     counts = dict(live.index.store.facets(column, where=_without(column, where), limit=MAX_VALUES))
     near = Counter(value for row in nearest or () for value in _texts(row.get(column)))
     named = [value for value in counts if _has(value, find)]

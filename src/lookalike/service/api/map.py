@@ -103,9 +103,10 @@ def names(live: IndexDep, gen: int, column: str) -> dict[str, Any]:
 
 
 @router.get("/map/{gen}/mask")
-def mask(live: IndexDep, gen: int, f: Filters) -> Response:
+async def mask(service: ServiceDep, live: IndexDep, gen: int, f: Filters) -> Response:
     """One bit per point, least significant first: whether it matches the filters."""
-    return Response(map_of(live, gen).mask(f), media_type="application/octet-stream")
+    bits = await service.scan_pool.run(lambda: map_of(live, gen).mask(f))
+    return Response(bits, media_type="application/octet-stream")
 
 
 @router.get("/map/{gen}/point/{i}")

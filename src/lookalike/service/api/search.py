@@ -17,7 +17,7 @@ from starlette.background import BackgroundTask
 from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
 from lookalike.core.seeds import numpy_rng
-from lookalike.searching import Hits, Index
+from lookalike.searching import Hits
 from lookalike.searching.payload import payload_box
 from lookalike.searching.query import MAX_HITS, Query
 from lookalike.service import uploads
@@ -103,10 +103,11 @@ class Reference:
     text: Text = None
     box: Box = None
 
-    async def run(self, service: Service, function: Callable[[], T]) -> T:
-        """Run a function in a thread: one of the search pool if the model is needed."""
-        run = service.search_pool.run if self.box or self.q or self.text else run_in_threadpool
-        return await run(function)
+    async def run(self, service: Service, function: Callable[[], T], *, scans: bool) -> T:
+        """Run a function in a thread of the search pool if the model is needed, of the scan pool if it `scans`."""
+        if self.box or self.q or self.text:
+            return await service.search_pool.run(function)
+        return await (service.scan_pool.run(function) if scans else run_in_threadpool(function))
 
     def resolve(self, live: OpenIndex) -> Examples:
         """Look up the rows, and embed what has no vector yet."""
@@ -275,7 +276,11 @@ async def search_by_reference(
 
     `box` is the part of `like` or `q` that counts.
     """
-    return await reference.run(service, lambda: reference.resolve(live).respond(service, live, k, live.where(f)))
+
+    def run() -> Response:
+        return reference.resolve(live).respond(service, live, k, live.where(f))
+
+    return await reference.run(service, run, scans=bool(f))
 
 
 @router.post("/nearest")
@@ -294,9 +299,12 @@ def _respond(hits: Hits, query: dict[str, Any], **fields: Any) -> Response:
 
 
 @router.get("/items")
-def items(live: IndexDep, f: Filters, sample: Annotated[int, fastapi.Query(ge=1, le=100)] = 24) -> dict[str, Any]:
+async def items(
+    service: ServiceDep, live: IndexDep, f: Filters, sample: Annotated[int, fastapi.Query(ge=1, le=100)] = 24
+) -> dict[str, Any]:
     """A few images, as different from each other as the collection (or what filters leave of it) allows."""
-    return {"items": [card(record) for record in diverse_sample(live.index, sample, live.where(f))]}
+    run = service.scan_pool.run if f else run_in_threadpool
+    return {"items": [card(record) for record in await run(lambda: diverse_sample(live, sample, live.where(f)))]}
 
 
 @router.get("/items/{name:path}")
@@ -318,10 +326,11 @@ def reports(service: ServiceDep) -> dict[str, Any]:
     return {"reports": service.reports.list()}
 
 
-def diverse_sample(index: Index, count: int, where: Where = ()) -> list[Record]:
+def diverse_sample(live: OpenIndex, count: int, where: Where = ()) -> list[Record]:
     """Choose different images by farthest-first traversal of a random sample; returns them in random order."""
+    index = live.index
     if where:
-        names = np.array([record.id for batch in index.store.scan(where=where) for record in batch], dtype=object)
+        names = np.array([record.id for batch in live.scan(where) for record in batch], dtype=object)
     else:
         names = index.table.column("row_id")
     rng = numpy_rng(0, "mosaic")
